@@ -41,7 +41,7 @@ from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.settings import Settings
 from magnetar_control.store import hosts, schema, servers
-from magnetar_control.store.database import Database
+from magnetar_control.store.database import Database, full
 from magnetar_control.store.store import CELL0, CellMapping, Store
 from magnetar_control.store.tables import API, CELL
 from magnetar_control.web.application import Application, by_token
@@ -137,10 +137,12 @@ class Parts:
         path = self.settings.state_dir / "clouds.yaml"
         if isinstance(self.identity, EmbeddedIdentity):
             # Kept before it counts: a crash in between loses no password.
-            self.bootstrapped = self.identity.bootstrap(url, keep=lambda password: clouds_yaml(path, url, password))
+            with _unless_full("users and endpoints"):
+                self.bootstrapped = self.identity.bootstrap(url, keep=lambda password: clouds_yaml(path, url, password))
         if self.bootstrapped:
             log.info("the password of admin is in %s: export OS_CLIENT_CONFIG_FILE=%s OS_CLOUD=magnetar", path, path)
-        self.networks.bootstrap()
+        with _unless_full("the first network"):
+            self.networks.bootstrap()
         self._ends.callback(self.images.sweeping().set)
 
     def conductor(self, services: Services) -> Conductor:
@@ -179,6 +181,17 @@ class Parts:
         """The API."""
         return AsgiServer(self.applications(services), self.settings.threads, self.settings.trust_proxy,
                       observe=self.metrics.request, url=self.settings.public_url)
+
+
+@contextlib.contextmanager
+def _unless_full(what: str) -> Iterator[None]:
+    """A start that finds no room to write goes on: what is there can be read."""
+    try:
+        yield
+    except (DBAPIError, OSError) as error:
+        if not full(error):
+            raise
+        log.error("the disk is full (%s): %s are as they were; start again when there is room", error, what)  # noqa: TRY400
 
 
 @contextlib.contextmanager

@@ -8,7 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import orjson
+from sqlalchemy.exc import DBAPIError
 
+from magnetar_control.api.failures import fault_of_failure
 from magnetar_control.health import Health, document
 from magnetar_control.metrics import Metrics
 from magnetar_control.web import Answer, Fault, Request
@@ -54,6 +56,11 @@ class MetricsForAdmins(Application):
             return self.refused(request, Fault(error.status, error.message))
         except Fault as fault:
             return self.refused(request, fault)
+        except DBAPIError as error:
+            failure = fault_of_failure(error, request.id)
+            if failure is None:
+                raise
+            return self.refused(request, failure)
         return Answer(self.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -45,6 +45,15 @@ def page(caller: Caller, equal: Mapping[str, str], host: str | None = None, sinc
         raise InvalidRequest(f"Marker {str(marker)[:255]} not found.") from None
 
 
+def names_of_servers(caller: Caller, rows: Iterable[Row]) -> Mapping[str, str]:
+    """Names of the servers of migrations by their uuids, also of deleted ones; one query of each cell."""
+    ids, found = {row.server_id for row in rows}, {}
+    for _cell, database in caller.cloud.store.databases():
+        with database.read() as connection:
+            found.update({id: row.name for id, row in servers.rows(connection, ids).items()})
+    return found
+
+
 def flavor_numbers(caller: Caller, rows: Iterable[Row]) -> Mapping[str, int]:
     """Flavor id to Nova's integer id of it, for the flavors of migrations; one query."""
     ids = {flavor_of(text) for row in rows for text in (row.old_flavor, row.new_flavor)}

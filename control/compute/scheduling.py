@@ -17,6 +17,14 @@ from magnetar_control.store.allocations import Amounts
 from magnetar_core.errors import NoSpace
 
 
+def why_no_host(caller: Caller, fault: Mapping[str, Any]) -> str | None:
+    """Why no host was found for a server, where that is its *fault*; administrators read which filters refused."""
+    message = str(fault["message"])
+    if not message.startswith(NoValidHost().message):
+        return None
+    return str(fault.get("details") or message) if caller.context.is_admin else message
+
+
 def predicted_host(caller: Caller, row: Mapping[str, Any], freed: Mapping[str, Any] | None = None) -> str:
     """Name of the host that a new server (a row to be) would get at this moment. Raises ``NoSpace``; administrators
     read why. *freed*: the flavor of the server that it replaces, whose amounts count as free on every host. Builds that

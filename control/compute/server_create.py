@@ -36,7 +36,8 @@ class NewServers:
     *hints*: of the scheduler. *files*: {path, contents in base64} each. *user_data*: base64. *count*: how many at
     least, *most*: at most, where the quota lets them be (*count* when left out). *disk_config*: ``AUTO``, ``MANUAL``,
     or what the image says. *described_by_name*: the description is the name. *multiattach*: whether volumes for several
-    servers may be named. *id*: the uuid of a single server; drawn when left out."""
+    servers may be named. *id*: the uuid of a single server; drawn when left out. *off*: it is made, and not
+    started."""
 
     name: str
     flavor_id: str
@@ -66,6 +67,7 @@ class NewServers:
     count: int = 1
     most: int | None = None
     id: str | None = None
+    off: bool = False
 
     @property
     def limit(self) -> int:
@@ -317,7 +319,7 @@ def _shared(caller: Caller, prepared: Prepared) -> dict[str, Any]:
     reservation = "r-" + "".join(random.choices(string.ascii_lowercase + string.digits, k=8))  # noqa: S311 - a name
     request = {"networks": prepared.networks, "blocks": prepared.blocks, "public_key": prepared.public_key,
                "host": place.host, "hypervisor_hostname": place.hypervisor_hostname, "image": image and image["id"],
-               **({"personality": wanted.files} if wanted.files else {})}
+               **({"personality": wanted.files} if wanted.files else {}), **({"off": True} if wanted.off else {})}
     return {
         "project_id": caller.project, "user_id": caller.context.user_id, "vm_state": "building",
         "task_state": "scheduling", "power_state": 0, "progress": 0, "description": wanted.description,

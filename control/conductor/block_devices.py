@@ -134,7 +134,7 @@ def finish_build(work: Work, host: str, resource: Document, abroad: Collection[s
             entry["device"] = f"/dev/{device}"
     root = next((one["device"] for one in kept if one["boot_index"] == 0 and one["device"]), None)
     work.note(volumes=servers.text(kept), **({"root_device_name": root} if root else {}))
-    if not abroad:
+    if not abroad or work.request.get("off"):
         return resource
     with work.client(host) as client:
         found: Document = client.ensure("server", work.id, {"power": "running"})["resource"]

@@ -21,6 +21,7 @@ from magnetar_control.store import allocations, servers
 from magnetar_control.store.database import now
 from magnetar_core.client import Client
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
+from magnetar_core.power import OFF, POWERS, RUNNING
 
 from . import block_devices, nics
 from .schedule import spec_of
@@ -48,8 +49,9 @@ def build(work: Work) -> None:
         _reschedule(work, host, error)
         return
     work.conductor.states.built(host, well=True)
-    work.done(**nics.observed(ports, resource), launched_at=work.server.launched_at or now(), progress=100, host=host,
-              config_drive=True, availability_zone=work.server.availability_zone)
+    work.done(**nics.observed(ports, resource), vm_state=POWERS[power_of(work)].vm_state, progress=100, host=host,
+              launched_at=work.server.launched_at or now(), config_drive=True,
+              availability_zone=work.server.availability_zone)
 
 
 def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -69,6 +71,11 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]]) -> dict[str,
     return block_devices.finish_build(work, host, answer["resource"], abroad)
 
 
+def power_of(work: Work) -> str:
+    """What a new server is to be: running, or off."""
+    return OFF if work.request.get("off") else RUNNING
+
+
 def document_of(work: Work, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The document of kind ``server`` for the agent."""
     server, flavor, request = work.server, work.flavor, work.request
@@ -77,7 +84,7 @@ def document_of(work: Work, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any
     return {
         "name": server.hostname or server.name, "image": server.image_id if from_image else None,
         "flavor": {name: flavor[name] for name in ("vcpus", "ram", "disk", "ephemeral", "swap")},
-        "networks": list(map(nics.on_host, ports)), "user_data": server.user_data, "power": "running",
+        "networks": list(map(nics.on_host, ports)), "user_data": server.user_data, "power": power_of(work),
         "key_name": server.key_name if request.get("public_key") else None, "metadata": orjson.loads(server.metadata),
         **({"personality": request["personality"]} if request.get("personality") else {}),
         "availability_zone": server.availability_zone or work.conductor.settings.default_availability_zone}

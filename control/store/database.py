@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 import sqlite3
@@ -39,6 +40,8 @@ NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval
            "tcp_user_timeout": "20000"}
 #: How long a call is tried again while the database is away, in seconds.
 RETRY_FOR = 10.0
+#: PostgreSQL's word for a full disk.
+FULL = "53100"
 #: Seconds that a statement may take on PostgreSQL.
 LIMIT = 60.0
 #: INSERT with ON CONFLICT, by engine.
@@ -222,6 +225,15 @@ def passing(error: DBAPIError) -> bool:
     """Whether the same transaction may succeed in a moment: no connection, a deadlock, a busy file."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return error.connection_invalidated or isinstance(error, OperationalError) or state[:2] in ("08", "40", "57")
+
+
+def full(error: BaseException) -> bool:
+    """Whether *error* says that a disk has no room left: that of a database, or another."""
+    if isinstance(error, DBAPIError):
+        cause = error.orig
+        return getattr(cause, "sqlstate", None) == FULL or getattr(cause, "sqlite_errorcode", 0) in (
+            sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def away(error: BaseException) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 import psycopg
 from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import InvalidatePoolError
 
 from . import regex
 from .timeouts import CircuitBreaker, LimitedConnection
@@ -72,7 +74,19 @@ def postgresql(url: URL, pool: int, limit: float, breaker: CircuitBreaker, **how
         made.breaker, made.limit = breaker, limit + MORE if limit else math.inf
         return made
 
+    event.listen(engine, "checkout", _still_there)
     return engine
+
+
+def _still_there(raw: Any, record: Any, _proxy: Any) -> None:
+    """A server that has ended or restarted has closed its connections, or said why it will: then all of before are
+    given up, and a new one is made. To look costs a few millionths of a second, to ask the server a hundred."""
+    poll = record.info.get("poll")
+    if poll is None:
+        poll = record.info["poll"] = select.poll()
+        poll.register(raw.pgconn.socket, select.POLLIN)
+    if poll.poll(0):
+        raise InvalidatePoolError("the database has closed the connection")
 
 
 def sqlite(url: URL, pool: int, **how: Any) -> Engine:

@@ -114,6 +114,11 @@ class Store:
         """All cells with their databases, cell0 first."""
         return [(cell, self._opened(cell)) for cell in sorted(self.cells(), key=lambda cell: cell.id != CELL0)]
 
+    @property
+    def kinds(self) -> set[str]:
+        """The engines of all databases that are open. Asks nobody."""
+        return {self.api.kind, *(database.kind for database in list(self._open.values()))}
+
     def _opened(self, cell: CellMapping) -> Database:
         with self._lock:
             if cell.id not in self._open:
@@ -124,6 +129,8 @@ class Store:
     def add_cell(self, name: str, database_url: str, id: str | None = None) -> CellMapping:
         """List a cell, or change the database URL of the one of that name. ``schema.upgrade`` makes the tables."""
         id = id or str(uuid.uuid4())
+        if any((cell.name, cell.database_url) == (name, database_url) for cell in self.cells(fresh=True)):
+            return self.named(name)  # nothing is written, for which there may be no room
         try:
             with self.api.write() as connection:
                 known = connection.execute(select(cells.c.id).where(cells.c.name == name)).scalar()

@@ -68,13 +68,17 @@ class Routed(Application):
         except Fault as fault:
             return self.refused(request, fault)
         except Exception as error:
-            known = fault_of(error) if isinstance(error, MagnetarError) else None
+            known = self.fault(error, request)
             if known is not None:
                 return self.refused(request, known)
             log.exception("%s %s failed", request.method, request.path, extra={"request_id": request.id})
             return self.refused(request, Fault(500, "The service failed to answer, not by the request's fault: try "
                                                     f"again, or give {request.id} to the operator, whose log says "
                                                     "why."))
+
+    def fault(self, error: Exception, request: Request) -> Fault | None:
+        """What *error* is over HTTP; ``None`` where that is not foreseen."""
+        return fault_of(error) if isinstance(error, MagnetarError) else None
 
     def streams(self, method: str, path: str) -> bool:
         return any(one.stream for one, _params in self.router.find(path).get(method, ()))

@@ -92,6 +92,10 @@ class AsgiServer:
                 answer = await self.quick.answer(way, application.handle, request)
         except Fault as fault:  # the body is too large
             answer = application.refused(request, fault)
+        except Exception:
+            log.exception("%s %s failed", request.method, raw, extra={"request_id": request.id})
+            answer = application.refused(request, Fault(500, "The service failed to answer; its log says why under "
+                                                             f"{request.id}."))
         await self._send(answer, request, send, loop)
         if self.observe:
             self.observe(prefix, request.method, request.extra.get("route", ""), answer.status,

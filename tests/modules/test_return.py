@@ -103,7 +103,7 @@ def test_of_clouds(cloud):
             assert result["changed"], result
             check(module, result)
         check_actions(module, results)
-    for module in ("availability_zone", "cell", "compute_service", "hypervisor", "limits"):
+    for module in ("availability_zone", "cell", "compute_service", "hypervisor", "limits", "migration"):
         found = cloud(f"{module}_info")
         assert not found.get("failed"), found
         check(f"{module}_info", found)

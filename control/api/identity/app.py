@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
+from magnetar_control.api.failures import RoutedService
 from magnetar_control.services import Document
 from magnetar_control.services.identity import EmbeddedIdentity
 from magnetar_control.services.identity.resources import RESOURCES
 from magnetar_control.services.identity.role_assignments import RoleAssignments
 from magnetar_control.services.identity.store import IdentityStore
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import Application, Routed, route, unknown
+from magnetar_control.web.application import Application, route, unknown
 
 from . import resources, role_assignments, tokens, users
 
@@ -19,7 +20,7 @@ from . import resources, role_assignments, tokens, users
 VERSION = "v3.14"
 
 
-def application(service: EmbeddedIdentity) -> Routed:
+def application(service: EmbeddedIdentity) -> RoutedService:
     """What is mounted at ``/identity``."""
     def authenticate(request: Request) -> None:
         token = service.tokens.find(request.headers.get("x-auth-token", ""))
@@ -27,7 +28,7 @@ def application(service: EmbeddedIdentity) -> Routed:
             raise unknown(request.base)
         request.context, request.extra["token"] = token.context, token
 
-    return Routed([
+    return RoutedService([
         route("GET /", versions, who="anyone"),
         route("GET /v3", lambda request: {"version": _document(request)}, who="anyone"),
         *tokens.TokenRoutes(service).routes(), *role_assignments.routes(RoleAssignments(service.tokens)),

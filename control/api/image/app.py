@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from http import HTTPStatus
 
+from magnetar_control.api.failures import RoutedService
 from magnetar_control.services import Document
 from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.image.fields import LONGEST, READ_ONLY, VISIBILITIES
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import Routed, route
+from magnetar_control.web.application import route
 from magnetar_core.errors import NotFound
 from magnetar_core.kinds.image import BOOT, FORMATS
 
@@ -60,9 +61,9 @@ def _many(name: str, item: Document) -> Document:
 SCHEMAS = {"image": IMAGE, "images": _many("images", IMAGE), "member": MEMBER, "members": _many("members", MEMBER)}
 
 
-def application(service: EmbeddedImages, authenticate: Callable[[Request], None]) -> Routed:
+def application(service: EmbeddedImages, authenticate: Callable[[Request], None]) -> RoutedService:
     """What is mounted at ``/image``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
-    return Routed([
+    return RoutedService([
         route("GET /", versions, who="anyone"), route("GET /versions", versions, who="anyone"),
         route("GET /v2/schemas/{name}", schema),
         route("GET /v2/info/import", lambda _request: {"import-methods": {

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
+from magnetar_control.api.failures import RoutedService
 from magnetar_control.api.values import Anything, Parsed, record
 from magnetar_control.services import Document
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import Guarded, Routed, route
+from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
 from .resources import FORMS, ResourceRoutes
@@ -52,9 +53,9 @@ def refused(fault: Fault) -> Answer:
     return Answer({"NeutronError": {"type": type, "message": fault.message, "detail": ""}}, fault.status)
 
 
-def application(service: EmbeddedNetworks, authenticate: Callable[[Request], None]) -> Routed:
+def application(service: EmbeddedNetworks, authenticate: Callable[[Request], None]) -> RoutedService:
     """What is mounted at ``/network``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
-    return Routed([
+    return RoutedService([
         route("GET /", lambda request: {"versions": [{"id": "v2.0", "status": "CURRENT", "links": [
             {"rel": "self", "href": request.base + "/v2.0/"}]}]}, who="anyone"),
         route("GET /v2.0", lambda request: {"resources": [{"name": form.name, "collection": form.plural, "links": [

@@ -51,7 +51,7 @@ class ComputeApplication(Application):
         if request.method != "GET" or self.cloud.settings.keystone_url is not None or not (
                 self._quick.fullmatch(request.path)):
             return Way.WAIT if self._may_wait(request) else Way.THREAD
-        if any(database.kind != "sqlite" for _cell, database in self.cloud.store.databases()):
+        if self.cloud.store.kinds != {"sqlite"}:
             return Way.TURN
         return Way.ALONE if request.query_string else Way.HERE  # what a query asks for may take the loop too long
 

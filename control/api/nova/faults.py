@@ -6,9 +6,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from sqlalchemy.exc import DataError
-
-from magnetar_control.store.database import away
+from magnetar_control.api.failures import fault_of_failure
 from magnetar_control.web import Answer, Fault, fault_of
 from magnetar_core.errors import MagnetarError
 
@@ -35,13 +33,9 @@ def of(error: Exception, request_id: str) -> Fault:
     found = fault_of(error) if isinstance(error, MagnetarError) else None
     if found is not None:
         return found
-    if isinstance(error, DataError):  # a number too large, a sign that the database has not: the operation let it pass
-        log.warning("the database refused a value: %s", error.orig, extra={"request_id": request_id})
-        return Fault(400, f"The database does not take a value of the request: {str(error.orig).splitlines()[0]}.")
-    if away(error):
-        log.error("the database failed: %s", getattr(error, "orig", error), extra={"request_id": request_id})
-        return Fault(503, "A database of the cloud does not answer. Try again in a few seconds; the request id is "
-                          f"{request_id}.", {"Retry-After": "2"})
+    failure = fault_of_failure(error, request_id)
+    if failure is not None:
+        return failure
     log.error("unexpected failure", exc_info=error, extra={"request_id": request_id})
     return Fault(500, "Unexpected API Error. The operator finds the cause in the log of the API under the request id "
                       f"{request_id} ({type(error).__name__}).")

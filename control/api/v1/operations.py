@@ -15,10 +15,19 @@ from typing import Any
 from sqlalchemy.exc import DataError
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.store.database import away
+from magnetar_control.store.database import away, full
 from magnetar_control.store.timeouts import statement_timeout
 from magnetar_control.web import Fault
-from magnetar_core.errors import Cancelled, Conflict, InvalidRequest, MagnetarError, NotFound, TooLarge, Unreachable
+from magnetar_core.errors import (
+    Cancelled,
+    Conflict,
+    InvalidRequest,
+    MagnetarError,
+    NoSpace,
+    NotFound,
+    TooLarge,
+    Unreachable,
+)
 from magnetar_core.operations import Operation
 
 log = logging.getLogger(__name__)
@@ -36,6 +45,10 @@ def error_of(error: Exception, request_id: str) -> MagnetarError:
         log.warning("the database refused a value: %s", error.orig, extra={"request_id": request_id})
         return InvalidRequest("The database does not take a value of the request: "
                               f"{str(error.orig).splitlines()[0]}.")
+    if full(error):
+        log.error("no room is left: %s", getattr(error, "orig", error), extra={"request_id": request_id})
+        return NoSpace("A disk of the cloud is full: what is there can be read, and nothing written. An operator must "
+                       "make room.")
     if away(error):
         log.warning("the database failed: %s", getattr(error, "orig", error), extra={"request_id": request_id})
         return Unreachable("A database of the cloud does not answer. Try again in seconds; what was asked of the cloud "

@@ -9,15 +9,33 @@ from typing import Any
 import orjson
 from sqlalchemy.engine import make_url
 
-from magnetar_control.compute import availability_zones, cells, hypervisors, instance_actions, quotas, services
+from magnetar_control.compute import (
+    availability_zones,
+    cells,
+    hypervisors,
+    instance_actions,
+    migrations,
+    quotas,
+    services,
+)
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.target import Target, find
+from magnetar_control.store.migrations import LIVE
 from magnetar_control.store.services import COMPUTE, Service
 from magnetar_control.store.store import RESTART
 from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import InvalidField, NotFound
 from magnetar_core.fields import Kind
-from magnetar_core.kinds import AvailabilityZone, Cell, ComputeService, Host, Hypervisor, InstanceAction, Limits
+from magnetar_core.kinds import (
+    AvailabilityZone,
+    Cell,
+    ComputeService,
+    Host,
+    Hypervisor,
+    InstanceAction,
+    Limits,
+    Migration,
+)
 from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document, warn
 
@@ -27,6 +45,7 @@ from .server_view import stamp
 
 #: The limits that are told, and those of what is counted.
 MOST = ("instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups", "server_group_members")
+MIGRATIONS = 1000  # told at most
 USED = ("instances", "cores", "ram", "server_groups")
 
 
@@ -115,6 +134,19 @@ def _limits(caller: Caller) -> list[Document]:
              **{f"{name}_used": used[name] for name in USED}}]
 
 
+def _migrations(caller: Caller) -> list[Document]:
+    """As their sources see them, newest first. Names of hosts are for who may read them."""
+    rows, _more = migrations.page(caller, {}, limit=MIGRATIONS)
+    names = migrations.names_of_servers(caller, rows)
+    hosts = caller.allows(migrations.HOSTS_OF_ALL)
+    empty = {field.name: None for field in Migration.fields}
+    return [{**empty, "id": row.uuid, "name": names.get(row.server_id, row.server_id), "server": row.server_id,
+             "description": "", "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at),
+             "side": "source", "peer": (row.target or "") if hosts else "", "host": row.source if hosts else "",
+             "type": "live" if row.type == LIVE else "cold", "status": row.status,
+             "progress": orjson.loads(row.progress) if row.progress else None} for row in rows]
+
+
 def _availability_zones(caller: Caller) -> list[Document]:
     """Zones that servers may ask for; with their hosts for administrators."""
     where: dict[str, list[str]] = {}
@@ -199,4 +231,4 @@ def _event(caller: Caller, target: Target, row: Any) -> Document:
 
 CLOUD_ONLY: Sequence[CloudDriver] = (
     Reported(Host, _hosts), ComputeServices(), Reported(Hypervisor, _hypervisors), Cells(), InstanceActions(),
-    Reported(Limits, _limits), Reported(AvailabilityZone, _availability_zones))
+    Reported(Limits, _limits), Reported(Migration, _migrations), Reported(AvailabilityZone, _availability_zones))

@@ -12,16 +12,18 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import orjson
+
 from magnetar_control.compute import quotas, server_actions, server_create, volume_attachments
 from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller, Owner
-from magnetar_control.compute.scheduling import predicted_host
+from magnetar_control.compute.scheduling import predicted_host, why_no_host
 from magnetar_control.compute.server_create import NewServers
 from magnetar_control.compute.target import find
 from magnetar_control.store import instance_actions, servers
 from magnetar_control.web import Answer
 from magnetar_core import power
-from magnetar_core.errors import Ambiguous, Conflict, Failed, InvalidField, MagnetarError, NotFound
+from magnetar_core.errors import Ambiguous, Conflict, Failed, InvalidField, MagnetarError, NoSpace, NotFound
 from magnetar_core.kinds import Server
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result, Step
@@ -198,14 +200,16 @@ class CloudServers(CloudDriver):
             raise self.unmade(caller, row, operation)
         have = self.seen(caller, row)
         server = ServerActions(caller, row.id, operation)
-        for action in server_plan.powers(want, have, have["power"]):  # a new server runs
+        for action in server_plan.powers(want, have, have["power"]):  # a new server runs, or is off
             server.do(action)
         return str(row.id)
 
     def unmade(self, caller: Caller, row: Any, operation: Operation) -> MagnetarError:
         """Remove a server that could not be made; returns why it could not."""
-        why = why_failed(row)
+        why, no_host = why_failed(row), why_no_host(caller, orjson.loads(row.fault)) if row.fault else None
         removed(caller, row.id, operation)
+        if no_host:
+            return NoSpace(f"Server {row.name!r} could not be made: {no_host}", server=row.id)
         return Failed(f"Server {row.name!r} could not be made: {why}", server=row.id)
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:

@@ -90,10 +90,11 @@ def steps_before(keys: Sequence[str], have: Document) -> list[Step]:
 
 
 def making(want: Document) -> Iterator[Step]:
-    """The steps with which a server comes into being: it runs first."""
-    yield from host.plan({**_known(want), "block_device_mapping": want["block_device_mapping"], "power": RUNNING,
+    """The steps with which a server comes into being: it runs first, unless it is to be off."""
+    power = want["power"] if want["power"] == OFF else RUNNING
+    yield from host.plan({**_known(want), "block_device_mapping": want["block_device_mapping"], "power": power,
                           "rescue": None}, None)
-    yield from (host.step(verb) for _key, verb in actions_between(RUNNING, want["power"]))
+    yield from (host.step(verb) for _key, verb in actions_between(power, want["power"]))
 
 
 def removing(have: Document) -> Iterator[Step]:

@@ -12,6 +12,7 @@ from magnetar_control.compute.server_actions import Rebuild
 from magnetar_control.compute.server_create import NewServers
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.flavor import completed
+from magnetar_core.power import OFF
 from magnetar_core.reconcile import Document, is_uuid
 
 from .driver import CloudDriver
@@ -139,7 +140,7 @@ def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
         metadata=METADATA.check(want["metadata"], "metadata"), tags=want["tags"],
         config_drive=want["config_drive"], host=want.get("host"), key_name=want["key_name"],
         user_data=want["user_data"], description=want["description"] or None,
-        availability_zone=want["availability_zone"])
+        availability_zone=want["availability_zone"], off=want["power"] == OFF)
 
 
 def network_of(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> Document:

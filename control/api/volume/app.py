@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from magnetar_control.api.failures import RoutedService
 from magnetar_control.services import Document
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.web import Answer, Fault, Request
-from magnetar_control.web.application import Routed, route
+from magnetar_control.web.application import route
 from magnetar_core.errors import InvalidRequest
 
 from . import metadata
@@ -63,7 +64,7 @@ def _text(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
 
 
-class VolumeApplication(Routed):
+class VolumeApplication(RoutedService):
     """Mounted at ``/volume``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
 
     def __init__(self, service: EmbeddedVolumes, authenticate: Callable[[Request], None]) -> None:

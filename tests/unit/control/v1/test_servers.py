@@ -40,6 +40,45 @@ def test_what_it_is(cloud: Cloud) -> None:
     assert found["cloud"] is True and found["api"] == 1 and "server" in found["kinds"]
 
 
+def test_a_new_server_that_is_to_be_off_is_never_started(cloud: Cloud) -> None:
+    want = {**WEB, "power": "off"}
+    planned, made = ensure(cloud.admin, "server/cold", want, dry_run=True), ensure(cloud.admin, "server/cold", want)
+    assert verbs(planned) == MADE[:-1] == verbs(made)
+    server = made.json["resource"]
+    assert (server["status"], server["power"]) == ("SHUTOFF", "off")
+    done = cloud.admin.get(f"/v2.1/servers/{server['id']}/os-instance-actions").json["instanceActions"]
+    assert [one["action"] for one in done] == ["create"]
+    assert verbs(ensure(cloud.admin, "server/cold", {"power": "running"})) == ["record", "start"]
+    cloud.admin.delete("/v1/server/cold")
+
+
+def test_no_room_is_said_as_in_check_mode(cloud: Cloud) -> None:
+    flavor = {"flavor": {"name": "huge", "vcpus": 1, "ram": 1 << 28, "disk": 1}}
+    assert cloud.admin.post("/v2.1/flavors", flavor).status == 200
+    want = {**WEB, "flavor": "huge"}
+    planned, made = ensure(cloud.admin, "server/large", want, dry_run=True), ensure(cloud.admin, "server/large", want)
+    assert planned.status == made.status == 507
+    why = planned.json["error"]["message"]
+    assert made.json["error"]["code"] == "no-space" and why in made.json["error"]["message"], (why, made.json)
+    assert cloud.admin.get("/v1/server/large").status == 404
+
+
+def test_migrations_are_reported(cloud: Cloud) -> None:
+    from magnetar_control.store import migrations
+    from magnetar_control.store import servers as rows
+
+    assert cloud.admin.get("/v1/migration").json == {"migrations": []}
+    id = ensure(cloud.admin, "server/moving", WEB).json["resource"]["id"]
+    found = rows.find(cloud.parts.store, id)
+    assert found
+    with found[0].write() as connection:
+        migrations.make(connection, found[1], str(uuid.uuid4()), user_id="me", type=migrations.LIVE, status="completed")
+    [one] = cloud.admin.get("/v1/migration?name=moving").json["migrations"]
+    assert (one["server"], one["type"], one["status"]) == (id, "live", "completed") and one["host"] in cloud.hosts
+    assert cloud.caller("peter", "elsewhere").get("/v1/migration").status == 403
+    cloud.admin.delete("/v1/server/moving")
+
+
 def test_a_life(cloud: Cloud) -> None:
     admin = cloud.admin
     planned = ensure(admin, "server/web1", WEB, dry_run=True)
