@@ -69,3 +69,15 @@ def test_options_that_are_needed(place):
     missing = place("volume_attachment", server="s", volume="nope")
     assert missing["failed"] and "volume: must name a volume of this host" in missing["msg"]
     assert place("volume_attachment", server="s", volume="nope", check=True)["changed"]
+
+
+@pytest.mark.parametrize(("server", "volume"), [("new", "data"), ("s", "new"), ("new", "new")])
+def test_check_mode_on_what_an_earlier_task_makes(server, volume, place, agent):
+    """With the volume's endpoint too; a warning says what is assumed, a real run fails."""
+    for more in ({}, {"volume_endpoint": agent.endpoint}):
+        options = dict(server=server, volume=volume, **more)
+        predicted = place("volume_attachment", check=True, **options)
+        assert predicted["changed"] and "attach" in predicted["actions"], predicted
+        assert "'new' yet; the prediction assumes" in str(predicted["warnings"])
+        refused = place("volume_attachment", **options)
+        assert refused["failed"] and refused["error"]["code"] == "invalid-field"

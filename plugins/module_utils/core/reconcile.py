@@ -181,7 +181,12 @@ def missing(error: InvalidField, noun: str, name: str) -> None:
     mode = _mode.get()
     if mode is None or not mode[0]:
         raise error
-    warn("There is no %s %r yet; the prediction assumes that it is made before this." % (noun, name))
+    warn(assumed(noun, name))
+
+
+def assumed(noun: str, name: str) -> str:
+    """The warning of a prediction that takes the *noun* for made."""
+    return "There is no %s %r yet; the prediction assumes that it is made before this." % (noun, name)
 
 
 @contextmanager
