@@ -50,7 +50,7 @@ PARAMETERS: dict[str, tuple[Extra, str]] = {
         "which loses its disks, or (servers) rebuild: only the root disk is made anew.")),
     "allow_reboot": (BOOLEAN, "Whether a running server may be shut down and started again where a change needs it."),
     "preserve_ephemeral": (BOOLEAN, "Whether a rebuild keeps the ephemeral disk."),
-    "merge": (TEXT, "metadata, tags or both with a comma: add to what is there, rather than replace it."),
+    "merge": (TEXT, "Some of metadata, tags, networks, with commas: add to what is there, rather than replace it."),
     "fields": (TEXT, "Show these fields only, separated by commas."),
     "limit": (INTEGER, "At most so many."),
     "marker": (TEXT, "Begin after the resource with this id."),
@@ -127,7 +127,7 @@ def ensures(kind: type[Kind]) -> Extra:
 def batches(kind: type[Kind]) -> Extra:
     """PUT of a list."""
     item = _object(key=TEXT, want={"anyOf": [_ref(f"{kind.__name__}Wanted"), {"type": "null"}]},
-                   on_immutable=PARAMETERS["on_immutable"][0], merge=_array({"enum": ["metadata", "tags"]}),
+                   on_immutable=PARAMETERS["on_immutable"][0], merge=_array({"enum": ["metadata", "tags", "networks"]}),
                    allow_reboot=BOOLEAN, preserve_ephemeral=BOOLEAN)
     done = _result(kind)
     done["properties"].update(key=TEXT, error=_ref("Error"))

@@ -69,6 +69,13 @@ class AgentSettings:
     image_max_bytes: int = _doc("Largest image content that is taken in.", default=64 * 2**30, metadata={"min": 2**20})
     image_max_virtual_bytes: int = _doc("Largest virtual size that an image may claim.", default=2 * 2**40,
                                         metadata={"min": 2**20})
+    cpu_allocation_ratio: float = _doc("Most CPUs of one server, as a multiple of the host's.", default=16.0,
+                                       metadata={"min": 0.01, "max": 1000})
+    ram_allocation_ratio: float = _doc("Most memory of one server, as a multiple of the host's.", default=1.5,
+                                       metadata={"min": 0.01, "max": 1000})
+    disk_allocation_ratio: float = _doc("Most that the disks of one server, or one volume, may promise, as a multiple "
+                                        "of the file system that they are on.", default=1.0,
+                                        metadata={"min": 0.01, "max": 1000})
     console_log_bytes: int = _doc("Size at which virtlogd starts a server's console log anew, as told in "
                                   "/etc/libvirt/virtlogd.conf; the agent never shows more.",
                                   default=2 * 2**20, metadata={"min": 4096})

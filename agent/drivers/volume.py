@@ -63,6 +63,8 @@ class VolumeDriver(DocumentDriver):
         if document is None or not finished(document):
             pool.check_usable()
             found["size"] = _size(found.get("size"), least)
+        if document is None or found.get("size") != document.want.get("size"):
+            _fits(host, pool, found["size"])
         return found
 
     def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
@@ -192,6 +194,14 @@ def source(host: LocalHost, found: Fields, document: Document | None) -> int:
     least = content.source_bytes(field, standing, found[field], field)
     found[field] = standing.id if standing else found[field]
     return least
+
+
+def _fits(host: LocalHost, pool: Pool, size: int) -> None:
+    """Raises ``InvalidField`` for *size* GiB that alone are more than the *pool* may promise."""
+    there, ratio = pool.capacity(), host.settings.disk_allocation_ratio
+    if there is not None and size > (most := int(there // GIB * ratio)):
+        raise InvalidField("size", f"must be no more than {most} GiB: pool {pool.name!r} has {there // GIB} GiB, and "
+                                   f"the agent's disk_allocation_ratio is {ratio:g}", size)
 
 
 def _size(given: int | None, least: int) -> int:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.servers import GIB, block_devices
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
@@ -23,6 +25,21 @@ def check_flavor(host: LocalHost, flavor: Fields) -> None:
     document = host.documents.standing("flavor", flavor["name"]) if "name" in flavor else None
     if document:
         _without_effect(host, "flavor", document, FLAVOR_SPECS.without_effect(document.want["extra_specs"], (AGENT,)))
+
+
+def check_sizes(host: LocalHost, want: Fields) -> None:
+    """Raises ``InvalidField`` for a server that alone asks for more than the host has, times the settings' ratios. What
+    servers have together is not looked at: that is for those who choose the host."""
+    facts, flavor, settings = host.hypervisor.host(), want["flavor"], host.settings
+    disk = 0 if block_devices.root(want) else flavor["disk"]
+    for what, asked, unit, there, ratio in (
+            ("vcpus", flavor["vcpus"], "", facts["vcpus"], "cpu_allocation_ratio"),
+            ("ram", flavor["ram"], " MiB", facts["memory_mb"], "ram_allocation_ratio"),
+            ("disks", disk + flavor["ephemeral"] + -(-flavor["swap"] // 1024), " GiB",
+             shutil.disk_usage(host.settings.state_dir).total // GIB, "disk_allocation_ratio")):
+        if asked > (most := int(there * getattr(settings, ratio))):
+            raise InvalidField("flavor", f"must ask for no more than {most}{unit} of {what}: the host has {there}"
+                                         f"{unit}, and its agent's {ratio} is {getattr(settings, ratio):g}", asked)
 
 
 def check_image(host: LocalHost, image: Document) -> None:

@@ -42,6 +42,8 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     if "rescue" in found:  # a document of an older agent does not have it
         found["rescue"] = rescue.complete(host, found, document)
     found[block_devices.FIELD] = block_devices.complete(host, found, document)
+    if found["flavor"] != old.get("flavor"):
+        hardware.check_sizes(host, found)
     found["key_name"] = _key(host, want.get("key_name"), old)
     found["networks"] = _networks(host, want["networks"], document)
     found["virt_type"] = _virt_type(host, want["virt_type"], old.get("virt_type"))

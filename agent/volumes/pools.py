@@ -6,6 +6,7 @@ The pool ``default`` is the folder ``<state_dir>/volumes``. Others come from the
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +46,9 @@ class Pool(Protocol):
     atomic: bool
     #: Whether content in use has to be grown before QEMU is told; else QEMU grows it.
     beneath: bool
+
+    def capacity(self) -> int | None:
+        """Bytes that it has as a whole; ``None`` where only a try tells."""
 
     def check_usable(self) -> None:
         """Raise ``Conflict`` when the pool cannot be used now."""
@@ -94,6 +98,11 @@ class FolderPool:
 
     def __init__(self, name: str, folder: Path, hypervisor: LocalHypervisor, mounted: bool) -> None:
         self.name, self.folder, self.hypervisor, self.shared = name, folder, hypervisor, mounted
+
+    def capacity(self) -> int | None:
+        """Of the file system that the folder is, or will be, on."""
+        there = next(path for path in (self.folder, *self.folder.parents) if path.exists())
+        return shutil.disk_usage(there).total
 
     def check_usable(self) -> None:
         """Nothing is written under the mount point of what is not mounted: it would be hidden by the next mount."""

@@ -53,6 +53,10 @@ class StoragePool:
         self.name, self.pool, self.hypervisor, self.shared = name, libvirt_pool, hypervisor, shared
         self.scratch = scratch
 
+    def capacity(self) -> int | None:
+        """libvirt and the storage say so when it is full."""
+        return None
+
     def check_usable(self) -> None:
         """libvirt must know the pool, and it must run."""
         self.hypervisor.check_pool(self.pool)

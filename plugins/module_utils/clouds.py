@@ -58,8 +58,13 @@ def _file():
     tried = [named] if named else [os.path.join(os.path.expanduser(folder), file)
                                    for folder in FOLDERS for file in ("clouds.yaml", "clouds.yml")]
     for path in tried:
-        if os.path.isfile(path):
-            return os.path.abspath(path)
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise InvalidField("cloud", "%s cannot be read: %s" % (path, error.strerror)) from None
+        return os.path.abspath(path)
     raise InvalidField("cloud", "needs a clouds.yaml, and there is none at %s on the machine where the task is done"
                        % ", ".join(tried))
 

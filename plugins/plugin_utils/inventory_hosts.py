@@ -1,64 +1,20 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """From servers to hosts of an inventory: filters, host names, addresses, groups.
 
-Pure functions on documents of servers, as the agent lists them. A *key* names a property of servers: see ``KEYS``.
+Pure functions on documents of servers, as the agent lists them. A *key* names a property of servers (``server_keys``).
 """
 
 from __future__ import annotations
 
-import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..module_utils.core.server_keys import KEYS, flat_filters, is_known, matches, values_of
+
+__all__ = ["KEYS", "address", "deduplicated", "flat_filters", "groups", "host_names", "is_known", "matches"]
+
 Server = Mapping[str, Any]
-
-#: Keys besides ``metadata.<key>``, each with a function that lists what a server has for it.
-KEYS = {
-    "availability_zone": lambda server: [server.get("availability_zone")],
-    "flavor": lambda server: [_name(server.get("flavor"))],
-    "host": lambda server: [server.get("host")],
-    "id": lambda server: [server.get("id")],
-    "image": lambda server: [_name(server.get("image"))],
-    "key_name": lambda server: [server.get("key_name")],
-    "name": lambda server: [server.get("name")],
-    "network": lambda server: [nic.get("network") or nic.get("bridge") for nic in server.get("networks") or []],
-    "power_state": lambda server: [server.get("power_state")],
-    "status": lambda server: [server.get("status")],
-    "tags": lambda server: server.get("tags") or [],
-}
-METADATA = "metadata."
-
-
-def is_known(key: str) -> bool:
-    """Whether *key* is a key of servers."""
-    return key in KEYS or (key.startswith(METADATA) and key != METADATA)
-
-
-def values_of(server: Server, key: str) -> list[str]:
-    """The values that *server* has for *key*, as texts: none, one or more."""
-    if key.startswith(METADATA):
-        found = [(server.get("metadata") or {}).get(key[len(METADATA):])]
-    else:
-        found = KEYS[key](server)
-    return [str(text) for text in found if text not in (None, "")]
-
-
-def flat_filters(filters: Mapping[str, Any]) -> dict[str, list[str]]:
-    """*filters* with keys ``metadata.<key>`` in place of a mapping ``metadata``, and with lists as values."""
-    found = {}
-    for key, value in filters.items():
-        if key == "metadata" and isinstance(value, Mapping):
-            found.update(flat_filters({METADATA + str(name): text for name, text in value.items()}))
-        else:
-            found[key] = [str(text) for text in (value if isinstance(value, (list, tuple)) else [value])]
-    return found
-
-
-def matches(server: Server, filters: Mapping[str, list[str]]) -> bool:
-    """Whether of each filter a pattern matches a value that *server* has for its key."""
-    return all(any(fnmatch.fnmatchcase(text, pattern) for text in values_of(server, key) for pattern in patterns)
-               for key, patterns in filters.items())
 
 
 def deduplicated(servers: Iterable[Server]) -> list[Server]:
@@ -113,8 +69,3 @@ def groups(server: Server, wanted: Iterable[tuple[str, str]]) -> list[str]:
 def _in_order(server: Server, offered: Mapping[str, Any]) -> list[str]:
     mine = list(dict.fromkeys(nic.get("network") for nic in server.get("networks") or []))
     return [name for name in mine if name in offered] + [name for name in offered if name not in mine]
-
-
-def _name(reference: Any) -> Any:
-    """The name of a referenced resource, or else its uuid; ``None`` for a flavor that is only sizes."""
-    return reference.get("name") or reference.get("id") if isinstance(reference, Mapping) else reference

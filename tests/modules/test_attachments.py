@@ -57,7 +57,8 @@ def test_nics_are_part_of_the_server(place):
     place("interface_attachment", server="s", network="lan")
     assert not place("server", name="s", flavor="small", image="img")["changed"], "omitted networks stay"
     assert len(place("server_info", name="s")["servers"][0]["networks"]) == 1
-    assert place("server", name="s", networks=[])["changed"], "given networks are the last word"
+    assert not place("server", name="s", networks=[])["changed"], "what was attached stays"
+    assert place("server", name="s", networks=[], purge_networks=True)["changed"], "it says the last word"
     assert place("interface_attachment_info", network="lan")["interface_attachments"] == []
     bad = place("interface_attachment", server="s")
     assert bad["failed"] and "mac" in bad["msg"] and "network" in bad["msg"]
@@ -69,3 +70,34 @@ def test_options_that_are_needed(place):
     missing = place("volume_attachment", server="s", volume="nope")
     assert missing["failed"] and "volume: must name a volume of this host" in missing["msg"]
     assert place("volume_attachment", server="s", volume="nope", check=True)["changed"]
+
+
+@pytest.mark.parametrize(("server", "volume"), [("new", "data"), ("s", "new"), ("new", "new")])
+def test_check_mode_on_what_an_earlier_task_makes(server, volume, place, agent):
+    """With the volume's endpoint too; a warning says what is assumed, a real run fails."""
+    for more in ({}, {"volume_endpoint": agent.endpoint}):
+        options = dict(server=server, volume=volume, **more)
+        predicted = place("volume_attachment", check=True, **options)
+        assert predicted["changed"] and "attach" in predicted["actions"], predicted
+        assert "'new' yet; the prediction assumes" in str(predicted["warnings"])
+        refused = place("volume_attachment", **options)
+        assert refused["failed"] and refused["error"]["code"] == "invalid-field"
+
+
+def test_networks_of_a_server_are_those_that_it_has_at_least(place):
+    """A NIC of interface_attachment outlives the next run of the task that makes the server."""
+    place("network", name="more", cidr="192.168.98.0/24")
+    for name in ("one", "two"):
+        place("server", name=name, flavor="small", networks=["lan"])
+        mac = place("server_info", name=name)["servers"][0]["networks"][0]["mac"]
+        place("interface_attachment", server=name, network="more")
+        for options in ({"networks": ["lan"]}, {"nics": "net-name=lan"}, {"network": "lan"}, {"networks": ["more"]}):
+            for check in (True, False):
+                assert not place("server", name=name, check=check, **options)["changed"], options
+        assert not place("server", servers=[{"name": name, "networks": ["lan"]}])["changed"]
+        nics = place("server_info", name=name)["servers"][0]["networks"]
+        assert [nic["network"] for nic in nics] == ["lan", "more"] and nics[0]["mac"] == mac
+    done = place("server", name="one", networks=["lan"], purge_networks=True)
+    assert [nic["network"] for nic in done["server"]["networks"]] == ["lan"] and done["changed"]
+    done = place("server", servers=[{"name": "two"}], networks=["more"], purge_networks=True)
+    assert [nic["network"] for nic in done["results"][0]["server"]["networks"]] == ["more"]

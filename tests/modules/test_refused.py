@@ -123,3 +123,32 @@ def test_filters_with_lists(world):
     world("volume_attachment", server="web1", volume="data")
     assert len(world("volume_attachment_info", filters={"device": ["vda", "vdb"]})["volume_attachments"]) == 1
     assert world("volume_attachment_info", filters={"device": ["vdx", "vdy"]})["volume_attachments"] == []
+
+
+def test_an_image_refused_for_its_file_does_not_stand_in_the_way(module, tmp_path, disk):
+    """The task with the right file makes it."""
+    bad = tmp_path / "bad.qcow2"
+    bad.write_bytes(b"no qcow2 at all")
+    refused = module("image", name="img", filename=str(bad), disk_format="qcow2")
+    assert refused["failed"] and refused["error"]["code"] == "image-refused", refused
+    assert module("image_info", name="img")["images"] == []
+    made = module("image", name="img", filename=str(disk), disk_format="raw")
+    assert made["changed"] and made["image"]["status"] == "active", made
+
+
+@pytest.mark.parametrize(("noun", "options", "said"), [
+    ("server", {"flavor": "small", "volumes": ["novol"]}, "volumes[0]: must name a volume"),
+    ("server", {"flavor": "small", "boot_volume": "novol"}, "boot_volume: must name a volume"),
+    ("server", {"flavor": "small", "nics": "net-name=nope"}, "nics[0]: must name a network"),
+    ("server", {"flavor": "small", "network": "nope"}, "network: must name a network"),
+    ("server", {"flavor": "small", "networks": ["nope"]}, "networks[0].network: must name a network"),
+    ("network", {"bridge": "nobr0"}, "mode: must be bridge to use the bridge nobr0"),
+    ("network", {"bridge": "nobr0", "mode": "bridge"}, "bridge: must be an existing bridge"),
+    ("migration", {"name": None, "server": "s", "destination": "kvm2"}, "destination: must be unix:///path"),
+    ("volume_attachment", {"name": None, "server": "s", "volume": "data", "volume_endpoint": "kvm2"},
+     "volume_endpoint: must be unix:///path")], ids=str)
+def test_the_option_that_was_given_is_blamed(noun, options, said, world):
+    given = {key: value for key, value in {"name": "x", **options}.items() if value is not None}
+    refused = world(noun, **given)
+    assert refused["failed"] and refused["msg"].startswith(said), refused["msg"]
+    assert refused["error"]["details"]["field"] == said.partition(":")[0]

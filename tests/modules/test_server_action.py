@@ -125,3 +125,21 @@ def test_crash_dump(web, agent):
 def test_wrong(options, message, web):
     done = web("server_action", name="s", **options)
     assert done["failed"] and message in done["msg"]
+
+
+@pytest.mark.parametrize("options", [
+    {"action": "reboot"}, {"action": "stop"}, {"action": "rebuild"}, {"action": "rescue"},
+    {"action": "create_image", "image_name": "golden"}, {"action": "change_password", "password": "x"}],
+    ids=lambda options: options["action"])
+def test_check_mode_on_a_server_that_an_earlier_task_makes(options, world):
+    """It is taken for made, as by the other modules, and a warning says so; a real run fails."""
+    predicted = world("server_action", name="new", check=True, **options)
+    assert predicted["changed"] and predicted["actions"] == [
+        "reboot_soft" if options["action"] == "reboot" else options["action"]], predicted
+    assert "There is no server 'new' yet" in json.dumps(predicted["warnings"])
+    assert world("server_action", name="new", **options)["error"]["code"] == "not-found"
+
+
+def test_the_console_of_such_a_server(world):
+    predicted = world("server_action", name="new", action="console_output", check=True)
+    assert not predicted["changed"] and predicted["console"] == ""

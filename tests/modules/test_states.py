@@ -114,3 +114,21 @@ def test_info_selects(world):
     assert world("server_info", name="w*", fields=["status"], sort="name")["servers"] == [
         {"status": "ACTIVE"}, {"status": "SHUTOFF"}]
     assert "known are" in world("server_info", filters={"colour": "red"})["msg"]
+
+
+def test_filters_are_those_of_the_inventory(world):
+    """Patterns, metadata, tags, and the names of flavor, image and network."""
+    world("server", name="web1", flavor="small", image="img", networks=["lan"], metadata={"role": "web"}, tags=["a"])
+    world("server", name="db1", vcpus=1, ram=64, metadata={"role": "db", "tier": "1"}, tags=["a", "b"])
+    for filters, found in (
+            ({"name": "web*"}, ["web1"]), ({"metadata": {"role": "db"}}, ["db1"]), ({"metadata.role": "*b"}, [
+                "db1", "web1"]), ({"metadata": {"role": ["db", "x"], "tier": 1}}, ["db1"]), ({"tags": "b"}, ["db1"]),
+            ({"flavor": "small"}, ["web1"]), ({"image": "im?"}, ["web1"]), ({"network": ["lan", "x"]}, ["web1"]),
+            ({"status": "ACTIVE", "tags": "a", "metadata.role": "web"}, ["web1"]), ({"flavor": "none"}, [])):
+        for more in ({}, {"fields": ["name"]}):
+            servers = world("server_info", filters=filters, **more)["servers"]
+            assert sorted(one["name"] for one in servers) == found, filters
+            assert not more or all(set(one) == {"name"} for one in servers)
+    world("volume", name="more", size=1, metadata={"role": "db"})
+    assert [one["name"] for one in world("volume_info", filters={"metadata.role": "db"})["volumes"]] == ["more"]
+    assert world("volume_info", filters={"flavor": "small"})["failed"]

@@ -21,6 +21,9 @@ SPECIAL = (
 
 def network(want: Dict[str, Any]) -> IPv4Network:
     """The network of ``cidr``, which becomes its normal form. Raises ``InvalidField``."""
+    if not want.get("cidr") and want.get("bridge"):
+        raise InvalidField("mode", "must be bridge to use the bridge %s of the host; a network of mode %s has "
+                           "addresses of its own, and needs cidr" % (want["bridge"], want["mode"]), want["mode"])
     if not want.get("cidr"):
         raise InvalidField("cidr", f"is required with mode {want['mode']}, such as 192.168.100.0/24")
     try:

@@ -70,6 +70,26 @@ def forgotten(kind: type[Kind], name: str) -> Step:
     return Step("forget", "forget %s %s" % (kind.noun, name))
 
 
+def beside(old: list[Document], given: list[Document]) -> list[Document]:
+    """The NICs *given*, each in the place of the one of *old* that it means, and the others of *old*. Which one it
+    means, its MAC says, or else its network or bridge."""
+    left = list(given)
+    found = []
+    for nic in old:
+        meant = next((one for one in left if _means(one, nic)), None)
+        if meant is not None:
+            left.remove(meant)
+        found.append(nic if meant is None else meant)
+    return given if len(found) + len(left) == len(given) else found + left
+
+
+def _means(given: Document, nic: Document) -> bool:
+    if given.get("mac"):
+        return bool(given["mac"] == nic.get("mac"))
+    plug = given.get("network") or given.get("bridge")
+    return plug is not None and plug in (nic.get("network"), nic.get("_id"), nic.get("bridge"))
+
+
 class Change:
     """One ensure of a resource that is to be there.
 
@@ -98,7 +118,9 @@ class Change:
         base = self.kind.giving_way(self.kind.defaults() if known is None else known, self.given)
         found = {name: value for name, value in self.given.items() if name != "id"}
         for name in self.permissions["merge"]:
-            if isinstance(found.get(name), dict):
+            if name == "networks" and name in found:
+                found[name] = beside(base.get(name) or [], found[name])
+            elif isinstance(found.get(name), dict):
                 found[name] = dict(base.get(name) or {}, **found[name])
             elif name in found:
                 found[name] = sorted({*(base.get(name) or ()), *found[name]})
@@ -181,7 +203,12 @@ def missing(error: InvalidField, noun: str, name: str) -> None:
     mode = _mode.get()
     if mode is None or not mode[0]:
         raise error
-    warn("There is no %s %r yet; the prediction assumes that it is made before this." % (noun, name))
+    warn(assumed(noun, name))
+
+
+def assumed(noun: str, name: str) -> str:
+    """The warning of a prediction that takes the *noun* for made."""
+    return "There is no %s %r yet; the prediction assumes that it is made before this." % (noun, name)
 
 
 @contextmanager

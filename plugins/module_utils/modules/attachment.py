@@ -13,7 +13,7 @@ from ..core.options import Option, client_arguments, collect
 from ..core.values import Text
 from . import results
 from .info import InfoModule
-from .module import ABSENT, is_uuid
+from .module import ABSENT, endpoint_of, is_uuid
 from .resource import ResourceModule
 
 SERVER = Option(Text(1, 255), "The server, by name or uuid.", required=True)
@@ -67,7 +67,7 @@ class VolumeAttachmentModule(AttachmentModule):
     def execute(self, params, check_mode, diff_mode, client):
         if not params["volume_endpoint"]:
             return super().execute(params, check_mode, diff_mode, client)
-        with Client(**dict(client_arguments(params), endpoint=params["volume_endpoint"])) as other:
+        with Client(**dict(client_arguments(params), endpoint=endpoint_of(params, "volume_endpoint"))) as other:
             here, there = Side(client), Side(other, params["volume_address"])
             waiting = {"dry_run": check_mode, "wait": params["wait"], "timeout": params["timeout"]}
             if params["state"] == ABSENT:

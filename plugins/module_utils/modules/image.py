@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 
-from ..core.errors import InvalidField
+from ..core.errors import ImageRefused, InvalidField
 from ..core.kinds.image import Image
 from ..core.options import File, Option, collect
 from ..core.values import Text
@@ -53,14 +53,25 @@ class ImageModule(ResourceModule):
             return answer
         if waiting["dry_run"]:
             return _predicted(answer, os.path.getsize(params["filename"]))
-        sent = client.upload(self.kind.noun, answer["resource"].get("id") or key, params["filename"],
-                             timeout=waiting["timeout"], request_id=answer.get("request_id"))
+        id = answer["resource"].get("id") or key
+        try:
+            sent = client.upload(self.kind.noun, id, params["filename"], timeout=waiting["timeout"],
+                                 request_id=answer.get("request_id"))
+        except (ImageRefused, InvalidField):
+            if _new(answer):  # what it says of the content is wrong, and would be held against the right one
+                client.delete(self.kind.noun, id, timeout=waiting["timeout"])
+            raise
         return _both(answer, sent) if "changed" in sent else sent
 
 
 def _empty(answer):
     """Whether the image waits for its content."""
     return (answer.get("resource") or {}).get("status") == "queued"
+
+
+def _new(answer):
+    """Whether this very call recorded the image."""
+    return any(leaf["path"] == "name" and leaf["old"] is None for leaf in answer.get("diff") or ())
 
 
 def _predicted(recorded, size):

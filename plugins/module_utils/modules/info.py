@@ -7,9 +7,11 @@ import fnmatch
 import functools
 
 from ..core.errors import InvalidField
+from ..core.kinds import Server
 from ..core.options import Option, collect
 from ..core.query import one_of, reader, texts
-from ..core.values import Choices, Integer, ListOf, MapOf, Text, Value
+from ..core.server_keys import KEYS, METADATA, matches
+from ..core.values import Choices, Integer, ListOf, MapOf, Nullable, Text, Value
 from .module import Module, as_text, is_uuid
 
 
@@ -33,8 +35,10 @@ class InfoModule(Module):
     def narrowing(self):
         """Those of them that all lists have."""
         return {
-            "filters": Option(MapOf(Text(), Value()), "Only %s whose fields have these values; of a list, one."
-                              % self.kind.plural.replace("_", " "), default={}),
+            "filters": Option(
+                MapOf(Text(), Value()), "Only %s whose fields have these values, or fit these patterns such as "
+                "V(web*); of a list, one. C(metadata) is a mapping, or C(metadata.KEY)."
+                % self.kind.plural.replace("_", " "), default={}),
             "fields": Option(ListOf(Choices(*[f.name for f in self.kind.fields if "list" in f.on])),
                              "Report these fields only; less to send for long lists."),
             "limit": Option(Integer(1), "Report this many at most."),
@@ -56,17 +60,22 @@ class InfoModule(Module):
         return {"changed": False, self.kind.plural: self.passing(client, query, tests)}
 
     def filters(self, filters):
-        """*filters* as a query for those with one value, and as tests for those with a list of values."""
+        """*filters* as a query for those with one value, and as tests of fields for the others."""
         known = {f.name: reader(f.value) for f in self.kind.fields if "list" in f.on and reader(f.value)}
+        keys = self._keys(known)
         query, tests = {}, {}
-        for name, value in filters.items():
+        for name, value in _flat(filters):
             where = "filters.%s" % name
-            if name not in known:
-                raise InvalidField(where, "is nothing to filter by; known are %s" % ", ".join(known))
+            key = "metadata" if name.startswith(METADATA) and "metadata" in keys else name
+            if name not in known and key not in keys:
+                raise InvalidField(where, "is nothing to filter by; known are %s" % ", ".join([*known, *keys]))
             values = value if isinstance(value, list) else [value]
             if not values or any(one is None or isinstance(one, (dict, list)) for one in values):
                 raise InvalidField(where, "must be a value, or a list of values of which one must fit", value)
-            if len(values) == 1:
+            field = keys.get(key, name)
+            if key in keys or (_is_text(self.kind.field(name)) and _has_pattern(values)):
+                tests[field] = functools.partial(_matches, field, name, texts(values), tests.get(field))
+            elif len(values) == 1:
                 query[name] = as_text(values[0])
             else:
                 wanted = set(texts(values))
@@ -74,6 +83,12 @@ class InfoModule(Module):
                     known[name](where, text)  # one that no field can have is refused, as the host does
                 tests[name] = functools.partial(_one_of, wanted)
         return query, tests
+
+    def _keys(self, known):
+        """The keys to filter by besides the fields *known*, and the field that each reads."""
+        listed = [f.name for f in self.kind.fields if "list" in f.on]
+        return {name: field for name, field in _KEYS.items() if field in listed and name not in known
+                and (self.kind is Server or name in _COMMON)}
 
     def passing(self, client, query, tests):
         """What the host lists and what passes *tests*, ``{field: test}``.
@@ -88,6 +103,38 @@ class InfoModule(Module):
         if fields:
             found = [{name: value for name, value in r.items() if name in fields} for r in found]
         return found[:limit]
+
+
+#: Keys of ``server_keys`` and the field that each reads; those that other kinds have as well.
+_KEYS = dict({key: key for key in KEYS}, network="networks", metadata="metadata")
+_COMMON = ("metadata", "tags")
+
+
+def _flat(filters):
+    """The filters with ``metadata.KEY`` in place of a mapping of metadata."""
+    for name, value in filters.items():
+        if name == "metadata" and isinstance(value, dict):
+            for key, item in value.items():
+                yield METADATA + str(key), item
+        else:
+            yield name, value
+
+
+def _is_text(field):
+    value = field.value.value if isinstance(field.value, Nullable) else field.value
+    return isinstance(value, Text)
+
+
+def _has_pattern(values):
+    return any(sign in str(one) for one in values for sign in "*?[")
+
+
+def _matches(field, key, patterns, further, value):
+    """Whether one of *patterns* fits what the *field*'s value says of the *key*, and *further* is passed."""
+    shown = {field: value}
+    found = matches(shown, {key: patterns}) if key in KEYS or key.startswith(METADATA) else \
+        any(fnmatch.fnmatchcase(value or "", pattern) for pattern in patterns)
+    return found and (further is None or further(value))
 
 
 def _like(pattern, further, value):

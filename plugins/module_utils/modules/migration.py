@@ -10,7 +10,7 @@ from ..core.kinds import Migration
 from ..core.options import Option, client_arguments, collect, given
 from ..core.values import Choices, Text
 from . import results
-from .module import ABSENT, PRESENT, Module, find
+from .module import ABSENT, PRESENT, Module, endpoint_of, find
 
 
 class MigrationModule(Module):
@@ -36,7 +36,7 @@ class MigrationModule(Module):
     def execute(self, params, check_mode, diff_mode, client):
         if client.of_cloud:
             return self._in_cloud(params, check_mode, diff_mode, client)
-        with Client(**dict(client_arguments(params), endpoint=params["destination"])) as other:
+        with Client(**dict(client_arguments(params), endpoint=endpoint_of(params, "destination"))) as other:
             source, target = Side(client), Side(other, params["destination_address"])
             if params["state"] == ABSENT:
                 steps = abort(source, target, params["server"], check_mode)

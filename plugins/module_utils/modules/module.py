@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from ..core.endpoint import parse
 from ..core.errors import InvalidField, NotFound
 from ..core.kinds import CLOUD_KINDS
 from ..core.kinds.common import REFERENCE
@@ -52,6 +53,15 @@ def key_of(params, where=""):
         if params.get(option) is not None:
             return REFERENCE.check(params[option], where + option)
     raise InvalidField(where + "name", "is required; give it, or id")
+
+
+def endpoint_of(params, option):
+    """The endpoint that *option* names; ``InvalidField`` names that option, too."""
+    try:
+        parse(params[option])
+    except InvalidField as error:
+        raise InvalidField(option, error.details["rule"], params[option]) from None
+    return params[option]
 
 
 def find(client, noun, key):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 
 from ..core.errors import InvalidField
 from ..core.kinds.flavor import Flavor
@@ -54,7 +55,10 @@ SPECIFIC = collect(
     nics=Option(
         ListOf(Value()), "NICs in the words of C(openstack.cloud.server), a string such as "
         "V(net-name=lan,tag=front) or a mapping with V(net-name) or V(net-id), V(tag)."),
-    network=Option(Text(), "The only network, by name or uuid."),
+    network=Option(Text(), "A network, by name or uuid, in place of O(networks)."),
+    purge_networks=Option(
+        Boolean(), "Whether NICs missing in O(networks), O(nics) or O(network) are removed, when one of these is "
+        "given. When V(false), they stay, such as those of M(magnetar.compute.interface_attachment).", default=False),
     userdata=Option(
         Value(), "Data for the guest's first boot: text as it is, or a mapping, which is sent as C(#cloud-config). At "
         "most 65535 bytes in base64. Fixed once made, and not compared afterwards.", secret=True,
@@ -135,6 +139,16 @@ class ServerModule(ResourceModule):
         if params.get("userdata") is not None:
             want["user_data"] = encoded(params["userdata"])
         return want
+
+    def ensure(self, client, key, params, waiting):
+        try:
+            return super().ensure(client, key, params, waiting)
+        except InvalidField as error:
+            raise _blamed(params, error) from None
+
+    def merge(self, params):
+        given = any(params.get(name) is not None for name in ("networks", "nics", "network"))
+        return super().merge(params) + (["networks"] if given and not params.get("purge_networks") else [])
 
     def execute(self, params, check_mode, diff_mode, client):
         if params.get("servers") is None:
@@ -248,6 +262,27 @@ def _blocks(params, want):
     found += [{"source_type": "volume", "destination_type": "volume", "uuid": name}
               for name in params.get("volumes") or []]
     return found
+
+
+def _blamed(params, error):
+    """*error*, about the option that the user gave in place of the field that the request has."""
+    field = str(error.details.get("field"))
+    found = re.match(r"(block_device_mapping|networks)\[(\d+)\]", field)
+    if found is None:
+        return error
+    given, at = params.get("block_device_mapping") or [], int(found[2])
+    root = [name for name in ("boot_volume", "boot_from_volume") if params.get(name)][:1]
+    options = root + ["block_device_mapping[%d]" % one for one in range(len(given))]
+    options += ["volumes[%d]" % one for one in range(len(params.get("volumes") or []))]
+    if found[1] == "networks":
+        options = ["network"] if params.get("network") else []
+        options += ["nics[%d]" % one for one in range(len(params.get("nics") or []))]
+    if at >= len(options) or options[at].startswith("block_device"):
+        return error
+    told = InvalidField(options[at], error.details["rule"])
+    told.request_id = error.request_id
+    told.message = error.message.replace(field, options[at], 1)
+    return told
 
 
 def _without_none(item):

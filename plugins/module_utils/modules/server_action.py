@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from ..core.errors import Conflict, InvalidField
+from ..core.errors import Conflict, InvalidField, NotFound
 from ..core.kinds.common import NAME
 from ..core.options import Option, collect
+from ..core.reconcile import assumed
 from ..core.values import Boolean, Choices, Integer, MapOf, Text, Value
 from . import results
 from .module import Module, as_texts, find, key_of
@@ -73,7 +74,12 @@ class ServerActionModule(Module):
     def execute(self, params, check_mode, diff_mode, client):
         action = params["action"]
         _check(action, params)
-        server = find(client, "server", key_of(params))
+        try:
+            server = find(client, "server", key_of(params))
+        except NotFound:
+            if not check_mode:
+                raise
+            return _assumed(params)
         if action in STATES:
             return self._ensure(server, params, check_mode, diff_mode, client)
         if action == "console_output":
@@ -94,8 +100,7 @@ class ServerActionModule(Module):
 
     def _event(self, server, params, check_mode, client):
         event, args = _event(params)
-        shown = "%s_%s" % (event, args["type"]) if event == "reboot" else event
-        result = {"changed": True, "server": server, "actions": [shown]}
+        result = {"changed": True, "server": server, "actions": [_shown(params)]}
         if check_mode:
             return result
         answer = client.event("server", server["id"], event, args, timeout=params["timeout"])
@@ -112,6 +117,20 @@ def _check(action, params):
     needed = NEEDED.get(action)
     if needed and params.get(needed) is None:
         raise InvalidField(needed, "is required for action %s" % action)
+
+
+def _assumed(params):
+    """What check mode predicts for a server that an earlier task of the play makes."""
+    action, name = params["action"], key_of(params)
+    result = {"changed": True, "server": {"name": name}, "actions": [_shown(params)],
+              "warnings": [assumed("server", name)]}
+    return dict(result, changed=False, actions=[], console="") if action == "console_output" else result
+
+
+def _shown(params):
+    """The action as results name it."""
+    action = params["action"]
+    return "reboot_" + params["reboot_type"] if action == "reboot" else action
 
 
 def _event(params):

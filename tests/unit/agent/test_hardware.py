@@ -80,3 +80,34 @@ def test_a_resize_is_refused_as_a_create_is(host: Host) -> None:
 def test_the_settings_let_it_pass_with_a_warning(lenient: Host) -> None:
     made = lenient.ensure("server", "web1", flavor(lenient, "pinned", hw__cpu_policy="dedicated"))
     assert made.changed and made.warnings == [f"What would do nothing here: flavor 'pinned', {PINNED}."]
+
+
+@pytest.mark.parametrize(("sizes", "why"), [
+    ({"ram": 98305}, "no more than 98304 MiB of ram: the host has 65536 MiB, and its agent's ram_allocation_ratio"),
+    ({"vcpus": 257}, "no more than 256 of vcpus"), ({"disk": 100_000}, "GiB of disks"),
+    ({"ephemeral": 100_000}, "GiB of disks"), ({"swap": 1 << 26}, "GiB of disks")], ids=str)
+def test_what_the_host_could_never_give(host: Host, sizes: dict[str, int], why: str) -> None:
+    """It is refused before anything is done, in check mode too; a resize likewise."""
+    for dry_run in (True, False):
+        with pytest.raises(InvalidField, match=why):
+            host.ensure("server", "web1", {"flavor": {**SMALL, **sizes}}, dry_run=dry_run)
+    assert host.agent.host.documents.list("server") == []
+    host.server(power="off")
+    with pytest.raises(InvalidField, match=why):
+        host.ensure("server", "web1", {"flavor": sizes}, dry_run=True)
+
+
+def test_volumes_that_no_pool_could_hold(host: Host) -> None:
+    for dry_run in (True, False):
+        with pytest.raises(InvalidField, match="size: must be no more than .* disk_allocation_ratio is 1"):
+            host.ensure("volume", "data", {"size": 100_000}, dry_run=dry_run)
+    host.ensure("volume", "data", {"size": 1})
+    with pytest.raises(InvalidField, match="size: must be no more than"):
+        host.ensure("volume", "data", {"size": 100_000})
+
+
+def test_more_may_be_promised(tmp_path: Path) -> None:
+    made = Host(tmp_path, ram_allocation_ratio=2.0, disk_allocation_ratio=1000.0, cpu_allocation_ratio=20.0)
+    made.start()
+    made.ensure("server", "web1", {"flavor": {"vcpus": 300, "ram": 131072, "disk": 100_000}, "power": "off"})
+    made.agent.close()

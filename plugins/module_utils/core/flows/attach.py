@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Optional
 
 from ..errors import InvalidField, NotFound
+from ..reconcile import assumed
 
 if TYPE_CHECKING:
     from .migrate import Side
@@ -17,8 +18,14 @@ if TYPE_CHECKING:
 
 def attach(here: Side, there: Side, server: str, volume: str, want: dict[str, Any], **waiting: Any) -> dict[str, Any]:
     """*server* of *here* has *volume* of *there*. *want*: what volume_attachment takes besides; *waiting*: further
-    arguments of ``Client.ensure``. Returns the attachment's answer, whose ``steps`` begin with the export's."""
-    found, disk = _named(here, "server", server), _named(there, "volume", volume)
+    arguments of ``Client.ensure``. Returns the attachment's answer, whose ``steps`` begin with the export's. A dry run
+    assumes that an earlier one makes what is not there yet."""
+    try:
+        found, disk = _named(here, "server", server), _named(there, "volume", volume)
+    except InvalidField as error:
+        if not waiting.get("dry_run"):
+            raise
+        return _assumed(str(error.details["field"]), server, volume, want)
     if _same(here, there):
         return here.client.ensure("volume_attachment", "%s:%s" % (found["id"], disk["id"]),
                                   dict(want, server=found["id"], volume=disk["id"]), **waiting)
@@ -50,6 +57,13 @@ def detach(here: Side, there: Optional[Side], server: str, volume: str, **waitin
             answer["steps"] = list(answer["steps"]) + list(closed["steps"])
             answer["changed"] = True
     return answer
+
+
+def _assumed(noun: str, server: str, volume: str, want: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a dry run while the *noun*, server or volume, is not there."""
+    return {"changed": True, "steps": [{"verb": "open"}, {"verb": "attach"}], "diff": [],
+            "resource": dict(want, server=server, volume=volume),
+            "warnings": [assumed(noun, server if noun == "server" else volume)]}
 
 
 def _same(here: Side, there: Side) -> bool:
