@@ -7,12 +7,13 @@ import shutil
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.servers import GIB, block_devices
+from magnetar_agent.servers import GIB
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
 from magnetar_core.reconcile import warn
+from magnetar_core.server_plan import root_volume
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
@@ -31,7 +32,7 @@ def check_sizes(host: LocalHost, want: Fields) -> None:
     """Raises ``InvalidField`` for a server that alone asks for more than the host has, times the settings' ratios. What
     servers have together is not looked at: that is for those who choose the host."""
     facts, flavor, settings = host.hypervisor.host(), want["flavor"], host.settings
-    disk = 0 if block_devices.root(want) else flavor["disk"]
+    disk = 0 if root_volume(want) else flavor["disk"]
     for what, asked, unit, there, ratio in (
             ("vcpus", flavor["vcpus"], "", facts["vcpus"], "cpu_allocation_ratio"),
             ("ram", flavor["ram"], " MiB", facts["memory_mb"], "ram_allocation_ratio"),

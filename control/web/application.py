@@ -21,17 +21,18 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, kw_only=True)
 class Guarded(Route):
     """*who* may come in: ``anyone``, ``token`` (who bears a valid token) or ``admin``. *status*: of the answer, where
-    the handler gives a document, or nothing."""
+    the handler gives a document, or nothing. *way*: where it is answered."""
 
     who: str = "token"
     status: int = 200
+    way: Way = Way.THREAD
 
 
 def route(where: str, handler: Callable[[Request], Any], status: int = 200, who: str = "token",
-          stream: bool = False) -> Guarded:
+          stream: bool = False, way: Way = Way.THREAD) -> Guarded:
     """A route; *where*: method and path, such as ``GET /images/{id}``."""
     method, _space, path = where.partition(" ")
-    return Guarded(method=method, path=path, handler=handler, status=status, who=who, stream=stream)
+    return Guarded(method=method, path=path, handler=handler, status=status, who=who, stream=stream, way=way)
 
 
 class Application:
@@ -79,6 +80,10 @@ class Routed(Application):
     def fault(self, error: Exception, request: Request) -> Fault | None:
         """What *error* is over HTTP; ``None`` where that is not foreseen."""
         return fault_of(error) if isinstance(error, MagnetarError) else None
+
+    def way(self, request: Request) -> Way:
+        found = self.router.find(request.path).get(request.method)
+        return found[0][0].way if found else Way.THREAD
 
     def streams(self, method: str, path: str) -> bool:
         return any(one.stream for one, _params in self.router.find(path).get(method, ()))

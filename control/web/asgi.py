@@ -26,8 +26,8 @@ BODY_LIMIT = 1 << 20
 _PIECE_WAIT = 300.0
 #: Streams that come in or go out at the same moment; more of them wait.
 STREAMS = 32
-#: Threads of requests that may wait for hosts, and of those about the health of the cloud.
-WAITING, HEALTH = 64, 2
+#: Threads of requests that may wait for hosts, of those about the health of the cloud, and of logins, which compute.
+WAITING, HEALTH, LOGINS = 64, 2, 4
 Observe = Callable[[str, str, str, int, float], None]
 
 
@@ -44,7 +44,8 @@ class AsgiServer:
         # Of their own, so that slow uploads and downloads keep nobody else waiting.
         self.streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
         self.apart = {Way.WAIT: ThreadPoolExecutor(WAITING, thread_name_prefix="wait"),
-                      Way.HEALTH: ThreadPoolExecutor(HEALTH, thread_name_prefix="health")}
+                      Way.HEALTH: ThreadPoolExecutor(HEALTH, thread_name_prefix="health"),
+                      Way.LOGIN: ThreadPoolExecutor(LOGINS, thread_name_prefix="login")}
         self.quick = Together(ThreadPoolExecutor(threads, thread_name_prefix="quick"))
         self.trusted, self.lifespan, self.observe = trusted, lifespan, observe
         self.url = url.rstrip("/") if url else None
@@ -76,26 +77,7 @@ class AsgiServer:
         request = Request(scope["method"], raw[len(prefix):] or "/", scope["query_string"].decode("latin-1"), headers,
                           root=self._root(scope, headers))
         request.base, request.address = request.root + prefix, self._address(scope, headers)
-        threads = self.threads
-        try:
-            if application.streams(request.method, request.path):
-                threads = self.streams
-                request._chunks = _incoming(receive, loop)  # noqa: SLF001 - the other half of Request
-            elif "content-length" in headers or "transfer-encoding" in headers:
-                request.content = await _body(receive, headers)
-            way = application.way(request)
-            if way is Way.THREAD:
-                answer = await loop.run_in_executor(threads, application.handle, request)
-            elif way in self.apart:
-                answer = await loop.run_in_executor(self.apart[way], application.handle, request)
-            else:
-                answer = await self.quick.answer(way, application.handle, request)
-        except Fault as fault:  # the body is too large
-            answer = application.refused(request, fault)
-        except Exception:
-            log.exception("%s %s failed", request.method, raw, extra={"request_id": request.id})
-            answer = application.refused(request, Fault(500, "The service failed to answer; its log says why under "
-                                                             f"{request.id}."))
+        answer = await self._answer(application, request, receive, loop)
         await self._send(answer, request, send, loop)
         if self.observe:
             self.observe(prefix, request.method, request.extra.get("route", ""), answer.status,
@@ -106,6 +88,27 @@ class AsgiServer:
                 "milliseconds":
                 round((time.perf_counter() - started) * 1000, 2), "user": getattr(request.context, "user_id", None),
                 "project": getattr(request.context, "project_id", None)})
+
+    async def _answer(self, application: Application, request: Request, receive: Any,
+                      loop: asyncio.AbstractEventLoop) -> Answer:
+        """Read what the request needs, and have it answered where that keeps nobody waiting."""
+        threads = self.threads
+        try:
+            if application.streams(request.method, request.path):
+                threads = self.streams
+                request._chunks = _incoming(receive, loop)  # noqa: SLF001 - the other half of Request
+            elif "content-length" in request.headers or "transfer-encoding" in request.headers:
+                request.content = await _body(receive, request.headers)
+            way = application.way(request)
+            if way in self.apart or way is Way.THREAD:
+                return await loop.run_in_executor(self.apart.get(way, threads), application.handle, request)
+            return await self.quick.answer(way, application.handle, request)
+        except Fault as fault:  # the body is too large
+            return application.refused(request, fault)
+        except Exception:
+            log.exception("%s %s failed", request.method, request.path, extra={"request_id": request.id})
+            return application.refused(request, Fault(500, "The service failed to answer; its log says why under "
+                                                           f"{request.id}."))
 
     def _mounted(self, path: str) -> tuple[str, Application]:
         for prefix, application in self.mounts:

@@ -25,7 +25,8 @@ Answered = asyncio.Future[Answer]
 class Way(Enum):
     """Where a request is answered. ``HERE``: in the event loop, since to hand it to a thread would take longer.
     ``ALONE``: in a thread, one at a time, since it waits for nobody and only computes. ``TURN``: in a thread, a few at
-    a time, since it takes little but the processor. ``THREAD``: in a thread."""
+    a time, since it takes little but the processor. ``THREAD``: in a thread. ``WAIT``, ``HEALTH``,
+    ``LOGIN``: in threads of their own, for what waits for hosts, says whether the cloud is well, or computes long."""
 
     HERE = auto()
     ALONE = auto()
@@ -33,6 +34,7 @@ class Way(Enum):
     THREAD = auto()
     WAIT = auto()
     HEALTH = auto()
+    LOGIN = auto()
 
 
 class Turnstile:

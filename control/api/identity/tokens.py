@@ -12,6 +12,7 @@ from magnetar_control.services.identity.resources import DOMAINS, PROJECTS, Iden
 from magnetar_control.services.identity.tokens import Token
 from magnetar_control.web import Answer, Request
 from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.quick import Way
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from .views import filters, listed, resources
@@ -26,7 +27,7 @@ class TokenRoutes:
     def routes(self) -> list[Guarded]:
         """All of them."""
         return [
-            route("POST /v3/auth/tokens", self.create, who="anyone"),
+            route("POST /v3/auth/tokens", self.create, who="anyone", way=Way.LOGIN),
             route("GET /v3/auth/tokens", lambda request: self._answer(request, *self._subject(request))),
             route("DELETE /v3/auth/tokens", lambda request: self.tokens.revoke(self._subject(request)[1]), 204),
             route("GET /v3/auth/catalog", lambda request: listed(request, "catalog", self.service.catalog(

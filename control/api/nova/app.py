@@ -24,7 +24,7 @@ from magnetar_core.errors import InvalidRequest, MagnetarError, NotFound
 
 _PROJECT = re.compile(r"[0-9a-f-]{1,64}|(?=.*[0-9])[A-Za-z0-9_-]{1,255}")
 #: The name of a server action at the begin of its body.
-_NAME = re.compile(rb'\s*\{\s*"([^"]*)"')
+_NAME = re.compile(rb'\s{0,99}\{\s{0,99}"([^"]{0,99})"')
 ROOTS = {"v2": "v2.0", "v2.1": "v2.1"}
 
 

@@ -240,8 +240,6 @@ class Client:
                 raise
             return again()
 
-    # one call: retries, errors
-
     def _call(self, method: str, route: str, query: Optional[Document] = None, body: Any = None,
               deadline: Optional[float] = None, request_id: Optional[str] = None,
               size: Optional[int] = None) -> Document:
@@ -296,8 +294,7 @@ class Client:
             headers["Content-Type"] = "application/json" if size is None else "application/octet-stream"
             headers["Content-Length"] = str(len(content) if size is None else size)
         left = max(deadline - time.monotonic(), 1.0)
-        wait, margin = self._patience()
-        connection.sock.settimeout(min(left, wait) + margin)
+        connection.sock.settimeout(min(left, self._wait) + (ANSWER_MARGIN if self.patience is None else self._wait))
         try:
             connection.request(method, target, content, headers)
         except (BrokenPipeError, ConnectionResetError):
@@ -310,12 +307,12 @@ class Client:
             self._hang_up()
         return response.status, answer
 
-    def _patience(self) -> tuple[float, float]:
-        """Seconds that one request may ask the agent to wait, and beyond these until its answer is missing."""
-        return (WAIT_SLICE, ANSWER_MARGIN) if self.patience is None else (self.patience / 2, self.patience / 2)
+    @property
+    def _wait(self) -> float:  # half of the patience is for the answer
+        return WAIT_SLICE if self.patience is None else self.patience / 2
 
     def _slice(self, deadline: float) -> float:
-        return round(max(0.0, min(deadline - time.monotonic(), self._patience()[0])), 1)
+        return round(max(0.0, min(deadline - time.monotonic(), self._wait)), 1)
 
     def _headers(self, request_id: str, accept: str = "application/json") -> dict[str, str]:
         found = {"X-Request-Id": request_id, "Accept": accept, "User-Agent": self._agent_name}
@@ -341,7 +338,6 @@ class Client:
 
     def _connect(self) -> HTTPConnection:
         from . import transport
-
         if self._dial is not None:
             return self._dial(self.connect_timeout)
         connection: HTTPConnection
@@ -361,7 +357,6 @@ class Client:
         if isinstance(error, (socket.timeout, TimeoutError)) and connected:
             return TimedOut("%s did not answer in time. See `journalctl -u magnetar-agent` there." % self.endpoint)
         from . import transport
-
         advice = transport.advice(error, self._address.scheme, bool(self._client_cert))
         what = "API" if self._login else "agent"
         found = Unreachable("Cannot reach the %s at %s: %s" % (what, self.endpoint, advice))

@@ -13,7 +13,7 @@ NIC = {"interfaceAttachment": {}}
 class Networks:
     """One network, on which every port can be had."""
 
-    def check(self, _context, _wishes):
+    def check_requested(self, _context, _wishes):
         return [{"network_id": "net"}]
 
     def allocate(self, _context, _id, _wishes):

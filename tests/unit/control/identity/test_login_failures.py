@@ -10,6 +10,7 @@ from magnetar_control.api.identity.app import application
 from magnetar_control.services import identity
 from magnetar_control.services.identity import passwords
 from magnetar_control.web import Request
+from magnetar_control.web.quick import Way
 
 from .cloud import URL, Client, Cloud
 
@@ -103,3 +104,10 @@ def test_the_log_says_who_and_from_where(machine, caplog):
         machine.fails(1, name="eve")
     (record,) = [one for one in caplog.records if one.name == "magnetar.audit"]
     assert (record.message, record.user, record.address) == ("login refused", "eve", "192.0.2.1")
+
+
+def test_logins_have_threads_of_their_own(machine):
+    """Hashing takes all of a processor; what others ask goes on beside it."""
+    application = machine.cloud.ask.application
+    assert application.way(Request("POST", "/v3/auth/tokens", "", {})) is Way.LOGIN
+    assert application.way(Request("GET", "/v3/auth/tokens", "", {})) is Way.THREAD

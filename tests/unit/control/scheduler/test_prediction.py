@@ -117,7 +117,8 @@ def cloud(databases, tmp_path):
         zone = aggregates.make(connection, "hall2", {"availability_zone": "hall2"})
         aggregates.put(connection, zone, "kvm3")
         for server, host in THERE.items():
-            allocations.claim(connection, server, server, ids[host], Amounts(0, 64, 1), cell_id=CELL1)
+            allocations.claim(connection, server, server, ids[host], Amounts(0, 64, 1), cell_id=CELL1,
+                             project_id="red")
         for name, members in GROUPS.items():
             server_groups.make(connection, id=name, name=name, project_id="red", user_id="boss",
                                policy="affinity" if name == "empty" else name)

@@ -148,10 +148,11 @@ def test_flavors_and_key_pairs(cloud: Cloud) -> None:
     assert refused.status == 400
 
 
-@pytest.mark.parametrize(("error", "status"), [
-    (Conflict("The host is full."), "available"), (MagnetarError("The disk broke."), "error")])
+@pytest.mark.parametrize(("error", "status", "told"), [
+    (Conflict("The host is full."), "available", "The host is full."),
+    (MagnetarError("The disk /dev/sda broke."), "error", "The server's host failed to do it.")])
 def test_a_volume_that_could_not_grow_is_kept(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, error: MagnetarError,
-                                              status: str) -> None:
+                                              status: str, told: str) -> None:
     def fails(_worker: object, _row: object) -> None:
         raise error
 
@@ -160,7 +161,7 @@ def test_a_volume_that_could_not_grow_is_kept(cloud: Cloud, monkeypatch: pytest.
     with monkeypatch.context() as patched:
         patched.setattr(work, "TASKS", {**work.TASKS, ("volumes", "extend"): fails})
         refused = ensure(admin, "volume/kept", {"size": 2})
-    assert refused.status == 409 and error.message in refused.json["error"]["message"], refused
+    assert refused.status == 409 and told in refused.json["error"]["message"], refused
     found = admin.get("/v1/volume/kept").json
     assert (found["id"], found["size"], found["status"]) == (id, 1, status)
     assert admin.delete("/v1/volume/kept").json["changed"]
@@ -221,7 +222,7 @@ def test_what_operators_steer(cloud: Cloud) -> None:
     assert not ensure(admin, "compute_service/kvm1", {"status": "disabled"}).json["changed"]
     cloud.parts.working.read_hosts()  # conductors see it within seconds by themselves
     refused = ensure(admin, "server/nowhere", WEB)
-    assert refused.status == 500 and "No valid host" in refused.json["error"]["message"], refused
+    assert refused.status == 507 and "No valid host" in refused.json["error"]["message"], refused
     assert admin.get("/v1/server/nowhere").status == 404
     planned = ensure(admin, "server/nowhere", WEB, dry_run=True)
     assert planned.status == 507 and "ComputeFilter" in planned.json["error"]["message"], planned
