@@ -139,7 +139,7 @@ class ByVersion(Value):
 
 
 class Address(Parsed):
-    """An IP address of *family* 4 or 6, or either, as text; with *empty* ``None`` for empty text."""
+    """An IP address of *family* 4 or 6, or either, as text in its usual form; with *empty* ``None`` for empty text."""
 
     def __init__(self, family: int | None = None, empty: bool = False) -> None:
         super().__init__(self._text, f"must be an IP{f'v{family}' if family else ''} address",
@@ -149,9 +149,10 @@ class Address(Parsed):
     def _text(self, value: Any) -> str | None:
         if self.empty and value == "":
             return None
-        if self.family not in (None, ip_address(value if isinstance(value, str) else "").version):
+        address = ip_address(value if isinstance(value, str) else "")
+        if self.family not in (None, address.version):
             raise ValueError
-        return str(value)
+        return str(address)
 
 
 class Time(Parsed):

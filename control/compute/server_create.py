@@ -93,7 +93,7 @@ class Prepared(NamedTuple):
     public_key: str | None
     blocks: list[dict[str, Any]]
     networks: Sequence[Mapping[str, Any]]
-    security_groups: list[str]
+    security_groups: list[dict[str, Any]]
     warning: str | None
 
 
@@ -330,7 +330,7 @@ def _shared(caller: Caller, prepared: Prepared) -> dict[str, Any]:
         "user_data": wanted.user_data, "config_drive": wanted.config_drive, "access_ip_v4": wanted.access_ip_v4,
         "access_ip_v6": wanted.access_ip_v6, "disk_config": wanted.disk_config or _disk_config(image),
         "root_device_name": "/dev/vda", "reservation_id": reservation,
-        "security_groups": servers.text([{"name": name} for name in prepared.security_groups]),
+        "security_groups": servers.text(prepared.security_groups),
         "request": servers.text(request), "hints": servers.text(wanted.hints),
         "trusted_certs": servers.text(wanted.trusted_certs) if wanted.trusted_certs else None,
         "created_at": moment, "updated_at": moment, "interfaces": "[]", "addresses": "{}", "volumes": "[]"}

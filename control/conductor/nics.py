@@ -19,7 +19,7 @@ def allocate(work: Work) -> list[dict[str, Any]]:
     """The server's NICs. The first call allocates their ports, which are saved with the next write."""
     nics, wishes = work.nics, work.request.get("networks")
     if wishes and not nics:
-        groups = [one["name"] for one in orjson.loads(work.server.security_groups)]
+        groups = [one.get("id") or one["name"] for one in orjson.loads(work.server.security_groups)]
         nics = work.conductor.services.network.allocate(work.context(), work.id, wishes, groups)
         work.defer(interfaces=servers.text(nics))
     return nics

@@ -156,8 +156,9 @@ class Networks(Protocol):
         """Names on hosts of all networks that ``on_host`` gives; another there, ``mag-`` with eight hex digits, is left
         of a deleted one."""
 
-    def groups(self, context: Context, names: Sequence[str]) -> list[str]:
-        """Names of security groups, checked; raises ``InvalidRequest``."""
+    def groups(self, context: Context, names: Sequence[str]) -> Documents:
+        """The security groups of these names or uuids, each once: {name, id}; ``default`` may have no id yet. Raises
+        ``InvalidRequest``."""
 
 
 class Volumes(Protocol):

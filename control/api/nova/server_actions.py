@@ -10,7 +10,7 @@ from typing import Any
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import ApiOperation, Call, shown_as
 from magnetar_control.api.nova.server_create import flavor_id, new_password
-from magnetar_control.api.nova.server_fields import FIELDS
+from magnetar_control.api.nova.server_fields import ATTRIBUTE, FIELDS
 from magnetar_control.api.nova.servers import changed
 from magnetar_control.api.nova.values import METADATA, PASSWORD, TRUTH, record, since
 from magnetar_control.api.values import Anything, ByVersion, Id, Null, Number, Wrapped
@@ -43,6 +43,7 @@ def _rebuild(call: Call) -> dict[str, Any]:
 
 def _rebuilt(call: Call, row: Any) -> Answer:
     answer = changed(call, row, "rebuild")
+    answer["server"].pop(f"{ATTRIBUTE}user_data", None)  # it is there as user_data, for all who may rebuild
     if call.settings.enable_instance_password:
         answer["server"]["adminPass"] = call.body.get("adminPass") or new_password()
     return Answer(answer, 202, {"Location": f"{call.base}/servers/{row.id}"})

@@ -8,13 +8,12 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orjson import Fragment
-
 from magnetar_control.api.nova.block_devices import mapping
 from magnetar_control.api.nova.fields import View
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import ApiOperation, Call
 from magnetar_control.api.nova.server_fields import FIELDS
+from magnetar_control.api.nova.server_view import security_groups
 from magnetar_control.api.values import Address, Anything, Id, Wrapped
 from magnetar_control.compute import server_create
 from magnetar_control.compute.server_create import NewServers
@@ -71,7 +70,7 @@ def _answer(call: Call, rows: Sequence[Mapping[str, Any]]) -> Answer:
         return Answer({"reservation_id": first["reservation_id"]}, 202)
     links = View(call, FIELDS, "stub").links("servers", first["id"])
     stub = {"id": first["id"], "links": links, "OS-DCF:diskConfig": first["disk_config"],
-            "security_groups": Fragment(first["security_groups"])}
+            "security_groups": security_groups(first["security_groups"])}
     if call.settings.enable_instance_password:
         stub["adminPass"] = want.get("adminPass") or new_password()
     return Answer({"server": stub}, 202, {"Location": links[0]["href"]})

@@ -15,7 +15,15 @@ from orjson import Fragment
 from magnetar_control.api.nova.block_devices import BLOCK_DEVICES, OLD_BLOCK_DEVICES
 from magnetar_control.api.nova.fields import ApiField, Fields, ListFilter
 from magnetar_control.api.nova.operation import NEVER
-from magnetar_control.api.nova.server_view import FAULTY, PROGRESS, ServerView, addresses, host_id, moment
+from magnetar_control.api.nova.server_view import (
+    FAULTY,
+    PROGRESS,
+    ServerView,
+    addresses,
+    host_id,
+    moment,
+    security_groups,
+)
 from magnetar_control.api.nova.values import METADATA, PASSWORD, TAGS, TRUTH, device_tag, record
 from magnetar_control.api.nova.versions import FIRST
 from magnetar_control.api.values import Address, Anything, ByVersion, Id, Number, Regex, Time
@@ -207,5 +215,5 @@ FIELDS = Fields(
              show=ServerView.fault),
     ApiField("security_groups", ListOf(record({"name": WORD}), 255), takes="create"),
     ApiField("security_groups", shows=FULL, when=lambda _shown, row: row.security_groups != "[]",
-             show=lambda _view, row: Fragment(row.security_groups)),
+             show=lambda _view, row: security_groups(row.security_groups)),
     ApiField("server_groups", shows="show basic", since=71, show=ServerView.server_groups))

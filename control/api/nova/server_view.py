@@ -109,6 +109,11 @@ class ServerView(View):
         return host.status if host else ""
 
 
+def security_groups(text: str) -> list[dict[str, str]]:
+    """The security groups that a row keeps as JSON text, without their ids."""
+    return [{"name": one["name"]} for one in orjson.loads(text)]
+
+
 def moment(text: str | None) -> str | None:
     """A moment without fractions of a second."""
     return text[:19] + "Z" if text else None

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from sqlalchemy import bindparam, delete, select, true, update
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, added, now
 from magnetar_core import addresses
 
@@ -21,7 +21,7 @@ from .ports import PORT
 from .resources import NetworkStore
 from .security_groups import SECURITY_GROUP, SECURITY_GROUP_RULE, named
 from .subnets import check_range, resource
-from .tables import networks, ports, subnets
+from .tables import networks, ports, security_groups, subnets
 
 _BIND = update(ports).where(ports.c.device_id == bindparam("server"), nics.TAKEN)
 NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
@@ -107,10 +107,12 @@ class EmbeddedNetworks:
         with self.database.read() as connection:
             return nics.found(connection, server_id, states=True)
 
-    def groups(self, context: Context, names: Sequence[str]) -> list[str]:
+    def groups(self, context: Context, names: Sequence[str]) -> Documents:
         """None given is the project's ``default``, which there is once in each project."""
         if set(names) <= {"default"}:
-            return ["default"]
+            return [{"name": "default"}]
         with self.database.read() as connection:
-            named(connection, context, names)
-        return list(dict.fromkeys(names))
+            ids = list(dict.fromkeys(named(connection, context, names)))
+            known = {row.id: row.name for row in connection.execute(select(security_groups).where(
+                security_groups.c.id.in_(ids)))}
+        return [{"name": known[id], "id": id} if id in known else {"name": "default"} for id in ids]

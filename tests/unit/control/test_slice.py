@@ -229,3 +229,40 @@ def test_nobody_comes_by_anothers_key(cloud: Cloud) -> None:
         assert client.get("keypair", used)["public_key"].split()[:2] == public.split()[:2]
     assert admin.delete(f"/v2.1/servers/{server['id']}").status == 204
     assert admin.settled(server["id"]) is None
+
+
+def test_security_groups_are_shown_by_name(cloud: Cloud) -> None:
+    """Also those that were given by their uuids, which decide when several have the name."""
+    admin = cloud.admin
+    one, other = (admin.post("/network/v2.0/security-groups", {"security_group": {"name": "web"}}).json[
+        "security_group"]["id"] for _at in range(2))
+    reply = admin.post("/v2.1/servers", {"server": {
+        "name": "named", "flavorRef": "1", "imageRef": admin.image(), "networks": "auto",
+        "security_groups": [{"name": other}, {"name": "default"}, {"name": other}]}}, "2.60")
+    shown = [{"name": "web"}, {"name": "default"}]
+    assert reply.json["server"]["security_groups"] == shown
+    id = reply.json["server"]["id"]
+    server = admin.settled(id)
+    assert server and server["status"] == "ACTIVE" and server["security_groups"] == shown
+    port, = admin.get(f"/network/v2.0/ports?device_id={id}").json["ports"]
+    assert other in port["security_groups"] and one not in port["security_groups"] and len(port["security_groups"]) == 2
+    admin.delete(f"/v2.1/servers/{id}")
+    admin.settled(id)
+
+
+def test_a_rebuild_since_2_75_shows_what_nova_shows(cloud: Cloud) -> None:
+    """All that show does, and user_data under its own name only; addresses have their usual form."""
+    admin = cloud.admin
+    id = admin.boot(version="2.75", accessIPv6="FE80:0:0:0:0:0:0:0001", user_data="YQ==")["id"]
+    assert admin.server(id)["accessIPv6"] == "fe80::1"
+    body = {"imageRef": admin.image(), "accessIPv6": "80FE::0"}
+    rebuilt = admin.act(id, "rebuild", body, "2.75").json["server"]
+    shown = admin.server(id, "2.75")
+    assert set(rebuilt) - set(shown) == {"user_data", "adminPass"} | ({"progress"} - set(shown))
+    assert set(shown) - set(rebuilt) <= {"OS-EXT-SRV-ATTR:user_data", "progress"}
+    assert (rebuilt["user_data"], rebuilt["accessIPv6"]) == ("YQ==", "80fe::")
+    admin.settled(id)
+    updated = admin.put(f"/v2.1/servers/{id}", {"server": {"name": "renamed"}}, "2.75").json["server"]
+    assert updated["OS-EXT-SRV-ATTR:user_data"] == "YQ=="
+    admin.delete(f"/v2.1/servers/{id}")
+    admin.settled(id)

@@ -30,7 +30,7 @@ class Networks:
         return []
 
     def groups(self, _context, names):
-        return list(names)
+        return [{"name": name} for name in names]
 
 
 class Volumes:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network.security_groups import default_id
 from magnetar_control.store.database import Database
 from magnetar_core.errors import MagnetarError
 from tests.unit.control.serving import ALICE, BOB
@@ -90,11 +91,14 @@ def test_servers_made_at_once_never_share_an_address(database: Database):
 
 
 def test_groups_are_those_of_the_project(service):
-    assert service.groups(ALICE, []) == ["default"]
-    assert service.groups(BOB, ["default"]) == ["default"]
+    assert service.groups(ALICE, []) == [{"name": "default"}]
+    assert service.groups(BOB, ["default"]) == [{"name": "default"}]
     with pytest.raises(MagnetarError) as fault:
         service.groups(BOB, ["web"])
     assert fault.value.status == 400
+    (made,) = service.resources["security_groups"].create(ALICE, {"name": "web", "description": ""})
+    assert service.groups(ALICE, [made["id"], "web", "default"]) == [
+        {"name": "web", "id": made["id"]}, {"name": "default", "id": default_id(ALICE.project_id)}]
 
 
 def test_the_beginning_may_be_done_again(service):
