@@ -73,20 +73,8 @@ class Server:
         request = Request(scope["method"], raw[len(prefix):] or "/", scope["query_string"].decode("latin-1"), headers,
                           root=self._root(scope, headers))
         request.base = request.root + prefix
-        threads = self.threads
         try:
-            if application.streams(request.method, request.path):
-                threads = self.streams
-                request._chunks = _incoming(receive, loop)  # noqa: SLF001 - the other half of Request
-            elif "content-length" in headers or "transfer-encoding" in headers:
-                request.content = await _body(receive, headers)
-            way = application.way(request)
-            if way is Way.THREAD:
-                answer = await loop.run_in_executor(threads, application.handle, request)
-            elif way in self.apart:
-                answer = await loop.run_in_executor(self.apart[way], application.handle, request)
-            else:
-                answer = await self.quick.answer(way, application.handle, request)
+            answer = await self._answer(application, request, receive, loop)
         except Fault as fault:  # the body is too large
             answer = application.refused(request, fault)
         except Exception:
@@ -103,6 +91,19 @@ class Server:
                 "milliseconds":
                 round((time.perf_counter() - started) * 1000, 2), "user": getattr(request.context, "user_id", None),
                 "project": getattr(request.context, "project_id", None)})
+
+    async def _answer(self, application: Application, request: Request, receive: Any,
+                      loop: asyncio.AbstractEventLoop) -> Answer:
+        threads, headers = self.threads, request.headers
+        if application.streams(request.method, request.path):
+            threads = self.streams
+            request._chunks = _incoming(receive, loop)  # noqa: SLF001 - the other half of Request
+        elif "content-length" in headers or "transfer-encoding" in headers:
+            request.content = await _body(receive, headers)
+        way = application.way(request)
+        if way is Way.THREAD or way in self.apart:
+            return await loop.run_in_executor(self.apart.get(way, threads), application.handle, request)
+        return await self.quick.answer(way, application.handle, request)
 
     def _mounted(self, path: str) -> tuple[str, Application]:
         for prefix, application in self.mounts:

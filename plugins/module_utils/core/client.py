@@ -66,8 +66,7 @@ class Client:
         self._token, self._ca_cert, self._validate = token, ca_cert, validate_certs
         self._client_cert, self._client_key = client_cert, client_key
         self.connect_timeout, self.timeout = connect_timeout, timeout
-        #: Seconds within which the endpoint answers each request, if only that it is still at it; ``None``: as usual.
-        self.patience: Optional[float] = None
+        self.patience: Optional[float] = None  # seconds within which each request is answered; ``None``: as usual
         self._agent_name = agent_name
         self._connection: Optional[HTTPConnection] = None
 
@@ -296,8 +295,7 @@ class Client:
             headers["Content-Type"] = "application/json" if size is None else "application/octet-stream"
             headers["Content-Length"] = str(len(content) if size is None else size)
         left = max(deadline - time.monotonic(), 1.0)
-        wait, margin = self._patience()
-        connection.sock.settimeout(min(left, wait) + margin)
+        connection.sock.settimeout(min(left, self._patience()[0]) + self._patience()[1])
         try:
             connection.request(method, target, content, headers)
         except (BrokenPipeError, ConnectionResetError):
@@ -341,7 +339,6 @@ class Client:
 
     def _connect(self) -> HTTPConnection:
         from . import transport
-
         if self._dial is not None:
             return self._dial(self.connect_timeout)
         connection: HTTPConnection
@@ -361,7 +358,6 @@ class Client:
         if isinstance(error, (socket.timeout, TimeoutError)) and connected:
             return TimedOut("%s did not answer in time. See `journalctl -u magnetar-agent` there." % self.endpoint)
         from . import transport
-
         advice = transport.advice(error, self._address.scheme, bool(self._client_cert))
         what = "API" if self._login else "agent"
         found = Unreachable("Cannot reach the %s at %s: %s" % (what, self.endpoint, advice))

@@ -190,7 +190,7 @@ def test_what_operators_steer(cloud: Cloud) -> None:
     assert not ensure(admin, "compute_service/kvm1", {"status": "disabled"}).json["changed"]
     cloud.parts.working.read_hosts()  # conductors see it within seconds by themselves
     refused = ensure(admin, "server/nowhere", WEB)
-    assert refused.status == 500 and "No valid host" in refused.json["error"]["message"], refused
+    assert refused.status == 507 and "No valid host" in refused.json["error"]["message"], refused
     assert admin.get("/v1/server/nowhere").status == 404
     planned = ensure(admin, "server/nowhere", WEB, dry_run=True)
     assert planned.status == 507 and "ComputeFilter" in planned.json["error"]["message"], planned
