@@ -11,8 +11,8 @@ version_added: "0.1.0"
 short_description: Report migrations
 description:
   - Reports the migrations from and to the host of an agent, those that go on and the last thousand that ended.
-  - In a cloud, reports the last thousand of all hosts, as their sources see them, to administrators. What only an agent knows is
-    empty there, and V(status) is the word of the Compute API.
+  - In a cloud, reports the last thousand of all hosts, as their sources see them, to administrators. What only an
+    agent knows is empty there, and V(status) is the word of the Compute API.
   - That there are none is no failure.
 author:
   - Magnetar contributors (@magnetar)
