@@ -66,8 +66,7 @@ class Client:
         self._token, self._ca_cert, self._validate = token, ca_cert, validate_certs
         self._client_cert, self._client_key = client_cert, client_key
         self.connect_timeout, self.timeout = connect_timeout, timeout
-        #: Seconds within which the endpoint answers each request, if only that it is still at it; ``None``: as usual.
-        self.patience: Optional[float] = None
+        self.patience: Optional[float] = None  # seconds within which each request is answered; ``None``: as usual
         self._agent_name = agent_name
         self._connection: Optional[HTTPConnection] = None
 

@@ -193,9 +193,19 @@ def test_what_asks_little_keeps_no_thread_busy(cloud):
     assert way("/v2.1/servers/detail") is quick
     assert way("/v2.1/0123456789abcdef0123456789abcdef/flavors") is quick
     assert way("/v2.1/servers/detail", query="name=x") is (Way.ALONE if cloud.api.kind == "sqlite" else Way.TURN)
-    for path, method, query in (("/v2.1/servers", "POST", ""), ("/v2.1", "GET", "")):
-        assert way(path, method, query) is Way.THREAD
-    assert way("/v2.1/servers/1/diagnostics") is Way.WAIT
+    for path, method in (("/v2.1/servers", "POST"), ("/v2.1", "GET"), ("/v2.1/servers/1/tags", "GET")):
+        assert way(path, method) is Way.THREAD
+    for path, method in (("/servers/1/diagnostics", "GET"), ("/servers/1/os-interface", "POST"),
+                         ("/os-hypervisors/1/uptime", "GET")):
+        assert way(f"/v2.1{path}", method) is way(f"/v2/project{path}", method) is Way.WAIT
+
+
+@pytest.mark.parametrize(("body", "waits"), [
+    (b'{"os-getConsoleOutput": {}}', True), (b'\n { "changePassword" : null}', True), (b'{"os\\u002dget": 1}', True),
+    (b"", True), (b'{"os-stop": null}', False), (b'{"lock": {"reason": "os-getConsoleOutput"}}', False)])
+def test_an_action_that_waits_for_the_host_has_a_thread_of_those(small, body, waits):
+    request = Request("POST", "/v2.1/servers/1/action", "", {}, body)
+    assert small.application.way(request) is (Way.WAIT if waits else Way.THREAD)
 
 
 def test_many_at_once_do_not_exceed_a_quota(cloud):
