@@ -29,7 +29,7 @@ from magnetar_core.reconcile import Document, is_uuid, recorded, warn
 from magnetar_core.values import Text
 
 from . import server_dry_run, server_plan, server_view
-from .driver import Change, Driver
+from .driver import ALL_PROJECTS, Change, Driver
 from .server_actions import ServerActions, found, removed, settled, why_failed
 from .server_plan import PlannedAction
 from .server_request import complete, network_of, new_server, rebuild_of
@@ -43,6 +43,7 @@ class Servers(Driver):
     """Servers of the project."""
 
     kind = Server
+    of_all_projects = True
     host_only = {**server_view.CONSTANT, "personality": None}
 
     def __init__(self) -> None:
@@ -53,6 +54,13 @@ class Servers(Driver):
         """All of the project; one query for each cell."""
         names = _image_names(caller)
         return [server_view.shown(row, names) for row in compute.of_project(caller)]
+
+    def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
+        """*all_projects*: those of all, for administrators."""
+        if not filters.pop(ALL_PROJECTS, False):
+            return self.every(caller)
+        names = _image_names(caller)
+        return [server_view.shown(row, names) for row in compute.of_all_projects(caller)]
 
     def row(self, caller: Caller, key: str) -> Any:
         """The row; ``None`` when there is none. Raises ``Ambiguous``."""
