@@ -74,8 +74,9 @@ class InfoModule(Module):
         for name, value in _flat(filters):
             where = "filters.%s" % name
             key = "metadata" if name.startswith(METADATA) and "metadata" in keys else name
-            if name not in known and key not in keys:
-                raise InvalidField(where, "is nothing to filter by; known are %s" % ", ".join([*known, *keys]))
+            if name not in known and (key not in keys or name == "metadata"):
+                names = [*known, *("metadata.KEY" if one == "metadata" else one for one in keys)]
+                raise InvalidField(where, "is nothing to filter by; known are %s" % ", ".join(names))
             values = value if isinstance(value, list) else [value]
             if not values or any(one is None or isinstance(one, (dict, list)) for one in values):
                 raise InvalidField(where, "must be a value, or a list of values of which one must fit", value)
