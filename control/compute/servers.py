@@ -68,6 +68,13 @@ def of_project(caller: Caller) -> Sequence[servers.Found]:
     return server_list.page(caller.cloud.store, query, tuple(table.c), caller.settings.cell_timeout).rows
 
 
+@use_case(f"{DETAIL}:get_all_tenants")
+def of_all_projects(caller: Caller) -> Sequence[servers.Found]:
+    """All servers of the cloud, with all columns. Raises ``Forbidden``."""
+    query = ServerListRequest(limit=100 * EVERY, all_projects=True)
+    return server_list.page(caller.cloud.store, query, tuple(table.c), caller.settings.cell_timeout).rows
+
+
 def _sorted_values(caller: Caller, id: str, sort: Sequence[tuple[str, bool]]) -> tuple[Any, ...]:
     """What the server *id* sorts by. It may have been deleted since the page before."""
     found = servers.find(caller.cloud.store, id, deleted=True) if len(id) == 36 else None

@@ -93,7 +93,7 @@ def test_abort(pair, go):
     ({"bandwidth": 0}, "invalid-field", "bandwidth"),
     ({"time_limit": 0}, "invalid-field", "time_limit"),
     ({"destination": "https://127.0.0.1:1"}, "unreachable", "Cannot reach the agent at https://127.0.0.1:1"),
-    ({"destination": "kvm2"}, "invalid-field", "endpoint"),
+    ({"destination": "kvm2"}, "invalid-field", "destination"),
     ({"destination_address": "192.0.2.1"}, "unreachable", "kvm2 at 192.0.2.1"),
 ])
 def test_refused(pair, go, monkeypatch, options, code, words):

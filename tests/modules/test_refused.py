@@ -69,7 +69,8 @@ def test_all_that_is_named_can_be_filtered_by(noun, module):
     known = module(f"{noun}_info", filters={"foo": 1})["msg"].partition("known are ")[2].rstrip(".").split(", ")
     assert "id" in known
     for name in known:
-        value = sample(BY_NOUN[noun].field(name).value)
+        fields = {field.name: field.value for field in BY_NOUN[noun].fields}
+        value = sample(fields[name]) if name in fields else 1
         for asked in (value, [value, value]):
             done = module(f"{noun}_info", filters={name: asked})
             assert f"{noun}s" in done, done

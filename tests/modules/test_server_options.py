@@ -136,7 +136,7 @@ def test_batch_with_failures(world):
     (dict(name="s", flavor="small", boot_volume="x", image="img"), "image: cannot be combined with boot_volume"),
     (dict(name="s", flavor="small", image="img", volume_size=3), "volume_size: is for a server that boots from a"),
     (dict(name="s", flavor="small", image="img", terminate_volume=True), "terminate_volume: is for a server"),
-    (dict(name="s", flavor="small", volumes=["missing"]), "block_device_mapping[0].uuid: must name a volume"),
+    (dict(name="s", flavor="small", volumes=["missing"]), "volumes[0]: must name a volume"),
     (dict(name="s", flavor="small", block_device_mapping=[{"uuid": "x"}]), "source_type"),
     (dict(name="s", flavor="small", block_device_mapping=[{"source_type": "tape"}]), "tape"),
     (dict(name="s", flavor="small", endpoint="http://localhost:1"), "must not be http"),

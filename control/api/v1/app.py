@@ -24,7 +24,7 @@ from magnetar_core.version import API, version
 
 from . import events
 from .attachment import InterfaceAttachments, VolumeAttachments
-from .driver import CloudDriver
+from .driver import ALL_PROJECTS, CloudDriver
 from .operations import ProjectOperation, error_of
 from .operators import CLOUD_ONLY
 from .server import SERVERS
@@ -149,7 +149,9 @@ class V1Application:
 
     def _list(self, request: Request, caller: Caller, driver: CloudDriver) -> Answer:
         readers = {field.name: query.reader(field.value) for field in driver.kind.fields if "list" in field.on}
-        given = parameters(request, **{name: read for name, read in sorted(readers.items()) if read}, **query.PAGE)
+        more = {ALL_PROJECTS: query.boolean} if driver.of_all_projects else {}
+        given = parameters(request, **{name: read for name, read in sorted(readers.items()) if read}, **query.PAGE,
+                           **more)
         page = {name: given.pop(name, None) for name in query.PAGE}
         found = [driver.public(one) for one in driver.filtered(caller, given)]
         filters = {name: query.texts(value) for name, value in given.items()}

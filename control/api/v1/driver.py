@@ -26,6 +26,10 @@ _LOCKS: WeakValueDictionary[tuple[str, ...], threading.Lock] = WeakValueDictiona
 _LOCK = threading.Lock()
 
 
+#: The parameter of lists with which administrators see what is of other projects.
+ALL_PROJECTS = "all_projects"
+
+
 class CloudDriver:
     """The common part. *kind* is the declaration; *makeable*: whether one can be made, changed and removed here."""
 
@@ -35,6 +39,8 @@ class CloudDriver:
     takes_id = True
     #: Whether one that was removed can be made again as it was: it holds nothing but its document.
     only_a_document = False
+    #: Whether lists take ``ALL_PROJECTS``.
+    of_all_projects = False
     #: Fields that the cloud has no place for, with the only value that may be given.
     host_only: Mapping[str, Any] = {}
     #: What a new one says of itself.

@@ -31,7 +31,7 @@ from magnetar_core.reconcile import Document, is_uuid, recorded, warn
 from magnetar_core.values import Text
 
 from . import server_dry_run, server_plan, server_view
-from .driver import CloudChange, CloudDriver
+from .driver import ALL_PROJECTS, CloudChange, CloudDriver
 from .server_actions import ServerActions, found, removed, settled, why_failed
 from .server_request import complete, network_of, new_server, rebuild_of
 
@@ -44,6 +44,7 @@ class CloudServers(CloudDriver):
     """Servers of the project."""
 
     kind = Server
+    of_all_projects = True
     host_only = {**server_view.CONSTANT, "personality": None}
 
     def __init__(self) -> None:
@@ -54,6 +55,14 @@ class CloudServers(CloudDriver):
         """All of the project; one query for each cell."""
         names, rows = _image_names(caller), compute.of_project(caller)
         return [server_view.shown(row, names, caller.allows(compute.EXTENDED, row)) for row in rows]
+
+    def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
+        """*all_projects*: those of all, for administrators."""
+        if not filters.pop(ALL_PROJECTS, False):
+            return self.every(caller)
+        names = _image_names(caller)
+        return [server_view.shown(row, names, caller.allows(compute.EXTENDED, row))
+                for row in compute.of_all_projects(caller)]
 
     def row(self, caller: Caller, key: str) -> Any:
         """The row; ``None`` when there is none. Raises ``Ambiguous``."""

@@ -11,13 +11,13 @@ from typing import Any
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services.volume import actions
 from magnetar_control.services.volume.rows import VolumeListing, check_writer
-from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, TimedOut
+from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarError, NotFound, TimedOut
 from magnetar_core.kinds import Volume, VolumeSnapshot
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Step
 from magnetar_core.reconcile import Document, is_uuid
 
-from .driver import CloudDriver
+from .driver import ALL_PROJECTS, CloudDriver
 from .image import CloudImages
 
 STATUS = {"available": "available", "in-use": "in-use", "creating": "creating", "downloading": "creating"}
@@ -38,6 +38,7 @@ class Stored(CloudDriver):
     """What the two have in common. *counted*: its quota, called as its store is, and what Cinder calls the limit."""
 
     counted = ("", "")
+    of_all_projects = True
     takes_id = False
     making = (Step("make", "make the content"),)
     removing = (Step("drop", "remove the content"),)
@@ -52,6 +53,15 @@ class Stored(CloudDriver):
 
     def every(self, caller: Caller, **filters: str) -> list[Document]:
         found, _count = self.store(caller).list(caller.context, VolumeListing(filters=filters))
+        return [self.shown(caller, one) for one in found]
+
+    def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
+        """*all_projects*: those of all, for administrators."""
+        if not filters.pop(ALL_PROJECTS, False):
+            return self.every(caller)
+        if not caller.context.is_admin:
+            raise Forbidden(f"Only administrators may list the {self.kind.plural.replace('_', ' ')} of all projects.")
+        found, _count = self.store(caller).list(caller.context, VolumeListing(everywhere=True))
         return [self.shown(caller, one) for one in found]
 
     def find(self, caller: Caller, key: str) -> Document | None:

@@ -7,11 +7,11 @@ import fnmatch
 import functools
 
 from ..core.errors import InvalidField
-from ..core.kinds import Server
+from ..core.kinds import Server, Volume, VolumeSnapshot
 from ..core.options import Option, collect
 from ..core.query import one_of, reader, texts
 from ..core.server_keys import KEYS, METADATA, matches
-from ..core.values import Choices, Integer, ListOf, MapOf, Nullable, Text, Value
+from ..core.values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Value
 from .module import Module, as_text, is_uuid
 
 
@@ -30,6 +30,9 @@ class InfoModule(Module):
             name=Option(Text(), "Only %s of this name; a pattern such as %s is allowed." % (plural, sample),
                         aliases=(self.kind.noun,)),
             id=Option(Text(), "Only the %s with this uuid." % self.kind.noun), **self.narrowing(),
+            **({"all_projects": Option(Boolean(), "Whether those of all projects of a cloud are reported, for its "
+                                                  "administrators; else those of the login's project.")}
+               if self.kind in (Server, Volume, VolumeSnapshot) else {}),
         )
 
     def narrowing(self):
@@ -52,6 +55,10 @@ class InfoModule(Module):
         query = {name: params[name] for name in ("id", "fields", "limit", "sort")}
         plain, tests = self.filters(params["filters"] or {})
         query.update(plain)
+        if params.get("all_projects"):
+            if not client.of_cloud:
+                raise InvalidField("all_projects", "is for a cloud; a host has no projects")
+            query["all_projects"] = "true"
         name = params["name"]
         if name is not None and any(sign in name for sign in "*?["):
             tests["name"] = functools.partial(_like, name, tests.get("name"))
@@ -67,8 +74,9 @@ class InfoModule(Module):
         for name, value in _flat(filters):
             where = "filters.%s" % name
             key = "metadata" if name.startswith(METADATA) and "metadata" in keys else name
-            if name not in known and key not in keys:
-                raise InvalidField(where, "is nothing to filter by; known are %s" % ", ".join([*known, *keys]))
+            if name not in known and (key not in keys or name == "metadata"):
+                names = [*known, *("metadata.KEY" if one == "metadata" else one for one in keys)]
+                raise InvalidField(where, "is nothing to filter by; known are %s" % ", ".join(names))
             values = value if isinstance(value, list) else [value]
             if not values or any(one is None or isinstance(one, (dict, list)) for one in values):
                 raise InvalidField(where, "must be a value, or a list of values of which one must fit", value)

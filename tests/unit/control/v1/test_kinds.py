@@ -261,3 +261,17 @@ def test_actions(cloud: Cloud) -> None:
     assert one["events"][-1]["result"] == "Success"
     assert admin.get("/v1/instance_action").status == 400
     admin.delete("/v1/server/acts")
+
+
+@pytest.mark.parametrize(("noun", "want"), [("server", WEB), ("volume", {"size": 1})])
+def test_all_projects(cloud: Cloud, noun: str, want: dict[str, object]) -> None:
+    """Administrators see what is of others where they ask for it; nobody else may ask."""
+    name, listed = f"{noun}-of-another", f"/v1/{noun}?all_projects=true"
+    member, boss = cloud.caller("ann", "shop"), cloud.caller("boss", "shop", "admin")
+    made = ensure(cloud.admin, f"{noun}/{name}", {**want, "name": name})
+    assert made.status == 200, made
+    assert name not in [one["name"] for one in boss.get(f"/v1/{noun}").json[f"{noun}s"]]
+    assert name in [one["name"] for one in boss.get(listed).json[f"{noun}s"]]
+    assert [one["name"] for one in boss.get(f"{listed}&name={name}&fields=name").json[f"{noun}s"]] == [name]
+    assert member.get(listed).status == 403
+    assert boss.get("/v1/flavor?all_projects=true").status == 400
