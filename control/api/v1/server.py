@@ -128,6 +128,9 @@ class CloudServers(CloudDriver):
         return given if host is None else {**given, "host": Text(1, 255).check(host, "host")}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        """Who may not read the host of a server cannot ask for one: else the answer would tell whether it is there."""
+        if want.get("host") and have is not None:
+            caller.check_policy(compute.EXTENDED)
         return complete(caller, want, have)
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:

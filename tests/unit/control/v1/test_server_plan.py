@@ -42,7 +42,8 @@ def test_plan(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("want", "steps"), [
     ({}, ["disks", "drive", "define", "start"]),
-    ({"config_drive": False, "power": "off"}, ["disks", "define", "start", "stop"]),
+    ({"config_drive": False, "power": "off"}, ["disks", "define"]),
+    ({"power": "paused"}, ["disks", "drive", "define", "start", "pause"]),
     ({"block_device_mapping": [{"source_type": "volume"}]}, ["volumes", "disks", "drive", "define", "start"]),
     ({"block_device_mapping": [{"source_type": "image", "tag": "root"}]}, ["disks", "drive", "define", "start"])])
 def test_making(want: dict[str, Any], steps: list[str]) -> None:
