@@ -56,3 +56,12 @@ def test_the_distribution_lists_every_package():
         for init in (ROOT / folder).rglob("__init__.py"):
             found.add(".".join([name, *init.parent.relative_to(ROOT / folder).parts]))
     assert set(setuptools["packages"]) == found
+
+
+def test_promises_of_security_have_their_tests():
+    """Each test that docs/security.md names is there."""
+    text = (ROOT / "docs/security.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
+    assert len(named) > 10
+    assert [f"{path}::{name}" for path, name in named
+            if not re.search(rf"^(async )?def {name}\(", (ROOT / "tests" / path).read_text(), re.MULTILINE)] == []
