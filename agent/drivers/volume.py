@@ -199,8 +199,8 @@ def source(host: LocalHost, found: Fields, document: Document | None) -> int:
 def _fits(host: LocalHost, pool: Pool, size: int) -> None:
     """Raises ``InvalidField`` for *size* GiB that alone are more than the *pool* may promise."""
     there, ratio = pool.capacity(), host.settings.disk_allocation_ratio
-    if there is not None and size > (most := int(there // GIB * ratio)):
-        raise InvalidField("size", f"must be no more than {most} GiB: pool {pool.name!r} has {there // GIB} GiB, and "
+    if there is not None and size > (most := int(there * ratio / GIB)):
+        raise InvalidField("size", f"must be no more than {most} GiB: pool {pool.name!r} has {there / GIB:.1f} GiB, and "
                                    f"the agent's disk_allocation_ratio is {ratio:g}", size)
 
 
