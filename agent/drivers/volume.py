@@ -200,8 +200,8 @@ def _fits(host: LocalHost, pool: Pool, size: int) -> None:
     """Raises ``InvalidField`` for *size* GiB that alone are more than the *pool* may promise."""
     there, ratio = pool.capacity(), host.settings.disk_allocation_ratio
     if there is not None and size > (most := int(there * ratio / GIB)):
-        raise InvalidField("size", f"must be no more than {most} GiB: pool {pool.name!r} has {there / GIB:.1f} GiB, and "
-                                   f"the agent's disk_allocation_ratio is {ratio:g}", size)
+        raise InvalidField("size", f"must be no more than {most} GiB: pool {pool.name!r} has {there / GIB:.1f} GiB, "
+                                   f"and the agent's disk_allocation_ratio is {ratio:g}", size)
 
 
 def _size(given: int | None, least: int) -> int:

@@ -176,13 +176,17 @@ def ask(connection: Connection, server: Found, key: str, request_id: str, user_i
     ``False`` when the server's state does not allow it any more.
     """
     action = ACTIONS[key]
+    if action.alone:  # locked first, so that one that is asked for at the same time is seen before anything is changed
+        row(connection, server.id, lock=True)
+        if connection.execute(_OTHERS, {"at": server.id}).first():
+            return False
     condition = [servers.c.id == server.id, servers.c.vm_state == server.vm_state, servers.c.deleted_at.is_(None)]
     if not action.busy:
         condition.append(servers.c.task_state.is_(None))
     if action.task:
         values["task_state"] = action.task
     changed = connection.execute(update(servers).where(*condition).values(updated_at=now(), **values))
-    if changed.rowcount != 1 or (action.alone and connection.execute(_OTHERS, {"at": server.id}).first()):
+    if changed.rowcount != 1:
         return False
     enqueue(connection, server.id, key, request_id, user_id, project_id, args, server.host, message=message)
     return True

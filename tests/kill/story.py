@@ -81,7 +81,7 @@ def lived(world: World, seed: str, count: int, each: int) -> None:
     print(f"killed: {', '.join(told)}")
     print(f"asked: {dict(sum((person.asked for person in people), Counter()))}")
     for person in people:
-        assert person.failed == []
+        assert person.failed == [], person.failed
 
 
 def calm(world: World) -> None:

@@ -25,7 +25,8 @@ SIZES = {"vcpus": 1, "ram": 128, "disk": 1}
 @pytest.fixture(scope="module")
 def lab(guest_image: dict[str, Path]) -> Iterator[LabAgent]:
     """An agent with a network and a booted server."""
-    made = LabAgent(detach_timeout=20, shutdown_timeout=20, disk_allocation_ratio=1000.0)  # the small pool promises more
+    # The small pool promises more than it has.
+    made = LabAgent(detach_timeout=20, shutdown_timeout=20, disk_allocation_ratio=1000.0)
     made.settings["pools"] = {"vg": {"type": "lvm", "libvirt_pool": f"mag-lab-{made.mark}"},
                               "small": {"type": "nfs", "path": str(made.folder / "small")}}
     with made, storage_pool(made), small_pool(made):

@@ -28,6 +28,8 @@ def test_a_resize_is_confirmed_once(compute, second):
     assert reply.status == 409 and "something else is being done" in reply.message
     [one] = compute.alice.get(f"/servers/{id}/os-instance-actions").json["instanceActions"]
     assert (one["action"], one["message"]) == ("confirmResize", None)
+    shown = compute.alice.get(f"/servers/{id}").json["server"]
+    assert shown["OS-EXT-STS:task_state"] is None  # nobody would ever end what it says
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", ""), ("DELETE", "/port")])
