@@ -189,11 +189,12 @@ def purge(given: argparse.Namespace) -> int:
     from sqlalchemy.exc import DBAPIError
 
     from magnetar_control.store import purge as old
+    from magnetar_control.store.database import moment, now
 
     with _parts(given) as parts:
         days, away = parts.settings.purge_deleted_after, 0
         try:
-            before = old.moment(given.before) if given.before else old.days_ago(days)
+            before = moment(given.before) if given.before else now(-86400 * days)
         except ValueError:
             raise InvalidField("--before", "must be a day or time such as 2026-08-01", given.before) from None
         if not given.before and not days:

@@ -7,11 +7,11 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Any
 
 from magnetar_control.store import regex
+from magnetar_control.store.database import moment
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.values import Integer, Value
@@ -163,13 +163,7 @@ class Time(Parsed):
 
 
 def _moment(value: Any) -> str:
-    try:
-        found = datetime.fromisoformat(str(value).replace(" ", "+", 1) if "T" in str(value) else str(value))
-        if found.tzinfo is not None:
-            found = found.astimezone(UTC).replace(tzinfo=None)
-    except OverflowError as error:  # in UTC it is beyond the calendar
-        raise ValueError from error
-    return found.isoformat(timespec="microseconds")
+    return moment(str(value).replace(" ", "+", 1) if "T" in str(value) else str(value))
 
 
 class Id(Parsed):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
-from datetime import datetime, timedelta
 
 from magnetar_control.store import migrations, servers
 from magnetar_control.store.database import now
@@ -44,10 +43,9 @@ def confirm_expired(conductor: Environment) -> int:
     window, count = conductor.settings.resize_confirm_window, 0
     if window <= 0:
         return 0
-    before = (datetime.fromisoformat(now()) - timedelta(seconds=window)).isoformat(timespec="microseconds")
     database = conductor.database
     with database.read() as connection:
-        waiting = migrations.late(connection, before)
+        waiting = migrations.late(connection, now(-window))
     for server in waiting:
         with database.write() as connection:
             found = migrations.kept(connection, server.id)

@@ -12,14 +12,14 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store.database import now
-from magnetar_control.store.purge import days_ago, purge
+from magnetar_control.store.purge import purge
 from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import actions, conductors, servers
 from magnetar_core.errors import InUse, MagnetarError, NotFound
@@ -106,7 +106,7 @@ class Periodic:
 def remove_unused(conductor: Environment) -> int:
     """Remove images from hosts where no server has needed them for a day, and copies of servers that ``createImage``
     has left; returns how many. A build brings images again."""
-    count, before = 0, (datetime.fromisoformat(now()) - timedelta(seconds=UNUSED)).isoformat(timespec="microseconds")
+    count, before = 0, now(-UNUSED)
     for name, host in list(conductor.states.hosts.items()):
         if host.profile.cell_id != conductor.cell.id or not host.profile.up:
             continue
@@ -162,7 +162,7 @@ def _purge(periodic: Periodic) -> None:
     conductor = periodic.conductor
     days = conductor.settings.purge_deleted_after
     for database in (conductor.database, conductor.store.cell(CELL0)) if days else ():
-        count = purge(conductor.store, database, days_ago(days), over=conductor.over.is_set)
+        count = purge(conductor.store, database, now(-86400 * days), over=conductor.over.is_set)
         if count:
             log.info("%d servers that were deleted %g days ago are removed for good", count, days)
 

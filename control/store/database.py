@@ -54,10 +54,20 @@ def now(plus: float = 0.0) -> str:
     return (datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=plus)).isoformat(timespec="microseconds")
 
 
+def moment(text: str) -> str:
+    """A moment or day (ISO 8601, UTC unless it says otherwise) in the form of ``now``. Raises ``ValueError``."""
+    try:
+        found = datetime.fromisoformat(text)
+        return (found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found).isoformat(
+            timespec="microseconds")
+    except OverflowError as error:
+        raise ValueError(f"{text} is beyond the calendar in UTC") from error
+
+
 def utc(plus: float = 0.0) -> Any:
     """PostgreSQL's own moment, *plus* seconds from now, in the form of ``now``."""
-    moment = func.timezone("utc", func.clock_timestamp()) + timedelta(seconds=plus)
-    return func.to_char(moment, 'YYYY-MM-DD"T"HH24:MI:SS.US')
+    there = func.timezone("utc", func.clock_timestamp()) + timedelta(seconds=plus)
+    return func.to_char(there, 'YYYY-MM-DD"T"HH24:MI:SS.US')
 
 
 def advisory_lock(connection: Connection, *words: str) -> None:

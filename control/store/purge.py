@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import BindParameter, Connection, Select, bindparam, delete, func, select
 
-from .database import Database, now
+from .database import Database
 from .store import Store
 from .tables import action_events, actions, migrations, server_mappings, servers
 
@@ -29,17 +28,6 @@ _ROWS: dict[str, Select[Any]] = {
     "actions": select(actions).where(actions.c.server_id.in_(_IDS)),
     "action_events": select(action_events).join(actions).where(actions.c.server_id.in_(_IDS)),
     "migrations": select(migrations).where(migrations.c.server_id.in_(_IDS))}
-
-
-def days_ago(days: float) -> str:
-    """That moment, as the store writes moments."""
-    return (datetime.fromisoformat(now()) - timedelta(days=days)).isoformat(timespec="microseconds")
-
-
-def moment(text: str) -> str:
-    """A moment or day (ISO 8601, UTC unless it says otherwise) as the store writes moments. Raises ``ValueError``."""
-    found = datetime.fromisoformat(text)
-    return (found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found).isoformat(timespec="microseconds")
 
 
 def _deleted(before: str) -> Select[Any]:
@@ -67,9 +55,7 @@ def purge(store: Store, database: Database, before: str, archive: Path | None = 
         with store.api.write() as connection:
             connection.execute(delete(server_mappings).where(server_mappings.c.server_id.in_(ids)))
         with database.write() as connection:
-            of_them = select(actions.c.id).where(actions.c.server_id.in_(ids))
-            connection.execute(delete(action_events).where(action_events.c.action_id.in_(of_them)))
-            for table in (actions, migrations):
+            for table in (actions, migrations):  # events go with their actions
                 connection.execute(delete(table).where(table.c.server_id.in_(ids)))
             connection.execute(delete(servers).where(servers.c.id.in_(ids)))
         removed += len(ids)

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, case, delete, select
+from sqlalchemy import Connection, bindparam, delete, select
 
 from magnetar_control.store.database import INSERT
 from magnetar_core.errors import TooManyLogins
@@ -68,8 +68,7 @@ def note(connection: Connection, counted: Sequence[str], moment: float) -> None:
     connection.execute(delete(login_failures).where(login_failures.c.last_at < moment - FORGOTTEN))
     query = INSERT[connection.dialect.name](login_failures)
     query = query.on_conflict_do_update(index_elements=["key"], set_={
-        "failures": case((login_failures.c.last_at < moment - FORGOTTEN, 1), else_=login_failures.c.failures + 1),
-        "last_at": query.excluded.last_at})
+        "failures": login_failures.c.failures + 1, "last_at": query.excluded.last_at})
     connection.execute(query, [{"key": key, "failures": 1, "last_at": moment} for key in sorted(counted)])
 
 

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store.database import Database, now
+from magnetar_control.store.database import Database, moment, now
 from magnetar_control.store.tables import flavors
 from tests.contract.place import eventually
 
@@ -98,3 +98,17 @@ def test_one_statement_is_a_transaction_by_itself(database):
     with database.read() as reading, database.write_one() as connection:
         connection.execute(insert(flavors), {**SMALL, "created_at": now()})
         assert count(reading) == 1
+
+
+@pytest.mark.parametrize(("text", "kept"), [
+    ("2026-06-01", "2026-06-01T00:00:00.000000"), ("2026-06-01T02:00+02:00", "2026-06-01T00:00:00.000000"),
+    ("2026-06-01T00:00:00Z", "2026-06-01T00:00:00.000000")])
+def test_moments(text, kept):
+    assert moment(text) == kept
+    assert now(-1) <= now(0)
+
+
+@pytest.mark.parametrize("text", ["soon", "0001-01-01T00:00+14:00"])
+def test_what_is_no_moment(text):
+    with pytest.raises(ValueError, match="isoformat|calendar"):
+        moment(text)

@@ -7,7 +7,6 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from magnetar_control.store import purge as old
-from magnetar_control.store.database import now
 from magnetar_control.store.store import CELL0, Store
 from magnetar_control.store.tables import action_events, actions, migrations, server_mappings, servers
 
@@ -87,10 +86,3 @@ def test_the_archive_has_what_is_removed(store, tmp_path):
         assert file.stat().st_mode & 0o777 == 0o600
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         assert len(rows) == 3 and set(rows[0]) == {column.name for column in table.c}
-
-
-@pytest.mark.parametrize(("text", "moment"), [
-    ("2026-06-01", BEFORE), ("2026-06-01T02:00+02:00", BEFORE), ("2026-06-01T00:00:00Z", BEFORE)])
-def test_moments(text, moment):
-    assert old.moment(text) == moment
-    assert old.days_ago(0) <= now()
