@@ -26,6 +26,8 @@ PLAIN = {MagnetarError.code: "The server's host failed to do it. An administrato
          HypervisorDown.code: "The server's host cannot do anything now. Try again later.",
          Unreachable.code: "The server's host does not answer. Try again later.",
          TimedOut.code: "The server's host did not answer in time. Try again later."}
+#: Seconds that an agent has for an answer where its host counts as down, or where nobody is to wait for it.
+PATIENCE = 5.0
 
 
 def plain(error: MagnetarError) -> str:

@@ -13,13 +13,13 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from magnetar_control.agents import PATIENCE
 from magnetar_control.services import Document
 from magnetar_control.store import servers
 from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.kinds.volume import BUSES
 
 from .attach_volume import connect
-from .environment import PATIENCE
 from .work import Work, WrongHost
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from magnetar_control.agents import AgentClient, Agents
+from magnetar_control.agents import PATIENCE, AgentClient, Agents
 from magnetar_control.delivery import Delivery
 from magnetar_control.scheduler import place
 from magnetar_control.scheduler.hosts import HostStates
@@ -25,9 +25,6 @@ from magnetar_control.store.allocations import Ratios
 from magnetar_control.store.database import Database
 from magnetar_control.store.store import Store
 from magnetar_core.errors import NotFound
-
-#: Seconds that an agent has for an answer where its host counts as down, or where nobody is to wait for it.
-PATIENCE = 5.0
 
 
 class Environment:

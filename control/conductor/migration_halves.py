@@ -11,12 +11,12 @@ from typing import Any, Self
 
 from sqlalchemy.exc import DBAPIError
 
+from magnetar_control.agents import PATIENCE
 from magnetar_control.store import migrations, servers
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 from magnetar_core.flows.migrate import Side
 
-from .environment import PATIENCE
 from .work import Work
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import orjson
 from sqlalchemy import Connection
 
-from magnetar_control.agents import plain
+from magnetar_control.agents import PATIENCE, plain
 from magnetar_control.services import Context, Document
 from magnetar_control.store import actions, servers
 from magnetar_control.store.database import Database, now
@@ -26,7 +26,7 @@ from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, MagnetarEr
 from magnetar_core.flows.migrate import Side
 from magnetar_core.power import ERROR, POWERS, number
 
-from .environment import PATIENCE, Environment
+from .environment import Environment
 
 log = logging.getLogger(__name__)
 #: Returns the seconds of a clock that runs also while the machine is suspended.

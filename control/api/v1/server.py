@@ -9,7 +9,7 @@ that writes a new server, so the same request never makes two.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -53,16 +53,12 @@ class CloudServers(CloudDriver):
     # What there is
     def every(self, caller: Caller) -> list[Document]:
         """All of the project; one query for each cell."""
-        names, rows = _image_names(caller), compute.of_project(caller)
-        return [server_view.shown(row, names, caller.allows(compute.EXTENDED, row)) for row in rows]
+        return _shown(caller, compute.of_project(caller))
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
         """*all_projects*: those of all, for administrators."""
-        if not filters.pop(ALL_PROJECTS, False):
-            return self.every(caller)
-        names = _image_names(caller)
-        return [server_view.shown(row, names, caller.allows(compute.EXTENDED, row))
-                for row in compute.of_all_projects(caller)]
+        everywhere = filters.pop(ALL_PROJECTS, False)
+        return _shown(caller, compute.of_all_projects(caller)) if everywhere else self.every(caller)
 
     def row(self, caller: Caller, key: str) -> Any:
         """The row; ``None`` when there is none. Raises ``Ambiguous``."""
@@ -92,7 +88,7 @@ class CloudServers(CloudDriver):
 
     def seen(self, caller: Caller, row: Any) -> Document:
         """The row as the plan sees it, names of volumes too."""
-        seen = server_view.shown(row, _image_names(caller), caller.allows(compute.EXTENDED, row))
+        (seen,) = _shown(caller, [row])
         for one in seen["volumes_attached"]:
             volume = caller.cloud.services.volume.show(caller.context, one["id"])
             one["name"] = volume["name"] if volume else ""
@@ -289,6 +285,12 @@ def _recreated(want: Document, have: Document) -> Document:
         return want
     return {**want, "networks": [{name: nic[name] for name in ("network", "_id", "tag", "address") if nic.get(name)}
                                  for nic in want["networks"]]}
+
+
+def _shown(caller: Caller, rows: Iterable[Any]) -> list[Document]:
+    """The servers of *rows*, with what of their hosts the caller may read."""
+    names = _image_names(caller)
+    return [server_view.shown(row, names, caller.allows(compute.EXTENDED, row)) for row in rows]
 
 
 def _image_names(caller: Caller) -> Callable[[str], str]:

@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, RowMapping, Table, and_, delete, or_, select, update
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.agents import AgentClient, Agents, plain
+from magnetar_control.agents import PATIENCE, AgentClient, Agents, plain
 from magnetar_control.services import Document
 from magnetar_control.store.database import Database, now
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unreachable
@@ -36,8 +36,6 @@ LEASE = 15.0
 ATTEMPTS, PAUSE, LONGEST = 6, 2.0, 60.0
 #: Seconds between looks at the tables when nothing rings: of the first thread, and of the others.
 LOOK, SELDOM = 1.0, 5.0
-#: Seconds that the agent of a host that is down has for an answer.
-PATIENCE = 5.0
 #: Seconds that one task may take.
 LIMIT = 6 * 3600.0
 ABROAD = (Unreachable, TimedOut, HypervisorDown)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import fnmatch
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterator, Mapping
 
 Server = Mapping[str, Any]
 
@@ -39,15 +39,20 @@ def values_of(server: Server, key: str) -> list[str]:
     return [str(text) for text in found if text not in (None, "")]
 
 
-def flat_filters(filters: Mapping[str, Any]) -> dict[str, list[str]]:
-    """*filters* with keys ``metadata.<key>`` in place of a mapping ``metadata``, and with lists as values."""
-    found = {}
+def flat(filters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The *filters*, with keys ``metadata.<key>`` in place of a mapping ``metadata``."""
     for key, value in filters.items():
         if key == "metadata" and isinstance(value, Mapping):
-            found.update(flat_filters({METADATA + str(name): text for name, text in value.items()}))
+            for name, text in value.items():
+                yield METADATA + str(name), text
         else:
-            found[key] = [str(text) for text in (value if isinstance(value, (list, tuple)) else [value])]
-    return found
+            yield key, value
+
+
+def flat_filters(filters: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The *filters*, ``flat``, with lists of texts as values."""
+    return {key: [str(text) for text in (value if isinstance(value, (list, tuple)) else [value])]
+            for key, value in flat(filters)}
 
 
 def matches(server: Server, filters: Mapping[str, list[str]]) -> bool:

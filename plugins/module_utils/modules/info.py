@@ -10,7 +10,7 @@ from ..core.errors import InvalidField
 from ..core.kinds import Server, Volume, VolumeSnapshot
 from ..core.options import Option, collect
 from ..core.query import one_of, reader, texts
-from ..core.server_keys import KEYS, METADATA, matches
+from ..core.server_keys import KEYS, METADATA, flat, matches
 from ..core.values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Value
 from .module import Module, as_text, is_uuid
 
@@ -71,7 +71,7 @@ class InfoModule(Module):
         known = {f.name: reader(f.value) for f in self.kind.fields if "list" in f.on and reader(f.value)}
         keys = self._keys(known)
         query, tests = {}, {}
-        for name, value in _flat(filters):
+        for name, value in flat(filters):
             where = "filters.%s" % name
             key = "metadata" if name.startswith(METADATA) and "metadata" in keys else name
             if name not in known and (key not in keys or name == "metadata"):
@@ -116,16 +116,6 @@ class InfoModule(Module):
 #: Keys of ``server_keys`` and the field that each reads; those that other kinds have as well.
 _KEYS = dict({key: key for key in KEYS}, network="networks", metadata="metadata")
 _COMMON = ("metadata", "tags")
-
-
-def _flat(filters):
-    """The filters with ``metadata.KEY`` in place of a mapping of metadata."""
-    for name, value in filters.items():
-        if name == "metadata" and isinstance(value, dict):
-            for key, item in value.items():
-                yield METADATA + str(key), item
-        else:
-            yield name, value
 
 
 def _is_text(field):

@@ -12,6 +12,8 @@ NAME = Text(1, 255, r"[^\s\x00-\x1f\x7f](?:[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?
 #: A name, or a uuid, of another resource.
 REFERENCE = Text(1, 255)
 DESCRIPTION = Text(0, 255)
+#: A tag of a server, or of one of its devices.
+TAG = Text(1, 60, r"[^,/\x00-\x1f\x7f]+", "must not contain a comma, a slash or control characters")
 TIME = Text(20, 20)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from ..fields import FIXED, READ, Field, Kind
 from ..values import Choices, Mac, Nullable, Text, Uuid, Value
-from .common import REFERENCE
+from .common import REFERENCE, TAG
 from .network import DEVICE, NIC_ADDRESS
 
 MODELS = ("virtio", "e1000e", "e1000", "rtl8139")
-TAG = Text(1, 60, r"[^,/\x00-\x1f\x7f]+", "must not contain a comma, a slash or control characters")
 
 
 class InterfaceAttachment(Kind):

@@ -21,7 +21,7 @@ from ..power import (
     status,
 )
 from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Nullable, OneOf, Text, Uuid, Value
-from .common import REFERENCE, Resource
+from .common import REFERENCE, TAG, Resource
 from .flavor import sizes
 from .network import DEVICE, NIC_ADDRESS
 from .volume import BUSES, POOL, SIZE
@@ -33,7 +33,6 @@ USER_DATA_MAX = 65535
 PATH_MAX, FILES_MAX = 4095, 255
 #: Nova's status words for what a host alone can see.
 STATUSES = tuple(status(one) for one in (BUILDING, ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR))
-TAG = Text(1, 60, r"[^,/\x00-\x1f\x7f]+", "must not contain a comma, a slash or control characters")
 META = Text(0, 255)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ..fields import FIXED, READ, Field, Kind
 from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Uuid, Value
-from .common import REFERENCE, TIME, Resource
+from .common import REFERENCE, TAG, TIME, Resource
 from .export import ORIGIN
 
 FORMATS = ("qcow2", "raw")
@@ -19,7 +19,6 @@ STATUSES = ("creating", "available", "in-use", "error")
 #: What the guest sees a disk behind of; the letters of its name follow from it.
 BUSES = ("virtio", "scsi", "sata")
 DEVICE = Text(3, 8, r"(/dev/)?(vd|sd)[a-z]", "must be a device name such as vdb or sda")
-TAG = Text(1, 60, r"[^,/\x00-\x1f\x7f]+", "must not contain a comma, a slash or control characters")
 
 
 def _metadata() -> Field:
