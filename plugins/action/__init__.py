@@ -8,4 +8,9 @@ So the action plugin is imported here: workers find it, and all that it needs, i
 
 from __future__ import annotations
 
+from ansible.plugins.loader import action_loader
+
 from . import direct  # noqa: F401
+
+# A worker looks up this plugin for each task whose module has an action plugin of another name. It finds it imported.
+action_loader.get("ansible.legacy.normal", class_only=True)

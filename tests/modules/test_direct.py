@@ -46,7 +46,7 @@ from ansible.plugins.loader import init_plugin_loader
 init_plugin_loader()
 from ansible.parsing.mod_args import ModuleArgsParser
 ModuleArgsParser({"magnetar.compute.server": {"name": "s"}}).parse()
-print([name for name in sys.modules if name.startswith("ansible_collections.magnetar")])
+print([name for name in sys.modules if name.startswith(("ansible_collections.magnetar", "ansible.plugins"))])
 """
 
 
@@ -105,3 +105,4 @@ def test_all_is_imported_before_ansible_forks(tmp_path):
     found = ansible("python", tmp_path, "-c", READ)
     for name in ("action.direct", "modules.server", "module_utils.core.transport"):
         assert f"'ansible_collections.magnetar.compute.plugins.{name}'" in found
+    assert "'ansible.plugins.action.normal'" in found
