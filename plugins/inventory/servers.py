@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: servers
-version_added: "0.2.0"
+version_added: "0.1.0"
 short_description: Servers of one or many hosts as an inventory
 description:
   - Asks the agents of one or many hosts for their servers, or clouds for those of a project, all at once, and makes a

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: certificate
 short_description: Keep a small certificate authority, and certificates of hosts and clients signed by it
-version_added: 0.2.0
+version_added: "0.1.0"
 description:
   - Makes a CA, or a certificate signed by it, and renews it in time. Nothing is done while the certificate
     is as described.

@@ -152,7 +152,7 @@ def test_certificates_and_tokens(https: LabAgent, keys: Path, secret: str) -> No
 
 def test_every_change_has_one_audit_line_without_secrets(https: LabAgent, keys: Path) -> None:
     with remote(https, keys, "awx") as client:
-        made = client.ensure("server", "s", {"flavor": FLAVOR, "power": "off", "user_data": USER_DATA})
+        made = client.ensure("server", "s", {"flavor": FLAVOR, "image": None, "power": "off", "user_data": USER_DATA})
         client.ensure("server", "s", {}, dry_run=True)
         with pytest.raises(InvalidField):
             client.ensure("server", "s", {"description": 7})

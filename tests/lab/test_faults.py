@@ -123,7 +123,7 @@ def test_an_agent_killed_while_it_makes_a_server(lab: LabAgent, moment: str) -> 
 
 
 def test_an_agent_killed_while_it_removes_a_server(lab: LabAgent) -> None:
-    uuid = lab.ensure("server", "going", {"flavor": SIZES})["resource"]["id"]
+    uuid = lab.ensure("server", "going", {"flavor": SIZES, "image": None})["resource"]["id"]
     folder = lab.state / "servers" / uuid
 
     def ask() -> None:
@@ -229,9 +229,9 @@ def test_a_foreign_domain_is_never_touched(lab: LabAgent) -> None:
         for key in (other, f"foreign-{lab.mark}"):
             assert not lab.delete("server", key)["changed"]
         with pytest.raises(Conflict, match="not make"):
-            lab.ensure("server", other, {"name": "mine", "flavor": SIZES})
+            lab.ensure("server", other, {"name": "mine", "flavor": SIZES, "image": None})
         with pytest.raises(Conflict, match="not made by Magnetar"):
-            lab.ensure("server", uuid, {"name": "mine", "flavor": SIZES})
+            lab.ensure("server", uuid, {"name": "mine", "flavor": SIZES, "image": None})
         assert lab.names("server") == ["web"]
         assert not (lab.state / "servers" / uuid).exists()
         with lab.client() as client:

@@ -223,7 +223,7 @@ def test_a_card_keeps_its_mac_when_the_domain_is_made_anew(lab: LabAgent) -> Non
 def test_two_servers_of_one_name_made_by_uuid(lab: LabAgent) -> None:
     """By name a server needs a free one; by uuid it may share it, and the name then says which uuids there are."""
     made = sorted(str(uuid.uuid4()) for _one in range(2))
-    want = {"name": "twin", "flavor": SIZES, "power": "off"}
+    want = {"name": "twin", "flavor": SIZES, "image": None, "power": "off"}
     try:
         for key in made:
             assert lab.ensure("server", key, want)["changed"]

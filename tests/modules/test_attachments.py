@@ -88,7 +88,7 @@ def test_networks_of_a_server_are_those_that_it_has_at_least(place):
     """A NIC of interface_attachment outlives the next run of the task that makes the server."""
     place("network", name="more", cidr="192.168.98.0/24")
     for name in ("one", "two"):
-        place("server", name=name, flavor="small", networks=["lan"])
+        place("server", name=name, flavor="small", image="none", networks=["lan"])
         mac = place("server_info", name=name)["servers"][0]["networks"][0]["mac"]
         place("interface_attachment", server=name, network="more")
         for options in ({"networks": ["lan"]}, {"nics": "net-name=lan"}, {"network": "lan"}, {"networks": ["more"]}):

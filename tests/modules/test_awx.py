@@ -60,7 +60,8 @@ def run(agent, folder, **answers):
     if not (links / "compute").exists():
         (links / "compute").symlink_to(ROOT)
     (folder / "job").mkdir(exist_ok=True)
-    given = {"server_names": "awx1\n awx2 \n\n", "server_flavor": "small", "magnetar_endpoint": agent.endpoint}
+    given = {"server_names": "awx1\n awx2 \n\n", "server_flavor": "small", "server_image": "none",
+             "magnetar_endpoint": agent.endpoint}
     done = ansible_runner.run(
         private_data_dir=str(folder / "job"), playbook=str(ROOT / "playbooks/servers.yml"), quiet=True,
         extravars={**given, **answers}, envvars={

@@ -17,8 +17,8 @@ TASKS = [
     {"magnetar.compute.flavor": {"name": "{{ who }}", "ram": 9}, "ignore_errors": True},
     {"magnetar.compute.flavor": {"nam": "{{ who }}"}, "ignore_errors": True},
     {"magnetar.compute.flavor": {"name": "x", "ram": "many"}, "ignore_errors": True},
-    {"magnetar.compute.server": {"name": "s", "flavor": "{{ who }}", "userdata": {"password": "geheim"},
-                                 "metadata": {"n": 1}}, "check_mode": True, "diff": True},
+    {"magnetar.compute.server": {"name": "s", "flavor": "{{ who }}", "image": "none", "metadata": {"n": 1},
+                                 "userdata": {"password": "geheim"}}, "check_mode": True, "diff": True},
     {"magnetar.compute.server_info": {"token": "geheim"}},
     {"magnetar.compute.flavor": {"name": "{{ who }}", "state": "absent"}},
 ]

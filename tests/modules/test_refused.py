@@ -92,7 +92,8 @@ def test_an_answer_that_says_nothing_is_no_success():
 
 
 def test_null_takes_an_address_away(world):
-    options = {"name": "s", "flavor": "small", "networks": [{"network": "lan", "address": "192.168.99.7"}]}
+    options = {"name": "s", "flavor": "small", "image": "none",
+               "networks": [{"network": "lan", "address": "192.168.99.7"}]}
     assert world("server", **options)["server"]["networks"][0]["address"] == "192.168.99.7"
     assert not world("server", name="s", networks=[{"network": "lan"}])["changed"], "omitted is kept"
     for servers in (False, True):
@@ -107,7 +108,7 @@ def test_null_takes_an_address_away(world):
 
 def test_filters_with_lists(world):
     for name, state in (("web1", "present"), ("web2", "stopped"), ("db1", "paused"), ("db2", "present")):
-        world("server", name=name, flavor="small", image="img" if name == "web1" else None, state=state)
+        world("server", name=name, flavor="small", image="img" if name == "web1" else "none", state=state)
 
     def names(**options):
         return [server["name"] for server in world("server_info", sort="name", **options)["servers"]]
@@ -138,11 +139,11 @@ def test_an_image_refused_for_its_file_does_not_stand_in_the_way(module, tmp_pat
 
 
 @pytest.mark.parametrize(("noun", "options", "said"), [
-    ("server", {"flavor": "small", "volumes": ["novol"]}, "volumes[0]: must name a volume"),
+    ("server", {"flavor": "small", "image": "none", "volumes": ["novol"]}, "volumes[0]: must name a volume"),
     ("server", {"flavor": "small", "boot_volume": "novol"}, "boot_volume: must name a volume"),
-    ("server", {"flavor": "small", "nics": "net-name=nope"}, "nics[0]: must name a network"),
-    ("server", {"flavor": "small", "network": "nope"}, "network: must name a network"),
-    ("server", {"flavor": "small", "networks": ["nope"]}, "networks[0].network: must name a network"),
+    ("server", {"flavor": "small", "image": "none", "nics": "net-name=nope"}, "nics[0]: must name a network"),
+    ("server", {"flavor": "small", "image": "none", "network": "nope"}, "network: must name a network"),
+    ("server", {"flavor": "small", "image": "none", "networks": ["nope"]}, "networks[0].network: must name a network"),
     ("network", {"bridge": "nobr0"}, "mode: must be bridge to use the bridge nobr0"),
     ("network", {"bridge": "nobr0", "mode": "bridge"}, "bridge: must be an existing bridge"),
     ("migration", {"name": None, "server": "s", "destination": "kvm2"}, "destination: must be unix:///path"),

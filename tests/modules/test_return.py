@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,17 @@ def test_samples_of_resources_are_those_of_their_fields(path):
     """When this fails: python -m tools.samples"""
     text = path.read_text()
     assert samples.written(text) == text
+
+
+def test_nothing_is_newer_than_the_collection():
+    """``version_added`` names a version that there is."""
+    newest = version(re.search(r"(?m)^version: (.+)$", (ROOT / "galaxy.yml").read_text())[1])
+    files = [path for folder in ("plugins", "roles") for path in (ROOT / folder).rglob("*")
+             if path.suffix in (".py", ".yml")]
+    found = {(path.name, word) for path in files
+             for word in re.findall(r"version_added:\s*[\"']?([\d.]+)", path.read_text(encoding="utf-8"))}
+    assert found and not {one for one in found if version(one[1]) > newest}
+
+
+def version(text):
+    return tuple(int(part) for part in text.split("."))

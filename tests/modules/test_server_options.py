@@ -11,11 +11,14 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0
 
 
 def test_drop_in_words(world):
-    made = world("server", name="s", vcpus=1, ram=64, nics=["net-name=lan,tag=front", {"net-name": "lan"}])["server"]
+    nics = ["net-name=lan,tag=front", {"net-name": "lan"}]
+    made = world("server", name="s", image="none", vcpus=1, ram=64, nics=nics)["server"]
     assert [(nic["network"], nic.get("tag")) for nic in made["networks"]] == [("lan", "front"), ("lan", None)]
     assert made["flavor"]["ram"] == 64
-    assert world("server", name="t", flavor="small", network="lan")["server"]["networks"][0]["network"] == "lan"
-    assert world("server", name="u", flavor="small", networks=[{"name": "lan"}, {"bridge": "br0"}])["changed"]
+    made = world("server", name="t", flavor="small", image="none", network="lan")["server"]
+    assert made["networks"][0]["network"] == "lan"
+    nics = [{"name": "lan"}, {"bridge": "br0"}]
+    assert world("server", name="u", flavor="small", image="none", networks=nics)["changed"]
 
 
 def test_boot_volumes_in_drop_in_words(world):
@@ -48,15 +51,27 @@ def test_block_device_mapping(world):
     assert failed["error"]["code"] == "immutable" and "block_device_mapping" in failed["msg"]
 
 
+def test_a_blank_root_disk_is_asked_for(world):
+    """A forgotten image makes no server, in a batch too, and not in check mode."""
+    for check in (True, False):
+        for asked in ({"name": "s"}, {"servers": [{"name": "s"}]}):
+            done = world("server", flavor="small", check=check, **asked)
+            assert done["failed"] and "image: is required to make a server" in json.dumps(done), done
+    made = world("server", name="s", flavor="small", image="none")
+    assert made["server"]["image"] is None
+    assert not world("server", name="s", flavor="small", image="none")["changed"]
+    assert not world("server", name="s", flavor="small")["changed"], "omitted is untouched"
+
+
 def test_by_uuid(world):
-    made = world("server", name="s", flavor="small")["server"]
+    made = world("server", name="s", flavor="small", image="none")["server"]
     assert world("server", id=made["id"], name="t")["server"]["name"] == "t"
     chosen = "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"
-    assert world("server", id=chosen, name="new", flavor="small")["server"]["id"] == chosen
+    assert world("server", id=chosen, name="new", flavor="small", image="none")["server"]["id"] == chosen
 
 
 def test_unchanged_by_uuid(world):
-    made = world("server", name="s", flavor="small")["server"]
+    made = world("server", name="s", flavor="small", image="none")["server"]
     assert not world("server", id=made["id"])["changed"]
     assert not world("server", name=made["id"])["changed"], "a name that is a uuid means that server"
 
@@ -94,25 +109,26 @@ def test_keypair_file(world, tmp_path):
 def test_batch(world):
     items = [{"name": "a"}, {"name": "b", "state": "stopped"}, {"name": "c", "ram": 64, "vcpus": 1},
              {"name": "gone", "state": "absent"}]
-    predicted = world("server", flavor="small", servers=items, check=True)
-    done = world("server", flavor="small", servers=items)
+    predicted = world("server", flavor="small", image="none", servers=items, check=True)
+    done = world("server", flavor="small", image="none", servers=items)
     assert [item["name"] for item in done["results"]] == ["a", "b", "c", "gone"]
     assert [item["changed"] for item in done["results"]] == [True, True, True, False]
     assert [i["changes"] for i in done["results"]] == [i["changes"] for i in predicted["results"]]
     assert len(done["changed_ids"]) == 3 and done["failed_ids"] == [] and len(done["diff"]) == 4
     assert [item["server"]["power"] for item in done["results"][:3]] == ["running", "off", "running"]
     assert done["results"][2]["server"]["flavor"]["ram"] == 64
-    assert not world("server", flavor="small", servers=items)["changed"]
+    assert not world("server", flavor="small", image="none", servers=items)["changed"]
 
 
 def test_batch_with_failures(world):
     items = [{"name": "a"}, {"name": "b", "image": "missing"}, {"name": "c", "nics": ["port-id=x"]}]
-    failed = world("server", flavor="small", servers=items)
+    failed = world("server", flavor="small", image="none", servers=items)
     assert failed["failed"] and "2 of 3 failed" in failed["msg"] and "b: " in failed["msg"]
     assert [item["failed"] for item in failed["results"]] == [False, True, True]
     assert failed["failed_ids"] == ["b", "c"] and failed["changed"]
-    assert not world("server", flavor="small", servers=items, continue_on_error=True).get("failed")
-    assert world("server", flavor="small", servers=items[1:], continue_on_error=True)["failed"], "all have failed"
+    assert not world("server", flavor="small", image="none", servers=items, continue_on_error=True).get("failed")
+    done = world("server", flavor="small", image="none", servers=items[1:], continue_on_error=True)
+    assert done["failed"], "all have failed"
 
 
 @pytest.mark.parametrize("options, words", [
@@ -120,25 +136,26 @@ def test_batch_with_failures(world):
     (dict(flavor="small"), "one of the following is required: name, id, servers"),
     (dict(name="s", servers=[]), "mutually exclusive"),
     (dict(name="s", flavor="small", disk=3), "cannot be combined"),
-    (dict(name="s", flavor="missing"), "missing"),
+    (dict(name="s", flavor="missing", image="none"), "missing"),
+    (dict(name="s", flavor="small"), "image: is required to make a server"),
     (dict(name="s", vcpus=0, ram=64), "vcpus"),
     (dict(name="s", vcpus=1, ram=64, disk=-1), "disk"),
     (dict(name="s", flavor="small", image="missing"), "missing"),
     (dict(name="x" * 256, flavor="small"), "name"),
-    (dict(name="s", flavor="small", userdata="x" * 65535), "user_data"),
-    (dict(name="s", flavor="small", metadata={"k" * 256: "v"}), "metadata"),
-    (dict(name="s", flavor="small", networks=[{"bridge": "missing0"}]), "missing0"),
-    (dict(name="s", flavor="small", networks=[{"color": "x"}]), "networks[0].color"),
-    (dict(name="s", flavor="small", nics=["port-id=x"]), "port-id"),
+    (dict(name="s", flavor="small", image="none", userdata="x" * 65535), "user_data"),
+    (dict(name="s", flavor="small", image="none", metadata={"k" * 256: "v"}), "metadata"),
+    (dict(name="s", flavor="small", image="none", networks=[{"bridge": "missing0"}]), "missing0"),
+    (dict(name="s", flavor="small", image="none", networks=[{"color": "x"}]), "networks[0].color"),
+    (dict(name="s", flavor="small", image="none", nics=["port-id=x"]), "port-id"),
     (dict(name="s", flavor="small", boot_from_volume=True), "image: is required with boot_from_volume"),
     (dict(name="s", flavor="small", boot_volume="missing"), "must name a volume of this host"),
     (dict(name="s", flavor="small", boot_volume="x", boot_from_volume=True), "boot_volume: cannot be combined"),
     (dict(name="s", flavor="small", boot_volume="x", image="img"), "image: cannot be combined with boot_volume"),
     (dict(name="s", flavor="small", image="img", volume_size=3), "volume_size: is for a server that boots from a"),
     (dict(name="s", flavor="small", image="img", terminate_volume=True), "terminate_volume: is for a server"),
-    (dict(name="s", flavor="small", volumes=["missing"]), "volumes[0]: must name a volume"),
-    (dict(name="s", flavor="small", block_device_mapping=[{"uuid": "x"}]), "source_type"),
-    (dict(name="s", flavor="small", block_device_mapping=[{"source_type": "tape"}]), "tape"),
+    (dict(name="s", flavor="small", image="none", volumes=["missing"]), "volumes[0]: must name a volume"),
+    (dict(name="s", flavor="small", image="none", block_device_mapping=[{"uuid": "x"}]), "source_type"),
+    (dict(name="s", flavor="small", image="none", block_device_mapping=[{"source_type": "tape"}]), "tape"),
     (dict(name="s", flavor="small", endpoint="http://localhost:1"), "must not be http"),
     (dict(name="s", flavor="small", endpoint="unix:///missing.sock"), "no such socket"),
     (dict(name="s", flavor="small", endpoint="https://127.0.0.1:1", api_timeout=1, timeout=1), "refused"),
@@ -151,21 +168,22 @@ def test_wrong_tasks(options, words, world):
 
 
 def test_userdata_is_hidden(world):
-    done = world("server", name="s", flavor="small", userdata={"password": "geheim", "hostname": "s", "n": 1})
+    data = {"password": "geheim", "hostname": "s", "n": 1}
+    done = world("server", name="s", flavor="small", image="none", userdata=data)
     shown = json.dumps(done)
     assert "geheim" not in shown and done["server"]["name"] == "s"
     assert done["changes"]["user_data"]["new"] == "(hidden)"
-    text = json.dumps(world("server", name="t", flavor="small", userdata="#!/bin/sh\necho geheim\n"))
+    text = json.dumps(world("server", name="t", flavor="small", image="none", userdata="#!/bin/sh\necho geheim\n"))
     assert "geheim" not in text
-    assert "geheim" not in json.dumps(world("server", servers=[{"name": "u", "userdata": {"p": "geheim"}}], vcpus=1,
-                                            ram=64))
+    many = [{"name": "u", "userdata": {"p": "geheim"}}]
+    assert "geheim" not in json.dumps(world("server", servers=many, image="none", vcpus=1, ram=64))
 
 
 def test_libvirt_away(agent, world, monkeypatch):
     from ansible_collections.magnetar.compute.plugins.module_utils.core import client
     monkeypatch.setattr(client, "RETRY_FOR", 0.5)
     agent.hypervisor.disconnect()
-    failed = world("server", name="s", flavor="small")
+    failed = world("server", name="s", flavor="small", image="none")
     assert failed["error"]["code"] == "hypervisor-down"
     agent.hypervisor.reconnect()
-    assert world("server", name="s", flavor="small")["changed"]
+    assert world("server", name="s", flavor="small", image="none")["changed"]

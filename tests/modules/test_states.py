@@ -79,7 +79,7 @@ def test_server_power(state, power, world):
 
 
 def test_purge(world):
-    world("server", name="s", flavor="small", metadata={"a": "1"}, tags=["a"])
+    world("server", name="s", flavor="small", image="none", metadata={"a": "1"}, tags=["a"])
     assert world("server", name="s", description="x")["server"]["metadata"] == {"a": "1"}, "omitted is untouched"
     merged = world("server", name="s", metadata={"b": 2}, purge_metadata=False, tags=["b"], purge_tags=False)["server"]
     assert merged["metadata"] == {"a": "1", "b": "2"} and merged["tags"] == ["a", "b"]
@@ -101,7 +101,7 @@ def test_server_action(action, kind, world):
 
 def test_info_selects(world):
     for name in ("web1", "web2", "db1"):
-        world("server", name=name, flavor="small", state="stopped" if name == "web2" else "present")
+        world("server", name=name, flavor="small", image="none", state="stopped" if name == "web2" else "present")
 
     def names(**options):
         return [server["name"] for server in world("server_info", **options)["servers"]]

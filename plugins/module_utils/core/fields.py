@@ -164,6 +164,12 @@ class Kind:
         return _Fields.check_document(cls.fields, document, "", None, operation, partial)
 
     @classmethod
+    def check_new(cls, given: Mapping[str, Any]) -> None:
+        """Raise ``InvalidField`` unless *given*, which is checked, says enough to make one; null says nothing."""
+        settable = {field.name for field in cls.settable()}
+        cls.check({name: value for name, value in given.items() if name in settable and value is not None})
+
+    @classmethod
     def schema(cls, operation: str = CREATE) -> dict[str, Any]:
         """JSON Schema of a document of this kind for *operation*."""
         return _Fields.schema(cls.fields, None, operation)

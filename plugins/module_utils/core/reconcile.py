@@ -103,8 +103,7 @@ class Change:
 
     def check_new(self) -> None:
         """Raise ``InvalidField`` unless *given* says enough to make one."""
-        settable = {field.name for field in self.kind.settable()}
-        self.kind.check({name: value for name, value in self.given.items() if name in settable and value is not None})
+        self.kind.check_new(self.given)
 
     def check_id(self, id: str, name: str) -> None:
         """Raise ``Conflict`` where the resource *name*, which there is, has another uuid than is given."""

@@ -25,6 +25,10 @@ NIC_WORDS = {"net-name": "network", "net-id": "network", "tag": "tag", "bridge":
              "model": "model"}
 
 
+#: What ``image`` says for a blank root disk: an omitted option and null are the same to Ansible.
+NO_IMAGE = "none"
+
+
 class ServerItem(Value):
     """An item of ``servers``: the options of one server."""
 
@@ -127,6 +131,8 @@ class ServerModule(ResourceModule):
 
     def want(self, params):
         want = super().want(params)
+        if want.get("image") == NO_IMAGE:
+            want["image"] = None
         flavor = _flavor(params)
         if flavor is not None:
             want["flavor"] = flavor
@@ -249,7 +255,7 @@ def _blocks(params, want):
     if params.get("boot_volume"):
         root = {"source_type": "volume", "destination_type": "volume", "uuid": params["boot_volume"]}
     elif made:
-        if not params.get("image"):
+        if not want.get("image"):
             raise InvalidField("image", "is required with boot_from_volume, whose volume is made from it")
         root = {"source_type": "image", "destination_type": "volume", "uuid": want.pop("image")}
         if params.get("volume_size"):

@@ -144,8 +144,8 @@ class Pair:
     def make(self, **want: Any) -> str:
         """A server on the first host; its disk has a pattern."""
         answer = self.one.side().client.ensure("server", "web1", {
-            "flavor": {"vcpus": 1, "ram": 64, "disk": 1}, "user_data": "c2VjcmV0", "metadata": {"role": "web"},
-            "networks": [{"bridge": "br0"}], **want})
+            "flavor": {"vcpus": 1, "ram": 64, "disk": 1}, "image": None, "user_data": "c2VjcmV0",
+            "metadata": {"role": "web"}, "networks": [{"bridge": "br0"}], **want})
         id = str(answer["resource"]["id"])
         place = self.one.agent.host.settings.state_dir / "servers" / id
         with (place / "disk").open("ab") as disk:

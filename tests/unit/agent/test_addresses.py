@@ -40,7 +40,7 @@ def drive(host: Host) -> tuple[NicAddress | None, ...]:
 
 
 def test_dhcp_gives_it_as_long_as_the_server_has_it(lan: Host) -> None:
-    want = {"flavor": SMALL, "networks": [card()]}
+    want = {"flavor": SMALL, "image": None, "networks": [card()]}
     predicted = lan.ensure("server", "web1", want, dry_run=True)
     done = lan.server(networks=[card()])
     verbs = [step.verb for step in done.steps]
@@ -163,6 +163,6 @@ def test_it_goes_along_to_another_host(pair: Pair) -> None:
     pair.migrate()
     assert pair.two.fake.reserved("lan") == {MAC: "192.168.100.7"} and pair.one.fake.reserved("lan") == {}
     assert pair.two.runs(id) and pair.two.side().client.get("server", id)["addresses"]["lan"][0]["source"] == "fixed"
-    pair.one.side().client.ensure("server", "web2", {"flavor": SMALL, "networks": [card(mac=OTHER)]})
+    pair.one.side().client.ensure("server", "web2", {"flavor": SMALL, "image": None, "networks": [card(mac=OTHER)]})
     with pytest.raises(Conflict, match="belongs to server 'web1'"):
         pair.migrate("web2")

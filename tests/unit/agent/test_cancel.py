@@ -118,7 +118,8 @@ def test_cancel_at_every_point(tmp_path: Path, story: str) -> None:
         was = seen(host)
 
         def ask(operation: Operation, host: Host = host, want: Any = want) -> None:
-            reconcile.ensure(host.agent.drivers, BY_NOUN[noun], key, want, permissions(allowed), False, operation)
+            reconcile.ensure(host.agent.drivers, BY_NOUN[noun], key, host.said(noun, key, want),
+                             permissions(allowed), False, operation)
 
         try:
             ask(Stops(lives))

@@ -17,6 +17,7 @@ from magnetar_core.flows.attach import attach, detach
 from .pair import Kvm, Pair
 
 GIB = 2**30
+WANT = {"flavor": {"vcpus": 1, "ram": 64, "disk": 1}, "image": None}
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_who_is_not_let_in(place: Pair) -> None:
 @pytest.mark.parametrize(("volume_is", "said"), [("taken there", "web2"), ("taken here", "web1"), ("gone", "volume")])
 def test_refused(place: Pair, volume_is: str, said: str) -> None:
     two = place.two.side().client
-    server = two.ensure("server", "web2", {"flavor": {"vcpus": 1, "ram": 64, "disk": 1}})["resource"]["id"]
+    server = two.ensure("server", "web2", WANT)["resource"]["id"]
     if volume_is == "taken there":
         two.ensure("volume_attachment", f"{server}:data", {"server": server, "volume": "data"})
     elif volume_is == "taken here":
@@ -171,7 +172,7 @@ def test_a_guest_that_waits_for_its_disk_runs_on(place: Pair) -> None:
 
 def test_multiattach(place: Pair) -> None:
     place.two.side().client.ensure("volume", "both", {"size": 1, "multiattach": True})
-    server = place.two.side().client.ensure("server", "web2", {"flavor": {"vcpus": 1, "ram": 64, "disk": 1}})
+    server = place.two.side().client.ensure("server", "web2", WANT)
     give(place, volume="both")
     place.two.side().client.ensure("volume_attachment", f"{server['resource']['id']}:both",
                                    {"server": server["resource"]["id"], "volume": "both"})

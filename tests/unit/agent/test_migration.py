@@ -200,7 +200,7 @@ def test_no_room_for_its_disks(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> N
 def on_its_way(pair: Pair, what: str) -> None:
     """A second server web2 on the first host, and web1 as far as before the step *what*."""
     pair.one.side().client.ensure("server", "web2", {
-        "flavor": {"vcpus": 1, "ram": 40000, "disk": 1}, "networks": [{"bridge": "br0"}]})
+        "flavor": {"vcpus": 1, "ram": 40000, "disk": 1}, "image": None, "networks": [{"bridge": "br0"}]})
     for step in Migrate(pair.one.side(), pair.two.side(), "web1").steps():
         if step.verb == what:
             break

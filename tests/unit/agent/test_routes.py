@@ -59,8 +59,8 @@ def test_failures(client: Client, case: dict[str, Any]) -> None:
 def test_servers_of_a_cloud_are_known(client: Client, host: Any, tmp_path: Path) -> None:
     """Whoever asks as a cloud does marks what is made, also after a restart of the agent; drain.yml looks there."""
     with contextlib.closing(Agents().make(f"unix://{tmp_path}/agent.sock")) as cloud:
-        cloud.ensure("server", "c1", {"flavor": SMALL})
-    client.call("PUT", "/v1/server/web1", {"flavor": SMALL})
+        cloud.ensure("server", "c1", {"flavor": SMALL, "image": None})
+    client.call("PUT", "/v1/server/web1", {"flavor": SMALL, "image": None})
     seen = client.call("GET", "/v1/host")[1]
     assert (seen["servers"], seen["cloud_servers"]) == (2, 1)
     again = Documents(host.agent.host.settings.state_dir)
@@ -203,7 +203,7 @@ def test_unexpected_failures_show_no_trace(client: Client, monkeypatch: pytest.M
 def test_audit_has_one_line_per_change_and_no_secrets(client: Client, caplog: Any) -> None:
     caplog.set_level(logging.INFO, "magnetar.audit")
     client.call("PUT", "/v1/flavor/f?dry_run=true", SMALL)
-    client.call("PUT", "/v1/server/s", {"flavor": SMALL, "user_data": "c2VjcmV0"})
+    client.call("PUT", "/v1/server/s", {"flavor": SMALL, "image": None, "user_data": "c2VjcmV0"})
     lines = [record for record in caplog.records if record.name == "magnetar.audit"]
     assert [(line.what, line.kind, line.key, line.result, line.changed) for line in lines] == [
         ("ensure", "server", "s", "succeeded", True)]
@@ -213,7 +213,7 @@ def test_audit_has_one_line_per_change_and_no_secrets(client: Client, caplog: An
 
 def test_hypervisor_failure(client: Client, host: Any) -> None:
     host.fake.fail_next("define", HypervisorError("libvirt says no"))
-    status, answer = client.call("PUT", "/v1/server/s", {"flavor": SMALL})
+    status, answer = client.call("PUT", "/v1/server/s", {"flavor": SMALL, "image": None})
     assert (status, answer["error"]["code"], answer["error"]["message"]) == (500, "hypervisor-error", "libvirt says no")
 
 
@@ -267,7 +267,7 @@ def test_upload_that_breaks_off(client: Client, tmp_path: Path) -> None:
 
 
 def test_console(client: Client, host: Any) -> None:
-    made = client.call("PUT", "/v1/server/s", {"flavor": SMALL})[1]["resource"]
+    made = client.call("PUT", "/v1/server/s", {"flavor": SMALL, "image": None})[1]["resource"]
     log = Path(made["console_log"])
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"one\ntwo\nthree\n")
@@ -283,7 +283,7 @@ def test_console(client: Client, host: Any) -> None:
 
 
 def test_figures(client: Client) -> None:
-    client.call("PUT", "/v1/server/s", {"flavor": SMALL})
+    client.call("PUT", "/v1/server/s", {"flavor": SMALL, "image": None})
     status, told = client.call("GET", "/v1/server/s/diagnostics")
     assert (status, told["power_state"], told["memory"]["maximum"]) == (200, "running", 64 * 1024)
     assert client.call("GET", "/v1/server/t/diagnostics")[0] == 404
@@ -300,7 +300,7 @@ def test_tail_of_nothing(tmp_path: Path) -> None:
 
 
 def test_metrics(client: Client) -> None:
-    client.call("PUT", "/v1/server/s", {"flavor": SMALL})
+    client.call("PUT", "/v1/server/s", {"flavor": SMALL, "image": None})
     text = client.raw("GET", "/metrics")[1].decode()
     assert re.search(r'magnetar_requests_total\{method="PUT",route="/v1/server/\{key\}",status="200"\} 1.0', text)
     assert 'magnetar_servers{state="running"} 1.0' in text

@@ -91,7 +91,7 @@ def test_a_server_that_is_made_is_built_then_active(
     events = client.watch()
     next(events)
     with ThreadPoolExecutor(1) as pool, Client(f"unix://{tmp_path / 'agent.sock'}") as other:
-        making = pool.submit(other.ensure, "server", "new", {"flavor": {"vcpus": 1, "ram": 64}})
+        making = pool.submit(other.ensure, "server", "new", {"flavor": {"vcpus": 1, "ram": 64}, "image": None})
         try:
             states = [until(events, "server", power_state="off")["status"]]
         finally:
@@ -129,7 +129,7 @@ def test_a_failed_operation_says_why(client: Client) -> None:
     events = client.watch()
     next(events)
     with pytest.raises(InvalidField):
-        client.ensure("server", "new", {"flavor": "nosuch"})
+        client.ensure("server", "new", {"flavor": "nosuch", "image": None})
     assert until(events, "operation", key="new")["error"]["code"] == "invalid-field"
     events.close()
 

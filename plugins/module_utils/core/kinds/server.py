@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..errors import InvalidField
 from ..fields import FIXED, READ, Field, Record
 from ..power import (
     ACTIVE,
@@ -105,8 +106,9 @@ class Server(Resource):
                    "A flavor by name or uuid, or its sizes {vcpus, ram, disk, ephemeral, swap}; those that are left "
                    "out stay as they are. A new server needs vcpus and ram.", required=True,
                    sample={"name": "small", "vcpus": 1, "ram": 512, "disk": 10, "ephemeral": 0, "swap": 0})
-    image = Field(Nullable(REFERENCE), "The image to boot from, by name or uuid; null for a blank root disk.",
-                  default=None, on=FIXED, sample={"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "debian"})
+    image = Field(Nullable(REFERENCE), "The image to boot from, by name or uuid. A new server needs one, unless it "
+                  "boots from a volume; null (in a module V(none)) makes a blank root disk.", default=None, on=FIXED,
+                  sample={"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "debian"})
     networks = Field(ListOf(_nic(), 32), "NICs in order. Each names a network or a bridge.", default=[],
                      sample=[{"network": "lan", "mac": "52:54:00:12:34:56", "model": "virtio"}])
     block_device_mapping = Field(
@@ -159,6 +161,14 @@ class Server(Resource):
     instance_name = Field(Text(0, 64), "Name of the libvirt domain.", on=READ, sample="magnetar-8c7d3c0e")
     console_log = Field(Text(0, 4096), "Path of the console log on the host.", on=READ,
                         sample="/var/lib/magnetar/servers/8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d/console.log")
+
+    @classmethod
+    def check_new(cls, given: Mapping[str, Any]) -> None:
+        """An image that is forgotten is no blank disk: that is asked for by null."""
+        super().check_new(given)
+        if "image" not in given and not any(_boots(one) for one in given.get("block_device_mapping", ())):
+            raise InvalidField("image", "is required to make a server that boots from no volume; for a blank root disk "
+                               "say null (in a module: none)")
 
     @classmethod
     def giving_way(cls, known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
