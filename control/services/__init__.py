@@ -135,7 +135,10 @@ class Networks(Protocol):
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
                  groups: Sequence[str] = ()) -> list[Document]:
         """NICs for the answer of ``check_requested``; ports that are not there are made, with the security groups
-        *groups*. Asked twice, the same NICs."""
+        *groups*. Asked twice, the same NICs. Raises ``Forbidden`` where the project may not have so many ports."""
+
+    def port_room(self, context: Context) -> int | None:
+        """How many more ports the caller's project may have; ``None``: as many as it likes."""
 
     def bind(self, server_id: str, host: str) -> None:
         """The server's ports are on *host* now."""
