@@ -84,7 +84,8 @@ class Parts:
         database, settings = self.api_database, self.settings
         self.identity = EmbeddedIdentity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
             keystone.of(settings)
-        self.images = EmbeddedImages(database, settings.state_dir / "images")
+        self.images = EmbeddedImages(database, settings.images, reserve=settings.image_reserve_mb << 20,
+                                     limits=settings.image_quotas())
         self.networks = EmbeddedNetworks(database, settings.network_cidr, settings.pools(),
                                          settings.quotas(network_quotas.DEFAULTS, "s"))
         #: As conductors and volumes ask for them: here, or at the machine that has them.

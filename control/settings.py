@@ -162,6 +162,11 @@ class Settings:
         """The limits ``quota_…`` of resources of these *names*, each with *ending*."""
         return {name: getattr(self, f"quota_{name}{ending}") for name in names}
 
+    def image_quotas(self) -> dict[str, int]:
+        """The limits of images, with Glance's names: how many, and MiB."""
+        size = self.quota_image_gigabytes
+        return {"image_count_total": self.quota_images, "image_size_total": size if size < 0 else size * 1024}
+
     def pools(self) -> list[IPv4Network]:
         """*network_pools*. Raises ``InvalidSettings``."""
         try:

@@ -95,9 +95,10 @@ class Images(Protocol):
     def create(self, context: Context, name: str | None, **fields: Any) -> Document:
         """A queued image; *fields*: disk_format, container_format, min_disk, min_ram, visibility, properties, id."""
 
-    def upload(self, id: str, chunks: Iterable[bytes]) -> Document:
-        """Take the content in: the image becomes active. Anything wrong leaves it queued. Only an image with the
-        property block_device_mapping may be empty: it stands for snapshots of volumes."""
+    def upload(self, id: str, chunks: Iterable[bytes], *, size: int | None = None) -> Document:
+        """Take the content in, of *size* bytes where that is known: the image becomes active. Anything wrong leaves it
+        queued. Only an image with the property block_device_mapping may be empty: it stands for snapshots of
+        volumes."""
 
     def fail(self, id: str, why: str) -> None:
         """Its content will not come: the image becomes killed, or goes. Nothing when it has its content."""

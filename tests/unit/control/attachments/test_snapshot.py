@@ -204,8 +204,8 @@ def test_an_image_that_failed_after_its_content_came_is_whole(maker: Owner, monk
     """As when a service takes the content and then does not say so."""
     server, upload = maker.server()["id"], maker.cloud.services.image.upload
 
-    def unsaid(*args: Any) -> None:
-        upload(*args)
+    def unsaid(*args: Any, **more: Any) -> None:
+        upload(*args, **more)
         raise Conflict("The image service does not answer.")
 
     monkeypatch.setattr(maker.cloud.services.image, "upload", unsaid)

@@ -149,9 +149,9 @@ def test_many_at_once_do_not_exceed_a_quota(ask, service, name):
 
 
 def test_ports_of_servers_count(ask, service):
-    wishes = service.check_requested(ALICE, [{"uuid": lan(ask)}])
-    ask("POST", "/v2.0/subnets", {"subnet": {"network_id": wishes[0]["network_id"], "cidr": "10.9.0.0/24",
-                                             "ip_version": 4}})
+    net = lan(ask)
+    ask("POST", "/v2.0/subnets", {"subnet": {"network_id": net, "cidr": "10.9.0.0/24", "ip_version": 4}})
+    wishes = service.check_requested(ALICE, [{"uuid": net}])
     one, two = ("6f8b1c8e-52c1-4b0f-8f68-4bbd8b4a8a1" + end for end in "12")
     assert service.port_room(ALICE) == 500
     limited(ask, port=1)
@@ -161,7 +161,7 @@ def test_ports_of_servers_count(ask, service):
         service.allocate(ALICE, two, wishes)
     assert refused.value.status == 403
     assert service.allocate(ALICE, one, wishes) == made  # asked again
-    free = ask.as_(ADMIN)("POST", "/v2.0/ports", {"port": {"network_id": wishes[0]["network_id"]}})["port"]["id"]
+    free = ask.as_(ADMIN)("POST", "/v2.0/ports", {"port": {"network_id": net}})["port"]["id"]
     service.allocate(ALICE, two, service.check_requested(ADMIN, [{"port": free}]))  # no more than there is
     limited(ask, port=-1)
     assert service.port_room(ALICE) is None
