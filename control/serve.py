@@ -160,7 +160,8 @@ class Parts:
         cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
         authenticate = by_token(self.identity.validate, self.settings.keystone_url or "/identity")
         return {"": ComputeApplication(cloud, OPERATIONS, V1Application(cloud)),
-                "/identity": identity.application(self.identity) if isinstance(self.identity, EmbeddedIdentity) else
+                "/identity": identity.application(
+                    self.identity, {"image": self.images.quota}) if isinstance(self.identity, EmbeddedIdentity) else
                 identity.Elsewhere(self.identity.url),
                 "/image": image.application(self.images, authenticate),
                 "/network": network.application(self.networks, authenticate),
