@@ -125,12 +125,12 @@ def check_servers(caller: Caller, flavor: Mapping[str, Any], least: int, most: i
 def check_ports(caller: Caller, each: int, least: int, most: int) -> int:
     """How many servers may be made, from *least* to *most*, which need *each* new ports. Raises ``Forbidden`` when not
     even *least*."""
-    room = caller.cloud.services.network.port_room(caller.context) if each else None
+    room = caller.cloud.services.network.room(caller.context, "port") if each else None
     if room is None:
         return most
     if room < each * least:
-        raise Forbidden(f"Maximum number of ports exceeded: {each * least} more are needed, and the quota has room for "
-                        f"{room}. Delete ports that are not needed, or ask an administrator for a larger quota.")
+        raise Forbidden(f"Maximum number of ports exceeded: {each * least} more are needed, and the quota has room "
+                        f"for {max(room, 0)}. Delete ports that are not needed, or ask an administrator for more.")
     return min(most, room // each)
 
 

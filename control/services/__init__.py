@@ -138,8 +138,9 @@ class Networks(Protocol):
         """NICs for the answer of ``check_requested``; ports that are not there are made, with the security groups
         *groups*. Asked twice, the same NICs. Raises ``Forbidden`` where the project may not have so many ports."""
 
-    def port_room(self, context: Context) -> int | None:
-        """How many more ports the caller's project may have; ``None``: as many as it likes."""
+    def room(self, context: Context, name: str) -> int | None:
+        """How many more of a resource, such as ``port``, the caller's project may have, below 0 where it has too many
+        already; ``None``: as many as it likes."""
 
     def bind(self, server_id: str, host: str) -> None:
         """The server's ports are on *host* now."""

@@ -83,11 +83,11 @@ class EmbeddedNetworks:
                 raise
             raise Forbidden(f"Maximum number of ports exceeded. {error.message}") from None
 
-    def port_room(self, context: Context) -> int | None:
+    def room(self, context: Context, name: str) -> int | None:
         project = context.project_id or ""
         with self.database.read() as connection:
-            limit = self.quota.limits(connection, project)["port"]
-            return None if limit < 0 else max(limit - self.quota.count(connection, project, ("port",))["port"], 0)
+            limit = self.quota.limits(connection, project)[name]
+            return None if limit < 0 else limit - self.quota.count(connection, project, (name,))[name]
 
     def bind(self, server_id: str, host: str) -> None:
         with self.database.write_one() as connection:

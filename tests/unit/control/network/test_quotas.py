@@ -153,10 +153,10 @@ def test_ports_of_servers_count(ask, service):
     ask("POST", "/v2.0/subnets", {"subnet": {"network_id": net, "cidr": "10.9.0.0/24", "ip_version": 4}})
     wishes = service.check_requested(ALICE, [{"uuid": net}])
     one, two = ("6f8b1c8e-52c1-4b0f-8f68-4bbd8b4a8a1" + end for end in "12")
-    assert service.port_room(ALICE) == 500
+    assert service.room(ALICE, "port") == 500
     limited(ask, port=1)
     made = service.allocate(ALICE, one, wishes)
-    assert service.port_room(ALICE) == 0
+    assert service.room(ALICE, "port") == 0
     with pytest.raises(MagnetarError, match="^Maximum number of ports exceeded") as refused:
         service.allocate(ALICE, two, wishes)
     assert refused.value.status == 403
@@ -164,7 +164,7 @@ def test_ports_of_servers_count(ask, service):
     free = ask.as_(ADMIN)("POST", "/v2.0/ports", {"port": {"network_id": net}})["port"]["id"]
     service.allocate(ALICE, two, service.check_requested(ADMIN, [{"port": free}]))  # no more than there is
     limited(ask, port=-1)
-    assert service.port_room(ALICE) is None
+    assert service.room(ALICE, "port") is None
 
 
 def test_the_real_client(service):
