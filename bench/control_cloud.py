@@ -36,7 +36,7 @@ FREE_PORT = ("import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); prin
 FLAVORS = 10
 #: Settings to the names of databases; nobody uses the last one.
 NAMES = {"database_url": "api", "cell0_database_url": "cell0", "cell_database_url": "cell1", "spare": "spare"}
-NO_LIMITS = dict.fromkeys(("quota_instances", "quota_cores", "quota_ram"), -1)
+NO_LIMITS = dict.fromkeys(("quota_instances", "quota_cores", "quota_ram", "quota_ports"), -1)
 
 
 class Cloud:

@@ -38,7 +38,9 @@ from magnetar_control.services.identity.service_user import ServiceUser
 from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.image.remote import Remote
 from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network import quotas as network_quotas
 from magnetar_control.services.volume import EmbeddedVolumes
+from magnetar_control.services.volume import quotas as volume_quotas
 from magnetar_control.settings import Settings
 from magnetar_control.store import hosts, schema, servers
 from magnetar_control.store.database import Database, full
@@ -82,15 +84,18 @@ class Parts:
         database, settings = self.api_database, self.settings
         self.identity = EmbeddedIdentity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
             keystone.of(settings)
-        self.images = EmbeddedImages(database, settings.state_dir / "images")
-        self.networks = EmbeddedNetworks(database, settings.network_cidr, settings.pools())
+        self.images = EmbeddedImages(database, settings.images, reserve=settings.image_reserve_mb << 20,
+                                     limits=settings.image_quotas())
+        self.networks = EmbeddedNetworks(database, settings.network_cidr, settings.pools(),
+                                         settings.quotas(network_quotas.DEFAULTS, "s"))
         #: As conductors and volumes ask for them: here, or at the machine that has them.
         self.asked: Images = self.images if settings.image_url is None else Remote(
             settings.image_url, ServiceUser(self.identity.tokens).token if isinstance(
                 self.identity, EmbeddedIdentity) else self.identity.token, settings.image_ca_cert)
         self.delivery = Delivery(self.asked, settings.action_timeout)
         self.volumes = EmbeddedVolumes(database, self.places, self.agents, self.bring, self.asked,
-                                       zone=settings.default_availability_zone, used=self.has)
+                                       zone=settings.default_availability_zone, used=self.has,
+                                       limits=settings.quotas(volume_quotas.DEFAULTS))
         return Services(self.identity, self.asked, self.networks, self.volumes)
 
     def places(self) -> list[dict[str, Any]]:
@@ -155,7 +160,8 @@ class Parts:
         cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
         authenticate = by_token(self.identity.validate, self.settings.keystone_url or "/identity")
         return {"": ComputeApplication(cloud, OPERATIONS, V1Application(cloud)),
-                "/identity": identity.application(self.identity) if isinstance(self.identity, EmbeddedIdentity) else
+                "/identity": identity.application(
+                    self.identity, {"image": self.images.quota}) if isinstance(self.identity, EmbeddedIdentity) else
                 identity.Elsewhere(self.identity.url),
                 "/image": image.application(self.images, authenticate),
                 "/network": network.application(self.networks, authenticate),

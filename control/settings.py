@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -36,6 +37,10 @@ class Settings:
 
     state_dir: Path = _doc("Folder of databases, images, and keys of the embedded services.",
                            Path("/var/lib/magnetar/control"))
+    image_dir: Path | None = _doc("Folder of the content of images, best on a file system of its own; the folder "
+                                  "images in state_dir when left out.")
+    image_reserve_mb: int = _doc("Room that images leave on the file system of image_dir: what would take more is "
+                                 "refused.", 1024)
     database_url: str | None = _doc("API database; SQLite in state_dir when left out.")
     cell0_database_url: str | None = _doc("Database of servers without a host; SQLite in state_dir when left out.")
     cell: str = _doc("Name of the cell whose conductor this is.", "cell1")
@@ -120,6 +125,17 @@ class Settings:
     quota_key_pairs: int = _doc("Key pairs of a user.", 100)
     quota_server_groups: int = _doc("Server groups of a project.", 10)
     quota_server_group_members: int = _doc("Servers in a server group.", 10)
+    quota_networks: int = _doc("Networks of a project.", 100)
+    quota_subnets: int = _doc("Subnets of a project.", 500)
+    quota_ports: int = _doc("Ports of a project, those of its servers too.", 500)
+    quota_security_groups: int = _doc("Security groups of a project, `default` too.", 10)
+    quota_security_group_rules: int = _doc("Rules of a project's security groups, those of `default` too.", 100)
+    quota_volumes: int = _doc("Volumes of a project.", 10)
+    quota_gigabytes: int = _doc("GiB of a project's volumes and snapshots of them.", 1000)
+    quota_snapshots: int = _doc("Snapshots of a project's volumes.", 10)
+    quota_per_volume_gigabytes: int = _doc("GiB of one volume.", -1)
+    quota_images: int = _doc("Images of a project, those of its servers too.", 100)
+    quota_image_gigabytes: int = _doc("GiB of a project's images.", 1000)
     token_hours: float = _doc("Life of an embedded token in hours.", 8.0)
     keystone_url: str | None = _doc("URL of a real Keystone (with /v3), in place of the embedded identity service.")
     keystone_username: str = _doc("User with which tokens are validated there.", "magnetar")
@@ -136,6 +152,20 @@ class Settings:
     def spread(self) -> bool:
         """Whether cells are made with `magnetar cell create`, and not of these settings."""
         return self.database_url is not None and self.cell_database_url is None
+
+    @property
+    def images(self) -> Path:
+        """Folder of the content of images."""
+        return self.image_dir or self.state_dir / "images"
+
+    def quotas(self, names: Iterable[str], ending: str = "") -> dict[str, int]:
+        """The limits ``quota_…`` of resources of these *names*, each with *ending*."""
+        return {name: getattr(self, f"quota_{name}{ending}") for name in names}
+
+    def image_quotas(self) -> dict[str, int]:
+        """The limits of images, with Glance's names: how many, and MiB."""
+        size = self.quota_image_gigabytes
+        return {"image_count_total": self.quota_images, "image_size_total": size if size < 0 else size * 1024}
 
     def pools(self) -> list[IPv4Network]:
         """*network_pools*. Raises ``InvalidSettings``."""

@@ -32,7 +32,7 @@ INJECTED = {"injected_files": 5, "injected_file_content_bytes": 10240, "injected
 MESSAGE = "Quota exceeded for {names}: Requested {asked}, but already used {used} of {limits} {names}"
 #: What servers use.
 COUNTED = ("instances", "cores", "ram")
-Limits = dict[str, int]
+Limits = quotas.Limits
 
 
 def _defaults(caller: Caller) -> Limits:
@@ -41,11 +41,7 @@ def _defaults(caller: Caller) -> Limits:
 
 def _merged(caller: Caller, *holders: str) -> Limits:
     """The limits of the first holder that has one, else those of the settings. One query."""
-    found = caller.fetch(quotas.found, holders)
-    limits = _defaults(caller)
-    for holder in reversed(holders):
-        limits.update(found.get(holder, {}))
-    return limits
+    return caller.fetch(quotas.limits, _defaults(caller), *holders)
 
 
 def limits(caller: Caller, project: str | None = None, user: str | None = None) -> Limits:
@@ -85,7 +81,7 @@ def bounds(caller: Caller, owner: Owner = Owner()) -> Bounds:  # noqa: B008
     found: list[tuple[Limits, str | None]] = []
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
     given = caller.fetch(quotas.found, (quotas.DEFAULT, project, quotas.of_user(project, user)))
-    whole = {**_defaults(caller), **given.get(quotas.DEFAULT, {}), **given.get(project, {})}
+    whole = quotas.merged(_defaults(caller), given, project, quotas.DEFAULT)
     if any(whole[name] >= 0 for name in COUNTED):
         found.append((whole, None))
     own = given.get(quotas.of_user(project, user))
@@ -126,6 +122,18 @@ def check_servers(caller: Caller, flavor: Mapping[str, Any], least: int, most: i
     return most
 
 
+def check_ports(caller: Caller, each: int, least: int, most: int) -> int:
+    """How many servers may be made, from *least* to *most*, which need *each* new ports. Raises ``Forbidden`` when not
+    even *least*."""
+    room = caller.cloud.services.network.room(caller.context, "port") if each else None
+    if room is None:
+        return most
+    if room < each * least:
+        raise Forbidden(f"Maximum number of ports exceeded: {each * least} more are needed, and the quota has room "
+                        f"for {max(room, 0)}. Delete ports that are not needed, or ask an administrator for more.")
+    return min(most, room // each)
+
+
 def check_flavor(caller: Caller, owner: Owner, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Whether a server of *owner* may grow from one flavor to another. Raises ``Forbidden``."""
     for limit, user in bounds(caller, owner):
@@ -156,9 +164,8 @@ def check_files(limit: Limits, personality: Sequence[Mapping[str, str]]) -> None
 def check_keypairs(connection: Connection, user: str, most: int, *, alone: bool = False) -> None:
     """Whether a user who may have *most* key pairs may have one more. *alone*: the answer is true until the transaction
     ends. Raises ``Forbidden``."""
-    if alone and most >= 0:
-        quotas.turn(connection, f"key pairs {user}")
-    if 0 <= most <= keypairs.count(connection, user):
+    whose = f"key pairs {user}" if alone else None
+    if not quotas.has_room(connection, most, lambda: keypairs.count(connection, user), whose):
         raise Forbidden("Quota exceeded, too many key pairs.")
 
 
@@ -174,9 +181,8 @@ def check_group(caller: Caller, group: str) -> None:
 def check_groups(connection: Connection, project: str, most: int) -> None:
     """Whether a project that may have *most* server groups may have one more: true until the transaction ends. Raises
     ``Forbidden``."""
-    if most >= 0:
-        quotas.turn(connection, f"server groups {project}")
-    if 0 <= most <= server_groups.count(connection, project):
+    whose = f"server groups {project}"
+    if not quotas.has_room(connection, most, lambda: server_groups.count(connection, project), whose):
         raise Forbidden("Quota exceeded, too many server groups.")
 
 
@@ -246,7 +252,7 @@ def _check_limits(want: Mapping[str, int], used: Mapping[str, int], most: Mappin
 def reset(caller: Caller, project: str, user: str | None = None) -> None:
     """Let the defaults count again for *project* with all of its users, or for *user* in it."""
     caller.check_policy(f"{RULE}delete", Owner(project))
-    caller.write(quotas.reset, project, user)
+    caller.write(quotas.reset, [*_defaults(caller)], project, user)
 
 
 @use_case(f"{CLASS_RULE}show")

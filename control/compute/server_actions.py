@@ -15,7 +15,7 @@ from magnetar_control.agents import AgentClient, plain
 from magnetar_control.services.image.fields import is_property
 from magnetar_control.store import actions, migrations, servers
 from magnetar_core.actions import ACTIONS, rule_of
-from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound, NotSupported
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound, NotSupported, TooLarge
 
 from . import quotas, waiting
 from .block_devices import snapshots
@@ -164,10 +164,13 @@ def create_image(caller: Caller, target: Target, name: str, properties: Mapping[
         caller.check_policy(f"{rule_of('createImage')}:allow_volume_backed", server)
         found.update(block_device_mapping=servers.text(mapping), bdm_v2=True, root_device_name=server.root_device_name)
     images = caller.cloud.services.image
-    image = images.create(
-        caller.context, name, disk_format="raw" if taken else "qcow2", container_format="bare", visibility="private",
-        properties={key: str(value) for key, value in found.items()}, id=id,
-        min_disk=0 if taken else orjson.loads(server.flavor)["disk"])
+    try:
+        image = images.create(
+            caller.context, name, disk_format="raw" if taken else "qcow2", container_format="bare",
+            visibility="private", properties={key: str(value) for key, value in found.items()}, id=id,
+            min_disk=0 if taken else orjson.loads(server.flavor)["disk"])
+    except TooLarge as error:  # what is over quota at Glance is forbidden at Nova
+        raise Forbidden(error.message) from None
     try:
         enqueue(caller, target, "createImage", {"image": image["id"], "name": name, "snapshots": taken})
     except MagnetarError:

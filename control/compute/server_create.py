@@ -96,14 +96,20 @@ class Prepared(NamedTuple):
     security_groups: list[dict[str, Any]]
     warning: str | None
 
+    @property
+    def new_ports(self) -> int:
+        """How many ports are made for each server."""
+        return sum(not wish["port_id"] for wish in self.networks)
+
 
 @use_case(CREATE)
 def create(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
     """Write new servers down with their ``create`` actions, and return their rows: as many as the quota lets be. They
     come into being afterwards. Raises what can be refused beforehand."""
     prepared, bounds = prepare(caller, wanted), quotas.bounds(caller)
+    most = quotas.check_ports(caller, prepared.new_ports, wanted.count, wanted.limit)
     with caller.cloud.store.cell0.write() as connection:
-        count = quotas.check_servers(caller, prepared.flavor, wanted.count, wanted.limit, bounds, connection)
+        count = quotas.check_servers(caller, prepared.flavor, wanted.count, most, bounds, connection)
         rows = rows_of(caller, prepared, count)
         servers.make(connection, rows, caller.request_id, prepared.warning)
         caller.cloud.store.cell0.ring(connection, servers.ACTIONS_BELL)
@@ -118,8 +124,11 @@ def row_to_be(caller: Caller, wanted: NewServers,
     Raises what ``create`` would raise."""
     prepared = prepare(caller, wanted, instead_of.id if instead_of else None)
     if instead_of is None:
+        quotas.check_ports(caller, prepared.new_ports, 1, 1)
         quotas.check_servers(caller, prepared.flavor, 1, 1)
     else:
+        freed = sum(nic["created"] for nic in orjson.loads(instead_of.interfaces))
+        quotas.check_ports(caller, max(prepared.new_ports - freed, 0), 1, 1)
         quotas.check_flavor(caller, Owner(instead_of.project_id, instead_of.user_id), orjson.loads(instead_of.flavor),
                             prepared.flavor)
     return rows_of(caller, prepared, 1)[0], prepared.warning

@@ -102,8 +102,8 @@ def _upload(work: Work, id: str) -> None:
         work.note(task_state="image_pending_upload")
         client.event("server", work.id, "create_image", {"name": _name(work)}, request_id=work.idempotency_key)
         work.note(task_state="image_uploading")
-        pieces, _size = client.receive("image", _name(work))
-        work.conductor.services.image.upload(id, _until_cancelled(work, pieces))
+        pieces, size = client.receive("image", _name(work))
+        work.conductor.services.image.upload(id, _until_cancelled(work, pieces), size=size)
 
 
 def _until_cancelled(work: Work, pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -95,9 +95,10 @@ class Images(Protocol):
     def create(self, context: Context, name: str | None, **fields: Any) -> Document:
         """A queued image; *fields*: disk_format, container_format, min_disk, min_ram, visibility, properties, id."""
 
-    def upload(self, id: str, chunks: Iterable[bytes]) -> Document:
-        """Take the content in: the image becomes active. Anything wrong leaves it queued. Only an image with the
-        property block_device_mapping may be empty: it stands for snapshots of volumes."""
+    def upload(self, id: str, chunks: Iterable[bytes], *, size: int | None = None) -> Document:
+        """Take the content in, of *size* bytes where that is known: the image becomes active. Anything wrong leaves it
+        queued. Only an image with the property block_device_mapping may be empty: it stands for snapshots of
+        volumes."""
 
     def fail(self, id: str, why: str) -> None:
         """Its content will not come: the image becomes killed, or goes. Nothing when it has its content."""
@@ -135,7 +136,11 @@ class Networks(Protocol):
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
                  groups: Sequence[str] = ()) -> list[Document]:
         """NICs for the answer of ``check_requested``; ports that are not there are made, with the security groups
-        *groups*. Asked twice, the same NICs."""
+        *groups*. Asked twice, the same NICs. Raises ``Forbidden`` where the project may not have so many ports."""
+
+    def room(self, context: Context, name: str) -> int | None:
+        """How many more of a resource, such as ``port``, the caller's project may have, below 0 where it has too many
+        already; ``None``: as many as it likes."""
 
     def bind(self, server_id: str, host: str) -> None:
         """The server's ports are on *host* now."""

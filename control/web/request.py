@@ -42,6 +42,12 @@ class Request:
             self._query = parse_qsl(self.query_string, keep_blank_values=True) if self.query_string else []
         return self._query
 
+    @property
+    def length(self) -> int | None:
+        """Bytes of the content, where the client says how many."""
+        length = self.headers.get("content-length", "")
+        return int(length) if length.isdecimal() else None
+
     def named(self, *more: Any) -> tuple[Any, ...]:
         """Who asks, what the path names, and *more*: what most functions of services take."""
         return self.context, *self.params.values(), *more

@@ -3,25 +3,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 
 from magnetar_control.api.failures import RoutedService
 from magnetar_control.services import Document
 from magnetar_control.services.identity import EmbeddedIdentity
+from magnetar_control.services.identity.limits import UnifiedLimits
 from magnetar_control.services.identity.resources import RESOURCES
 from magnetar_control.services.identity.role_assignments import RoleAssignments
 from magnetar_control.services.identity.store import IdentityStore
+from magnetar_control.services.quotas import Quotas
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application, route, unknown
 
-from . import resources, role_assignments, tokens, users
+from . import limits, resources, role_assignments, tokens, users
 
 #: The version of the Identity API whose documents these are.
 VERSION = "v3.14"
 
 
-def application(service: EmbeddedIdentity) -> RoutedService:
-    """What is mounted at ``/identity``."""
+def application(service: EmbeddedIdentity, quotas: Mapping[str, Quotas] | None = None) -> RoutedService:
+    """What is mounted at ``/identity``. *quotas*: those of services that are set here, by the services' types."""
     def authenticate(request: Request) -> None:
         token = service.tokens.find(request.headers.get("x-auth-token", ""))
         if token is None:
@@ -32,6 +35,7 @@ def application(service: EmbeddedIdentity) -> RoutedService:
         route("GET /", versions, who="anyone"),
         route("GET /v3", lambda request: {"version": _document(request)}, who="anyone"),
         *tokens.TokenRoutes(service).routes(), *role_assignments.routes(RoleAssignments(service.tokens)),
+        *limits.routes(UnifiedLimits(service.tokens.database, quotas or {})),
         *users.routes(service.tokens), *resources.members(service.tokens),
         *(one for resource in RESOURCES for one in resources.routes(IdentityStore(resource, service.tokens))),
     ], authenticate, rendered)

@@ -17,7 +17,7 @@ from magnetar_control.services.image.fields import FIELDS, PROPERTY, is_read_onl
 from magnetar_control.services.image.images import check_owner, check_readable, check_writer
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, route
-from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NoSpace, NotFound
 
 from .query import listing
 
@@ -45,6 +45,7 @@ class ImageRoutes:
             route(f"GET {one}/file", self.download),
             route(f"PUT {one}/stage", lambda request: self.take(request, STAGED), 204, stream=True),
             route(f"POST {one}/import", self.bring, 202),
+            route("GET /v2/info/usage", self.usage),
             route(f"PUT {one}/tags/{{tag}}", lambda request: service.tag(*request.named()), 204),
             route(f"DELETE {one}/tags/{{tag}}", lambda request: service.tag(*request.named(False)), 204),
             route(f"POST {one}/actions/deactivate", partial(self.activate, "deactivated"), 204, "admin"),
@@ -91,7 +92,10 @@ class ImageRoutes:
             raise Fault(415, f"Content comes with Content-Type {OCTETS}.")
         image = self._seen(request)
         check_owner(request.context, image)
-        self.service.upload(image["id"], request.chunks(), then)
+        try:
+            self.service.upload(image["id"], request.chunks(), then, request.length)
+        except NoSpace as error:
+            raise Fault(413, f"Image storage media is full: {error.message}") from None
 
     def bring(self, request: Request) -> None:
         """Import what was staged."""
@@ -100,6 +104,11 @@ class ImageRoutes:
         if not isinstance(method, dict) or method.get("name") not in METHODS:
             raise InvalidRequest(f'The body must be {{"method": {{"name": one of {", ".join(METHODS)}}}}}.')
         self.service.bring(*request.named())
+
+    def usage(self, request: Request) -> Document:
+        """What the caller's project may have, and has; sizes in MiB."""
+        return {"usage": {name: {"limit": limit, "usage": used}
+                          for name, (limit, used) in self.service.usage(request.context.project_id or "").items()}}
 
     def download(self, request: Request) -> Answer:
         """The content, piece by piece; 204 when there is none yet."""

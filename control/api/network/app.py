@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from magnetar_control.api.failures import RoutedService
-from magnetar_control.api.values import Anything, Parsed, record
 from magnetar_control.services import Document
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, route
-from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
+from magnetar_core.errors import InvalidRequest, NotFound
 
+from .quotas import QuotaRoutes
 from .resources import FORMS, ResourceRoutes
 
 #: Alias to name of the extensions that hold here: what clients look for before they use it.
@@ -21,7 +21,8 @@ EXTENSIONS = {
     "availability_zone": "Availability Zone", "binding": "Port Binding",
     "external-net": "Neutron external network", "filter-validation": "Filter parameters validation",
     "net-mtu": "Network MTU", "pagination": "Pagination support", "port-security": "Port Security",
-    "project-id": "project_id field enabled", "provider": "Provider Network", "quota_details": "Quota details",
+    "project-id": "project_id field enabled", "provider": "Provider Network",
+    "quota-check-limit": "Quota engine limit check", "quota_details": "Quota details",
     "quotas": "Quota management support", "security-group": "security-group", "sorting": "Sorting support",
     "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps"}
 #: What Neutron has and a host's own networks have not: path to key of the empty list.
@@ -31,20 +32,6 @@ NONE_OF = {"routers": "routers", "floatingips": "floatingips", "agents": "agents
 TYPES = {401: "HTTPUnauthorized", 403: "PolicyNotAuthorized", 404: "HTTPNotFound", 405: "HTTPMethodNotAllowed",
          409: "Conflict", 413: "HTTPRequestEntityTooLarge", 415: "HTTPUnsupportedMediaType",
          500: "HTTPInternalServerError", 503: "HTTPServiceUnavailable"}
-UNLIMITED = tuple(form.name for form in FORMS)
-NOTHING = ("router", "floatingip", "subnetpool", "rbac_policy", "trunk")
-
-
-def _no_limit(value: object) -> object:
-    if value != -1:
-        raise ValueError
-    return value
-
-
-#: Nothing is counted, so the only limit that can be set is none.
-QUOTA = record({**dict.fromkeys(UNLIMITED, Parsed(
-    _no_limit, "must be -1: networks and what belongs to them have no limit here")),
-    **dict.fromkeys((*NOTHING, "tenant_id", "project_id"), Anything())})
 
 
 def refused(fault: Fault) -> Answer:
@@ -64,10 +51,7 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
         route("GET /v2.0/extensions/{alias}", lambda request: {"extension": _extension(request.params["alias"])}),
         route("GET /v2.0/availability_zones", lambda _request: {"availability_zones": [
             {"name": "nova", "resource": "network", "state": "available"}]}),
-        route("GET /v2.0/quotas", lambda _request: {"quotas": []}, who="admin"),
-        route("GET /v2.0/quotas/{id}", quota), route("GET /v2.0/quotas/{id}/default", quota),
-        route("PUT /v2.0/quotas/{id}", set_quota, who="admin"),
-        route("DELETE /v2.0/quotas/{id}", lambda _request: None, 204, "admin"),  # all projects have the defaults
+        *QuotaRoutes(service).routes(),
         *(one for form in FORMS for one in ResourceRoutes(service.resources[form.plural], form).routes()),
         *(one for path, key in NONE_OF.items() for one in _none_of(path, key))], authenticate, refused)
 
@@ -77,23 +61,6 @@ def _extension(alias: str) -> Document:
         raise NotFound(f"Extension with alias {alias} does not exist", type="ExtensionNotFound")
     return {"alias": alias, "name": EXTENSIONS[alias], "description": EXTENSIONS[alias], "links": [],
             "updated": "2026-11-21T00:00:00-00:00"}
-
-
-def quota(request: Request) -> Document:
-    """Without limit; none of what there is none of."""
-    if request.params["id"] != request.context.project_id and not request.context.is_admin:
-        raise Forbidden("Only admins may see the quota of another project.")
-    return {"quota": {**dict.fromkeys(UNLIMITED, -1), **dict.fromkeys(NOTHING, 0)}}
-
-
-def set_quota(request: Request) -> Document:
-    """Checked, and as it was."""
-    given = request.json()
-    wanted = given.get("quota") if isinstance(given, dict) else None
-    if not isinstance(wanted, dict):
-        raise InvalidField("quota", "is required: an object of resources and limits")
-    QUOTA.check(wanted, "quota")
-    return quota(request)
 
 
 def _none_of(path: str, key: str) -> list[Guarded]:

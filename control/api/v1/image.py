@@ -119,7 +119,7 @@ class CloudImages(CloudDriver):
             self._set(caller, have, {"disk_format": format, "container_format": container_of(format)})
         digest: dict[str, str] = {}
         try:
-            images.upload(have["id"], self._checked(have, first, pieces, digest))
+            images.upload(have["id"], self._checked(have, first, pieces, digest), size=request.length)
         except InvalidRequest as error:
             raise ImageRefused(error.message) from None
         if not have["checksum"]:

@@ -77,7 +77,7 @@ class CloudNetworks(CloudDriver):
         return want
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
-        """The caller may have it so, its addresses are free, and no server is on *have*."""
+        """The caller may have it so, within the quota, its addresses are free, and no server is on *have*."""
         if (want["mode"] != "nat" or want.get("bridge")) and not caller.context.is_admin:
             raise Forbidden(f"A network of mode {want['mode']} is made by administrators of the cloud. Use mode nat.")
         if want["mtu"] and want["mtu"] < LEAST_MTU:
@@ -86,6 +86,7 @@ class CloudNetworks(CloudDriver):
             users = sorted({one["device_id"] or f"port {one['id']}" for one in ports})
             raise Conflict(f"Network {have['name']!r} is in use by {', '.join(users)}. Take them off it first, then "
                            "make it anew.", users=users)
+        _check_quota(caller, have)
         if want["mode"] == "bridge":
             return
         caller.cloud.services.network.check_range(caller.context, str(addresses.network(dict(want))))
@@ -122,6 +123,15 @@ class CloudNetworks(CloudDriver):
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         caller.cloud.services.network.resources["networks"].delete(caller.context, have["id"])
+
+
+def _check_quota(caller: Caller, have: Document | None) -> None:
+    """Whether the project may have another network and subnet, when *have* is gone. Raises ``Conflict``."""
+    for name in ("network", "subnet"):
+        room = caller.cloud.services.network.room(caller.context, name)
+        if room is not None and room + (have is not None) < 1:
+            raise Conflict(f"The project may have no more of the resource {name}: the quota is used up. Nothing was "
+                           "changed.")
 
 
 def _listed(caller: Caller, plural: str, **page: Any) -> list[Document]:

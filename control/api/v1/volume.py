@@ -85,6 +85,10 @@ class Stored(CloudDriver):
     def check_quota(self, caller: Caller, size: int, have: Document | None) -> None:
         """Whether the project may have another of so many GiB, when *have* is gone. Raises ``Conflict``."""
         limits, usage = caller.cloud.services.volume.quotas(caller.project)
+        largest = limits["per_volume_gigabytes"]
+        if self.counted[0] == "volumes" and 0 <= largest < size:
+            raise Conflict(f"A volume of {size} GiB is beyond a quota of the project: one may have {largest}. Nothing "
+                           "was changed.")
         for (name, word), more in ((self.counted, int(have is None)),
                                    (("gigabytes", "maxTotalVolumeGigabytes"), size - (have["size"] if have else 0))):
             most, used = limits[name], usage[name]

@@ -20,14 +20,16 @@ from magnetar_core.reconcile import UUID
 
 PIECE = 1 << 20
 PART = ".part"
+FULL = "There is no room left for the content of images. An operator must make some."
 _ZEROS = bytes(PIECE)
 
 
 class Content:
-    """*limit*: largest content in bytes; *max_virtual*: largest that a guest may see of it."""
+    """*limit*: largest content in bytes; *max_virtual*: largest that a guest may see of it; *reserve*: bytes that stay
+    free on the file system, which may be that of the databases."""
 
-    def __init__(self, folder: Path, limit: int, max_virtual: int) -> None:
-        self.folder, self.limit, self.max_virtual = folder, limit, max_virtual
+    def __init__(self, folder: Path, limit: int, max_virtual: int, reserve: int) -> None:
+        self.folder, self.limit, self.max_virtual, self.reserve = folder, limit, max_virtual, reserve
 
     @contextmanager
     def part(self, id: str) -> Iterator[int]:
@@ -59,7 +61,7 @@ class Content:
             md5.update(chunk)
             sha512.update(chunk)
             head += chunk[:image_format.HEAD - len(head)]
-            _write(part, chunk)
+            self._write(part, chunk)
         virtual = 0 if empty and not size else self._inspected(bytes(head), size, claimed)
         os.ftruncate(part, size)  # it may end in a hole
         os.fsync(part)
@@ -78,6 +80,23 @@ class Content:
             raise InvalidRequest(f"The image claims a virtual size of {virtual} bytes; at most {self.max_virtual} are "
                                  "taken.")
         return virtual
+
+    def _write(self, part: int, chunk: bytes) -> None:
+        """Write all of it; zeros become a hole. Raises ``NoSpace`` where less than the reserve would stay free."""
+        if chunk == _ZEROS[:len(chunk)]:
+            os.lseek(part, len(chunk), os.SEEK_CUR)
+            return
+        there = os.fstatvfs(part)
+        if there.f_bavail * there.f_frsize < self.reserve + len(chunk):
+            raise NoSpace(FULL)
+        try:
+            left = memoryview(chunk)
+            while left:
+                left = left[os.write(part, left):]
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise NoSpace(FULL) from error
+            raise
 
     def keep(self, id: str) -> None:
         """The part is complete: give it its name. It stays a part besides, with its lock, until ``part`` ends."""
@@ -142,18 +161,3 @@ def _locked(path: Path, flags: int) -> int | None:
         pass
     os.close(part)
     return None
-
-
-def _write(part: int, chunk: bytes) -> None:
-    """Write all of it; zeros become a hole."""
-    if chunk == _ZEROS[:len(chunk)]:
-        os.lseek(part, len(chunk), os.SEEK_CUR)
-        return
-    try:
-        left = memoryview(chunk)
-        while left:
-            left = left[os.write(part, left):]
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpace("There is no room left for the content of images. An operator must make some.") from error
-        raise

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, added, now
 from magnetar_core.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound
 
-from . import fields, images
+from . import fields, images, quotas
 from .content import Content
 from .images import ImageListing, Page, check_fields, check_owner
 from .members import Members
@@ -39,11 +39,13 @@ WAITING = ("queued", "saving")
 
 class EmbeddedImages:
     """Implements ``services.Images``. *folder*: where the content is; hosts that share the database share it. *limit*:
-    largest content, *max_virtual*: largest disk that a guest may see of it, in bytes."""
+    largest content, *max_virtual*: largest disk that a guest may see of it, *reserve*: room that stays on the folder's
+    file system, in bytes. *limits*: see ``quotas.of``."""
 
-    def __init__(self, database: Database, folder: Path, limit: int = 256 * GIB, max_virtual: int = 2048 * GIB) -> None:
-        self.database, self.files = database, Content(folder, limit, max_virtual)
-        self.members = Members(database)
+    def __init__(self, database: Database, folder: Path, limit: int = 256 * GIB, max_virtual: int = 2048 * GIB,
+                 reserve: int = GIB, limits: Mapping[str, int] | None = None) -> None:
+        self.database, self.files = database, Content(folder, limit, max_virtual, reserve)
+        self.members, self.quota = Members(database), quotas.of(limits or {})
 
     def show(self, context: Context, id: str) -> Document | None:
         with self.database.read() as connection:
@@ -67,7 +69,7 @@ class EmbeddedImages:
         return pieces, image["size"]
 
     def create(self, context: Context, name: str | None, **wanted: Any) -> Document:
-        """See ``services.Images``; also ``tags``. Raises ``InvalidRequest``, 403, 409."""
+        """See ``services.Images``; also ``tags``. Raises ``InvalidRequest``, 403, 409, 413."""
         properties = wanted.pop("properties", {})
         fields.check_properties(properties)
         id = fields.ID.check(wanted.pop("id"), "id") if wanted.get("id") else str(uuid.uuid4())
@@ -77,6 +79,8 @@ class EmbeddedImages:
         row = {**DEFAULTS, "owner": context.project_id, **values, "id": id, "status": "queued",
                "properties": fields.as_json(more)}
         with self.database.write() as connection:
+            if row["owner"] is not None:
+                self.quota.within(connection, row["owner"], **{quotas.COUNT: 1})
             if not added(connection, rows, **row, created_at=now()):
                 raise Conflict(f"There is an image {id} already.")
             images.set_tags(connection, id, names)
@@ -123,7 +127,7 @@ class EmbeddedImages:
             if not images.change(connection, id, {"status": "active"}, (STAGED,)):
                 raise Conflict(f"Image {id} is {image['status']}; stage its content before you import it.")
 
-    def upload(self, id: str, chunks: Iterable[bytes], then: str = "active") -> Document:
+    def upload(self, id: str, chunks: Iterable[bytes], then: str = "active", size: int | None = None) -> Document:
         """See ``services.Images``; *then*: what the image becomes."""
         with self.files.part(id) as part:
             with self.database.write() as connection:
@@ -134,12 +138,15 @@ class EmbeddedImages:
                     raise Conflict(f"Image {id} is {image['status']}; content is taken for queued images only.")
             try:
                 empty = "block_device_mapping" in image["properties"]
+                if image["owner"] is not None:
+                    chunks = quotas.Share(self.database, self.quota, id, image["owner"]).of(chunks, size)
                 taken = self.files.take(part, chunks, image["disk_format"], empty)
                 self.files.keep(id)
             except BaseException:
                 self._set(id, {"status": "queued"}, ("saving",))
                 raise
             with self.database.write() as connection:
+                quotas.give_back(connection, id)
                 if images.change(connection, id, {"status": then, **taken}, ("saving",)):
                     return images.seen(connection, None, id)
             self.files.remove(id)
@@ -192,8 +199,16 @@ class EmbeddedImages:
         threading.Thread(target=sweep, name="sweep images", daemon=True).start()
         return over
 
+    def usage(self, project: str) -> dict[str, tuple[int, int]]:
+        """Limit and use of each resource that a project has a quota of."""
+        with self.database.read() as connection:
+            limits, used = self.quota.limits(connection, project), self.quota.used(connection, project)
+        return {name: (limit, used[name]) for name, limit in limits.items()}
+
     def _set(self, id: str, values: Document, status: tuple[str, ...]) -> None:
+        """Change images in one of the states *status*, whose content does not come any more."""
         with self.database.write() as connection:
+            quotas.give_back(connection, id)
             images.change(connection, id, values, status)
 
 

@@ -92,8 +92,9 @@ class Remote:
             body.setdefault("owner", context.project_id)
         return plain(self._json("POST", "", body, context.token))
 
-    def upload(self, id: str, chunks: Iterable[bytes]) -> Document:
-        self._asked("PUT", f"/{_word(id)}/file", {"Content-Type": "application/octet-stream"}, chunks).close()
+    def upload(self, id: str, chunks: Iterable[bytes], *, size: int | None = None) -> Document:
+        length = {} if size is None else {"Content-Length": str(size)}
+        self._asked("PUT", f"/{_word(id)}/file", {"Content-Type": "application/octet-stream", **length}, chunks).close()
         return plain(self._json("GET", f"/{_word(id)}"))
 
     def fail(self, id: str, why: str) -> None:

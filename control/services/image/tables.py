@@ -29,5 +29,10 @@ tags = Table(
     "image_tags", API, Column("image_id", UUID, ForeignKey("images.id", ondelete="CASCADE"), primary_key=True),
     Column("tag", NAME, primary_key=True))
 
+#: Bytes of a project's quota that an upload under way takes, before its image has a size; or without image, when that
+#: was removed meanwhile.
+uploads = Table("image_uploads", API, Column("image_id", UUID, primary_key=True),
+                Column("size", BigInteger, nullable=False))
+
 #: Ids of images that were there. None is given again: hosts may still have the content, and scripts the id.
 deleted = Table("deleted_images", API, Column("id", UUID, primary_key=True), Column("deleted_at", TIME, nullable=False))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -14,8 +14,9 @@ from sqlalchemy import bindparam, delete, select, true, update
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, added, now
 from magnetar_core import addresses
+from magnetar_core.errors import Conflict, Forbidden
 
-from . import nics, requested_networks
+from . import nics, quotas, requested_networks
 from .networks import NETWORK
 from .ports import PORT
 from .resources import NetworkStore
@@ -29,12 +30,14 @@ NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 class EmbeddedNetworks:
     """See ``services.Networks``; in the API *database*. *default_cidr*: addresses of the network that ``bootstrap``
-    makes, /16 since a shared network serves all projects; ``None`` for none. *pools*: ranges of users' subnets."""
+    makes, /16 since a shared network serves all projects; ``None`` for none. *pools*: ranges of users' subnets.
+    *limits*: see ``quotas.of``."""
 
     def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16",
-                 pools: Sequence[IPv4Network] = addresses.PRIVATE) -> None:
+                 pools: Sequence[IPv4Network] = addresses.PRIVATE, limits: Mapping[str, int] | None = None) -> None:
         self.database, self.default_cidr, self.pools = database, default_cidr, pools
-        self.resources = {f"{one.name}s": NetworkStore(database, one)
+        self.quota = quotas.of(limits or {})
+        self.resources = {f"{one.name}s": NetworkStore(database, one, self.quota)
                           for one in (NETWORK, resource(pools), PORT, SECURITY_GROUP, SECURITY_GROUP_RULE)}
 
     def bootstrap(self) -> None:
@@ -63,12 +66,28 @@ class EmbeddedNetworks:
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
                  groups: Sequence[str] = ()) -> list[Document]:
         """*groups*: names or ids of security groups of the ports that are made."""
+        project, makes = context.project_id or "", not all(wanted.get("port_id") for wanted in requested)
+
         def once() -> list[Document]:
             with self.database.write() as connection:
+                # Before any row is made: who has one that others wait for does not wait for the turn.
+                most = self.quota.bound(connection, project, "port") if makes else {}
                 ids = named(connection, context, groups or ["default"], make=True)
-                return nics.allocated(connection, context, server_id, requested, ids)
+                return nics.allocated(connection, context, server_id, requested, ids,
+                                      lambda new: self.quota.check(connection, project, most, port=new))
 
-        return self.database.retried(once)
+        try:
+            return self.database.retried(once)
+        except Conflict as error:
+            if error.details.get("type") != quotas.OVER:
+                raise
+            raise Forbidden(f"Maximum number of ports exceeded. {error.message}") from None
+
+    def room(self, context: Context, name: str) -> int | None:
+        project = context.project_id or ""
+        with self.database.read() as connection:
+            limit = self.quota.limits(connection, project)[name]
+            return None if limit < 0 else limit - self.quota.count(connection, project, (name,))[name]
 
     def bind(self, server_id: str, host: str) -> None:
         with self.database.write_one() as connection:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import orjson
 from sqlalchemy import Connection, RowMapping, bindparam, select, update
@@ -38,8 +38,9 @@ def host_name(network_id: str) -> str:
 
 
 def allocated(connection: Connection, context: Context, server_id: str, requested: Sequence[Document],
-              groups: Sequence[str]) -> list[Document]:
-    """The NICs of *requested*; what is not there yet is made, or taken from the free ports."""
+              groups: Sequence[str], check: Callable[[int], None]) -> list[Document]:
+    """The NICs of *requested*; what is not there yet is made, or taken from the free ports. *check* is told how many
+    are to be made."""
     rows = connection.execute(_PLACES, {"server": server_id}).all()
     have = {row.id for row in rows}
     place = max((row.place for row in rows), default=-1)
@@ -47,6 +48,7 @@ def allocated(connection: Connection, context: Context, server_id: str, requeste
     ids = [wanted.get("port_id") or str(uuid.uuid5(uuid.UUID(server_id), f"port {wanted.get('make') or number}"))
            for number, wanted in enumerate(requested)]
     new = [wanted for id, wanted in zip(ids, requested, strict=True) if id not in have]
+    check(sum(not wanted.get("port_id") for wanted in new))
     choices = subnets_of(connection, {wanted["network_id"] for wanted in new})
     for id, wanted in zip(ids, requested, strict=True):
         if id in have:

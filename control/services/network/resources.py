@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, delete, insert, select, true, update
 
 from magnetar_control.services import Context, Document, Documents, Page
+from magnetar_control.services.quotas import Quotas
 from magnetar_control.store.database import Database, now
 from magnetar_control.store.paging import beyond
 from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
@@ -25,7 +27,8 @@ class NetworkResource:
     *create*, *update* and *delete* work in a transaction: *create* adds the row of the values and what belongs to it;
     *update* (none: it cannot change) checks and completes the values before they are set; *delete* says whether the row
     may go. *defaults*: values of a new one that are left out; *admin*: values that only admins give; *filters*: of
-    lists, besides the columns; *before_list*: what a list needs to be there."""
+    lists, besides the columns; *before_list*: what a list needs to be there. *counts*: what a new one is more of,
+    besides itself; *owner*: the project whose a new one will be, where that is not said by its values."""
 
     name: str
     table: Table
@@ -38,6 +41,8 @@ class NetworkResource:
     admin: frozenset[str] = frozenset()
     filters: Mapping[str, Filter] = field(default_factory=dict)
     before_list: Callable[[Connection, Context], None] | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    owner: Callable[[Connection, Context, Document], str] = lambda _connection, _context, values: values["project_id"]
 
 
 def forbidden(rule: str, why: str) -> Forbidden:
@@ -75,8 +80,8 @@ def add(connection: Connection, table: Table, values: Document) -> None:
 class NetworkStore:
     """See ``services.NetworkResources``. Each method is one transaction, and checks what the caller may do."""
 
-    def __init__(self, database: Database, resource: NetworkResource) -> None:
-        self.database, self.resource = database, resource
+    def __init__(self, database: Database, resource: NetworkResource, quota: Quotas) -> None:
+        self.database, self.resource, self.quota = database, resource, quota
 
     def list(self, context: Context, page: Page = Page()) -> Documents:  # noqa: B008 - it is frozen
         resource = self.resource
@@ -97,6 +102,7 @@ class NetworkStore:
         self._check_writer(context, "create")
         new = [self._completed(context, values) for values in wanted]
         with self.database.write() as connection:
+            self._check_quota(connection, context, new)
             for values in new:
                 resource.create(connection, context, values)
             rows = {row["id"]: row for row in connection.execute(select(resource.table).where(
@@ -121,6 +127,14 @@ class NetworkStore:
             if self.resource.delete:
                 self.resource.delete(connection, context, row)
             connection.execute(delete(self.resource.table).where(self.resource.table.c.id == id))
+
+    def _check_quota(self, connection: Connection, context: Context, new: Documents) -> None:
+        """Raises ``Conflict`` where a project would have more than it may. Projects come in order, so that nobody waits
+        in a circle."""
+        owners = Counter(self.resource.owner(connection, context, values) for values in new)
+        for project, number in sorted(owners.items()):
+            self.quota.within(connection, project, **{self.resource.name: number}, **{
+                name: more * number for name, more in self.resource.counts.items()})
 
     def _check_writer(self, context: Context, verb: str) -> None:
         if not context.is_writer:

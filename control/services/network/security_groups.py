@@ -21,6 +21,7 @@ NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
 #: Names and numbers of the protocols that have ports, and of those whose ports are an ICMP type and code.
 WITH_PORTS = frozenset({"tcp", "udp", "sctp", "dccp", "udplite", "6", "17", "33", "132", "136"})
 ICMP = frozenset({"icmp", "icmpv6", "ipv6-icmp", "1", "58"})
+ETHERTYPES = ("IPv4", "IPv6")
 #: What makes two rules the same.
 SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id")
 _NAMES: BindParameter[str] = bindparam("names", expanding=True)
@@ -46,7 +47,7 @@ def default_group(connection: Connection, project_id: str | None) -> str:
 
 def _let(connection: Connection, project_id: str, group_id: str, direction: str, remote: str | None = None) -> None:
     """Rules that let everything out (egress), or in (ingress) from the group *remote*."""
-    for ethertype in ("IPv4", "IPv6"):
+    for ethertype in ETHERTYPES:
         added(connection, security_group_rules, id=str(uuid.uuid5(uuid.UUID(group_id), direction + ethertype)),
               project_id=project_id, security_group_id=group_id, direction=direction, ethertype=ethertype,
               remote_group_id=remote, description="", created_at=now())
@@ -113,7 +114,8 @@ def _prepare(connection: Connection, context: Context) -> None:
 
 SECURITY_GROUP = NetworkResource(
     name="security_group", table=security_groups, visible=own(security_groups), documents=documents, create=create,
-    update=update, delete=delete, defaults={"description": "", "stateful": True}, before_list=_prepare)
+    update=update, delete=delete, defaults={"description": "", "stateful": True}, before_list=_prepare,
+    counts={"security_group_rule": len(ETHERTYPES)})
 
 
 def create_rule(connection: Connection, context: Context, values: Document) -> None:
@@ -130,6 +132,11 @@ def create_rule(connection: Connection, context: Context, values: Document) -> N
     if there := connection.execute(same).scalar():
         raise Conflict(f"Security group rule already exists. Rule id is {there}.", type="SecurityGroupRuleExists")
     add(connection, security_group_rules, values)
+
+
+def _owner(connection: Connection, context: Context, values: Document) -> str:
+    """A rule is the project's whose its group is."""
+    return str(_existing(connection, context, values["security_group_id"])["project_id"])
 
 
 def _existing(connection: Connection, context: Context, id: str) -> RowMapping:
@@ -168,4 +175,5 @@ def _check_ports(values: Document) -> None:
 
 SECURITY_GROUP_RULE = NetworkResource(
     name="security_group_rule", table=security_group_rules, visible=own(security_group_rules), create=create_rule,
+    owner=_owner,
     defaults={"description": "", "ethertype": "IPv4", **dict.fromkeys(SAME[2:])})

@@ -8,17 +8,18 @@ import orjson
 from sqlalchemy import Connection, RowMapping, delete, select
 
 from magnetar_control.services import Context, Document
+from magnetar_control.services.quotas import Quotas
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from . import attachments
-from .quotas import within
 from .rows import asked, document, set_, wrong_status
 from .tables import attachments as held
 from .tables import volumes
 from .volumes import begin_delete, follow
 
 
-def extend(connection: Connection, context: Context, row: RowMapping, *, new_size: int, in_use: bool) -> None:
+def extend(connection: Connection, context: Context, row: RowMapping, *, new_size: int, in_use: bool,
+           quota: Quotas) -> None:
     """Have it grow to *new_size* GiB; *in_use*: also while servers have it (3.42)."""
     statuses = ("available", "in-use") if in_use else ("available",)
     if row["status"] not in statuses:
@@ -26,7 +27,7 @@ def extend(connection: Connection, context: Context, row: RowMapping, *, new_siz
     if new_size <= row["size"]:
         raise InvalidRequest(f"Invalid input received: New size for extend must be greater than current size. "
                              f"(current: {row['size']}, extended: {new_size}).")
-    within(connection, row["project_id"], gigabytes=new_size - row["size"])
+    quota.within(connection, row["project_id"], per_volume_gigabytes=new_size, gigabytes=new_size - row["size"])
     asked(connection, volumes, row, "extend", statuses, status="extending", new_size=new_size,
           previous_status=row["status"])
 

@@ -17,7 +17,7 @@ from magnetar_control.store.database import Database
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import attachments, quotas, volumes
-from .actions import ADMIN, FREEING
+from .actions import ADMIN, FREEING, extend
 from .rows import asked, check_admin, check_writer, found, seen, wrong_status
 from .snapshots import SnapshotStore, begin
 from .tables import attachments as held
@@ -32,12 +32,15 @@ GIB = 2**30
 class EmbeddedVolumes:
     """See ``services.Volumes``; in the API *database*, their content on compute hosts. *hosts* gives [{name, endpoint,
     disk_gb_free, up}], *ensure_image* (host, image's uuid) has a host have an image, *images* shows images, *pools* are
-    those of the agents, the default one first; *used* says whether a server has an attachment."""
+    those of the agents, the default one first; *used* says whether a server has an attachment; *limits*: see
+    ``quotas.of``."""
 
     def __init__(self, database: Database, hosts: Hosts, agents: Agents, ensure_image: Callable[[str, str], None],
                  images: Images | None = None, pools: Sequence[str] = ("default",), zone: str = "nova",
-                 pause: float = 2.0, used: attachments.Used = lambda _server, _attachment: False) -> None:
+                 pause: float = 2.0, used: attachments.Used = lambda _server, _attachment: False,
+                 limits: Mapping[str, int] | None = None) -> None:
         self.database, self.images, self.zone = database, images, zone
+        self.quota = quotas.of(limits or {})
         self.reach = Reach(hosts, agents, ensure_image)
         self.types = Types(tuple(pools))
         self.volumes, self.snapshots = VolumeStore(database), SnapshotStore(database)
@@ -56,6 +59,7 @@ class EmbeddedVolumes:
             statuses = ("available", "in-use") if fields.get("in_use", True) else ("available",)
             if row["status"] not in statuses:
                 raise wrong_status(table, row, statuses)
+            self.quota.within(connection, row["project_id"], snapshots=1, gigabytes=row["size"])
             begin(connection, context, row, id, name=fields.get("name"), description=fields.get("description"),
                   metadata=orjson.dumps(fields.get("metadata") or {}).decode())
             self.database.ring(connection, BELL)
@@ -76,7 +80,7 @@ class EmbeddedVolumes:
             return there
         values = self._values(context, id, size, fields)
         with self.database.write() as connection:
-            volumes.create(connection, context, values)
+            volumes.create(connection, context, self.quota, values)
             self.database.ring(connection, BELL)
         return self.volumes.show(context, id)
 
@@ -121,6 +125,8 @@ class EmbeddedVolumes:
             named = given.get("attachment_id")
             attachments.check_free(context, self.attachments.used, [
                 one for one in held if named in (None, one["id"])])
+        if action is extend:
+            given["quota"] = self.quota
         with self.database.write() as connection:
             attachments.lock(connection, id)
             said = action(connection, context, seen(connection, table, context, id), **given)
@@ -163,13 +169,12 @@ class EmbeddedVolumes:
 
     def quotas(self, project_id: str) -> tuple[dict[str, int], dict[str, int]]:
         with self.database.read() as connection:
-            return quotas.limits(connection, project_id), quotas.usage(connection, project_id)
+            return self.quota.limits(connection, project_id), self.quota.used(connection, project_id)
 
     def set_quotas(self, project_id: str, given: Mapping[str, int | None]) -> dict[str, int]:
         """Set limits of a project (``None``: the usual one again); all that it has then."""
         with self.database.write() as connection:
-            quotas.set_limits(connection, project_id, given)
-            return quotas.limits(connection, project_id)
+            return self.quota.set(connection, project_id, given)
 
     def messages(self, context: Context) -> list[tuple[str, Document]]:
         with self.database.read() as connection:

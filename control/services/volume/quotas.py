@@ -3,53 +3,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import Connection, Table, delete, func, select
+from sqlalchemy import Connection, Table, func, select
 
-from magnetar_control.store.quotas import DEFAULT, found, put, turn
-from magnetar_control.store.tables import quotas
-from magnetar_core.errors import TooLarge
+from magnetar_control.services.quotas import Excess, Quotas
+from magnetar_core.errors import MagnetarError, TooLarge
 
 from .tables import snapshots, volumes
 
-#: Limits of a project where the table ``quotas`` has none; Cinder's defaults.
-LIMITS = {"volumes": 10, "gigabytes": 1000, "snapshots": 10}
+#: Cinder's defaults. ``per_volume_gigabytes`` is the largest size of a volume, and nothing is counted for it.
+DEFAULTS = {"volumes": 10, "gigabytes": 1000, "snapshots": 10, "per_volume_gigabytes": -1}
 
 
-def limits(connection: Connection, project_id: str) -> dict[str, int]:
-    """Limits of a project; -1 for none."""
-    stored = found(connection, (DEFAULT, project_id))
-    of_both = {**stored.get(DEFAULT, {}), **stored.get(project_id, {})}
-    return {resource: of_both.get(resource, usual) for resource, usual in LIMITS.items()}
+def of(defaults: Mapping[str, int]) -> Quotas:
+    """With these limits of projects without their own, and Cinder's for what is left out."""
+    return Quotas("volume", {**DEFAULTS, **defaults}, _count, _refusal)
 
 
-def set_limits(connection: Connection, project_id: str, given: Mapping[str, int | None]) -> None:
-    """Set limits of a project; ``None`` is the usual one again."""
-    connection.execute(delete(quotas).where(quotas.c.project_id == project_id, quotas.c.resource.in_(given)))
-    put(connection, project_id, {resource: number for resource, number in given.items() if number is not None})
-
-
-def usage(connection: Connection, project_id: str) -> dict[str, int]:
-    """What a project has; snapshots count as gigabytes too, as in Cinder."""
+def _count(connection: Connection, project_id: str, _names: Collection[str]) -> dict[str, int]:
+    """Snapshots count as gigabytes too, as in Cinder."""
     def of(table: Table) -> tuple[int, int]:
         count, size = connection.execute(select(func.count(), func.coalesce(func.sum(table.c.size), 0))
                                          .select_from(table).where(table.c.project_id == project_id)).one()
         return int(count), int(size)
 
     (count, size), (taken, taken_size) = of(volumes), of(snapshots)
-    return {"volumes": count, "gigabytes": size + taken_size, "snapshots": taken}
+    return {"volumes": count, "gigabytes": size + taken_size, "snapshots": taken, "per_volume_gigabytes": 0}
 
 
-def within(connection: Connection, project_id: str, **more: int) -> None:
-    """Raises ``TooLarge`` (Cinder's over-quota status) where *more* is beyond a limit. What it finds stays true until
-    the transaction ends: who wants more in the same project waits."""
-    most = limits(connection, project_id)
-    if all(most[resource] < 0 for resource in more):
-        return
-    turn(connection, project_id)
-    have = usage(connection, project_id)
-    for resource, number in more.items():
-        if most[resource] >= 0 and number > 0 and have[resource] + number > most[resource]:
-            raise TooLarge(f"Quota exceeded for {resource}: the project has {have[resource]}, asked for {number} "
-                           f"more, and may have {most[resource]}.")
+def _refusal(over: Sequence[Excess]) -> MagnetarError:
+    """With Cinder's status."""
+    one = over[0]
+    if one.resource == "per_volume_gigabytes":
+        return TooLarge(f"Requested volume size {one.more}G is larger than maximum allowed limit {one.limit}G.")
+    return TooLarge(f"Quota exceeded for {one.resource}: the project has {one.used}, asked for {one.more} more, and "
+                    f"may have {one.limit}.")

@@ -11,7 +11,6 @@ from sqlalchemy import Connection, RowMapping, insert
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import now
 
-from .quotas import within
 from .rows import NamedStore, asked, check_admin, check_writer, document, seen, set_
 from .tables import snapshots
 from .worker import BELL
@@ -22,8 +21,7 @@ DELETABLE = ("available", "error", "error_deleting")
 
 
 def begin(connection: Connection, context: Context, volume: RowMapping, id: str, **values: Any) -> None:
-    """Note a snapshot that is to be taken. Raises ``TooLarge`` when the project may not have another."""
-    within(connection, volume["project_id"], snapshots=1, gigabytes=volume["size"])
+    """Note a snapshot that is to be taken."""
     connection.execute(insert(snapshots).values(
         id=id, project_id=volume["project_id"], user_id=context.user_id, volume_id=volume["id"], size=volume["size"],
         status="creating", host=volume["host"], bootable=volume["bootable"], volume_type=volume["volume_type"],

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
 from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services.quotas import Quotas
 from magnetar_control.store.database import now
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from .quotas import within
 from .rows import NamedStore, VolumeListing, asked, check_admin, check_writer, document, mine, seen, wrong_status
 from .snapshots import DELETABLE as SNAPSHOTS_DELETABLE
 from .tables import attachments, snapshots, volumes
@@ -32,7 +32,7 @@ HELD = ("id", "volume_id", "server_id", "host", "device", "attached_at", "status
 DELETABLE = ("available", "error", "error_extending", "error_deleting", "error_restoring")
 
 
-def create(connection: Connection, context: Context, values: Document) -> None:
+def create(connection: Connection, context: Context, quota: Quotas, values: Document) -> None:
     """Add a volume that is to be made. *values* are columns; its source gives host, size and bootable."""
     source = _source(connection, context, values)
     if source is not None:
@@ -45,7 +45,8 @@ def create(connection: Connection, context: Context, values: Document) -> None:
                                  f"{source['size']} GiB.")
     if not values.get("size"):
         raise InvalidRequest("Invalid input received: size is required for a volume that is made from nothing else.")
-    within(connection, values["project_id"], volumes=1, gigabytes=values["size"])
+    quota.within(connection, values["project_id"], per_volume_gigabytes=values["size"], volumes=1,
+                 gigabytes=values["size"])
     connection.execute(insert(volumes).values(status="creating", task="create", created_at=now(), **values))
 
 

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """limits and quotas: that they bind, and how many queries they are."""
 
+import dataclasses
+
 import pytest
 
 from magnetar_control.compute import quotas
 from magnetar_control.compute.caller import Caller
+from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.store import quotas as limits
 from magnetar_core.errors import MagnetarError
 
 from .compute import WHO
+from .test_queries import WANTED, furnished
 
 OF_RED = "/os-quota-sets/red"
 
@@ -66,3 +71,61 @@ def test_queries_do_not_grow(small):
     with small.counted() as seen:
         small.alice.get("/limits")
     assert len(seen) == 4
+
+
+def test_what_nova_resets_are_novas_limits(compute):
+    """Those of other services are in the same table."""
+    with compute.api.write() as connection:
+        for holder in ("red", "red/alice"):
+            limits.put(connection, holder, {"volumes": 3, "cores": 4})
+    assert compute.admin.delete(OF_RED).status == 202
+    with compute.api.read() as connection:
+        assert limits.found(connection, ("red", "red/alice")) == {"red": {"volumes": 3}, "red/alice": {"volumes": 3}}
+
+
+@pytest.fixture
+def networked(compute):
+    """A cloud whose projects may have five ports."""
+    networks = EmbeddedNetworks(compute.api, limits={"port": 5})
+    networks.bootstrap()
+    furnished(compute)
+    compute.cloud.services = dataclasses.replace(compute.cloud.services, network=networks)
+    return compute
+
+
+def create(compute, **wanted):
+    return compute.alice.post("/servers", {"server": {**WANTED["server"], "networks": "auto", **wanted}}, "2.60")
+
+
+def test_servers_need_ports(networked):
+    (net,) = networked.cloud.services.network.resources["networks"].list(WHO["admin"])
+    two = [{"uuid": net["id"]}] * 2
+    for wanted in ({"min_count": 6}, {"min_count": 3, "networks": two}):
+        refused = create(networked, **wanted)
+        assert refused.status == 403 and refused.message.startswith("Maximum number of ports exceeded"), refused
+    assert create(networked, max_count=9, networks=two).status == 202  # as many as there is room for
+    assert len(networked.alice.get("/servers").json["servers"]) == 2
+    with networked.api.write() as connection:
+        limits.put(connection, "red", {"port": 0})
+    assert create(networked).status == 403
+    assert create(networked, networks="none").status == 202
+
+
+def test_an_interface_needs_a_port(networked):
+    id = networked.server(host="kvm1")
+    with networked.api.write() as connection:
+        limits.put(connection, "red", {"port": 0})
+    refused = networked.alice.post(f"/servers/{id}/os-interface", {"interfaceAttachment": {}})
+    assert refused.status == 403 and refused.message.startswith("Maximum number of ports exceeded"), refused
+    assert networked.alice.get(f"/servers/{id}").json["server"]["OS-EXT-STS:task_state"] is None
+
+
+def test_a_port_more_is_two_queries(networked):
+    """To look for limits, and to count where there is one."""
+    seen = []
+    for networks in ("none", "auto"):
+        create(networked, networks=networks)
+        with networked.counted() as asked:
+            create(networked, networks=networks)
+        seen.append(len([one for _name, one in asked if "quotas" in one or "count" in one]))
+    assert seen[1] - seen[0] == 2

@@ -160,3 +160,19 @@ def test_the_first_form_of_the_mapping_is_taken_too(owner: Owner) -> None:
     server = owner.call.settled(reply.json["server"]["id"])
     assert server and server["status"] == "ACTIVE"
     assert [one["volumeId"] for one in owner.attached(server["id"])] == [volume]
+
+
+def test_a_server_whose_port_is_over_quota_says_so(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its request found room, which others took meanwhile."""
+    quota = f"/network/v2.0/quotas/{owner.call.project_id}"
+    assert owner.call.put(quota, {"quota": {"port": 0}}).status == 200
+    try:
+        refused = owner.call.post("/v2.1/servers", {"server": {
+            "name": "x", "flavorRef": "1", "networks": "auto", "imageRef": owner.call.image()}}, "2.60")
+        assert refused.status == 403, refused
+        monkeypatch.setattr(owner.cloud.services.network, "room", lambda _context, _name: None)
+        server = owner.call.boot(imageRef=owner.call.image())
+        assert server["status"] == "ERROR"
+        assert server["fault"]["message"].startswith("Maximum number of ports exceeded"), server["fault"]
+    finally:
+        assert owner.call.delete(quota).status == 204

@@ -204,8 +204,8 @@ def test_an_image_that_failed_after_its_content_came_is_whole(maker: Owner, monk
     """As when a service takes the content and then does not say so."""
     server, upload = maker.server()["id"], maker.cloud.services.image.upload
 
-    def unsaid(*args: Any) -> None:
-        upload(*args)
+    def unsaid(*args: Any, **more: Any) -> None:
+        upload(*args, **more)
         raise Conflict("The image service does not answer.")
 
     monkeypatch.setattr(maker.cloud.services.image, "upload", unsaid)
@@ -245,6 +245,36 @@ def test_snapshots_of_an_image_that_fails_go(maker: Owner) -> None:
         assert maker.on_host("volume_snapshot", maker.host_of(server)) == []
     finally:
         maker.call.put(quota, {"quota_set": {"snapshots": 10}})
+
+
+def test_images_of_servers_are_within_the_quota(maker: Owner) -> None:
+    """Their number is known at once, their bytes when they come."""
+    server, service = maker.server()["id"], maker.cloud.services.image
+
+    def limited(**limits: int | None) -> None:
+        with service.database.write() as connection:
+            service.quota.set(connection, maker.call.project_id, limits)
+
+    try:
+        limited(image_count_total=len(maker.call.get(IMAGES).json["images"]))
+        refused = maker.call.act(server, "createImage", {"name": "snap"}, "2.45")
+        assert refused.status == 403 and "image_count_total is over limit" in str(refused.json), refused
+        limited(image_count_total=None, image_size_total=0)
+        id = make(maker, server)
+        until(lambda: image(maker, id)["status"] == "killed")
+        maker.call.settled(server)
+        assert leftovers(maker) == []
+    finally:
+        limited(image_count_total=None, image_size_total=None)
+
+
+def test_an_image_of_a_server_never_fills_the_disk(maker: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = maker.server()["id"]
+    monkeypatch.setattr(maker.cloud.services.image.files, "reserve", 2**60)
+    id = make(maker, server)
+    until(lambda: image(maker, id)["status"] == "killed")
+    maker.call.settled(server)
+    assert not list(maker.cloud.services.image.files.folder.glob(f"{id}*"))
 
 
 def test_an_admin_makes_an_image_of_the_server_of_another_project(maker: Owner) -> None:

@@ -16,9 +16,10 @@ from magnetar_control.api.identity import app as identity
 from magnetar_control.api.image.app import application
 from magnetar_control.services import image
 from magnetar_control.services.identity import clouds_yaml
+from magnetar_control.services.image import quotas
 from magnetar_control.web.application import by_token
 
-from .cloud import Cloud, served
+from .cloud import Client, Cloud, served
 
 MIB = 2**20
 
@@ -28,7 +29,7 @@ def sdk(sqlite, tmp_path):
     """``connect(**auth)``: a connection as admin, or as somebody else."""
     cloud = Cloud(sqlite)
     images = image.EmbeddedImages(sqlite, tmp_path / "images", limit=20 * MIB)
-    with served(identity=identity.application(cloud.identity),
+    with served(identity=identity.application(cloud.identity, {"image": images.quota}),
                 image=application(images, by_token(cloud.identity.validate))) as url:
         clouds_yaml(tmp_path / "clouds.yaml", url, cloud.password)
         known = OpenStackConfig(config_files=[str(tmp_path / "clouds.yaml")], load_envvars=False)
@@ -109,3 +110,57 @@ def test_an_application_credential(sdk):
     reader = sdk(application_credential_id=made.id, application_credential_secret=made.secret,
                  plugin=v3.ApplicationCredential)
     assert list(reader.image.images()) == []
+
+
+def test_limits_of_images_are_unified_limits(sdk):
+    """As `openstack limit create --service glance --project demo --resource-limit 1 image_count_total`."""
+    admin = sdk()
+    service, project = admin.identity.find_service("glance"), admin.identity.create_project(name="demo")
+    assert {one.resource_name: one.default_limit for one in admin.identity.registered_limits(service_id=service.id)} \
+        == {"image_count_total": 100, "image_size_total": 1024_000}
+    about = {"service_id": service.id, "project_id": project.id}
+    limit = admin.identity.create_limit(resource_name="image_count_total", resource_limit=1, **about)
+    assert admin.identity.get_limit(limit.id).resource_limit == 1
+    assert [one.id for one in admin.identity.limits(project_id=project.id)] == [limit.id]
+    admin.identity.create_user(name="ann", password="secret", default_project_id=project.id)
+    admin.identity.assign_project_role_to_user(project, admin.identity.find_user("ann"),
+                                               admin.identity.find_role("member"))
+    ann = sdk(password="secret", username="ann", project_name="demo", user_domain_id="default",
+              project_domain_id="default")
+    ann.image.create_image("one", disk_format="raw", container_format="bare")
+    with pytest.raises(exceptions.HttpException, match="over limit of 1 due to current usage 1"):
+        ann.image.create_image("two", disk_format="raw", container_format="bare")
+    assert [one.resource_limit for one in ann.identity.limits()] == [1]
+    with pytest.raises(exceptions.ForbiddenException):
+        ann.identity.update_limit(limit.id, resource_limit=9)
+    assert admin.identity.update_limit(limit.id, resource_limit=2).resource_limit == 2
+    ann.image.create_image("two", disk_format="raw", container_format="bare")
+    admin.identity.delete_limit(limit.id)
+    assert list(admin.identity.limits()) == []
+    (count,) = admin.identity.registered_limits(resource_name="image_count_total")
+    assert admin.identity.update_registered_limit(count.id, default_limit=2).default_limit == 2
+    with pytest.raises(exceptions.HttpException, match="over limit of 2"):
+        ann.image.create_image("three", disk_format="raw", container_format="bare")
+
+
+def test_limits_that_cannot_be_are_refused(cloud):
+    images = quotas.of({})
+    admin = Client(identity.application(cloud.identity, {"image": images}), token=cloud.admin.token)
+    (service,) = admin("GET", "/v3/services?type=image", None, 200)["services"]
+    (project,) = admin("GET", "/v3/projects?name=admin", None, 200)["projects"]
+    good = {"service_id": service["id"], "project_id": project["id"], "resource_name": "image_size_total",
+            "resource_limit": 5}
+    for wrong, status in (
+            ({"resource_name": "moons"}, 403), ({"service_id": "x"}, 403), ({"project_id": "x"}, 400),
+            ({"resource_limit": -2}, 400), ({"resource_limit": "many"}, 400), ({"region_id": "RegionOne"}, 400),
+            ({"description": "mine"}, 400), ({"colour": "red"}, 400)):
+        assert admin("POST", "/v3/limits", {"limits": [{**good, **wrong}]}, status)["error"]["message"]
+    for wrong in ({}, {"limits": []}, {"limits": "all"}, []):
+        admin("POST", "/v3/limits", wrong, 400)
+    (limit,) = admin("POST", "/v3/limits", {"limits": [good]}, 201)["limits"]
+    admin("POST", "/v3/limits", {"limits": [good]}, 409)
+    admin("PATCH", f"/v3/limits/{limit['id']}", {"limit": {"resource_limit": -1}}, 200)
+    for path in ("limits", "registered_limits"):
+        admin("GET", f"/v3/{path}/none", None, 404)
+    admin("POST", "/v3/registered_limits", {"registered_limits": []}, 403)
+    assert admin("GET", "/v3/limits/model", None, 200)["model"]["name"] == "flat"

@@ -127,7 +127,7 @@ def test_a_full_disk_is_said(small, monkeypatch):
 
     id = small.make("ann")
     monkeypatch.setattr(content.os, "write", full)
-    assert "no room" in small.put(small.ann, id, RAW, 507)["message"]
+    assert "no room" in small.put(small.ann, id, RAW, 413)["message"]
     monkeypatch.undo()
     assert (small.files(), small.show(id)["status"]) == ([], "queued")
 

@@ -309,17 +309,6 @@ def test_an_unknown_filter_is_refused_and_what_there_is_not_is_said(ask):
     assert ask("GET", "/v2.0/routers") == {"routers": []}
     assert "no routers" in ask("POST", "/v2.0/routers", {"router": {}}, status=400)["NeutronError"]["message"]
     assert ask("GET", "/v2.0/nothing", status=404)["NeutronError"]["type"] == "HTTPNotFound"
-    assert ask("GET", "/v2.0/quotas/red")["quota"]["port"] == -1
-
-
-def test_there_is_one_quota_and_it_is_none(ask):
-    admin = ask.as_(ADMIN)
-    assert admin("PUT", "/v2.0/quotas/red", {"quota": {"port": -1, "network": -1}})["quota"]["port"] == -1
-    admin("DELETE", "/v2.0/quotas/red", status=204)
-    for wrong in ({"quota": {"port": 7}}, {"quota": {"moons": 1}}, {"quota": []}, {}, []):
-        admin("PUT", "/v2.0/quotas/red", wrong, status=400)
-    for method in ("PUT", "DELETE"):
-        ask(method, "/v2.0/quotas/red", {"quota": {"port": -1}} if method == "PUT" else None, status=403)
 
 
 def test_the_real_client(service):

@@ -83,6 +83,22 @@ def test_a_dry_run_refuses_a_volume_that_could_not_be_made(cloud: Cloud) -> None
     assert ensure(cloud.admin, "volume/later", {"image": "made by an earlier task"}, dry_run=True).status == 200
 
 
+def test_a_network_beyond_the_quota_is_refused_in_check_mode_too(cloud: Cloud) -> None:
+    admin, quota = cloud.admin, f"/network/v2.0/quotas/{cloud.admin.project_id}"
+    wants = [{"cidr": f"10.77.{number}.0/24"} for number in range(3)]
+    assert ensure(admin, "network/first", wants[0]).status == 200
+    assert admin.put(quota, {"quota": {"network": 1}}).status == 200
+    for dry in (True, False):
+        refused = ensure(admin, "network/second", wants[1], dry_run=dry)
+        assert refused.status == 409 and "quota" in refused.json["error"]["message"], refused
+    anew = ensure(admin, "network/first", wants[2], on_immutable="recreate")
+    assert anew.json["resource"]["cidr"] == wants[2]["cidr"], anew
+    admin.put(quota, {"quota": {"network": 0}})
+    refused_alike(admin, "network/first", wants[0], 409)
+    assert admin.delete(quota).status == 204
+    removed(admin, "network/first")
+
+
 def test_a_network_that_cannot_be_made_anew_stays(cloud: Cloud) -> None:
     admin, member = cloud.admin, cloud.caller("ann", "shop")
     taken = admin.get("/v1/network/default").json["cidr"]

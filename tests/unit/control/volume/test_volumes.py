@@ -11,10 +11,11 @@ from threading import Barrier
 
 import pytest
 
+from magnetar_control.api.volume.app import VolumeApplication
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_core.errors import MagnetarError
 from tests.unit.control.counting import counted
-from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker
+from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate
 
 from .conftest import IMAGE, Cloud, Images, work
 
@@ -249,6 +250,24 @@ def test_quota(ask):
         admin("GET", f"/v3/os-quota-sets/{'x' * length}", status=status)
     assert ask("GET", "/v3/red/os-quota-sets/red?usage=True")["quota_set"]["volumes"] == {
         "limit": 10, "in_use": 11, "reserved": 0}
+
+
+def test_limits_of_the_settings_and_of_one_volume(database, cloud):
+    limits = {"volumes": 2, "per_volume_gigabytes": 5}
+    service = EmbeddedVolumes(database, cloud.hosts, cloud.agents, cloud.ensure_image, limits=limits)
+    ask = Asker(VolumeApplication(service, authenticate), headers={"openstack-api-version": "volume latest"})
+    shown = ask("GET", "/v3/red/os-quota-sets/red/defaults")["quota_set"]
+    assert (shown["volumes"], shown["per_volume_gigabytes"], shown["snapshots"]) == (2, 5, 10)
+    words = ask("POST", "/v3/red/volumes", {"volume": {"size": 6}}, status=413)["overLimit"]["message"]
+    assert words == "Requested volume size 6G is larger than maximum allowed limit 5G."
+    volume = _volume(ask, size=5)
+    work(service)
+    url = f"/v3/red/volumes/{volume['id']}/action"
+    assert "than maximum" in ask("POST", url, {"os-extend": {"new_size": 6}}, status=413)["overLimit"]["message"]
+    ask.as_(ADMIN)("PUT", "/v3/os-quota-sets/red", {"quota_set": {"per_volume_gigabytes": 6}})
+    ask("POST", url, {"os-extend": {"new_size": 6}}, status=202)
+    _volume(ask)
+    ask("POST", "/v3/red/volumes", {"volume": {"size": 1}}, status=413)
 
 
 def test_a_list_asks_the_database_as_often_for_many_as_for_one(ask, service):
