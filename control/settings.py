@@ -66,6 +66,14 @@ class Settings:
     agent_ca_cert: Path | None = _doc("PEM file with the CA of the agents' certificates.")
     agent_client_cert: Path | None = _doc("Certificate that the agents know this service by.")
     agent_client_key: Path | None = _doc("Key of that certificate.")
+    project_share: float = _doc("Part of image_uploads, image_downloads and operations that one project may have, "
+                                "from 0 to 1, but one at least.", 0.25, 0, 1)
+    image_uploads: int = _doc("Uploads of image content by users at once, in one process.", 32, 1)
+    image_downloads: int = _doc("Downloads of image content by users at once, in one process.", 64, 1)
+    image_min_rate: int = _doc("Bytes a second below which an upload or download is ended.", 1024, 1)
+    image_rate_window: float = _doc("Seconds of waiting for a client over which that is measured.", 120.0, 1)
+    operations: int = _doc("Operations of the modules' API at once, in one process. More of them wait, projects in "
+                           "turn.", 64, 1)
     heartbeat: float = _doc("Seconds between two signs of life of an agent.", 5.0)
     host_down_after: float = _doc("Seconds of silence after which a host counts as down.", 15.0)
     workers: int = _doc("Actions that a conductor works on at once.", 16)
@@ -153,6 +161,10 @@ class Settings:
     def workers_of_host(self) -> int:
         """How many workers of a conductor actions at one host may have."""
         return share_of(self.workers, self.host_share)
+
+    def of_project(self, all: int) -> int:
+        """How many of so many one project may have."""
+        return share_of(all, self.project_share)
 
     def limits(self) -> dict[str, int]:
         """How many actions of a kind may run at a host at once."""

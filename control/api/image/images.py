@@ -91,7 +91,8 @@ class ImageRoutes:
             raise Fault(415, f"Content comes with Content-Type {OCTETS}.")
         image = self._seen(request)
         check_owner(request.context, image)
-        self.service.upload(image["id"], request.chunks(), then)
+        with request.upload() as pieces:
+            self.service.upload(image["id"], pieces, then)
 
     def bring(self, request: Request) -> None:
         """Import what was staged."""
@@ -111,7 +112,7 @@ class ImageRoutes:
         headers = {"Content-Length": str(size), "Content-MD5": image["checksum"]}
         if request.method == "HEAD":
             return Answer(b"", 200, {"Content-MD5": image["checksum"]}, OCTETS)
-        return Answer(pieces, 200, headers, OCTETS)
+        return Answer(request.download(pieces), 200, headers, OCTETS)
 
     def activate(self, status: str, request: Request) -> None:
         """Nobody but administrators gets the content any more (*deactivated*), or everybody again (*active*)."""

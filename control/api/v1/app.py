@@ -79,9 +79,12 @@ class V1Application:
         """The answer to what fails, also before ``handle`` is asked."""
         self._named(request)
         error = error_of(fault, request.id)
-        headers = {"www-authenticate": 'Bearer realm="magnetar"'} if error.status == 401 else {}
-        return Answer({"error": {**error.as_dict(), "request_id": request.id}}, error.status,
-                      {**headers, "X-Request-Id": request.id})
+        told = error.as_dict()
+        told["details"] = dict(told["details"])
+        headers = {**told["details"].pop("headers", {}), "X-Request-Id": request.id}
+        if error.status == 401:
+            headers["www-authenticate"] = 'Bearer realm="magnetar"'
+        return Answer({"error": {**told, "request_id": request.id}}, error.status, headers)
 
     def _named(self, request: Request) -> None:
         """The client may say what the request is called."""

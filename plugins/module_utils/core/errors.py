@@ -150,6 +150,20 @@ class TooManyLogins(MagnetarError):
     status = 429
 
 
+class TooManyRequests(MagnetarError):
+    """So much of that is done for this project already that no more is taken now."""
+
+    code = "too-many-requests"
+    status = 429
+
+
+class TooSlow(MagnetarError):
+    """The content came too slowly."""
+
+    code = "too-slow"
+    status = 408
+
+
 class HypervisorDown(MagnetarError):
     """libvirt does not answer on this host. The agent reconnects by itself; try again in a few seconds."""
 
@@ -209,8 +223,8 @@ ERRORS = {
     cls.code: cls
     for cls in (
         MagnetarError, InvalidField, InvalidRequest, Unauthenticated, Forbidden, NotFound, Gone, Ambiguous, Conflict,
-        Immutable, InUse, ImageRefused, NoSpace, TooLarge, Cancelled, HypervisorDown, HypervisorError, Unreachable,
-        Unavailable, NotSupported, Failed, TimedOut,
+        Immutable, InUse, ImageRefused, NoSpace, TooLarge, Cancelled, TooManyRequests, TooSlow, HypervisorDown,
+        HypervisorError, Unreachable, Unavailable, NotSupported, Failed, TimedOut,
     )
 }
 
