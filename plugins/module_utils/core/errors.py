@@ -28,6 +28,12 @@ class MagnetarError(Exception):
         self.details = details
         super().__init__(self.message)
 
+    @property
+    def retry_after(self) -> Optional[float]:
+        """Seconds after which to ask again, where the answer says so."""
+        given = str((self.details.get("headers") or {}).get("Retry-After", ""))
+        return float(given) if given.isdecimal() else None
+
     def as_dict(self) -> dict[str, Any]:
         """Shape of the answer: ``{"code": str, "message": str, "details": {...}}``."""
         return {"code": self.code, "message": self.message, "details": self.details}
@@ -155,6 +161,7 @@ class TooManyRequests(MagnetarError):
 
     code = "too-many-requests"
     status = 429
+    again = True
 
 
 class TooSlow(MagnetarError):
