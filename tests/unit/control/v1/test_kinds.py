@@ -281,10 +281,10 @@ def test_all_projects(cloud: Cloud, noun: str, want: dict[str, object]) -> None:
 #: What members may do in /v1: a path, and a body for what is ensured.
 CHANGES = {
     "image/new": {"source": {"upload": True}}, "image/there": {"description": "other"},
-    "keypair/new": {"public_key": "ssh-ed25519 AAAA"}, "network/new": {"cidr": "10.30.0.0/24"},
-    "volume/new": {"size_gb": 1}, "volume/there": {"description": "other"}, "volume_snapshot/new": {"volume": "there"},
+    "network/new": {"cidr": "10.30.0.0/24"},
+    "volume/new": {"size": 1}, "volume/there": {"description": "other"}, "volume_snapshot/new": {"volume": "there"},
     "server/new": {"flavor": "tiny", "image": "there", "networks": []}, "server/there": {"description": "other"},
-    "flavor/new": {"vcpus": 1, "ram_mb": 64}}
+    "flavor/new": {"vcpus": 1, "ram": 64}}
 
 
 @pytest.fixture(scope="module")
@@ -292,7 +292,7 @@ def reader(cloud: Cloud) -> Caller:
     """A reader of a project, in which somebody made an image, a volume, and a server."""
     member = cloud.caller("maker", "library")
     member.image("there")
-    assert ensure(member, "volume/there", {"size_gb": 1}).status == 200
+    assert ensure(member, "volume/there", {"size": 1}).status == 200
     flavor = {"name": "small", "vcpus": 1, "ram": 64, "disk": 1}
     assert cloud.admin.post("/v2.1/flavors", {"flavor": flavor}).status == 200
     made = ensure(member, "server/there", {"flavor": "small", "image": "there", "networks": []})
@@ -306,13 +306,17 @@ def test_a_reader_changes_nothing(reader: Caller, path: str) -> None:
     assert refused.status == 403, refused
     if path.endswith("/there"):
         assert reader.get(f"/v1/{path}").status == 200
-        for asked in (reader.delete(f"/v1/{path}"), reader.call("PUT", f"/v1/{path}/data", b"x", headers={
-                "Content-Type": "application/octet-stream"})):
-            assert asked.status == (403 if path.startswith("image/") or asked.status != 404 else 404), asked
+        assert reader.delete(f"/v1/{path}").status == 403
         assert reader.get(f"/v1/{path}").status == 200
 
 
-def test_a_reader_does_nothing_to_a_server(reader: Caller) -> None:
-    for event in ("reboot", "pause", "suspend"):
-        refused = reader.post("/v1/server/there/events", {"event": event, "args": {}, "request_id": new_request_id()})
-        assert refused.status == 403, refused
+def test_a_reader_sends_nothing(reader: Caller) -> None:
+    sent = reader.call("PUT", "/v1/image/there/data", b"x", headers={"Content-Type": "application/octet-stream"})
+    assert sent.status == 403, sent
+
+
+@pytest.mark.parametrize(("event", "args"), [
+    ("reboot", {"type": "hard"}), ("rebuild", {}), ("create_image", {"name": "copy"}), ("crash_dump", {})])
+def test_a_reader_does_nothing_to_a_server(reader: Caller, event: str, args: dict[str, str]) -> None:
+    refused = reader.post("/v1/server/there/events", {"event": event, "args": args, "request_id": new_request_id()})
+    assert refused.status == 403, refused
