@@ -48,6 +48,7 @@ from magnetar_control.store.store import CELL0, CellMapping, Store
 from magnetar_control.store.tables import API, CELL
 from magnetar_control.web.application import Application, by_token
 from magnetar_control.web.asgi import AsgiServer
+from magnetar_control.web.transfers import Pace, Places, Transfers
 
 log = logging.getLogger(__name__)
 #: Seconds that requests in hand may take when the process is told to end.
@@ -183,10 +184,17 @@ class Parts:
         if self.settings.health_listen:
             self._ends.callback(HealthServer(self.settings.health_listen, self.metrics, self.working).close)
 
+    def transfers(self) -> Transfers:
+        """The limits of content that comes and goes."""
+        uploads, downloads, share = (
+            self.settings.image_uploads, self.settings.image_downloads, self.settings.of_project)
+        return Transfers(Places("uploads", uploads, share(uploads)), Places("downloads", downloads, share(downloads)),
+                         Pace(self.settings.image_min_rate, self.settings.image_rate_window))
+
     def server(self, services: Services) -> AsgiServer:
         """The API."""
         return AsgiServer(self.applications(services), self.settings.threads, self.settings.trust_proxy,
-                      observe=self.metrics.request, url=self.settings.public_url)
+                      observe=self.metrics.request, url=self.settings.public_url, transfers=self.transfers())
 
 
 @contextlib.contextmanager

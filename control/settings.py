@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Iterable
@@ -25,10 +26,12 @@ USUAL_FILTERS = ("AggregateMultiTenancyIsolation", "AggregateInstanceExtraSpecsF
 FILE = Path("/etc/magnetar/control.yml")
 
 
-def _doc(text: str, default: Any = None) -> Any:
+def _doc(text: str, default: Any = None, least: float | None = None, most: float = math.inf) -> Any:
+    """*least*, *most*: the smallest and the largest number that the setting takes."""
     # Its result stands in a dataclass.
     # pylint: disable-next=invalid-field-call
-    return field(**{"default_factory" if callable(default) else "default": default}, metadata={"doc": text})
+    return field(**{"default_factory" if callable(default) else "default": default},
+                 metadata={"doc": text, "least": least, "most": most})
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,20 @@ class Settings:
     agent_ca_cert: Path | None = _doc("PEM file with the CA of the agents' certificates.")
     agent_client_cert: Path | None = _doc("Certificate that the agents know this service by.")
     agent_client_key: Path | None = _doc("Key of that certificate.")
+    project_share: float = _doc("Part of image_uploads, image_downloads and operations that one project may have, "
+                                "from 0 to 1, but one at least.", 0.25, 0, 1)
+    image_uploads: int = _doc("Uploads of image content by users at once, in one process.", 32, 1)
+    image_downloads: int = _doc("Downloads of image content by users at once, in one process.", 64, 1)
+    image_min_rate: int = _doc("Bytes a second below which an upload or download is ended.", 1024, 1)
+    image_rate_window: float = _doc("Seconds of waiting for a client over which that is measured.", 120.0, 1)
+    operations: int = _doc("Operations of the modules' API at once, in one process. More of them wait, projects in "
+                           "turn.", 64, 1)
     heartbeat: float = _doc("Seconds between two signs of life of an agent.", 5.0)
     host_down_after: float = _doc("Seconds of silence after which a host counts as down.", 15.0)
     workers: int = _doc("Actions that a conductor works on at once.", 16)
+    host_share: float = _doc("Part of a conductor's workers that actions at one host may have, from 0 to 1, but one at "
+                             "least; of a host that is down, a quarter of that. More of them wait in the queue.",
+                             0.6, 0, 1)
     max_attempts: int = _doc("Hosts on which a build is tried.", 3)
     builds_per_host: int = _doc("Builds on a host at once.", 10)
     live_migrations_per_host: int = _doc("Live migrations from a host at once.", 1)
@@ -174,9 +188,22 @@ class Settings:
         except ValueError as error:
             raise InvalidSettings(f"network_pools must be IPv4 networks such as 10.0.0.0/8: {error}.") from None
 
+    def workers_of_host(self) -> int:
+        """How many workers of a conductor actions at one host may have."""
+        return share_of(self.workers, self.host_share)
+
+    def of_project(self, all: int) -> int:
+        """How many of so many one project may have."""
+        return share_of(all, self.project_share)
+
     def limits(self) -> dict[str, int]:
         """How many actions of a kind may run at a host at once."""
         return {"build": self.builds_per_host, "live": self.live_migrations_per_host}
+
+
+def share_of(all: int, part: float) -> int:
+    """The whole number that is nearest to this part of *all*; one at least."""
+    return max(1, round(all * part))
 
 
 def load(path: Path | None = None) -> Settings:
@@ -196,14 +223,22 @@ def load(path: Path | None = None) -> Settings:
 def make(values: dict[str, Any], source: str = "the settings") -> Settings:
     """Validated settings. Raises ``InvalidSettings`` that names the field."""
     hints = typing.get_type_hints(Settings)
-    checked = {}
+    checked, fields = {}, {one.name: one for one in dataclasses.fields(Settings)}
     for name, value in values.items():
         if name not in hints:
             near = difflib.get_close_matches(name, hints, 1)
             advice = f"; did you mean {near[0]}?" if near else "."
             raise InvalidSettings(f"{source}: {name} is not a setting{advice}")
         checked[name] = _checked(name, value, hints[name], source)
+        _check_range(checked[name], source, fields[name])
     return Settings(**checked)
+
+
+def _check_range(value: Any, source: str, setting: dataclasses.Field[Any]) -> None:
+    least, most = setting.metadata["least"], setting.metadata["most"]
+    if least is not None and not least <= value <= most:  # also of what is no number
+        words = f"{least} or more" if most == math.inf else f"from {least} to {most}"
+        raise InvalidSettings(f"{source}: {setting.name} must be {words}, and is {value}.")
 
 
 def _checked(name: str, value: Any, hint: Any, source: str) -> Any:

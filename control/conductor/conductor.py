@@ -49,9 +49,8 @@ class Conductor(Environment):
         self.recheck: Callable[[str, Mapping[str, Any]], None] = lambda _host, _document: None
         self._pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="work")
         self._free = threading.BoundedSemaphore(settings.workers)
+        #: Those whose flow goes on. All in hand, also those that wait for a worker, are in ``shares``.
         self._held: dict[tuple[str, int], Work] = {}
-        #: Actions in hand, also those that wait for a worker or whose server is being read.
-        self._mine: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._served = [store.cell(self.cell.id), *([store.cell0] if schedules else ())]
@@ -115,8 +114,10 @@ class Conductor(Environment):
             try:
                 if room:
                     likely, self._left[database.name] = self._left[database.name], True  # for those that end meanwhile
-                    taken, self._left[database.name] = actions.take(database, self.holder, room, limits, likely)
-                    begun = [action for action in taken if self._begins(database, action)]
+                    with self.choosing(database):
+                        taken, self._left[database.name] = actions.take(
+                            database, self.holder, room, limits, likely, self.shares.now())
+                        begun = [action for action in taken if self._begins(database, action)]
             except DBAPIError as error:
                 log.warning("database %s: %s", database.name, error.orig)
                 self.over.wait(1.0)
@@ -131,11 +132,7 @@ class Conductor(Environment):
 
     def _begins(self, database: Database, action: Any) -> bool:
         """Whether an action that was taken is to begin now. One in hand here, whose lease ran out, goes on instead."""
-        key = (database.name, action.id)
-        with self._lock:
-            new = key not in self._mine
-            self._mine.add(key)
-        return new
+        return self.shares.begin((database.name, action.id), action.host)
 
     def _submit(self, database: Database, taken: Sequence[Any]) -> None:
         """Hand actions that were taken to workers: each by itself, or several with a common first step together."""
@@ -193,7 +190,7 @@ class Conductor(Environment):
             with self._lock:
                 for key in [(database.name, action.id) for action in taken]:
                     self._held.pop(key, None)
-                    self._mine.discard(key)
+                    self.shares.end(key)
         going = {number: work.continuation for number, work in works.items() if number not in alone}
         return [going[action.id] if action.id in going else Continuation(database, action) for action in taken]
 
@@ -228,7 +225,7 @@ class Conductor(Environment):
         finally:
             with self._lock:
                 self._held.pop(key, None)
-                self._mine.discard(key)
+                self.shares.end(key)
             if work and work.heard and not work.matches(work.heard[1]):
                 self.recheck(*work.heard)
             request_id.reset(named)

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from sqlalchemy import Connection
@@ -25,6 +25,11 @@ from magnetar_control.store.allocations import Ratios
 from magnetar_control.store.database import Database
 from magnetar_control.store.store import Store
 from magnetar_core.errors import NotFound
+
+from .host_shares import HostShares
+
+#: Seconds after which new servers go to the queue, rather than wait for who chooses from it.
+BRIEFLY = 1.0
 
 
 class Environment:
@@ -43,6 +48,7 @@ class Environment:
                              settings.disk_allocation_ratio)
         self.reserved = {"vcpus_reserved": settings.reserved_host_cpus, "memory_mb_reserved":
                          settings.reserved_host_memory_mb, "disk_gb_reserved": settings.reserved_host_disk_gb}
+        self.shares = HostShares(settings.workers_of_host(), self.is_up)
         #: Called with the name of each action that has ended, and done or failed.
         self.ended: Callable[[str, str], None] = lambda _action, _result: None
         self._began = time.monotonic()
@@ -84,11 +90,15 @@ class Environment:
         host = self.states.hosts.get(name)
         return bool(host and host.profile.up)
 
+    def choosing(self, database: Database) -> AbstractContextManager[bool]:
+        """Within, nobody else chooses which actions of *database* begin; ``False`` where none may without the queue."""
+        return self.shares.choosing(BRIEFLY) if database is self.database else nullcontext(False)
+
     def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
-        """How many actions of *kind* may begin at each of these hosts without the queue, in a transaction."""
-        if database is not self.database:
-            return Counter()
-        return actions.room(database, connection, places, kind, self.settings.limits())
+        """How many actions of *kind* may begin at each of these hosts without the queue, in a transaction within
+        ``choosing``."""
+        found = actions.room(database, connection, places, kind, self.settings.limits())
+        return Counter({host: min(many, self.shares.left(host)) for host, many in found.items()})
 
     def settling(self) -> bool:
         """Whether hosts may look down only because this conductor was started a moment ago and has not read their

@@ -10,6 +10,7 @@ cell from the start and goes on with it. Otherwise the action waits in the cell'
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -118,13 +119,28 @@ def _enter(placed: Sequence[Placed], began: str) -> None:
 
 
 def _arrive(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str) -> None:
-    """Write the servers into their cell. As many are begun as the limits of hosts allow; others wait in the queue."""
+    """Write the servers into their cell, and count those that are begun."""
+    conductor = leaving[0][1].work.conductor
+    works = {placed.work.id: placed.work for _left, placed in leaving}
+    with conductor.choosing(target) as mine:
+        arrived, events = _written(target, leaving, began, mine)
+        for one in arrived:
+            conductor.shares.begin((target.name, one.creation.id), one.creation.host)
+    for one in arrived:
+        works[one.server.id].continuation = Continuation(target, one.creation, one.server, events[one.creation.id])
+
+
+def _written(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Placed]], began: str,
+             begins: bool) -> tuple[Sequence[servers.ArrivedServer], dict[int, int]]:
+    """Write the servers. As many are begun as the limits of hosts allow, if it *begins* any; others wait in the queue.
+    Returns those, and the events that they have begun with by the number of their action."""
     work = leaving[0][1].work
     conductor, chosen = work.conductor, {"event": EVENT, "host": work.conductor.name, "start_time": began}
     begun: list[tuple[servers.LeavingServer, str]] = []
     queued: list[tuple[servers.LeavingServer, str]] = []
+    hosts = {placed.host for _left, placed in leaving}
     with target.write() as connection:
-        room = conductor.room(target, connection, {placed.host for _left, placed in leaving}, work.action.kind)
+        room = conductor.room(target, connection, hosts, work.action.kind) if begins else Counter[str]()
         for left, placed in leaving:
             (begun if room[placed.host] > 0 else queued).append((left, placed.host))
             room[placed.host] -= 1
@@ -136,9 +152,7 @@ def _arrive(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Pla
             actions.happened(connection, one.creation.id, **chosen)
         if len(arrived) < len(leaving) or not all(one.alone for one in arrived):
             target.ring(connection, servers.ACTIONS_BELL)
-    works = {placed.work.id: placed.work for _left, placed in leaving}
-    for one in arrived:
-        works[one.server.id].continuation = Continuation(target, one.creation, one.server, events[one.creation.id])
+    return arrived, events
 
 
 def _cell_of_arrived(work: Work) -> Database | None:

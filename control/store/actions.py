@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, exists, func, insert, literal, null, or_, select, tuple_, update
@@ -36,6 +37,21 @@ RESET = "An administrator reset the server's state before this began."
 GOING, LEFT_BEHIND = ("delete", "forceDelete"), ("createImage", "attach_volume", "attach_interface")
 Limits = Mapping[str, int]
 Row = Any
+
+
+class HostShare(NamedTuple):
+    """How many actions of a host who takes some may have in hand, and how many of which host he has."""
+
+    most: Callable[[str], int] = lambda _host: sys.maxsize
+    held: Mapping[str, int] = MappingProxyType({})
+
+    def full(self) -> list[str]:
+        """The hosts of which no more may be taken."""
+        return [host for host, many in self.held.items() if many >= self.most(host)]
+
+
+#: Of who may take all.
+ALL = HostShare()
 
 _other, _any = actions.alias("other"), actions.alias("any")
 #: Statements that are made once: making one takes longer than executing it.
@@ -64,10 +80,11 @@ class Batch(NamedTuple):
     more: bool
 
 
-def take(database: Database, holder: str, count: int, limits: Limits, likely: bool = False) -> Batch:
+def take(database: Database, holder: str, count: int, limits: Limits, likely: bool = False,
+         share: HostShare = ALL) -> Batch:
     """Take up to *count* actions for *holder*. *limits*: how many of a kind (build, live) may run at a host at once.
-    *likely*: there was more at the last call, so it is not asked first whether there is anything at all. Projects and
-    hosts take turns, however much waits of one of them."""
+    *share*: how many of a host *holder* may have. *likely*: there was more at the last call, so it is not asked first
+    whether there is anything at all. Projects and hosts take turns, however much waits of one of them."""
     asked = _statements(database.kind)
     moment, until = _own(database, "clock"), _own(database, "until", LEASE)
     with database.read() as connection:  # most looks find nothing, and reading locks nothing
@@ -84,8 +101,9 @@ def take(database: Database, holder: str, count: int, limits: Limits, likely: bo
         running = connection.execute(asked.running, moment).all() if matters else ()
         if deep:  # the oldest may all be one project's, or wait for one host
             waiting = connection.execute(asked.each, {
-                **moment, "each": count, "most": most, "full": _full(running, limits)}).all()
-    chosen = _fair(waiting, running, count, limits)
+                **moment, "each": count, "most": most, "full": _full(running, limits),
+                "beyond_share": share.full()}).all()
+    chosen = _fair(waiting, running, count, limits, share)
     if not chosen:
         return Batch([], more=True)
     with database.write() as connection:
@@ -150,7 +168,9 @@ def _statements(kind: str) -> Statements:
     some = select(_any.c.id).where(idle(_any)).limit(bindparam("beyond", type_=Integer)).subquery()
     count = select(func.count()).select_from(some).scalar_subquery().label("idle")
     full: Any = bindparam("full", expanding=True)
-    free = or_(actions.c.host.is_(None), tuple_(actions.c.host, actions.c.kind).not_in(full))
+    free = or_(actions.c.host.is_(None), and_(
+        tuple_(actions.c.host, actions.c.kind).not_in(full),
+        actions.c.host.not_in(bindparam("beyond_share", expanding=True))))
     place = func.row_number().over(partition_by=by, order_by=actions.c.id)
     groups = select(actions.c.id, *by, place.label("place")).where(idle(actions), due, first, free).subquery()
     # Another conductor may have taken it since: lock and condition decide.
@@ -187,9 +207,9 @@ def _full(running: Sequence[Row], limits: Limits) -> list[tuple[str, str]]:
         kind, many + 1)]
 
 
-def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Limits) -> list[int]:
+def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Limits, share: HostShare) -> list[int]:
     """Ids of the actions to take: projects in turn, the one with the least running work first."""
-    busy = _busy(running)
+    busy, held = _busy(running), Counter(share.held)
     work: Counter[str] = Counter()
     for row in running:
         work[row.project_id] += row.running
@@ -203,9 +223,11 @@ def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Li
         if not queues[project]:
             del queues[project]
         limit = limits.get(row.kind)
-        if row.host and limit is not None and busy[row.host, row.kind] >= limit:
+        if row.host and (held[row.host] >= share.most(row.host) or (
+                limit is not None and busy[row.host, row.kind] >= limit)):
             continue
         busy[row.host, row.kind] += 1
+        held[row.host] += 1
         work[project] += 1
         chosen.append(row.id)
     return chosen

@@ -8,24 +8,30 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
 import orjson
 
+from magnetar_core.errors import TooSlow
+
 from .answer import Answer, Fault
 from .application import Application
 from .quick import Together, Way
 from .request import Request
+from .transfers import Clock, Pace, Transfers
 
 log = logging.getLogger(__name__)
 access = logging.getLogger("magnetar.access")
 #: Largest body that is taken, in bytes; streams have no such limit.
 BODY_LIMIT = 1 << 20
-_PIECE_WAIT = 300.0
-#: Streams that come in or go out at the same moment; more of them wait.
-STREAMS = 32
+#: Bytes of content that are sent at once: few, to see early whether the client reads.
+PIECE = 1 << 17
+#: Threads that read what is sent. Threads for uploads, beside those that users may have: for services, and to refuse.
+STREAMS, MORE = 32, 32
+#: Statuses of a refused upload that end its connection, so that the rest of the content does not come.
+ENDING = (408, 429, 503)
 #: Threads of requests that may wait for hosts, of those about the health of the cloud, and of logins, which compute.
 WAITING, HEALTH, LOGINS = 64, 2, 4
 Observe = Callable[[str, str, str, int, float], None]
@@ -38,11 +44,13 @@ class AsgiServer:
 
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
                  lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None,
-                 url: str | None = None) -> None:
+                 url: str | None = None, transfers: Transfers | None = None) -> None:
         self.mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
-        # Of their own, so that slow uploads and downloads keep nobody else waiting.
-        self.streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
+        self.transfers = transfers or Transfers()
+        # Of their own, so that slow uploads keep nobody else waiting. A download holds one only while it reads a file.
+        self.uploads = ThreadPoolExecutor(self.transfers.uploads.most + MORE, thread_name_prefix="upload")
+        self.downloads = ThreadPoolExecutor(STREAMS, thread_name_prefix="download")
         self.apart = {Way.WAIT: ThreadPoolExecutor(WAITING, thread_name_prefix="wait"),
                       Way.HEALTH: ThreadPoolExecutor(HEALTH, thread_name_prefix="health"),
                       Way.LOGIN: ThreadPoolExecutor(LOGINS, thread_name_prefix="login")}
@@ -77,6 +85,7 @@ class AsgiServer:
         request = Request(scope["method"], raw[len(prefix):] or "/", scope["query_string"].decode("latin-1"), headers,
                           root=self._root(scope, headers))
         request.base, request.address = request.root + prefix, self._address(scope, headers)
+        request.transfers = self.transfers
         answer = await self._answer(application, request, receive, loop)
         await self._send(answer, request, send, loop)
         if self.observe:
@@ -92,16 +101,17 @@ class AsgiServer:
     async def _answer(self, application: Application, request: Request, receive: Any,
                       loop: asyncio.AbstractEventLoop) -> Answer:
         """Read what the request needs, and have it answered where that keeps nobody waiting."""
-        threads = self.threads
         try:
             if application.streams(request.method, request.path):
-                threads = self.streams
-                request._chunks = _incoming(receive, loop)  # noqa: SLF001 - the other half of Request
-            elif "content-length" in request.headers or "transfer-encoding" in request.headers:
+                request._chunks = _incoming(receive, loop, self.transfers.pace)  # noqa: SLF001 - the other half of Request
+                answer = await loop.run_in_executor(self.uploads, application.handle, request)
+                answer.headers.update({"Connection": "close"} if answer.status in ENDING else {})
+                return answer
+            if "content-length" in request.headers or "transfer-encoding" in request.headers:
                 request.content = await _body(receive, request.headers)
             way = application.way(request)
             if way in self.apart or way is Way.THREAD:
-                return await loop.run_in_executor(self.apart.get(way, threads), application.handle, request)
+                return await loop.run_in_executor(self.apart.get(way, self.threads), application.handle, request)
             return await self.quick.answer(way, application.handle, request)
         except Fault as fault:  # the body is too large
             return application.refused(request, fault)
@@ -143,16 +153,47 @@ class AsgiServer:
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
             await send({"type": "http.response.body", "body": body if request.method != "HEAD" else b""})
             return
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await _pieces(body, send, loop, self.streams)
+        try:
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await self._pieces(body, send, loop)
+        except TooSlow:
+            access.warning("a download was ended: its client did not read", extra={"request_id": request.id})
+            await _cut(send)
+        finally:
+            if (close := getattr(body, "close", None)) is not None:
+                close()
+
+    async def _pieces(self, body: Iterable[bytes], send: Any, loop: asyncio.AbstractEventLoop) -> None:
+        """Send them. Raises ``TooSlow``."""
+        end: Any = object()
+        pieces, clock = iter(body), self.transfers.pace.clock()
+        while (piece := await loop.run_in_executor(self.downloads, next, pieces, end)) is not end:
+            for at in range(0, len(piece), PIECE):
+                part = piece[at:at + PIECE]
+                await _sent(send({"type": "http.response.body", "body": part, "more_body": True}), clock, len(part))
+        await _sent(send({"type": "http.response.body", "body": b""}), clock, 0)
 
 
-async def _pieces(body: Iterable[bytes], send: Any, loop: asyncio.AbstractEventLoop,
-                  threads: ThreadPoolExecutor) -> None:
-    pieces, end = iter(body), object()
-    while (piece := await loop.run_in_executor(threads, next, pieces, end)) is not end:
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+async def _sent(sending: Any, clock: Clock, size: int) -> None:
+    """Wait until *sending* has given *size* bytes to the client. Raises ``TooSlow``."""
+    task = asyncio.ensure_future(sending)
+    try:
+        while not task.done():
+            began = time.monotonic()
+            await asyncio.wait((task,), timeout=clock.left)
+            clock.note(time.monotonic() - began, size if task.done() else 0)
+        task.result()
+    finally:
+        task.cancel()
+
+
+async def _cut(send: Any) -> None:
+    """End a connection whose client does not read: what waits to be sent would keep it open. ASGI has no word for it;
+    *send* is uvicorn's."""
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    if transport is not None:
+        transport.abort()
+        await asyncio.sleep(0)  # so that uvicorn knows
 
 
 async def _body(receive: Any, headers: Mapping[str, str]) -> bytes:
@@ -169,12 +210,14 @@ async def _body(receive: Any, headers: Mapping[str, str]) -> bytes:
             return content
 
 
-def _incoming(receive: Any, loop: asyncio.AbstractEventLoop) -> Callable[[], Iterator[bytes]]:
-    """The content for a handler's thread, piece by piece. Ends with ``Fault`` 400 when the client goes away."""
+def _incoming(receive: Any, loop: asyncio.AbstractEventLoop, pace: Pace) -> Callable[[], Iterator[bytes]]:
+    """The content for a handler's thread, piece by piece. Ends with ``Fault`` 400 when the client goes away, and with
+    ``TooSlow``."""
 
     def chunks() -> Iterator[bytes]:
+        clock = pace.clock()
         while True:
-            message = asyncio.run_coroutine_threadsafe(receive(), loop).result(_PIECE_WAIT)
+            message = _received(asyncio.run_coroutine_threadsafe(receive(), loop), clock)
             if message["type"] == "http.disconnect":
                 raise Fault(400, "The client ended the connection before all of the content had arrived.")
             if message.get("body"):
@@ -183,6 +226,23 @@ def _incoming(receive: Any, loop: asyncio.AbstractEventLoop) -> Callable[[], Ite
                 return
 
     return chunks
+
+
+def _received(coming: Future[dict[str, Any]], clock: Clock) -> dict[str, Any]:
+    """The next message of a client. Raises ``TooSlow``."""
+    while True:
+        began = time.monotonic()
+        try:
+            message = coming.result(clock.left)
+        except TimeoutError:
+            message = {}
+        try:
+            clock.note(time.monotonic() - began, len(message.get("body", b"")))
+        except TooSlow:
+            coming.cancel()
+            raise
+        if message:
+            return message
 
 
 class JsonLog(logging.Formatter):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 import orjson
 
 from .answer import Fault
+from .transfers import Pieces, Transfers
 
 
 class Request:
@@ -18,7 +20,7 @@ class Request:
     put before it (``https://cloud:8774/v2.1``)."""
 
     __slots__ = ("_chunks", "_query", "address", "base", "content", "context", "extra", "headers", "id", "method",
-                 "params", "path", "query_string", "root")
+                 "params", "path", "query_string", "root", "transfers")
 
     def __init__(self, method: str, path: str, query_string: str, headers: Mapping[str, str], content: bytes = b"",
                  root: str = "", chunks: Callable[[], Iterator[bytes]] | None = None) -> None:
@@ -32,6 +34,8 @@ class Request:
         self.address = ""
         #: Who asks (``services.Context``); set by the application's authentication.
         self.context: Any = None
+        #: The limits of transfers of content; ``None`` where it does not come over HTTP.
+        self.transfers: Transfers | None = None
         #: What the application notes about the request.
         self.extra: dict[str, Any] = {}
 
@@ -69,11 +73,20 @@ class Request:
                 raise Fault(400, "The request has no body; it needs a JSON object.") from None
             raise Fault(400, f"The body is not valid JSON: {error}.") from None
 
-    def chunks(self) -> Iterator[bytes]:
-        """The content of a stream route, piece by piece."""
-        if self._chunks is None:
-            return iter([self.content] if self.content else [])
-        return self._chunks()
+    @contextlib.contextmanager
+    def upload(self) -> Iterator[Iterator[bytes]]:
+        """Within, the content of a stream route comes, piece by piece, in one of the places for it. Raises
+        ``TooManyRequests``, ``Unavailable``."""
+        free = self.transfers.uploads.take(self.context) if self.transfers else None
+        try:
+            yield iter([self.content] if self.content else []) if self._chunks is None else self._chunks()
+        finally:
+            if free:
+                free()
+
+    def download(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Content for the answer, which has one of the places for it until it is closed. Raises as ``upload``."""
+        return pieces if self.transfers is None else Pieces(pieces, self.transfers.downloads.take(self.context))
 
 
 def _request_id(headers: Mapping[str, str]) -> str:

@@ -93,7 +93,8 @@ class ImageRoutes:
         image = self._seen(request)
         check_owner(request.context, image)
         try:
-            self.service.upload(image["id"], request.chunks(), then, request.length)
+            with request.upload() as pieces:
+                self.service.upload(image["id"], pieces, then, request.length)
         except NoSpace as error:
             raise Fault(413, f"Image storage media is full: {error.message}") from None
 
@@ -120,7 +121,7 @@ class ImageRoutes:
         headers = {"Content-Length": str(size), "Content-MD5": image["checksum"]}
         if request.method == "HEAD":
             return Answer(b"", 200, {"Content-MD5": image["checksum"]}, OCTETS)
-        return Answer(pieces, 200, headers, OCTETS)
+        return Answer(request.download(pieces), 200, headers, OCTETS)
 
     def activate(self, status: str, request: Request) -> None:
         """Nobody but administrators gets the content any more (*deactivated*), or everybody again (*active*)."""

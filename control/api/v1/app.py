@@ -18,14 +18,14 @@ from magnetar_core import query
 from magnetar_core.ensure import batch, permissions
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, MethodNotAllowed, NotFound, Unauthenticated
 from magnetar_core.events import EventRequest
-from magnetar_core.operations import RUNNING, Operation, Operations
+from magnetar_core.operations import RUNNING, Operation
 from magnetar_core.reconcile import Document
 from magnetar_core.version import API, version
 
 from . import events
 from .attachment import InterfaceAttachments, VolumeAttachments
 from .driver import ALL_PROJECTS, CloudDriver
-from .operations import ProjectOperation, error_of
+from .operations import QUEUED, ProjectOperation, ProjectOperations, check_may_cancel, error_of
 from .operators import CLOUD_ONLY
 from .server import SERVERS
 from .server_request import FLAVORS, KEYPAIRS, NETWORKS
@@ -36,8 +36,8 @@ DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
     *CLOUD_ONLY)}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: Seconds that a request waits which does not say; threads for operations.
-WAIT, WORKERS = 20.0, 64
+#: Seconds that a request waits which does not say.
+WAIT = 20.0
 OPERATIONS = "operations"
 
 
@@ -57,7 +57,10 @@ def body(request: Request) -> Any:
 class V1Application:
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
-        self.operations = Operations(WORKERS)
+        most = cloud.settings.operations
+        self.operations = ProjectOperations(most, cloud.settings.of_project(most), QUEUED)
+        #: The parts of batches, which are not counted twice: a batch waits for its parts.
+        self.parts = ProjectOperations(most, cloud.settings.of_project(most))
         #: How many requests may wait at once: some threads are always left for others.
         self._waiting = threading.BoundedSemaphore(max(1, cloud.settings.threads // 2))
 
@@ -81,7 +84,7 @@ class V1Application:
         error = error_of(fault, request.id)
         headers = {"www-authenticate": 'Bearer realm="magnetar"'} if error.status == 401 else {}
         return Answer({"error": {**error.as_dict(), "request_id": request.id}}, error.status,
-                      {**headers, "X-Request-Id": request.id})
+                      {**headers, **error.details.get("headers", {}), "X-Request-Id": request.id})
 
     def _named(self, request: Request) -> None:
         """The client may say what the request is called."""
@@ -188,19 +191,18 @@ class V1Application:
     def _each(self, caller: Caller, driver: CloudDriver, items: list[Any], dry: bool,
               parent: Operation) -> list[Document]:
         """Each for itself, side by side; the answers come in the order of the items."""
-        own = Operations(16)
         started = []
         for key, want, allowed in items:
             one = ProjectOperation("ensure", driver.kind.noun, key, caller)
-            started.append(own.begin(one, lambda operation, key=key, want=want, allowed=allowed: driver.ensure(  # type: ignore[misc]
+            one.kept = False
+            started.append(self.parts.begin(one, lambda operation, key=key, want=want, allowed=allowed: driver.ensure(  # type: ignore[misc]
                 caller, key, want, allowed, dry, operation)))
         found = []
         for operation in started:
             while not operation.wait(0.5):
                 if parent.cancelling:
-                    operation.cancel()
+                    self.parts.stop(operation)
             found.append({"error": operation.error} if operation.error else operation.result.as_dict())
-        own.close()
         return found
 
     def _event(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
@@ -244,7 +246,8 @@ class V1Application:
             raise NotFound(f"There is no operation {rest[0][:80]!r}: it ended long ago, or another API service has it. "
                            "Send the request again to be told how it is.", kind="operation", key=rest[0][:80])
         if request.method == "DELETE":
-            operation.cancel()
+            check_may_cancel(caller, operation)
+            self.operations.stop(operation)
             return Answer(operation.as_dict(), 202 if operation.status == RUNNING else 200)
         if request.method not in ("GET", "HEAD"):
             raise MethodNotAllowed("An operation is looked at (GET) or cancelled (DELETE).", allow="DELETE, GET")

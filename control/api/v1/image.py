@@ -110,23 +110,26 @@ class CloudImages(CloudDriver):
 
     def upload(self, request: Request, caller: Caller, _driver: CloudDriver, key: str) -> Answer:
         """Take the content in; it must have the digest that was said."""
-        have, images = self.one(caller, key), caller.cloud.services.image
+        have = self.one(caller, key)
         check_owner(caller.context, {"owner": have["_owner"]})
-        pieces = request.chunks()
+        with request.upload() as pieces:
+            self._take(caller, have, pieces, request.length)
+        result = Result([Step("receive", "take in the uploaded content")], [
+            {"path": "status", "old": "queued", "new": "active"}], self.public(self.one(caller, have["id"])))
+        return Answer({**result.as_dict(), "request_id": request.id})
+
+    def _take(self, caller: Caller, have: Document, pieces: Iterator[bytes], size: int | None) -> None:
         first = beginning(pieces)
         if not have["disk_format"]:
             format = format_of(first)
             self._set(caller, have, {"disk_format": format, "container_format": container_of(format)})
         digest: dict[str, str] = {}
         try:
-            images.upload(have["id"], self._checked(have, first, pieces, digest), size=request.length)
+            caller.cloud.services.image.upload(have["id"], self._checked(have, first, pieces, digest), size=size)
         except InvalidRequest as error:
             raise ImageRefused(error.message) from None
         if not have["checksum"]:
             self._set(caller, have, {CHECKSUM: digest["found"]})
-        result = Result([Step("receive", "take in the uploaded content")], [
-            {"path": "status", "old": "queued", "new": "active"}], self.public(self.one(caller, have["id"])))
-        return Answer({**result.as_dict(), "request_id": request.id})
 
     def _set(self, caller: Caller, have: Document, values: Document) -> None:
         caller.cloud.services.image.update(caller.context, have["id"], lambda _image: values)
@@ -148,7 +151,7 @@ class CloudImages(CloudDriver):
         if have["status"] not in ("active", "deactivated"):
             raise Conflict(f"Image {have['name']!r} has no content yet.")
         pieces, size = caller.cloud.services.image.content(have["id"])
-        return Answer(pieces, 200, {"Content-Length": str(size), "Content-MD5": have["_md5"]}, OCTETS)
+        return Answer(request.download(pieces), 200, {"Content-Length": str(size), "Content-MD5": have["_md5"]}, OCTETS)
 
 
 def _mine(caller: Caller, one: Document, open: Collection[str]) -> bool:

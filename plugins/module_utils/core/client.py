@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence, U
 from urllib.parse import quote, urlencode
 
 from .endpoint import ENDPOINT, parse
-from .errors import InvalidField, MagnetarError, TimedOut, Unreachable, from_dict
+from .errors import InvalidField, MagnetarError, TimedOut, TooManyRequests, Unreachable, from_dict
 from .outcome import identified, outcome, too_late
 
 if TYPE_CHECKING:
@@ -156,13 +156,9 @@ class Client:
         *progress* is called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``.
         """
         from . import content
-        try:
-            with open(path, "rb") as stream:
-                total = os.fstat(stream.fileno()).st_size
-                pieces = content.of_file(stream, total, progress)
-                return self.send(noun, key, pieces, total, timeout, request_id, progress)
-        except OSError as error:
-            raise InvalidField("filename", "cannot be read: %s" % error.strerror, str(path)) from None
+        deadline = time.monotonic() + (timeout or self.timeout)
+        return content.sent(path, progress, deadline, lambda pieces, total: self.send(
+            noun, key, pieces, total, max(deadline - time.monotonic(), 1.0), request_id, progress))
 
     def send(self, noun: str, key: str, pieces: Iterator[bytes], size: int, timeout: Optional[float] = None,
              request_id: Optional[str] = None, progress: Progress = None) -> Document:
@@ -259,8 +255,12 @@ class Client:
                     renewed = True
                     self._login.renew()
                     continue
-                failed = failed or time.monotonic()
-                over = time.monotonic() + pause > min(deadline, failed + RETRY_FOR)
+                failed, until = failed or time.monotonic(), deadline
+                if isinstance(error, TooManyRequests):  # it says when there may be room, which may take its time
+                    failed, pause = None, error.retry_after or pause
+                else:
+                    until = min(deadline, failed + RETRY_FOR)
+                over = time.monotonic() + pause > until
                 if size is not None or over or not error.again:
                     identified(error, request_id)
                     raise
@@ -332,7 +332,7 @@ class Client:
             return answer
         error = from_dict(answer["error"])
         error.request_id = answer["error"].get("request_id")
-        error.again = status == 503 and not error.details.get("lasting")
+        error.again = error.again or (status == 503 and not error.details.get("lasting"))
         raise error
 
     def _connect(self) -> HTTPConnection:

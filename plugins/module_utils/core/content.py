@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import http.client
+import os
 import socket
-from typing import Any, BinaryIO, Callable, Iterator, Optional
+import time
+from typing import Any, BinaryIO, Callable, Iterator, Optional, Union
 
-from .errors import MagnetarError, Unreachable
+from .errors import InvalidField, MagnetarError, Unreachable
 
 PIECE = 1 << 20
 #: Seconds within which something must come.
@@ -53,6 +55,24 @@ def _pieces(connection: http.client.HTTPConnection, response: http.client.HTTPRe
         raise unreachable(error, True) from None
     finally:
         connection.close()
+
+
+def sent(path: Union[str, os.PathLike[str]], progress: Optional[Callable[[dict[str, Any]], None]], deadline: float,
+         send: Callable[[Iterator[bytes], int], dict[str, Any]]) -> dict[str, Any]:
+    """Send the file at *path* by *send*, from its beginning each time: where others are sending too much, as often as
+    the answer says when to ask again, until *deadline*. Raises ``InvalidField``, and what *send* raises."""
+    while True:
+        try:
+            with open(path, "rb") as stream:
+                total = os.fstat(stream.fileno()).st_size
+                return send(of_file(stream, total, progress), total)
+        except OSError as error:
+            raise InvalidField("filename", "cannot be read: %s" % error.strerror, str(path)) from None
+        except MagnetarError as error:
+            pause = error.retry_after
+            if pause is None or not error.again or time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)
 
 
 def of_file(stream: BinaryIO, total: int, progress: Optional[Callable[[dict[str, Any]], None]]) -> Iterator[bytes]:

@@ -28,6 +28,12 @@ class MagnetarError(Exception):
         self.details = details
         super().__init__(self.message)
 
+    @property
+    def retry_after(self) -> Optional[float]:
+        """Seconds after which to ask again, where the answer says so."""
+        given = str((self.details.get("headers") or {}).get("Retry-After", ""))
+        return float(given) if given.isdecimal() else None
+
     def as_dict(self) -> dict[str, Any]:
         """Shape of the answer: ``{"code": str, "message": str, "details": {...}}``."""
         return {"code": self.code, "message": self.message, "details": self.details}
@@ -150,6 +156,21 @@ class TooManyLogins(MagnetarError):
     status = 429
 
 
+class TooManyRequests(MagnetarError):
+    """So much of that is done for this project already that no more is taken now."""
+
+    code = "too-many-requests"
+    status = 429
+    again = True
+
+
+class TooSlow(MagnetarError):
+    """The content came too slowly."""
+
+    code = "too-slow"
+    status = 408
+
+
 class HypervisorDown(MagnetarError):
     """libvirt does not answer on this host. The agent reconnects by itself; try again in a few seconds."""
 
@@ -209,8 +230,8 @@ ERRORS = {
     cls.code: cls
     for cls in (
         MagnetarError, InvalidField, InvalidRequest, Unauthenticated, Forbidden, NotFound, Gone, Ambiguous, Conflict,
-        Immutable, InUse, ImageRefused, NoSpace, TooLarge, Cancelled, HypervisorDown, HypervisorError, Unreachable,
-        Unavailable, NotSupported, Failed, TimedOut,
+        Immutable, InUse, ImageRefused, NoSpace, TooLarge, Cancelled, TooManyRequests, TooSlow, HypervisorDown,
+        HypervisorError, Unreachable, Unavailable, NotSupported, Failed, TimedOut,
     )
 }
 

@@ -158,8 +158,11 @@ class Operations:
             if self._closed:
                 raise HypervisorDown("The agent is shutting down and takes no new work. Try again when it is back.")
             self._running[operation.id] = operation
-        (self._streams if stream else self._pool).submit(self._run, operation, function)
+        self._submit(operation, function, stream)
         return operation
+
+    def _submit(self, operation: Operation, function: Callable[[Operation], Any], stream: bool) -> None:
+        (self._streams if stream else self._pool).submit(self._run, operation, function)
 
     def _run(self, operation: Operation, function: Callable[[Operation], Any]) -> None:
         operation.progress = dict(operation.progress, phase=None)

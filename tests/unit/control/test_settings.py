@@ -32,6 +32,18 @@ def test_a_value_of_another_type_is_refused():
 
 
 @pytest.mark.parametrize(("wrong", "said"), [
+    ({"host_share": 1.5}, "host_share must be from 0 to 1, and is 1.5"),
+    ({"host_share": float("nan")}, "host_share must be from 0 to 1, and is nan")])
+def test_a_number_out_of_its_range_is_refused(wrong, said):
+    with pytest.raises(InvalidSettings, match=said):
+        make(wrong)
+
+
+def test_a_share_is_one_at_least():
+    assert Settings().workers_of_host() == 10 and make({"workers": 3, "host_share": 0}).workers_of_host() == 1
+
+
+@pytest.mark.parametrize(("wrong", "said"), [
     ({"enabled_filters": ["JasonFilter"]}, "enabled_filters: there is no filter 'JasonFilter'; did you"),
     ({"enabled_filters": "JsonFilter"}, "enabled_filters must be of type list"),
     ({"enabled_filters": [{"a": 1}]}, "enabled_filters: there is no filter"),

@@ -23,6 +23,7 @@ from magnetar_core.errors import (
     MagnetarError,
     NotFound,
     TimedOut,
+    TooManyRequests,
     Unauthenticated,
     Unreachable,
 )
@@ -139,6 +140,21 @@ def test_503_ends(server, client, monkeypatch):
         client.get("server", "x")
 
 
+BUSY = (429, {"error": {"code": "too-many-requests", "message": "later", "details": {"headers": {
+    "Retry-After": "0"}}}})
+
+
+def test_a_cloud_that_does_enough_for_the_project_is_asked_again_when_it_says(server, client, monkeypatch):
+    monkeypatch.setattr(client_module, "RETRY_FOR", 0.0)
+    server.script = [BUSY, BUSY, (200, {"changed": True})]
+    assert client.ensure("server", "web1", {})["changed"] and len(server.seen) == 3
+    far = dict(BUSY[1]["error"], details={"headers": {"Retry-After": "60"}})
+    server.script = [(429, {"error": far})]
+    with pytest.raises(TooManyRequests, match="later") as refused:
+        client.ensure("server", "web1", {})  # there is no time for that
+    assert refused.value.retry_after == 60 and len(server.seen) == 4
+
+
 def test_an_agent_that_went_away_during_a_long_wait_is_asked_again(server, client, monkeypatch):
     """The time counts from the failure on: the agent may have worked for minutes before it was restarted."""
     monkeypatch.setattr(client_module, "RETRY_FOR", 0.3)
@@ -211,6 +227,14 @@ def test_an_event_keeps_its_id(server, client):
     client.event("server", "x", "reboot", {"type": "soft"})
     ids = {json.loads(body)["request_id"] for _method, _path, body, _headers in server.seen}
     assert len(server.seen) == 2 and len(ids) == 1
+
+
+def test_an_upload_that_is_one_too_many_comes_again_from_its_beginning(server, client, tmp_path):
+    (tmp_path / "disk").write_bytes(b"content")
+    full = {"error": dict(BUSY[1]["error"], code="unavailable")}
+    server.script = [BUSY, (503, full), (200, {"changed": True})]
+    assert client.upload("image", "debian", tmp_path / "disk")["changed"]
+    assert [body for _method, _path, body, _headers in server.seen] == [b"content"] * 3
 
 
 def test_upload(server, client, tmp_path):

@@ -92,10 +92,11 @@ class Nothing(Application):
 
 
 @contextlib.contextmanager
-def served(threads=8, **mounts):
+def served(threads=8, transfers=None, **mounts):
     """Serve applications on loopback, by prefix without slash; gives the URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        app = AsgiServer({"": Nothing(), **{f"/{name}": found for name, found in mounts.items()}}, threads=threads)
+        app = AsgiServer({"": Nothing(), **{f"/{name}": found for name, found in mounts.items()}}, threads=threads,
+                         transfers=transfers)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", http="httptools"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -105,4 +106,5 @@ def served(threads=8, **mounts):
             server.should_exit = True
             thread.join(5)
             app.threads.shutdown()
-            app.streams.shutdown()
+            app.uploads.shutdown()
+            app.downloads.shutdown()

@@ -227,6 +227,23 @@ def test_a_long_queue_for_one_host_keeps_no_other_waiting(database):
     assert queue.take(database, "one", 4, limits) == ([], True)
 
 
+def test_what_is_beyond_a_hosts_share_waits_and_others_pass(database):
+    for at in range(60):
+        put(database, f"s{at}", host="kvm1")
+    put(database, "t1", host="kvm2")
+    put(database, "t2")
+
+    def look(**held):
+        return [row.server_id for row in queue.take(
+            database, "one", 6, NO_LIMITS, share=queue.HostShare(lambda _host: 3, held)).rows]
+
+    assert sorted(look(kvm1=1)) == ["s0", "s1", "t1", "t2"]
+    assert look(kvm1=3) == []
+    put(database, "t3", host="kvm2")
+    assert look(kvm1=3, kvm2=1) == ["t3"]
+    assert look(kvm1=2) == ["s2"]
+
+
 def test_one_event_ends_and_the_next_begins(database):
     with database.write() as connection:
         number = servers.enqueue(connection, "s1", "create", "req-1", "u1", "p1")

@@ -10,9 +10,10 @@ import pytest
 
 from magnetar_control.api.v1.image import beginning
 from magnetar_control.services.volume import worker as work
+from magnetar_core.client import new_request_id
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.image_format import HEAD, format_of
-from tests.unit.control.cloud import Cloud
+from tests.unit.control.cloud import Caller, Cloud
 from tests.unit.core.images import CPIO, iso, kernel, qcow2, vmdk
 
 from .test_servers import WEB, ensure, verbs
@@ -275,3 +276,47 @@ def test_all_projects(cloud: Cloud, noun: str, want: dict[str, object]) -> None:
     assert [one["name"] for one in boss.get(f"{listed}&name={name}&fields=name").json[f"{noun}s"]] == [name]
     assert member.get(listed).status == 403
     assert boss.get("/v1/flavor?all_projects=true").status == 400
+
+
+#: What members may do in /v1: a path, and a body for what is ensured.
+CHANGES = {
+    "image/new": {"source": {"upload": True}}, "image/there": {"description": "other"},
+    "network/new": {"cidr": "10.30.0.0/24"},
+    "volume/new": {"size": 1}, "volume/there": {"description": "other"}, "volume_snapshot/new": {"volume": "there"},
+    "server/new": {"flavor": "tiny", "image": "there", "networks": []}, "server/there": {"description": "other"},
+    "flavor/new": {"vcpus": 1, "ram": 64}}
+
+
+@pytest.fixture(scope="module")
+def reader(cloud: Cloud) -> Caller:
+    """A reader of a project, in which somebody made an image, a volume, and a server."""
+    member = cloud.caller("maker", "library")
+    member.image("there")
+    assert ensure(member, "volume/there", {"size": 1}).status == 200
+    flavor = {"name": "small", "vcpus": 1, "ram": 64, "disk": 1}
+    assert cloud.admin.post("/v2.1/flavors", {"flavor": flavor}).status == 200
+    made = ensure(member, "server/there", {"flavor": "small", "image": "there", "networks": []})
+    assert made.status == 200, made
+    return cloud.caller("reader", "library", "reader")
+
+
+@pytest.mark.parametrize("path", CHANGES)
+def test_a_reader_changes_nothing(reader: Caller, path: str) -> None:
+    refused = ensure(reader, path, CHANGES[path])
+    assert refused.status == 403, refused
+    if path.endswith("/there"):
+        assert reader.get(f"/v1/{path}").status == 200
+        assert reader.delete(f"/v1/{path}").status == 403
+        assert reader.get(f"/v1/{path}").status == 200
+
+
+def test_a_reader_sends_nothing(reader: Caller) -> None:
+    sent = reader.call("PUT", "/v1/image/there/data", b"x", headers={"Content-Type": "application/octet-stream"})
+    assert sent.status == 403, sent
+
+
+@pytest.mark.parametrize(("event", "args"), [
+    ("reboot", {"type": "hard"}), ("rebuild", {}), ("create_image", {"name": "copy"}), ("crash_dump", {})])
+def test_a_reader_does_nothing_to_a_server(reader: Caller, event: str, args: dict[str, str]) -> None:
+    refused = reader.post("/v1/server/there/events", {"event": event, "args": args, "request_id": new_request_id()})
+    assert refused.status == 403, refused
