@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Asks pip-audit's database for known vulnerabilities of the locked packages; skipped, with the reason, when it is out of
-reach. Those that are accepted are in requirements/accepted.toml."""
+"""Asks pip-audit's database for known vulnerabilities of the locked packages; skipped, with the reason, when it is out
+of reach. Those that are accepted are in requirements/accepted.toml."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def main() -> int:
         print(f"Skipped: {reason}")
         return 0
     if found:
-        print("\n".join([*found, "`python -m tools.lock` takes newer versions; what does not matter here is accepted, with "
-                         "the reason, in requirements/accepted.toml."]))
+        print("\n".join([*found, "`python -m tools.lock` takes newer versions. What does not matter here is accepted, "
+                         "with the reason, in requirements/accepted.toml."]))
     return 1 if found else 0
 
 

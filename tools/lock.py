@@ -147,7 +147,7 @@ def main() -> int:
         renew(keep=given.keep)
     found = problems()
     if found:
-        print("\n".join([*found, "`python -m tools.lock --keep` adds what is missing, `python -m tools.lock` renews all."]))
+        print("\n".join([*found, "`python -m tools.lock --keep` adds what is missing; without --keep it renews all."]))
     return 1 if found else 0
 
 

@@ -63,7 +63,8 @@ def bom() -> Bom:
     asked = {canonicalize_name(one.name) for name in wheelhouse.NAMES for one in lock.needed()[name]}
     made.register_dependency(release, [found[name] for name in sorted(asked)])
     for name, one in found.items():
-        made.register_dependency(one, [found[other] for pins in locks for other, pin in pins.items() if name in pin.via])
+        made.register_dependency(
+            one, [found[other] for pins in locks for other, pin in pins.items() if name in pin.via])
     return made
 
 

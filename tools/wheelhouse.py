@@ -69,7 +69,8 @@ def main() -> int:
     try:
         fetch(given.folder, given.python or [*PYTHONS], given.machine or ["x86_64"])
     except subprocess.CalledProcessError as error:
-        print("Not all wheels could be fetched: pip says above why. Run it again: what is there stays.", file=sys.stderr)
+        print("Not all wheels could be fetched, pip says above why. Run it again: what is there stays.",
+              file=sys.stderr)
         return error.returncode
     return 0
 
