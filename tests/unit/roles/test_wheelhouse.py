@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host without the net: the roles bring wheels, and a release is installed from these, with the hashes of its locks."""
+"""A host without the net: the roles bring wheels, and a release is installed from these, by its locks."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_the_roles_bring_wheels_and_name_them(tmp_path, role, file, extras, give
     archive.touch()
     variables = {
         f"{role}_venv": str(venv), f"{role}_stamp": {"stdout": ""}, "role_path": str(tmp_path / "roles" / role),
-        f"{role}_packed": {"stdout": json.dumps({"archive": str(archive), "digest": "abc"})}, "common_extras": "control",
-        f"{role}_wheelhouse": str(tmp_path / "house") if given else ""}
+        f"{role}_packed": {"stdout": json.dumps({"archive": str(archive), "digest": "abc"})},
+        "common_extras": "control", f"{role}_wheelhouse": str(tmp_path / "house") if given else ""}
     good, said = play(tmp_path, tasks(file, "Release"), **variables)
     assert good, said
     words = ["install", str(venv), f"{venv}/magnetar.tar.gz", "abc", extras]

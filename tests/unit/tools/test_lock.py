@@ -78,5 +78,6 @@ def test_a_marker_that_always_holds_is_left_out():
     text = ("one==1 ; python_full_version < '3.14' and sys_platform == 'linux' \\\n    --hash=sha256:ab\n"
             "    # via\n    #   -c versions\n    #   -r -\n"
             "two==2 ; python_full_version < '3.12' \\\n    --hash=sha256:cd\n    # via\n    #   -r -\n    #   one\n")
-    assert lock.plain(text) == ("one==1 \\\n    --hash=sha256:ab\n"
-                                "two==2 ; python_full_version < '3.12' \\\n    --hash=sha256:cd\n    # via\n    #   one\n")
+    assert lock.plain(text) == (
+        "one==1 \\\n    --hash=sha256:ab\n"
+        "two==2 ; python_full_version < '3.12' \\\n    --hash=sha256:cd\n    # via\n    #   one\n")

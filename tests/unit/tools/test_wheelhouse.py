@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ def test_pip_is_asked_for_each_kind_of_host(tmp_path, monkeypatch):
 
     def run(words, **_more):
         words = [str(word) for word in words]
-        locks = [open(words[at + 1]).read() for at, word in enumerate(words) if word == "-r"]
+        locks = [Path(words[at + 1]).read_text() for at, word in enumerate(words) if word == "-r"]
         calls.append((words, locks))
 
     monkeypatch.setattr(subprocess, "run", run)
