@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import layout
 import machine
 
 ROOT, BIN, SRC = machine.ROOT, machine.VENV / "bin", machine.CACHE / "src"
@@ -48,23 +49,6 @@ def shard() -> str:
     return f"--shard={done.stdout.strip()}"
 
 
-def tracked() -> list[str]:
-    """Files that git knows, and new ones that it does not ignore."""
-    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(words, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.split("\0")
-    return sorted({name for name in names if name and (ROOT / name).exists()})
-
-
-@contextlib.contextmanager
-def laid_out() -> Iterator[Path]:
-    """A copy of the files where Ansible's tools want a collection."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "ansible_collections/magnetar/compute"
-        copy.mkdir(parents=True)
-        subprocess.run(["cp", "--parents", "-t", str(copy), *tracked()], check=True, cwd=ROOT)
-        yield copy
-
-
 def sanity(*words: str) -> bool:
     """ansible-test sanity on a copy of the files, laid out as it wants a collection; *words* say which tests and files.
 
@@ -75,14 +59,14 @@ def sanity(*words: str) -> bool:
         stand_in.parent.mkdir(parents=True, exist_ok=True)
         stand_in.write_text(PIP, encoding="utf-8")
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    with laid_out() as copy:
+    with layout.laid_out() as copy:
         return call("ansible-test", "sanity", "--local", "--requirements", "--python", version, "--color", "no", *words,
                     folder=copy)
 
 
 def docs() -> bool:
     """antsibull-docs finds nothing wrong in what Galaxy will show of plugins and roles."""
-    with laid_out() as copy:
+    with layout.laid_out() as copy:
         return call("antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=all",
                     "--disallow-unknown-collection-refs", copy, ANSIBLE_COLLECTIONS_PATH=str(copy.parents[2]))
 
@@ -95,10 +79,10 @@ def _documented(plugins: Path, folder: str, kind: str, **more: str) -> bool:
 
 
 def collection() -> bool:
-    """The collection builds, installs, documents every plugin and holds what installs the agent."""
+    """The collection builds, installs, documents every plugin and holds what installs the agent, with its SBOM."""
     with tempfile.TemporaryDirectory() as folder:
         built, elsewhere = Path(folder) / "built", {"ANSIBLE_COLLECTIONS_PATH": folder}
-        if not call("ansible-galaxy", "collection", "build", "--output-path", built, ROOT):
+        if not call("python", "-m", "tools.collection", built):
             return False
         archive = next(built.glob("*.tar.gz"))
         if not call("ansible-galaxy", "collection", "install", "--offline", "-p", folder, archive, **elsewhere):
@@ -107,7 +91,9 @@ def collection() -> bool:
         documented = all(_documented(installed / "plugins", *kind, **elsewhere)
                          for kind in (("modules", "module"), ("inventory", "inventory")))
         wheel = Path(folder) / "wheel"
-        return documented and call("pip", "wheel", "-q", "--no-deps", "-w", wheel, installed) and all(
+        packed = call("pip", "wheel", "-q", "--no-index", "--no-deps", "--no-build-isolation", "-w", wheel, installed)
+        listed = call("python", "-m", "json.tool", installed / "sbom.cdx.json", os.devnull)
+        return documented and packed and listed and all(
             call("python", "-m", "zipfile", "-t", path) for path in wheel.glob("magnetar-*.whl"))
 
 
@@ -123,6 +109,8 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
     "sanity": ("ansible-test sanity of what Ansible loads",
                partial(sanity, *(f"--exclude={folder}/" for folder in ("agent", "bench", "control", "tests")))),
     "collection": ("the collection builds, installs and holds the agent", collection),
+    "audit": ("known vulnerabilities of the locked packages; skipped where pip-audit's database cannot be reached",
+              partial(call, "python", "-m", "tools.audit")),
     "pylint": ("ansible-test's pylint of agent and control plane, which the collection carries",
                partial(sanity, "--test=pylint", "agent/", "control/")),
     "slow": ("tests without guests that take long: moves, faults, crashes, kills, conformance",
@@ -134,7 +122,7 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
 FAST = [name for name in STAGES if name not in ("pylint", "slow", "lab", "deep")]
 GUESTS = {"lab", "deep"}
 #: What runs beside the tests: each of these needs one CPU, and the tests wait for other things half of the time.
-BESIDE = {"tests": ("mypy", "imports", "ansible-lint", "changelog", "docs", "sanity", "collection"),
+BESIDE = {"tests": ("mypy", "imports", "ansible-lint", "changelog", "docs", "sanity", "collection", "audit"),
           "slow": ("pylint",)}
 #: Stages that ran: whether they passed, and seconds.
 Ended = dict[str, tuple[bool, float]]

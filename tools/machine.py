@@ -122,17 +122,16 @@ def _venv(folder: Path, stamp: str, install: Callable[[Path], None]) -> None:
 
 def development_environment() -> None:
     """``.venv``: what checks and playbooks run with; the sources are linked, not copied."""
+    lock = ROOT / "requirements" / "dev.txt"
 
     def install(folder: Path) -> None:
-        needed = run(PYTHON, "-c", "import sys, tomllib; p = tomllib.load(open(sys.argv[1], 'rb'))['project'];"
-                     "e = p['optional-dependencies']; print('\\n'.join(e['agent'] + e['control'] + e['dev']))",
-                     ROOT / "pyproject.toml")
-        run(folder / "bin" / "pip", "install", "-q", "--disable-pip-version-check", *needed.splitlines())
+        run(folder / "bin" / "pip", "install", "-q", "--disable-pip-version-check", "--require-hashes",
+            "--only-binary", ":all:", "-r", lock)
         site = next((folder / "lib").glob("python3*/site-packages"))
         (site / "magnetar.pth").write_text(f"{CACHE / 'src'}\n", encoding="utf-8")
 
     with step("Development environment (.venv)"):
-        _venv(VENV, _hash([ROOT / "pyproject.toml"]), install)
+        _venv(VENV, _hash([lock]), install)
         links()
 
 

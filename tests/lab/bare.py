@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import tomllib
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -55,8 +54,6 @@ TOOLS = Path(sys.executable).parent
 QEMU_SETTINGS = {"security_driver": "none", "remember_owner": False, "namespaces": [], "cgroup_controllers": []}
 TEMPLATES = {one["name"]: one for one in yaml.safe_load(
     (CHECKOUT / "docs/awx/job_templates.yml").read_text())["job_templates"]}  # fmt: skip
-# What needs the compiled libvirt: the roles link Debian's own package.
-NOT_WHEELS = ("libvirt-python",)
 
 
 class BareHost(LabHost):
@@ -107,16 +104,14 @@ class BareHost(LabHost):
 
 
 def wheels() -> Path:
-    """A folder with the wheels that agent and control plane depend on, got once by this machine's pip."""
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
-    extras = project["project"]["optional-dependencies"]
-    needed = [*project["build-system"]["requires"], "wheel", *extras["agent"], *extras["control"]]
-    needed = [name for name in needed if not name.startswith(NOT_WHEELS)]
-    folder, mark = CACHE / "wheels", hashlib.sha256(repr(sorted(needed)).encode()).hexdigest()
+    """A wheelhouse for hosts with this machine's Python, fetched when the locks change."""
+    locks = b"".join((CHECKOUT / "requirements" / f"{name}.txt").read_bytes() for name in ("agent", "control"))
+    folder, mark = CACHE / "wheels", hashlib.sha256(locks).hexdigest()
     with locked("wheels"):
         if not (folder / mark).exists():
             shutil.rmtree(folder, ignore_errors=True)
-            command(sys.executable, "-m", "pip", "wheel", "-q", "--wheel-dir", folder, *needed)
+            command(sys.executable, CHECKOUT / "tools/wheelhouse.py", "--python",
+                    f"{sys.version_info.major}.{sys.version_info.minor}", folder)
             (folder / mark).touch()
     return folder
 

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import guest
 import pytest
-from hosts import CACHE, LabHost, locked
+from bare import wheels
+from hosts import LabHost
 
 from agent import CHECKOUT, eventually
 from magnetar_core.client import Client
@@ -42,20 +41,6 @@ def pip(*words: str | Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def needed() -> Path:
-    """A folder with wheels of what the agent needs, fetched when the list changes; libvirt is Debian's own package."""
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    wanted = [one for one in project["optional-dependencies"]["agent"] if not one.startswith("libvirt-python")]
-    folder = CACHE / f"needed-{hashlib.sha256(repr(wanted).encode()).hexdigest()[:12]}"
-    with locked("needed"):
-        if not folder.exists():
-            parts = folder.with_suffix(".part")
-            shutil.rmtree(parts, ignore_errors=True)
-            pip("download", "--only-binary", ":all:", "--dest", parts, *wanted)
-            parts.rename(folder)
-    return folder
-
-
 def wheel(folder: Path) -> Path:
     """The wheel of this checkout, built from a copy: setuptools leaves build folders behind."""
     source = folder / "source"
@@ -65,7 +50,7 @@ def wheel(folder: Path) -> Path:
     shutil.copytree(CHECKOUT / "plugins/module_utils/core", source / "plugins/module_utils/core", ignore=skipped)
     for name in ("pyproject.toml", "COPYING"):
         shutil.copyfile(CHECKOUT / name, source / name)
-    pip("wheel", "--no-deps", "--wheel-dir", folder, source)
+    pip("wheel", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
     (made,) = folder.glob("*.whl")
     return made
 
@@ -125,7 +110,7 @@ class Host:
 def host(guest_image: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A lab host with the agent, an image, and a server called web that is up."""
     made = wheel(tmp_path_factory.mktemp("wheel"))
-    with LabHost("lab1", binds={needed(): "/srv/needed"}) as lab:
+    with LabHost("lab1", binds={wheels(): "/srv/needed"}) as lab:
         found = Host(lab)
         found.install(made)
         lab.put(guest_image["disk"], "/var/lib/magnetar/import/tiny.qcow2")

@@ -46,11 +46,15 @@ def test_every_shipped_playbook_has_a_template():
 
 def test_the_execution_environment_has_what_the_collection_needs(tmp_path):
     """ansible-builder reads it; to build the image needs a network and a container engine."""
-    words = ["ansible-builder", "create", "-f", ROOT / "docs/awx/execution-environment.yml", "-c", tmp_path]
+    words = ["ansible-builder", "create", "-f", ROOT / "docs/awx/execution-environment.yml", "-c", tmp_path,
+             "--output-filename", "Containerfile"]
     subprocess.run(words, check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
     made = tmp_path / "_build"
     assert yaml.safe_load((made / "requirements.yml").read_text()) == {"collections": [{"name": "magnetar.compute"}]}
-    assert (made / "requirements.txt").read_text().split() == ["paramiko"]
+    lock = ROOT / "requirements/ssh.txt"
+    assert (made / "requirements/ssh.txt").read_text() == lock.read_text() and "\nparamiko==" in lock.read_text()
+    steps = (tmp_path / "Containerfile").read_text()
+    assert "--require-hashes --only-binary :all: -r /usr/share/magnetar/ssh.txt" in steps
 
 
 def run(agent, folder, **answers):

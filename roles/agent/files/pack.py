@@ -18,11 +18,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("agent", "control", "plugins/module_utils/core")
-FILES = ("pyproject.toml", "COPYING")
+FILES = ("pyproject.toml", "COPYING", "requirements/agent.txt", "requirements/control.txt")
 
 
 def sources(root: Path = ROOT) -> list[Path]:
-    """All that the wheel is built from."""
+    """All that the wheel is built from, and the locks of what it needs."""
     found = [path for folder in PACKAGES for path in (root / folder).rglob("*")
              if path.is_file() and path.suffix != ".pyc"]
     return sorted([*found, *(root / name for name in FILES)])

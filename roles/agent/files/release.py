@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Puts a release of the agent on a host: a virtual environment of its own, then one link that names it.
 
-    release.py install FOLDER ARCHIVE DIGEST [EXTRAS]
-                                                 make FOLDER/releases/DIGEST from the archive, and use it
+    release.py install FOLDER ARCHIVE DIGEST [EXTRAS [WHEELS]]
+                                                 make FOLDER/releases/DIGEST from the archive, and use it; with a folder
+                                                 of wheels no package index is asked, and it is removed afterwards
     release.py back FOLDER                       use the one that was in use before
 
 FOLDER/bin is a link into the release in use, and is changed in one step; what runs keeps the files that it started
-with. The release before stays, all others are removed. Standard library only: it runs on a fresh Debian.
+with. The release before stays, all others are removed. What a release needs is installed from the archive's locks, as
+wheels of these versions and hashes and nothing else. Standard library only: it runs on a fresh Debian.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 PYTHON = "/usr/bin/python3"
@@ -51,14 +54,34 @@ def link_libvirt(environment: Path) -> None:
                 (site / source.name).symlink_to(source)
 
 
-def make(release: Path, archive: str, digest: str, extras: str) -> None:
+def locks(archive: str, extras: str, folder: Path) -> list[Path]:
+    """The locks of the *extras* out of the archive, written to *folder*."""
+    folder.mkdir(parents=True)
+    found = []
+    with tarfile.open(archive) as packed:
+        for extra in extras.split(","):
+            name = f"magnetar/requirements/{extra}.txt"
+            content = packed.extractfile(name) if name in packed.getnames() else None
+            if content is None:
+                sys.exit(f"{archive} has no lock of {extra}: extras are agent and control.")
+            found.append(folder / f"{extra}.txt")
+            found[-1].write_bytes(content.read())
+    return found
+
+
+def make(release: Path, archive: str, digest: str, extras: str, wheels: str = "") -> None:
     """The environment *release*; its stamp is written last, so that one without it is made anew."""
     if read(release / STAMP) == digest:
         return
     shutil.rmtree(release, ignore_errors=True)
     run(PYTHON, "-m", "venv", release)
     link_libvirt(release)
-    run(release / "bin/pip", "install", "-q", "--disable-pip-version-check", "--no-cache-dir", f"{archive}[{extras}]")
+    pip = (release / "bin/pip", "install", "-q", "--disable-pip-version-check", "--no-cache-dir")
+    source = ("--no-index", "--find-links", wheels) if wheels else ()
+    locked = (word for lock in locks(archive, extras, release / "requirements") for word in ("-r", lock))
+    run(*pip, *source, "--require-hashes", "--only-binary", ":all:", *locked)
+    # Built by the setuptools of the lock; a build environment of its own would fetch another.
+    run(*pip, "--no-index", "--no-deps", "--no-build-isolation", archive)
     (release / STAMP).write_text(digest, encoding="utf-8")
 
 
@@ -86,15 +109,17 @@ def use(folder: Path, name: str) -> None:
     (folder / STAMP).write_text(read(folder / "releases" / name / STAMP), encoding="utf-8")
 
 
-def install(folder: Path, archive: str, digest: str, extras: str = "agent") -> None:
+def install(folder: Path, archive: str, digest: str, extras: str = "agent", wheels: str = "") -> None:
     """Make the release and use it. *extras*: agent, control, or both with a comma."""
     name = digest[:16]
-    make(folder / "releases" / name, archive, digest, extras)
+    make(folder / "releases" / name, archive, digest, extras, wheels)
     use(folder, name)
     kept = {name, used(folder / "previous")}
     for other in (folder / "releases").iterdir():
         if other.name not in kept:
             shutil.rmtree(other)
+    if wheels:
+        shutil.rmtree(wheels)
 
 
 def back(folder: Path) -> None:
@@ -108,7 +133,7 @@ def back(folder: Path) -> None:
 def main(words: list[str]) -> int:
     """The command line."""
     os.umask(0o022)  # noqa: TID251 - nothing else runs in this process
-    if len(words) in (4, 5) and words[0] == "install":
+    if len(words) in (4, 5, 6) and words[0] == "install":
         install(Path(words[1]), *words[2:])
     elif len(words) == 2 and words[0] == "back":
         back(Path(words[1]))

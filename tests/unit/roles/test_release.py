@@ -30,7 +30,8 @@ def checkout(tmp_path):
     root = tmp_path / "checkout"
     for name, text in {"agent/__init__.py": "", "agent/cli.py": "x = 1\n", "plugins/module_utils/core/plan.py": "",
                        "agent/__pycache__/cli.pyc": "compiled", "pyproject.toml": "[project]\n",
-                       "COPYING": "free\n"}.items():
+                       "COPYING": "free\n", "requirements/agent.txt": "one==1\n",
+                       "requirements/control.txt": "two==2\n", "requirements/dev.txt": "three==3\n"}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
@@ -50,7 +51,16 @@ def test_the_archive_depends_on_the_sources_alone(checkout, tmp_path):
     assert pack.digest(checkout) != first
     with tarfile.open(tmp_path / "one.tar.gz") as archive:
         assert archive.getnames() == ["magnetar/COPYING", "magnetar/agent/__init__.py", "magnetar/agent/cli.py",
-                                      "magnetar/plugins/module_utils/core/plan.py", "magnetar/pyproject.toml"]
+                                      "magnetar/plugins/module_utils/core/plan.py", "magnetar/pyproject.toml",
+                                      "magnetar/requirements/agent.txt", "magnetar/requirements/control.txt"]
+
+
+def test_another_lock_is_another_release(checkout):
+    first = pack.digest(checkout)
+    (checkout / "requirements/dev.txt").write_text("three==4\n")
+    assert pack.digest(checkout) == first
+    (checkout / "requirements/agent.txt").write_text("one==1.1\n")
+    assert pack.digest(checkout) != first
 
 
 def test_a_renamed_file_is_another_digest(checkout):
@@ -64,7 +74,7 @@ def releases(tmp_path, monkeypatch):
     """A folder for releases, which are made without pip; the list of what was made."""
     made = []
 
-    def make(folder, archive, digest, extras):
+    def make(folder, archive, digest, extras, wheels):
         if release.read(folder / release.STAMP) != digest:
             made.append(digest)
             (folder / "bin").mkdir(parents=True)
@@ -116,8 +126,45 @@ def test_a_folder_named_bin_makes_way(releases):
     assert state(folder) == {"stamp": "a", "bin": "a", "previous": "", "kept": ["a"]}
 
 
-def test_a_broken_release_is_made_anew(tmp_path, monkeypatch):
-    folder, calls = tmp_path / "release", []
+def test_wheels_that_were_brought_go_when_the_release_is_there(releases, tmp_path):
+    folder, made = releases
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    release.install(folder, "archive", name("a"), "agent", str(wheels))
+    assert (made, wheels.exists()) == ([name("a")], False)
+
+
+@pytest.mark.parametrize(("extras", "wheels", "source"), [
+    ("agent", "", ""),
+    ("agent,control", "/srv/wheels", "--no-index --find-links /srv/wheels "),
+])
+def test_pip_gets_locks_first_and_the_project_by_itself(checkout, tmp_path, monkeypatch, extras, wheels, source):
+    folder, archive, calls = tmp_path / "release", tmp_path / "magnetar.tar.gz", []
+    pack.pack(archive, checkout)
+
+    def run(*words):
+        calls.append(" ".join(str(word) for word in words))
+        (folder / "lib/python3.11/site-packages").mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(release, "run", run)
+    release.make(folder, str(archive), name("a"), extras, wheels)
+    pip = f"{folder}/bin/pip install -q --disable-pip-version-check --no-cache-dir "
+    locks = " ".join(f"-r {folder}/requirements/{extra}.txt" for extra in extras.split(","))
+    assert calls[1:] == [f"{pip}{source}--require-hashes --only-binary :all: {locks}",
+                         f"{pip}--no-index --no-deps --no-build-isolation {archive}"]
+    assert (folder / "requirements/agent.txt").read_text() == "one==1\n"
+
+
+def test_an_extra_without_a_lock_is_refused(checkout, tmp_path):
+    archive = tmp_path / "magnetar.tar.gz"
+    pack.pack(archive, checkout)
+    with pytest.raises(SystemExit, match="has no lock of dev: extras are agent and control"):
+        release.locks(str(archive), "agent,dev", tmp_path / "requirements")
+
+
+def test_a_broken_release_is_made_anew(checkout, tmp_path, monkeypatch):
+    folder, archive, calls = tmp_path / "release", str(tmp_path / "magnetar.tar.gz"), []
+    pack.pack(Path(archive), checkout)
     (folder / "half").mkdir(parents=True)
 
     def run(*words):
@@ -126,12 +173,12 @@ def test_a_broken_release_is_made_anew(tmp_path, monkeypatch):
         return ""
 
     monkeypatch.setattr(release, "run", run)
-    release.make(folder, "magnetar.tar.gz", name("a"), "agent")
+    release.make(folder, archive, name("a"), "agent")
     assert not (folder / "half").exists()
-    assert calls[-1][-1] == "magnetar.tar.gz[agent]"
+    assert calls[-1][-1] == archive
     assert (folder / release.STAMP).read_text() == name("a")
     calls.clear()
-    release.make(folder, "magnetar.tar.gz", name("a"), "agent")
+    release.make(folder, archive, name("a"), "agent")
     assert calls == []
     shutil.rmtree(folder)
 

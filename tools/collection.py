@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Builds the collection as it is released, with the bill of materials of what it puts on hosts (sbom.cdx.json).
+
+    python -m tools.collection dist
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from tools import layout, lock, sbom
+
+
+def main() -> int:
+    """The command line; the archive goes to the folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the archive is written")
+    folder = parser.parse_args().folder.resolve()
+    found = lock.problems()
+    if found:
+        print("\n".join(["There is no release while the locks do not fit pyproject.toml:", *found]), file=sys.stderr)
+        return 1
+    with layout.laid_out() as copy:
+        (copy / sbom.FILE).write_text(sbom.text(), encoding="utf-8")
+        return subprocess.run([Path(sys.executable).with_name("ansible-galaxy"), "collection", "build",
+                               "--output-path", folder, copy], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
