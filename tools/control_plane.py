@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The control plane of `./quickstart`: `magnetar serve` as a user of its own, who may use the agent's socket and has one
-folder. Where systemd runs it has the sandbox of the API's unit; else it has no capability and gets none.
+"""The control plane of `./quickstart`: `magnetar serve` as a user of its own, who may use the agent's socket and has
+one folder. Where systemd runs it has the sandbox of the API's unit; else it has no capability and gets none.
 
 Standard library only, as machine.py.
 """

@@ -109,7 +109,6 @@ def work() -> int:
     if given.all and not given.down:
         parser.error("--all belongs to --down")
     machine.need_root()
-    os.umask(0o022)  # others than root run what is installed
     if not given.down:
         up()
         if given.hosts:

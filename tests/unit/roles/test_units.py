@@ -17,8 +17,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools"))
-import control_plane
-import machine
+import control_plane  # noqa: E402
+import machine  # noqa: E402
 
 #: As systemd-analyze has it, times ten.
 MOST = 35
