@@ -259,8 +259,8 @@ def test_a_disk_that_names_a_file_of_the_host(lab: LabAgent, web: str) -> None:
     was, header = secret.stat(), disk.read_bytes()[:65536]
     subprocess.run(["qemu-img", "rebase", "-u", "-f", "qcow2", "-F", "raw", "-b", secret, disk], check=True)
     uses: list[Callable[[], object]] = [
-        lambda: lab.power(web, "running"),
         lambda: event(lab, web, "create_image", "image-hostile", name="hostile", metadata={}),
+        lambda: lab.power(web, "running"),
         lambda: lab.ensure("server", web, {"flavor": {**SMALL, "disk": 2}}),
     ]
     try:
@@ -273,8 +273,8 @@ def test_a_disk_that_names_a_file_of_the_host(lab: LabAgent, web: str) -> None:
     finally:
         with disk.open("r+b") as file:
             file.write(header)
-    lab.ensure("server", web, {"flavor": {**SMALL, "disk": 2}, "power": "on"})
-    eventually(lambda: lab.sh(web, "cat /disk/word") == "kept\n", "it is as it was")
+    again(lab, web, lambda: lab.ensure("server", web, {"flavor": {**SMALL, "disk": 2}, "power": "running"}))
+    assert lab.sh(web, "cat /disk/word") == "kept\n"
 
 
 @pytest.fixture
