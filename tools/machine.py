@@ -27,12 +27,9 @@ RUN, SOCKET = Path("/run/magnetar"), Path("/run/magnetar/agent.sock")
 STATE = Path("/var/lib/magnetar")
 COMMAND = Path("/usr/local/bin/magnetar")
 EXTRAS = "agent,control"
-CLOUDS = STATE / "control/clouds.yaml"
-API = ("127.0.0.1", 8774)
 HOSTS = CACHE / "hosts/inventory.yml"
 LOG = Path("/var/log/magnetar-agent.log")
 UNIT = Path("/etc/systemd/system/magnetar-agent.service")
-SERVE_UNIT = Path("/etc/systemd/system/magnetar-serve.service")
 COLLECTION = CACHE / "ansible_collections" / "magnetar" / "compute"
 PYTHON = "/usr/bin/python3"
 SYSTEMD = Path("/run/systemd/system").is_dir()
@@ -177,14 +174,14 @@ def group() -> None:
             run("groupadd", "--system", "magnetar")
 
 
-def _start(name: str, *words: str) -> None:
+def start(name: str, *words: str, umask: int = -1) -> None:
     """Start a background process, and keep its pid in /run/magnetar, so that `down` ends just this.
 
-    What it says goes to `LOG`."""
+    What it says goes to `LOG`; *umask* is octal, -1 for this process's."""
     RUN.mkdir(parents=True, exist_ok=True)
     with LOG.open("ab") as log:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                                   cwd="/")
+                                   cwd="/", umask=umask)
     (RUN / f"{name}.pid").write_text(f"{process.pid} {_born(process.pid)}", encoding="utf-8")
 
 
@@ -196,7 +193,8 @@ def _born(pid: int) -> str:
         return ""
 
 
-def _stop(name: str, limit: float = 60.0) -> None:
+def stop(name: str, limit: float = 60.0) -> None:
+    """End what `start` has started under this name; fine when it does not run. *limit* is seconds."""
     mark = RUN / f"{name}.pid"
     if not mark.exists():
         return
@@ -210,7 +208,7 @@ def _stop(name: str, limit: float = 60.0) -> None:
 
 
 def _runs(name: str) -> bool:
-    """True while the process that `_start` has started under this name runs."""
+    """True while the process that `start` has started under this name runs."""
     mark = RUN / f"{name}.pid"
     pid, _space, born = mark.read_text(encoding="utf-8").partition(" ") if mark.exists() else ("0", "", "")
     return bool(born) and _born(int(pid)) == born and not _ended(int(pid))
@@ -230,7 +228,8 @@ def _answers(path: str) -> bool:
         return True
 
 
-def _until(ready: Callable[[], bool], what: str, limit: float = 60.0) -> None:
+def until(ready: Callable[[], bool], what: str, limit: float = 60.0) -> None:
+    """Wait for *what*, *limit* seconds at most."""
     end = time.monotonic() + limit
     while not ready():
         if time.monotonic() > end:
@@ -250,11 +249,11 @@ def libvirt() -> None:
                 kvm.chmod(0o660)
             if not _answers("/run/libvirt/virtlogd-sock"):
                 Path("/run/libvirt").mkdir(exist_ok=True)
-                _start("virtlogd", "tini", "-s", "--", "virtlogd")
+                start("virtlogd", "tini", "-s", "--", "virtlogd")
             if not _answers("/run/libvirt/libvirt-sock"):
                 # tini takes notice of ended children, which PID 1 may not.
-                _start("libvirtd", "tini", "-s", "--", "libvirtd")
-        _until(lambda: _answers("/run/libvirt/libvirt-sock"), "libvirtd")
+                start("libvirtd", "tini", "-s", "--", "libvirtd")
+        until(lambda: _answers("/run/libvirt/libvirt-sock"), "libvirtd")
 
 
 def healthy() -> bool:
@@ -267,10 +266,11 @@ def healthy() -> bool:
     except OSError:
         connection.close()
         return False
-    return _well(connection)
+    return well(connection)
 
 
-def _well(connection: http.client.HTTPConnection) -> bool:
+def well(connection: http.client.HTTPConnection) -> bool:
+    """True when the other end says that it is ready."""
     try:
         connection.request("GET", "/healthz")
         return connection.getresponse().status == http.client.OK
@@ -280,13 +280,22 @@ def _well(connection: http.client.HTTPConnection) -> bool:
         connection.close()
 
 
-def _service(path: Path, text: str, *, fresh: bool) -> None:
-    """systemd runs the unit *path* of this *text*, started anew when it was installed anew."""
+def service(path: Path, text: str, *, fresh: bool) -> None:
+    """systemd runs the unit *path* of this *text*, started anew when that is new or when it was installed anew."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
         run("systemctl", "daemon-reload")
+        fresh = True
     run("systemctl", "enable", path.name)
     run("systemctl", "restart" if fresh else "start", path.name)
+
+
+def no_service(path: Path) -> None:
+    """The unit *path* has ended and is gone."""
+    if SYSTEMD and path.exists():
+        run("systemctl", "disable", "--now", path.name)
+        path.unlink()
+        run("systemctl", "daemon-reload")
 
 
 def agent(fresh: bool) -> None:
@@ -294,27 +303,11 @@ def agent(fresh: bool) -> None:
     with step("Agent"):
         RUN.mkdir(parents=True, exist_ok=True)
         if SYSTEMD:
-            _service(UNIT, unit(), fresh=fresh)
+            service(UNIT, unit(), fresh=fresh)
         elif fresh or not healthy():
-            _stop("agent")
-            _start("agent", f"{AGENT_VENV}/bin/magnetar", "agent")
-        _until(healthy, "The agent")
-
-
-def serves() -> bool:
-    """True when the API answers."""
-    return _well(http.client.HTTPConnection(*API, timeout=20))
-
-
-def control(fresh: bool) -> None:
-    """The control plane runs beside the agent, with this machine as its host."""
-    with step("Control plane (API, conductor, services)"):
-        if SYSTEMD:
-            _service(SERVE_UNIT, (ROOT / "tools/magnetar-serve.service").read_text(encoding="utf-8"), fresh=fresh)
-        elif fresh or not serves():
-            _stop("control")
-            _start("control", f"{AGENT_VENV}/bin/magnetar", "serve")
-        _until(serves, "The API")
+            stop("agent")
+            start("agent", f"{AGENT_VENV}/bin/magnetar", "agent")
+        until(healthy, "The agent")
 
 
 def lab_hosts(names: list[str]) -> None:
@@ -328,24 +321,18 @@ def lab_hosts(names: list[str]) -> None:
 
     with step(f"Lab hosts {', '.join(names)} (the first time some minutes: Debian is unpacked)"):
         if not (_runs("hosts") and ready.exists() and ready.read_text(encoding="utf-8").split() == names):
-            _stop("hosts")
+            stop("hosts")
             ready.unlink(missing_ok=True)
-            _start("hosts", str(VENV / "bin/python"), str(ROOT / "tools/labhosts.py"), str(HOSTS.parent), *names)
-        _until(answer, "The process that keeps the lab hosts", 900)
+            start("hosts", str(VENV / "bin/python"), str(ROOT / "tools/labhosts.py"), str(HOSTS.parent), *names)
+        until(answer, "The process that keeps the lab hosts", 900)
 
 
 def down() -> None:
     """End what was started here and remove what was made; OS packages stay."""
     with step("Agent, libvirt and environments: remove"):
-        if SYSTEMD and UNIT.exists():
-            run("systemctl", "disable", "--now", "magnetar-agent.service")
-            UNIT.unlink()
-            run("systemctl", "daemon-reload")
-        if SYSTEMD and SERVE_UNIT.exists():
-            run("systemctl", "disable", "--now", "magnetar-serve.service")
-            SERVE_UNIT.unlink()
-        for name in ("hosts", "control", "agent", "libvirtd", "virtlogd"):
-            _stop(name)
+        no_service(UNIT)
+        for name in ("hosts", "agent", "libvirtd", "virtlogd"):
+            stop(name)
         for folder in (AGENT_VENV, STATE, RUN, VENV, CACHE):
             shutil.rmtree(folder, ignore_errors=True)
         LOG.unlink(missing_ok=True)

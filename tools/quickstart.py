@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 
+import control_plane
 import machine
 
 GUEST = machine.CACHE / "guest"
@@ -29,7 +30,7 @@ Two servers of this host and one of the cloud run on this machine. What to try n
   ansible localhost -m magnetar.compute.server_info           what runs
   ansible localhost -m magnetar.compute.server -a 'name=quick-1 state=paused' --check --diff
 
-  export OS_CLIENT_CONFIG_FILE={machine.CLOUDS} OS_CLOUD=magnetar
+  export OS_CLIENT_CONFIG_FILE={control_plane.CLOUDS} OS_CLOUD=magnetar
   openstack server list; openstack server show cloud-1        the cloud, by OpenStack's client
   openstack server create web --image quickstart --flavor quickstart --wait; openstack console log show web
 
@@ -70,7 +71,7 @@ def up() -> None:
     machine.group()
     machine.libvirt()
     machine.agent(fresh)
-    machine.control(fresh)
+    control_plane.up(fresh)
     guest()
     play("quickstart.yml")
     play("quickstart_cloud.yml")
@@ -117,8 +118,9 @@ def work() -> int:
     if machine.VENV.exists() and (machine.AGENT_VENV / "bin/magnetar").exists():
         machine.libvirt()
         machine.agent(fresh=False)
-        machine.control(fresh=False)
+        control_plane.up(fresh=False)
         play("quickstart_down.yml", "-e", f"everything={given.all}")
+    control_plane.down()
     machine.down()
     print("Removed. The OS packages of bindep.txt stay installed: other things may need them by now.")
     return 0

@@ -12,6 +12,7 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_agent.hypervisor import Nic
 from magnetar_agent.storage import Disk
 
+from . import qemu_img
 from .disks import direct_io
 from .domain import render_device
 
@@ -32,6 +33,7 @@ class Devices:
 
     connection: Connection
     templates: Path
+    qemu_user: Callable[[], tuple[int, int]]
 
     def _with(self, what: str, uuid: str, act: Callable[[Any], None], missing_is_fine: bool = False) -> None:
         raise NotImplementedError
@@ -58,6 +60,8 @@ class Devices:
             if isinstance(device, Disk) and device.bus == "scsi" and not any(d.bus == "scsi" for d in seen.disks):
                 with contextlib.suppress(libvirt.libvirtError):  # one is there already
                     domain.attachDeviceFlags('<controller type="scsi" index="0" model="virtio-scsi"/>', _LIVE)
+            if isinstance(device, Disk):
+                qemu_img.check([device], self.qemu_user())
             domain.attachDeviceFlags(self.device_xml(device), _LIVE)
         self._with_seen("attach a device to", uuid, plug)
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 import threading
@@ -12,15 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magnetar_agent.hypervisor import DiskSeen, Progress
-from magnetar_agent.storage import Disk, NetworkSource
 from magnetar_core.errors import HypervisorError, NoSpace
 
-from . import iso, qcow2
+from . import iso, qcow2, qemu_img
 from .process import follow, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from magnetar_agent.hypervisor import DiskSeen, Progress
+    from magnetar_agent.storage import Disk, NetworkSource
 
 #: Ends the name of a file that is not complete.
 PART = ".part"
@@ -30,8 +30,8 @@ class Disks:
     """The disk part of ``LocalHypervisor``; it needs no libvirt."""
 
     def disk(self, path: Path, format: str) -> DiskSeen | None:
-        """``qemu-img info``, also of a disk in use."""
-        return _seen(path, format)
+        """Its header, also of a disk in use."""
+        return qemu_img.seen(path, format) if path.exists() else None
 
     def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
                   backing_format: str | None = None, label: str | None = None) -> None:
@@ -39,48 +39,50 @@ class Disks:
         with complete(path) as part:
             if label is not None:
                 _labelled(part, format, size, label)
-            elif format == "raw" and backing is None:
-                _sparse(part, size)
-            elif format == "qcow2":
-                _plain(backing or part)
-                qcow2.create(part, size, backing, backing_format or "qcow2")
             else:
-                overlay = ["-b", _plain(backing), "-F", backing_format or "qcow2"] if backing else []
-                run(["qemu-img", "create", "-q", "-f", format, *overlay, "--", _plain(part), str(size)],
-                    f"make the disk {path}")
+                _empty(part, format, size, backing, backing_format)
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress) -> None:
         """``qemu-img convert``; *progress* may end it by raising."""
         total = self._copied_size(source, source_format)
         with complete(path) as part:
-            follow(["qemu-img", "convert", "-p", "-f", source_format, "-O", format, "--", _plain(source), _plain(part)],
-                   f"copy the disk {source}", lambda percent: progress(int(total * percent / 100), total))
+            _empty(part, format, total)
+            self._convert(source, source_format, part, format, total, progress, "--target-is-zero")
         progress(total, total)
 
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
         """``qemu-img convert -n``, which writes zeros where the source has none."""
         total = self._copied_size(source, source_format)
-        follow(["qemu-img", "convert", "-p", "-n", "-f", source_format, "-O", "raw", "--", _plain(source),
-                _plain(target.remote or target.path)], f"copy the disk {source}",
-               lambda percent: progress(int(total * percent / 100), total))
+        self._convert(source, source_format, target.remote or target.path, "raw", total, progress)
         progress(total, total)
 
+    def _convert(self, source: Path | NetworkSource, source_format: str, target: Path | NetworkSource, format: str,
+                 total: int, progress: Progress, *more: str) -> None:
+        user = self.qemu_user()
+        with qemu_img.Nodes(user) as nodes:
+            options, name = nodes.target(target, format)
+            words = [*more, *options, "--", nodes.source(source, source_format), name]
+            follow(["qemu-img", "convert", "-p", "-n", *words], f"copy the disk {source}",
+                   lambda percent: progress(int(total * percent / 100), total),
+                   user=qemu_img.who(user, source, target), files=nodes.files)
+
     def _copied_size(self, source: Path | NetworkSource, format: str) -> int:
-        seen = _seen(source, format)
-        if seen is None:
+        if isinstance(source, Path) and not source.exists():
             raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
-        return seen.virtual_size
+        return qemu_img.size_of(source, format, self.qemu_user())
 
     def grow_disk(self, path: Path, format: str, size: int) -> None:
         """``qemu-img resize``; never shrinks."""
-        seen = _seen(path, format)
+        seen = self.disk(path, format)
         if seen is None:
             raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")
         if seen.virtual_size > size:
             raise HypervisorError(f"The disk {path} has {seen.virtual_size} bytes already; it is not shrunk to {size}.")
         if seen.virtual_size < size:
-            run(["qemu-img", "resize", "-q", "-f", format, "--", _plain(path), str(size)], f"grow the disk {path}")
+            with qemu_img.Nodes(self.qemu_user()) as nodes:
+                run(["qemu-img", "resize", "-q", "--", nodes.source(path, format, write=True), str(size)],
+                    f"grow the disk {path}", user=nodes.user, files=nodes.files)
             flush(path)
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
@@ -103,6 +105,10 @@ class Disks:
         """The group that QEMU runs with."""
         raise NotImplementedError
 
+    def qemu_user(self) -> tuple[int, int]:
+        """User and group that QEMU runs with."""
+        raise NotImplementedError
+
 
 @contextmanager
 def complete(path: Path) -> Iterator[Path]:
@@ -123,16 +129,6 @@ def complete(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise _refused(path, error) from error
         raise
-
-
-def _seen(path: Path | NetworkSource, format: str) -> DiskSeen | None:
-    """A guest can write any header into its raw disk: so the format is always said, never guessed."""
-    if isinstance(path, Path) and not path.exists():
-        return None
-    answer = json.loads(run(["qemu-img", "info", "--force-share", "--output=json", "-f", format, "--", _plain(path)],
-                            f"read the disk {path}"))
-    backing = answer.get("full-backing-filename") or answer.get("backing-filename")
-    return DiskSeen(answer["format"], answer["virtual-size"], Path(backing) if backing else None)
 
 
 def direct_io(folder: Path) -> bool:
@@ -173,11 +169,23 @@ def _labelled(part: Path, format: str, size: int, label: str) -> None:
             run(["mkfs.ext4", "-q", "-F", "-E", "nodiscard", "-L", label.encode()[:16].decode(errors="ignore"),
                  "--", str(raw)], f"make the file system of {part.stem}")
         if raw != part:
-            run(["qemu-img", "convert", "-f", "raw", "-O", format, "--", str(raw), _plain(part)],
+            run(["qemu-img", "convert", "-f", "raw", "-O", format, "--", str(raw), str(part)],
                 f"make the disk {part.stem}")
     finally:
         if raw != part:
             raw.unlink(missing_ok=True)
+
+
+def _empty(part: Path, format: str, size: int, backing: Path | None = None, backing_format: str | None = None) -> None:
+    """A disk without content, or an overlay."""
+    if not (backing or part).is_absolute():
+        raise HypervisorError(f"The path {backing or part} of a disk is not absolute.")
+    if format == "qcow2":
+        qcow2.create(part, size, backing, backing_format or "qcow2")
+    elif format == "raw" and backing is None:
+        _sparse(part, size)
+    else:
+        raise HypervisorError(f"The disk {part.stem} cannot be made: only a qcow2 stands on another.")
 
 
 def _sparse(path: Path, size: int) -> None:
@@ -212,29 +220,6 @@ def _open_to(path: Path | str, group: int, folder: int | None = None) -> None:
             Path(inode).chmod(mode)
     finally:
         os.close(held)
-
-
-def _plain(path: Path | NetworkSource | None) -> str:
-    """The path for qemu-img, which takes what does not begin with a slash for a protocol or an option."""
-    if isinstance(path, NetworkSource):
-        return _address(path)
-    if path is None or not path.is_absolute():
-        raise HypervisorError(f"The path {path} of a disk is not absolute.")
-    return str(path)
-
-
-def _address(remote: NetworkSource) -> str:
-    """What is reached by a protocol, as qemu-img takes it: JSON in place of a URL, so that nothing has to be quoted.
-    It is below the format raw, since -f says the format of what is on top."""
-    words: dict[str, object] = {"driver": remote.protocol}
-    if remote.protocol == "rbd":
-        pool, _slash, image = remote.name.partition("/")
-        words.update(pool=pool, image=image, **({"user": remote.user} if remote.user else {}))
-        if remote.hosts:
-            words["server"] = [{"host": name, "port": port or "6789"} for name, port in remote.hosts]
-    else:
-        words.update(export=remote.name, server={"type": "unix", "path": str(remote.socket)})
-    return "json:" + json.dumps({"driver": "raw", "file": words})
 
 
 def _refused(path: Path, error: OSError) -> HypervisorError | NoSpace:

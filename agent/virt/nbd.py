@@ -26,7 +26,8 @@ from magnetar_agent.sockets import bound
 from magnetar_core.errors import HypervisorError
 
 from .disks import direct_io
-from .process import run
+from .process import bound_to_us, run
+from .qemu_img import check, seen
 
 if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Export
@@ -153,6 +154,7 @@ class _Server(threading.Thread):
         export.socket.unlink(missing_ok=True)
         if export.stand_in:
             self._make_overlay()
+        check([export.disk], self.user)
         # As libvirt does before QEMU gets a disk. While a domain has it, libvirt has done so.
         os.chown(self._overlay() if export.stand_in else export.disk.path, *self.user)
         with bound(export.socket, self.user[1]) as listener:
@@ -171,8 +173,7 @@ class _Server(threading.Thread):
 
     def _command(self) -> list[str]:
         direct = self.export.disk.block or direct_io(self.export.disk.path.parent)
-        return [*_LISTENS, "setpriv", "--pdeathsig", "KILL", f"--reuid={self.user[0]}", f"--regid={self.user[1]}",
-                "--clear-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--",
+        return [*_LISTENS, *bound_to_us(self.user),
                 "qemu-nbd", "--persistent", "--shared=0", f"--export-name={self.export.name}",
                 f"--cache={'none' if direct else 'writeback'}", f"--aio={'native' if direct else 'threads'}",
                 "--discard=unmap", *(["--read-only"] if self.export.disk.readonly else []), "--image-opts",
@@ -191,10 +192,8 @@ class _Server(threading.Thread):
     def _make_overlay(self) -> None:
         disk, overlay = self.export.disk, self._overlay()
         overlay.unlink(missing_ok=True)
-        # Without -u qemu-img would refuse: a running QEMU has the disk.
-        seen = run(["qemu-img", "info", "--force-share", "--output=json", "-f", disk.format, "--", str(disk.path)],
-                   f"read the disk {disk.path}")
-        size = json.loads(seen)["virtual-size"]
+        size = seen(disk.path, disk.format).virtual_size
+        # Without -u qemu-img would refuse, since a running QEMU has the disk; and it would look into it.
         run(["qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", disk.format, "-b", str(disk.path), "--",
              str(overlay), str(size)], f"make a stand-in for {disk.path}")
 

@@ -13,6 +13,7 @@ import libvirt  # type: ignore[import-untyped]
 
 from magnetar_core.errors import Conflict, HypervisorError
 
+from . import qemu_img
 from .disks import direct_io
 from .domain import DomainState, parse, render, with_state
 
@@ -41,6 +42,7 @@ class Domains:
 
     connection: Connection
     templates: Path
+    qemu_user: Callable[[], tuple[int, int]]
 
     def __init__(self) -> None:
         #: Definitions by uuid, as the last pass over all found them, with the state of their files; of one connection.
@@ -96,13 +98,14 @@ class Domains:
 
     def start(self, uuid: str, paused: bool = False) -> None:
         """virDomainCreate: boots, or restores the managed save. A crashed one is cleared away first."""
-        def start(domain: Any) -> None:
+        def start(domain: Any, seen: DomainSeen) -> None:
             if domain.isActive():
                 if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
                     return
                 domain.destroy()
+            qemu_img.check(seen.disks, self.qemu_user())
             domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
-        self._with("start", uuid, start)
+        self._with_seen("start", uuid, start, flags=_INACTIVE)
 
     def shutdown(self, uuid: str) -> None:
         """virDomainShutdownFlags, by the ACPI power button."""

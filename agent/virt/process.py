@@ -22,23 +22,35 @@ _PERCENT = re.compile(rb"\(([0-9.]+)/100%\)")
 _FULL = ("No space left on device", "Disk quota exceeded")
 
 
-def run(arguments: Sequence[str], what: str, timeout: float = TIMEOUT) -> str:
-    """What the program prints. *what* completes "could not …"."""
-    return _finish(_start(arguments, what), arguments[0], what, time.monotonic() + timeout, None)
+#: User and group that a program runs with; ``None`` is the agent's own.
+User = tuple[int, int] | None
 
 
-def follow(arguments: Sequence[str], what: str, progress: Callable[[float], None]) -> None:
+def run(arguments: Sequence[str], what: str, timeout: float = TIMEOUT, user: User = None,
+        files: Sequence[int] = ()) -> str:
+    """What the program prints. *what* completes "could not …"; it inherits the descriptors *files*."""
+    return _finish(_start(arguments, what, user, files), arguments[0], what, time.monotonic() + timeout, None)
+
+
+def follow(arguments: Sequence[str], what: str, progress: Callable[[float], None], user: User = None,
+           files: Sequence[int] = ()) -> None:
     """Run for as long as it takes; *progress* gets percent, several times a second, and may raise to end it."""
-    _finish(_start(arguments, what), arguments[0], what, None, progress)
+    _finish(_start(arguments, what, user, files), arguments[0], what, None, progress)
 
 
-def _start(arguments: Sequence[str], what: str) -> subprocess.Popen[bytes]:
-    # setpriv: the program dies with the thread that waits for it, so a killed agent leaves nothing writing.
+def bound_to_us(user: User) -> list[str]:
+    """Words before a program's: it dies with the thread that waits for it, so a killed agent leaves nothing writing; as
+    another *user* it has no capability."""
+    other = [f"--reuid={user[0]}", f"--regid={user[1]}", "--clear-groups", "--no-new-privs", "--inh-caps=-all",
+             "--bounding-set=-all"] if user else []
+    return ["setpriv", "--pdeathsig", "KILL", *other, "--"]
+
+
+def _start(arguments: Sequence[str], what: str, user: User, files: Sequence[int]) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(  # noqa: S603 (a list of ours; no shell)
-            ["setpriv", "--pdeathsig", "KILL", "--", *arguments],  # noqa: S607 (PATH is the agent's)
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-            env={**os.environ, "LC_ALL": "C"})
+            [*bound_to_us(user), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True, env={**os.environ, "LC_ALL": "C"}, pass_fds=files)
     except OSError as error:
         raise HypervisorError(f"The agent could not {what}: {error.strerror}. Install setpriv (util-linux).") from None
 

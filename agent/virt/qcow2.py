@@ -17,6 +17,8 @@ CLUSTER_BITS = 16
 CLUSTER = 1 << CLUSTER_BITS
 #: What one entry of the L1 table covers: a cluster full of L2 entries of 8 bytes.
 COVERED = CLUSTER // 8 * CLUSTER
+#: Bytes of the largest L1 table that QEMU takes.
+L1_MAX = 32 * 2**20
 REFCOUNT_ORDER = 4  # 16 bits
 L1_AT = 3
 BACKING_FORMAT = 0xE2792ACA
@@ -31,6 +33,8 @@ def create(path: Path, size: int, backing: Path | None = None, backing_format: s
         raise HypervisorError(f"The disk {path} cannot be made: its backing file {backing} does not exist.")
     size = -(-size // 512) * 512
     entries = -(-size // COVERED)
+    if entries * 8 > L1_MAX:
+        raise HypervisorError(f"The disk {path} cannot be made: {size} bytes are more than a qcow2 can hold.")
     clusters = L1_AT + max(1, -(-entries * 8 // CLUSTER))
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640), "wb") as file:
         file.truncate(clusters * CLUSTER)

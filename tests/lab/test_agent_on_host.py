@@ -18,9 +18,10 @@ from hosts import LabHost
 from agent import CHECKOUT, eventually
 from magnetar_core.client import Client
 
-sys.path.insert(0, str(CHECKOUT))
+sys.path.insert(0, str(CHECKOUT / "tools"))
 
-from tools import machine
+import control_plane
+import machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +68,7 @@ class Host:
         self.lab.put(made, f"/srv/{made.name}")
         run(["python3", "-m", "venv", "--system-site-packages", "/opt/magnetar"])
         run(["/opt/magnetar/bin/pip", "install", "-q", "--no-index", "--find-links", "/srv/needed",
-             f"/srv/{made.name}[agent]"])  # fmt: skip
+             f"/srv/{made.name}[agent,control]"])  # fmt: skip
         run(["groupadd", "--system", "magnetar"])
         run(["mkdir", "-p", "/etc/magnetar", "/var/lib/magnetar/import"])
         run(["tee", "/etc/magnetar/agent.yml"], stdin=b"virt_type: qemu\n")
@@ -126,6 +127,42 @@ def test_a_server_boots_and_the_agent_is_a_unit(host: Host) -> None:
     assert host.lab.run(["stat", "-c", "%a %G", "/run/magnetar/agent.sock"]).stdout == "660 magnetar\n"
     assert '"level": "error"' not in host.lab.run(["journalctl", "-u", UNIT, "-q", "-o", "cat"]).stdout
     assert host.lab.run(["magnetar", "version"]).stdout.strip()
+
+
+#: What the quickstart writes where systemd runs, in the host; its last words are the process's.
+SERVE = """
+useradd --system --user-group --no-create-home --home-dir /var/lib/magnetar/control --shell /usr/sbin/nologin USER
+systemctl daemon-reload
+systemctl start magnetar-serve.service
+for _try in $(seq 120); do
+    python3 -c "import urllib.request as r; r.urlopen('http://127.0.0.1:8774/healthz')" 2>/dev/null && break
+    sleep 1
+done
+stat -c '%a %U' /var/lib/magnetar/control /var/lib/magnetar/control/clouds.yaml
+grep -E '^(Uid|NoNewPrivs|CapEff|CapBnd|Seccomp):' /proc/$(systemctl show -P MainPID magnetar-serve.service)/status
+""".replace("USER", control_plane.USER)
+
+
+HEARD = """
+import sqlite3
+database = sqlite3.connect("/var/lib/magnetar/control/api.db")
+print(database.execute("select count(*) from hosts where memory_mb > 0").fetchone()[0])
+"""
+
+
+def test_the_control_plane_beside_it(host: Host) -> None:
+    """By the quickstart's unit: as its own user, who speaks to the agent."""
+    run = host.lab.run
+    run(["tee", str(control_plane.UNIT)], stdin=control_plane.unit().encode())
+    try:
+        said = run(["sh", "-ec", SERVE]).stdout
+        uid = run(["id", "-u", control_plane.USER]).stdout.strip()
+        assert said.split() == [
+            "700", control_plane.USER, "600", control_plane.USER, "Uid:", uid, uid, uid, uid, "CapEff:", "0" * 16,
+            "CapBnd:", "0" * 16, "NoNewPrivs:", "1", "Seccomp:", "2"], said
+        eventually(lambda: run(["python3", "-c", HEARD]).stdout == "1\n", "it hears from the agent what the host has")
+    finally:
+        run(["systemctl", "stop", control_plane.UNIT.name], check=False)
 
 
 def test_the_guest_outlives_the_agent(host: Host) -> None:

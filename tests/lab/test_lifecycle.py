@@ -250,6 +250,33 @@ def test_an_image_of_a_server(lab: LabAgent, web: str, power: str, consistency: 
         lab.delete("image", f"of-{power}")
 
 
+def test_a_disk_that_names_a_file_of_the_host(lab: LabAgent, web: str) -> None:
+    """As a guest leaves it that has broken out of its QEMU: nobody follows it, and the file stays root's."""
+    lab.power(web, "off")
+    secret, disk = lab.folder / "secret", lab.state / "servers" / lab.show("server", web)["id"] / "disk"
+    secret.write_bytes(b"only root may read this" * 1000)
+    secret.chmod(0o600)
+    was, header = secret.stat(), disk.read_bytes()[:65536]
+    subprocess.run(["qemu-img", "rebase", "-u", "-f", "qcow2", "-F", "raw", "-b", secret, disk], check=True)
+    uses: list[Callable[[], object]] = [
+        lambda: event(lab, web, "create_image", "image-hostile", name="hostile", metadata={}),
+        lambda: lab.power(web, "running"),
+        lambda: lab.ensure("server", web, {"flavor": {**SMALL, "disk": 2}}),
+    ]
+    try:
+        for use in uses:
+            with pytest.raises(MagnetarError, match="its header names the file"):
+                use()
+        assert "hostile" not in lab.names("image")
+        now = secret.stat()
+        assert (now.st_uid, now.st_gid, now.st_mode, now.st_size) == (0, was.st_gid, was.st_mode, was.st_size)
+    finally:
+        with disk.open("r+b") as file:
+            file.write(header)
+    again(lab, web, lambda: lab.ensure("server", web, {"flavor": {**SMALL, "disk": 2}, "power": "running"}))
+    assert lab.sh(web, "cat /disk/word") == "kept\n"
+
+
 @pytest.fixture
 def full(lab: LabAgent, web: str) -> str:
     """A server with so much on its root disk that a copy takes a while."""

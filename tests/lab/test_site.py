@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,10 @@ from typing import TYPE_CHECKING
 import pytest
 from bare import Site, documented
 from clients import Clients, both
+from hosts import CHECKOUT
+
+sys.path.insert(0, str(CHECKOUT / "tools"))
+import control_plane
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -111,6 +116,20 @@ def test_install_twice(cloud: Cloud) -> None:
     for name, file in (("a", "api.yml"), ("a", "conductor.yml"), ("b", "conductor.yml")):
         said = cloud.hosts[name].run(["stat", "-c", "%a %U", f"/etc/magnetar-control/{file}"]).stdout
         assert said == "600 magnetar\n"
+
+
+def test_units_are_confined(cloud: Cloud) -> None:
+    """As systemd-analyze has it, 0.0 to 10.0: those of the roles as they run, the quickstart's as it would."""
+    host, figures = cloud.hosts["a"], {}
+    host.run(["tee", f"/srv/{control_plane.UNIT.name}"], stdin=control_plane.unit().encode())
+    listed = host.run(["systemctl", "list-unit-files", "--no-legend", "--plain", "magnetar-*.service"]).stdout
+    for name in (*(line.split()[0] for line in listed.splitlines()), f"/srv/{control_plane.UNIT.name}"):
+        offline = ["--offline=true"] if name.startswith("/") else []
+        said = host.run(["systemd-analyze", "security", "--no-pager", *offline, name]).stdout
+        figures[Path(name).stem] = float(re.findall(r"Overall exposure level for \S+: ([0-9.]+)", said)[-1])
+    print(f"\nsite: {', '.join(f'{name} {figure}' for name, figure in figures.items())} (systemd-analyze security)")
+    assert set(figures) == {f"magnetar-{name}" for name in ("agent", "api", "conductor", "firewall", "serve")}
+    assert all(figure <= 3.5 for figure in figures.values()), figures
 
 
 def test_a_guest_boots_in_each_cell(cloud: Cloud) -> None:

@@ -149,6 +149,33 @@ def _qcow2(head: bytes, size: int) -> Facts:
     return Facts("qcow2", virtual)
 
 
+#: The longest name of a backing file (docs/interop/qcow2.txt).
+NAME_MAX = 1023
+
+
+class Qcow2Header(NamedTuple):
+    """What a qcow2 says of itself: the bytes that a guest sees, and the name of its backing file, if it has one."""
+
+    virtual_size: int
+    backing: Optional[bytes]
+
+
+def qcow2_header(head: bytes) -> Qcow2Header:
+    """The header of a disk that a guest may have written, by way of a broken QEMU; *head* is the beginning of it. The
+    name is only told: who uses the disk compares it with what it was made on. Raises ``ImageRefused`` for what is no
+    qcow2, for one whose data are in another file, and when the name is not in *head*."""
+    if len(head) < 72 or head[:4] != b"QFI\xfb":
+        raise ImageRefused("It is no qcow2.")
+    version, at, length, _bits, virtual = struct.unpack(">4xIQIIQ", head[:32])
+    if version not in (2, 3):
+        raise ImageRefused(f"The version of the qcow2 is {version}, and 2 and 3 are known.")
+    if version == 3 and struct.unpack(">Q", head[72:80].ljust(8, b"\xff"))[0] >> 2 & 1:
+        raise ImageRefused(f"The qcow2 is refused: {QCOW2_REFUSED[2]}.")
+    if at and not 0 < length <= min(NAME_MAX, len(head) - at):
+        raise ImageRefused("The qcow2 is refused: the name of its backing file is damaged.")
+    return Qcow2Header(virtual, head[at:at + length] if at else None)
+
+
 #: Check of each disk format that is taken in.
 CHECKS: dict[str, Callable[[bytes, int], Facts]] = {"raw": _raw, "qcow2": _qcow2, "iso": _iso}
 

@@ -22,7 +22,7 @@ import yaml
 from oslo_utils.imageutils import format_inspector
 
 from magnetar_core.errors import ImageRefused
-from magnetar_core.image_format import HEAD, Facts, disk_formats, format_of, inspect
+from magnetar_core.image_format import HEAD, Facts, disk_formats, format_of, inspect, qcow2_header
 
 from .images import CPIO, MIB, iso, kernel, mbr, pe, qcow2, vmdk, zeros
 
@@ -120,3 +120,37 @@ def test_what_points_out_of_the_file_is_refused(tmp_path: Path, more: list[Any])
     subprocess.run(["qemu-img", "create", "-q", "-u", "-f", "qcow2", *arguments, image, "64M"], check=True)
     with pytest.raises(ImageRefused, match="any file of the host"):
         look(image.read_bytes())
+
+
+# Headers of disks that guests have had ----------------------------------------------------------------------------
+NAMED = qcow2(backing=512, backing_length=11)[:512] + b"/etc/passwd"
+
+
+@pytest.mark.parametrize(("head", "seen"), [
+    (qcow2(), (10 * MIB, None)), (qcow2(version=2), (10 * MIB, None)), (qcow2(version=2, features=4), (10 * MIB, None)),
+    (qcow2(features=1), (10 * MIB, None)), (NAMED, (10 * MIB, b"/etc/passwd")),
+    (qcow2(backing_length=11), (10 * MIB, None)), (qcow2(size=2**63), (2**63, None)),
+])
+def test_a_header_of_a_disk(head: bytes, seen: tuple[int, bytes | None]) -> None:
+    assert qcow2_header(head) == seen
+
+
+@pytest.mark.parametrize(("head", "why"), [
+    (b"", "no qcow2"), (bytes(512), "no qcow2"), (qcow2()[:71], "no qcow2"), (qcow2(version=4), "version"),
+    (qcow2(features=4), "external file"), (qcow2()[:76], "external file"), (NAMED[:-1], "damaged"),
+    (qcow2(backing=512), "damaged"), (qcow2(backing=512, backing_length=1024), "damaged"),
+    (qcow2(backing=2**63, backing_length=1), "damaged"), (qcow2(backing=2**21, backing_length=9), "damaged"),
+])
+def test_a_header_that_is_refused(head: bytes, why: str) -> None:
+    with pytest.raises(ImageRefused, match=why):
+        qcow2_header(head)
+
+
+def test_any_header_is_told_or_refused() -> None:
+    draw = random.Random(15)
+    for _time in range(2000):
+        head = bytearray(NAMED)
+        for _change in range(draw.randrange(1, 9)):
+            head[draw.randrange(4, 104)] = draw.randrange(256)
+        with suppress(ImageRefused):
+            assert qcow2_header(bytes(head[:draw.choice([72, 80, 104, 523])])).virtual_size >= 0
