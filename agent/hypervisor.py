@@ -90,7 +90,7 @@ class Export:
 
 @dataclass(frozen=True)
 class DiskSeen:
-    """What qemu-img says of a disk file of ours."""
+    """What a disk file of ours says of itself; *backing* is only a name, and a guest may have written it."""
 
     format: str
     virtual_size: int
