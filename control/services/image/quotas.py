@@ -5,6 +5,7 @@ an upload takes its share of the quota piece by piece, ahead of the bytes, so th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from sqlalchemy import Connection, bindparam, delete, func, select
 
@@ -22,10 +23,11 @@ DEFAULTS = {COUNT: 100, SIZE: 1000 * 1024}
 STEP = 16
 _OWN = images.c.owner == bindparam("project")
 _COMING = select(func.coalesce(func.sum(uploads.c.size), 0)).join_from(
-    uploads, images, images.c.id == uploads.c.image_id).where(_OWN, images.c.id != bindparam("besides"))
+    uploads, images, images.c.id == uploads.c.image_id).where(
+    _OWN, images.c.id != bindparam("besides")).correlate(None).scalar_subquery()
 #: How many, and the bytes of what is there and of what comes to others than the image *besides*: one statement, as
 #: content that is complete goes from here to there.
-_USED = select(func.count(), func.coalesce(func.sum(images.c.size), 0) + _COMING.scalar_subquery()).where(_OWN)
+_USED = select(func.count(), func.coalesce(func.sum(images.c.size), 0) + _COMING).where(_OWN)
 
 
 def of(defaults: Mapping[str, int]) -> Quotas:
@@ -65,11 +67,11 @@ class Share:
         ``TooLarge``."""
         come = 0
         if size:
-            self._take(size, size)
+            self.database.retried(partial(self._take, size, size))
         for chunk in chunks:
             come += len(chunk)
             if self.taken is not None and come > self.taken:
-                self._take(come, come + STEP * MIB)
+                self.database.retried(partial(self._take, come, come + STEP * MIB))
             yield chunk
 
     def _take(self, least: int, most: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from magnetar_control.services import Context
 from magnetar_control.services.image.remote import Remote
-from magnetar_core.errors import Forbidden
+from magnetar_core.errors import Forbidden, TooLarge, Unavailable
 from tests.unit.control.serving import served
 
 from .glance import RAW
@@ -33,3 +33,17 @@ def test_an_image_goes_when_its_content_will_not_come_and_stays_when_it_has_come
     remote.fail(id, "It is not to be had.")
     found = remote.show(Context("u", "p", frozenset(("admin",))), id)
     assert (found and found["status"]) == ("active" if status == "active" else None)
+
+
+@pytest.mark.parametrize("size", [None, len(RAW) * 2])
+def test_content_of_known_and_unknown_length(small, remote, size):
+    id = small.make("ann")
+    assert remote.upload(id, iter([RAW, RAW]), size=size)["size"] == len(RAW) * 2
+    assert b"".join(remote.content(id)[0]) == RAW * 2
+    with small.service.database.write() as connection:
+        small.service.quota.set(connection, "project-ann", {"image_size_total": 0})
+    refused = small.make("ann")
+    # The service ends the connection once it has refused; what it said may be lost while we still send.
+    with pytest.raises((TooLarge, Unavailable)):
+        remote.upload(refused, iter([RAW, RAW]), size=size)
+    assert small.show(refused)["status"] == "queued"
