@@ -30,6 +30,8 @@ class Context:
     expires: float = 0.0
     #: The token itself, to ask other services with; never logged.
     token: str = field(default="", repr=False)
+    #: What the token is for: project, domain, system, or nothing.
+    scope: str = "project"
     #: Whether a service asks for this user: the request brought its token too.
     for_user: bool = False
 
