@@ -12,6 +12,8 @@ Document = dict[str, Any]
 Documents = list[Document]
 #: Roles that may change what a project has: the default rules of Neutron and Cinder.
 WRITERS = frozenset({"admin", "manager", "member", "service"})
+#: Those that may see images: the default rules of Glance.
+READERS = frozenset({"admin", "manager", "member", "reader"})
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ class Context:
     def knows_hosts(self) -> bool:
         """Whether hosts are named to them: to administrators, and to services, as Cinder does."""
         return self.is_admin or self.is_service
+
+    @property
+    def is_reader(self) -> bool:
+        """Whether one of the roles may see what the project sees."""
+        return bool(READERS & self.roles)
 
     @property
     def is_writer(self) -> bool:
