@@ -159,7 +159,9 @@ class Parts:
     def applications(self, services: Services) -> dict[str, Application]:
         """What is mounted where."""
         cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
-        authenticate = by_token(self.identity.validate, self.settings.keystone_url or "/identity")
+        where = self.settings.keystone_url or "/identity"
+        authenticate = by_token(self.identity.validate, where)
+        of_operators = by_token(self.identity.validate, where, ("project", "system", ""))
         return {"": ComputeApplication(cloud, OPERATIONS, V1Application(cloud)),
                 "/identity": identity.application(
                     self.identity, {"image": self.images.quota}) if isinstance(self.identity, EmbeddedIdentity) else
@@ -168,7 +170,7 @@ class Parts:
                 "/network": network.application(self.networks, authenticate),
                 "/volume": volume.VolumeApplication(self.volumes, authenticate),
                 "/healthz": Healthz(self.health),
-                "/metrics": MetricsForAdmins(self.metrics.text, authenticate)}
+                "/metrics": MetricsForAdmins(self.metrics.text, of_operators)}
 
     def work(self, services: Services) -> None:
         """Begin to conduct."""

@@ -12,6 +12,8 @@ Document = dict[str, Any]
 Documents = list[Document]
 #: Roles that may change what a project has: the default rules of Neutron and Cinder.
 WRITERS = frozenset({"admin", "manager", "member", "service"})
+#: Those that may see images: the default rules of Glance.
+READERS = frozenset({"admin", "manager", "member", "reader"})
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Context:
     expires: float = 0.0
     #: The token itself, to ask other services with; never logged.
     token: str = field(default="", repr=False)
+    #: What the token is for: project, domain, system, or nothing.
+    scope: str = "project"
     #: Whether a service asks for this user: the request brought its token too.
     for_user: bool = False
 
@@ -46,6 +50,11 @@ class Context:
     def knows_hosts(self) -> bool:
         """Whether hosts are named to them: to administrators, and to services, as Cinder does."""
         return self.is_admin or self.is_service
+
+    @property
+    def is_reader(self) -> bool:
+        """Whether one of the roles may see what the project sees."""
+        return bool(READERS & self.roles)
 
     @property
     def is_writer(self) -> bool:

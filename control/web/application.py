@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,16 +119,21 @@ def unknown(where: str) -> Fault:
                       "any more.", {"WWW-Authenticate": f'Keystone uri="{where}"'})
 
 
-def by_token(validate: Callable[[str], Any], catalogue: str = "/identity") -> Callable[[Request], None]:
+def by_token(validate: Callable[[str], Any], catalogue: str = "/identity",
+             scopes: Collection[str] = ("project", "")) -> Callable[[Request], None]:
     """An ``authenticate`` that asks *validate* (of ``services.Identity``) about X-Auth-Token, and whether
     X-Service-Token is that of a service. A client without a token is told where tokens are to be had: *catalogue*, a
-    path of this server or a URL."""
+    path of this server or a URL. *scopes*: what tokens may be for, as ``Context.scope`` has it; with others the answer
+    is 403, as that of policies whose scope_types is project."""
 
     def authenticate(request: Request) -> None:
         token, beside = request.headers.get("x-auth-token"), request.headers.get("x-service-token")
         context = validate(token) if token else None
         if context is None:
             raise unknown(request.root + catalogue if catalogue.startswith("/") else catalogue)
+        if context.scope not in scopes:
+            raise Fault(403, "You are not authorized to perform the requested action: it needs a token for a project, "
+                             f"and yours is for the {context.scope}. Log in with a project (OS_PROJECT_NAME).")
         service = validate(beside) if beside else None
         request.context = replace(context, for_user=True) if service is not None and service.is_service else context
 

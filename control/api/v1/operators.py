@@ -201,6 +201,10 @@ class InstanceActions(CloudDriver):
 
     kind, makeable = InstanceAction, False
 
+    def find(self, caller: Caller, key: str) -> Document | None:
+        """Raises ``InvalidField``: a key alone does not say of which server."""
+        raise InvalidField("server", "is required: one action is GET /v1/instance_action?server=SERVER&id=REQUEST_ID")
+
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
         """GET /v1/instance_action?server=…, by name or uuid (of a deleted one by uuid)."""
         server = filters.pop("server", None)

@@ -132,7 +132,8 @@ def borne(token: dict[str, Any], text: str) -> Context:
         project_id=project.get("id"), project_name=project.get("name", ""),
         project_domain_id=project["domain"]["id"] if project else "default",
         roles=frozenset() if "domain" in token else frozenset(role["name"] for role in roles),
-        expires=_seconds(token["expires_at"]), token=text)
+        expires=_seconds(token["expires_at"]), token=text,
+        scope=next((scope for scope in ("project", "domain", "system") if scope in token), ""))
 
 
 def _seconds(text: str) -> float:

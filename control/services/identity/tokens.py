@@ -203,7 +203,7 @@ def token_of(connection: Connection, claims: Claims, token: str, moment: float) 
         user_id=user["id"], user_name=user["name"], user_domain_id=user["domain_id"], project_id=project.get("id"),
         project_name=project.get("name", ""), project_domain_id=project.get("domain_id", "default"),
         roles=frozenset(role["name"] for role in roles) if claims.scope != "domain" else frozenset(),
-        expires=claims.expires, token=token)
+        expires=claims.expires, token=token, scope=claims.scope)
     return Token(claims, context, user, target, tuple(roles), credential)
 
 

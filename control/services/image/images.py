@@ -56,6 +56,8 @@ class ImageListing:
 def find(connection: Connection, context: Context | None, id: str, lock: bool = False) -> Document | None:
     """The image, when *context* may see it (``None``: the control plane itself). *lock*: nobody else changes it until
     the transaction ends."""
+    if context is not None and not context.is_reader:
+        return None
     values: dict[str, str | None] = {"id": id}
     query = _BY_ID
     if context is not None and not context.is_admin:
@@ -92,7 +94,10 @@ def set_tags(connection: Connection, id: str, names: Iterable[str]) -> None:
 
 
 def page(connection: Connection, context: Context, listing: ImageListing) -> Page:
-    """The images of a list, and whether more follow. Raises ``InvalidRequest`` for a marker that is not there."""
+    """The images of a list, and whether more follow. Raises ``InvalidRequest`` for a marker that is not there, and
+    ``Forbidden`` for a caller who may not even read."""
+    if not context.is_reader:
+        raise Forbidden("You are not authorized to complete this action: it needs the role reader of a project.")
     keys, limit = [*listing.sort, ("id", listing.sort[-1][1])], listing.limit
     order = [(func.coalesce(images.c[name], SORTS[name]), down) for name, down in keys]
     conditions = [_listed(context, listing), *(_filter(*one) for one in listing.filters)]

@@ -45,6 +45,7 @@ class Members:
         """The member's own answer: pending, accepted or rejected."""
         with self.database.write() as connection:
             _member(connection, context, image_id, project)
+            check_writer(context)
             if not context.is_admin and project != context.project_id:
                 raise Forbidden("Only the project with which it is shared accepts or rejects an image.")
             connection.execute(update(members).filter_by(image_id=image_id, member=project).values(

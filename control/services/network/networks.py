@@ -14,7 +14,7 @@ from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField
 
 from .requested_networks import visible
-from .resources import NetworkResource, add
+from .resources import NetworkResource, add, own
 from .tables import networks, ports, subnets
 
 #: Name of a network device.
@@ -61,11 +61,15 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """It goes with its subnets, when no port is on it."""
-    used = connection.execute(select(ports.c.id).where(ports.c.network_id == row["id"]).limit(20)).scalars().all()
+    """It goes with its subnets, when no port is on it. Ports of other projects are not named."""
+    used = connection.execute(select(ports.c.id, own(ports)(context)).where(
+        ports.c.network_id == row["id"]).limit(20)).all()
     if used:
+        named = ", ".join(id for id, seen in used if seen)
+        others = "" if all(seen for _id, seen in used) else "; some are other projects'"
         raise Conflict(f"Unable to complete operation on network {row['id']}. There are one or more ports still in "
-                    f"use on the network, id for these ports is {', '.join(used)}.", type="NetworkInUse")
+                       f"use on the network{f', id for these ports is {named}' if named else ''}{others}.",
+                       type="NetworkInUse")
 
 
 NETWORK = NetworkResource(

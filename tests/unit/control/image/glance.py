@@ -21,7 +21,8 @@ def user(name, *roles):
 
 
 USERS = {"admin": user("admin", "admin", "member", "reader"), "ann": user("ann", "member", "reader"),
-         "bob": user("bob", "member", "reader"), "eve": user("eve", "member", "reader"), "rea": user("ann", "reader")}
+         "bob": user("bob", "member", "reader"), "eve": user("eve", "member", "reader"), "rea": user("ann", "reader"),
+         "svc": user("svc", "service")}
 
 
 class Glance:

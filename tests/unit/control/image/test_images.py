@@ -148,6 +148,22 @@ def test_readers_only_read(glance):
     glance.rea("POST", f"/v2/images/{id}/members", {"member": "x"}, 403)
 
 
+def test_readers_accept_and_reject_nothing(glance):
+    id, own = glance.make("bob"), USERS["rea"].project_id
+    glance.bob("POST", f"/v2/images/{id}/members", {"member": own}, 200)
+    glance.rea("PUT", f"/v2/images/{id}/members/{own}", {"status": "accepted"}, 403)
+    glance.ann("PUT", f"/v2/images/{id}/members/{own}", {"status": "accepted"}, 200)
+
+
+def test_who_is_no_reader_sees_no_images(glance):
+    """Neither who has no project yet, nor a service: not even public ones."""
+    id = glance.make("admin", RAW, visibility="public")
+    glance.eve("GET", f"/v2/images/{id}", None, 200)
+    for path in (f"/v2/images/{id}", f"/v2/images/{id}/file", f"/v2/images/{id}/members"):
+        glance.svc("GET", path, None, 404)
+    glance.svc("GET", "/v2/images", None, 403)
+
+
 def test_without_a_token(small):
     got = small.ann.as_(None)("GET", "/v2/images", None, 401)
     assert got.headers["WWW-Authenticate"] == 'Keystone uri="http://cloud:8774/identity"'

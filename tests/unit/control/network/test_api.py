@@ -60,6 +60,22 @@ def test_a_shared_network_is_used_but_not_changed(ask):
     assert _port(ask, shared)["fixed_ips"]
 
 
+def test_the_owner_of_a_network_is_not_told_the_ports_of_others(ask):
+    network, admin = _network(ask), ask.as_(ADMIN)
+    admin("PUT", f"/v2.0/networks/{network['id']}", {"network": {"shared": True}})
+    theirs = _port(ask.as_(BOB), network)["id"]
+    path, refused = f"/v2.0/networks/{network['id']}", f"Unable to complete operation on network {network['id']}. "
+    in_use = f"{refused}There are one or more ports still in use on the network"
+
+    def message(asking):
+        return asking("DELETE", path, status=409)["NeutronError"]["message"]
+
+    assert message(ask) == f"{in_use}; some are other projects'."
+    assert message(admin) == f"{in_use}, id for these ports is {theirs}."
+    own = _port(ask, network)["id"]
+    assert message(ask) == f"{in_use}, id for these ports is {own}; some are other projects'."
+
+
 @pytest.mark.parametrize(("body", "word"), [
     ({"name": 5}, "name"), ({"name": "x" * 256}, "255"), ({"nmae": "x"}, "nmae"), ({"mtu": 10}, "mtu"),
     ({"admin_state_up": "perhaps"}, "admin_state_up"), ({"name": "a\0b"}, "name"), ("text", "network")])

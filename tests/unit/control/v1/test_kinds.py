@@ -260,7 +260,9 @@ def test_actions(cloud: Cloud) -> None:
     assert [one["action"] for one in found] == ["create"]
     one = admin.get(f"/v1/instance_action?server=acts&id={found[0]['id']}").json["instance_actions"][0]
     assert one["events"][-1]["result"] == "Success"
-    assert admin.get("/v1/instance_action").status == 400
+    for path in ("", f"/{found[0]['id']}"):
+        refused = admin.get(f"/v1/instance_action{path}")
+        assert (refused.status, refused.json["error"]["details"]["field"]) == (400, "server"), refused
     admin.delete("/v1/server/acts")
 
 

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The rows of the world: what each of two projects has, and what one of them lets others see."""
+
+from __future__ import annotations
+
+import uuid
+
+import orjson
+from sqlalchemy import insert
+
+from magnetar_control.api.v1.driver import NAMESPACE
+from magnetar_control.services.image.tables import images, members
+from magnetar_control.services.network.tables import (
+    addresses,
+    networks,
+    ports,
+    security_group_rules,
+    security_groups,
+    subnets,
+)
+from magnetar_control.services.volume import tables as volume
+from magnetar_control.store import hosts
+from magnetar_control.store import tables as store
+from magnetar_control.store.database import added, now
+
+PROJECTS = ("red", "blue")
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0Zz5bBNJ of-{0}-keypair"
+CONTENT = b"0" * 512
+#: In the names of private things: who reads one of another project's reads too much.
+MARK = "owned-by-{0}-"
+
+
+def fresh():
+    return str(uuid.uuid4())
+
+
+def fresh_of(things, noun):
+    """A new id, which is kept as that of the noun."""
+    return things.setdefault(noun, fresh())
+
+
+class Things:
+    """Adds the rows to the databases of a ``World``, and notes their ids."""
+
+    def _add(self, table, **values):
+        """Add a row; its id."""
+        columns = {"created_at": now()} if "created_at" in table.c else {}
+        columns |= {"id": fresh()} if "id" in table.c and table.c.id.autoincrement is not True else {}
+        row = {**columns, **{name: orjson.dumps(value).decode() if isinstance(value, dict | list) else value
+                             for name, value in values.items()}}
+        self.connection.execute(insert(table).values(**row))
+        return row.get("id")
+
+    def _host(self):
+        cell = self.parts.store.named("cell1").id
+        self.common["host"] = hosts.register(self.connection, "kvm1", cell, "https://kvm1.example:6553")
+        hosts.inventory(self.connection, "kvm1", {"name": "kvm1", "vcpus": 8, "memory_mb": 16384, "disk_gb": 100,
+                                                  "hypervisor_type": "QEMU", "hypervisor_version": "7.2.22"})
+        self._add(store.aggregates, id=1, uuid=fresh(), name="fast")
+        self.common |= {"aggregate": "1", "public_key": KEY.format("all"), "content": CONTENT.decode()}
+
+    def _compute(self, project):
+        things, mark, id = self.things[project], MARK.format(project), self.projects[project]
+        things["keypair"] = str(uuid.uuid5(NAMESPACE, f"{things['user']} key"))
+        self.connection.execute(insert(store.flavors).values(
+            id=fresh_of(things, "flavor"), name=f"{mark}flavor", vcpus=1, ram=64, disk=1, is_public=False,
+            created_at=now(), extra_specs='{"hw:cpu_policy": "shared"}'))
+        things["private_flavor"] = things["flavor"]
+        number = self.connection.execute(store.flavors.select().filter_by(id=things["flavor"])).one().number
+        self.connection.execute(insert(store.flavor_projects).values(flavor_number=number, project_id=id))
+        things["server_group"] = self._add(store.server_groups, name=f"{mark}server group", project_id=id,
+                                           user_id=things["user"], policy="affinity")
+
+    def _images(self, project):
+        things = self.things[project]
+        things["image"] = self._image(project, "private", MARK.format(project) + "image")
+        things["queued_image"] = self._image(project, "private", MARK.format(project) + "queued", status="queued")
+        things["shared_image"] = self._image(project, "shared", MARK.format(project) + "shared")
+        things["member"] = self._member(things["shared_image"], fresh())
+
+    def _member(self, image, project):
+        """Share an image with a project; its id."""
+        self.connection.execute(insert(members).values(
+            image_id=image, member=project, status="accepted", created_at=now()))
+        return project
+
+    def _image(self, project, visibility, name, status="active"):
+        return self._add(images, owner=self.projects[project], visibility=visibility, name=name, status=status,
+                         size=512, virtual_size=512, disk_format="raw", container_format="bare", checksum="0" * 32,
+                         os_hash_value="0" * 128)
+
+    def _networks(self, project, corner=None, **values):
+        """A network with subnet and ports; the corner of a shared one has the network and the subnet only."""
+        own, mark = self.things[project], MARK.format(project) if corner is None else "open "
+        things, id = self.things[corner or project], self.projects[project]
+        number = 100 + sum("network" in one for one in self.things.values())
+        things["network"] = self._add(networks, project_id=id, name=f"{mark}network", type="nat", **values)
+        things["subnet"] = self._add(
+            subnets, project_id=id, name=f"{mark}subnet", network_id=things["network"], cidr=f"10.{number}.0.0/24",
+            gateway_ip=f"10.{number}.0.1", dns_nameservers=[], host_routes=[], allocation_pools=[
+                {"start": f"10.{number}.0.2", "end": f"10.{number}.0.254"}])
+        if corner:
+            for last, one in enumerate(PROJECTS, 4):
+                self.things[one]["port_there"] = self._port(self.things[one], things, number, last,
+                                                            name=f"{MARK.format(one)}port there")
+            return
+        things["group_of_rules"] = things["security_group"] = self._add(
+            security_groups, project_id=id, name=f"{mark}security group")
+        things["rule"] = self._add(security_group_rules, project_id=id, security_group_id=things["security_group"],
+                                   direction="ingress", ethertype="IPv4")
+        things["port"] = self._port(own, things, number, 2, name=f"{mark}port")
+        things["nic"] = self._port(own, things, number, 3, name=f"{mark}nic", device_id=fresh_of(things, "server"),
+                                   device_owner="compute:nova", host="kvm1", place=0)
+
+    def _port(self, own, things, number, last, **values):
+        id = self._add(ports, project_id=own["project"], network_id=things["network"], status="DOWN",
+                       mac_address=f"52:54:00:00:{number % 256:02x}:{last:02x}", description="", **values)
+        self._add(addresses, subnet_id=things["subnet"], number=0x0a000000 + (number << 16) + last, port_id=id,
+                  ip_address=f"10.{number}.0.{last}")
+        return id
+
+    def _volumes(self, project):
+        things, mark = self.things[project], MARK.format(project)
+        row = {"project_id": self.projects[project], "user_id": things["user"], "size": 1, "host": "kvm1",
+               "volume_type": "default", "metadata": {"a": "b"}}
+        more = {"availability_zone": "nova", "status": "available", "image_metadata": {"a": "b"}}
+        things["volume"] = self._add(volume.volumes, name=f"{mark}volume", **row, **more)
+        things["free_volume"] = self._add(volume.volumes, name=f"{mark}free volume", **row, **more)
+        things["used_volume"] = self._add(volume.volumes, name=f"{mark}used volume", **row,
+                                          **{**more, "status": "in-use"})
+        things["held_volume"] = self._add(volume.volumes, name=f"{mark}held", **row, **{**more, "status": "reserved"})
+        things["attachment"] = self._add(
+            volume.attachments, volume_id=things["used_volume"], project_id=row["project_id"], host="kvm1",
+            server_id=things["server"], device="/dev/vdb", status="attached", attached_at=now())
+        things["free_attachment"] = self._add(volume.attachments, volume_id=things["held_volume"], status="reserved",
+                                              project_id=row["project_id"], server_id=fresh())
+        things["snapshot"] = self._add(volume.snapshots, name=f"{mark}snapshot", volume_id=things["volume"],
+                                       status="available", **row)
+
+    def _servers(self, project):
+        things, mark, id = self.things[project], MARK.format(project), self.projects[project]
+        flavor = {"id": things["flavor"], "name": "tiny", "vcpus": 1, "ram": 64, "disk": 0, "ephemeral": 0, "swap": 0}
+        network = f"{mark}network"
+        nic = {"port_id": things["nic"], "network_id": things["network"], "network": network,
+               "mac": "52:54:00:00:00:03", "tag": None,
+               "fixed_ips": [{"ip_address": "10.1.0.3", "subnet_id": things["subnet"]}]}
+        held = {"volume_id": things["used_volume"], "attachment_id": things["attachment"], "bdm_uuid": fresh(),
+                "device": "/dev/vdb", "tag": None, "boot_index": None, "delete_on_termination": False}
+        with self.cell.write() as self.connection:
+            self._add(store.servers, id=things["server"], project_id=id, user_id=things["user"], name=f"{mark}server",
+                      vm_state="active", power_state=1, host="kvm1", flavor_id=things["flavor"], flavor=flavor,
+                      image_id=things["image"], metadata={"a": "b"}, tags=["a"], interfaces=[nic], volumes=[held],
+                      addresses={network: [{"addr": "10.1.0.3", "version": 4, "OS-EXT-IPS:type": "fixed",
+                                            "OS-EXT-IPS-MAC:mac_addr": nic["mac"]}]}, key_name="key")
+            things["request"] = f"req-{fresh()}"
+            self._add(store.actions, request_id=things["request"], server_id=things["server"], action="os-stop",
+                      project_id=id, user_id=things["user"], start_time=now(), state="done")
+            migration = {"server_id": things["server"], "project_id": id, "user_id": things["user"], "source": "kvm1",
+                         "target": "kvm2", "type": "live-migration"}
+            self._add(store.migrations, uuid=fresh_of(things, "migration_uuid"), status="running", **migration)
+            found = self.connection.execute(store.migrations.select().filter_by(uuid=things["migration_uuid"])).one()
+            things["migration"] = str(found.id)
+            added(self.connection, store.host_states, host="kvm1", seen_at=now())
+        with self.api.write() as self.connection:
+            self._add(store.server_mappings, server_id=things["server"], project_id=id,
+                      cell_id=self.parts.store.named("cell1").id)
+            self.connection.execute(insert(store.server_group_members).values(
+                group_id=things["server_group"], server_id=things["server"]))
+
+    def _shared(self):
+        """What blue lets others see."""
+        for visibility in ("public", "community", "shared"):
+            self.things[visibility] = {"image": self._image("blue", visibility, f"open {visibility}")}
+        shared = self.things["shared"]
+        shared |= {"shared_image": shared["image"], "member": self._member(shared["image"], self.projects["red"])}
+        self._networks("blue", "public", shared=True)
+        self._add(store.flavors, id=fresh_of(self.things["public"], "flavor"), name="open flavor", vcpus=1, ram=64,
+                  disk=1, extra_specs='{"hw:cpu_policy": "shared"}')
