@@ -189,6 +189,7 @@ class Resources:
         given = query(request, wait=seconds)
         given_body = await body(request, self.agent.host.settings.body_max_bytes)
         sent = {**EventRequest.defaults(), **EventRequest.check(given_body)}
+        events.check_name(self.kind, sent["event"])  # before it names an operation, and so a metric
         once, name = sent.get("request_id", request.state.request_id), key(request)
         return await self._work(
             request, str(sent["event"]), name, given.get("wait", self.agent.host.settings.wait), False,

@@ -309,6 +309,17 @@ def test_metrics(client: Client) -> None:
     assert 'magnetar_operations_total{name="ensure",status="succeeded"} 1.0' in text
 
 
+def test_clients_name_no_metrics(client: Client) -> None:
+    """Each name would be kept for good: methods, paths and events are counted by those that there are."""
+    for name in ("PROPFIND", "X-MINE"):
+        client.raw(name, "/v1/server")
+        client.raw(name, f"/v1/{name}")
+        client.call("POST", "/v1/server/s/events", {"event": name})
+    text = client.raw("GET", "/metrics")[1].decode()
+    assert 'magnetar_requests_total{method="other"' in text
+    assert "PROPFIND" not in text and "X-MINE" not in text
+
+
 def test_docs(client: Client) -> None:
     document = client.call("GET", "/openapi.json")[1]
     shapes = document["components"]["schemas"]
