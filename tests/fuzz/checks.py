@@ -11,6 +11,8 @@ from .sending import Got, Sent
 
 #: What answers may be of 5xx: what is not there (501), and a host or a database that does not answer (503).
 DECLARED = (501, 503)
+#: Part of the answer to a client of ``/v1`` that has waited as long as it could (504).
+LATE = b'"code":"timed-out"'
 #: Traces of Python, statements and words of databases, and paths of our own files.
 INSIDE = re.compile(
     rb"Traceback \(most recent|File \"[^\"]+\", line \d|sqlalchemy|psycopg\.|sqlite3?\.|IntegrityError|"
@@ -23,7 +25,7 @@ LONG = 2.0
 
 def wrong(sent: Sent, got: Got) -> str | None:
     """What is wrong with an answer; ``None`` when nothing is."""
-    if got.status >= 500 and got.status not in DECLARED:
+    if got.status >= 500 and got.status not in DECLARED and LATE not in got.content:
         return f"is {got.status}: {got.content[:300]!r}"
     if any("\n" in value or "\r" in value for value in got.headers.values()):
         return f"has a header with a line break: {got.headers}"

@@ -28,8 +28,9 @@ class Wrong(AssertionError):
     """Something is wrong with an answer."""
 
 
-def findings(targets: Iterable[Target], asking: Asking, check: Check, count: int) -> list[str]:
-    """What *check* has against the answers to *count* requests to each route: the smallest request of each."""
+def findings(targets: Iterable[Target], asking: Asking, check: Check, count: int, seconds: float = 0) -> list[str]:
+    """What *check* has against the answers to *count* requests to each route: the smallest request of each. Further
+    seeds follow for so many *seconds*."""
     targets, found, number, began = list(targets), {}, SEED, time.monotonic()
     while True:
         print(f"seed {number}: {len(targets)} routes, {count} requests each")
@@ -38,7 +39,7 @@ def findings(targets: Iterable[Target], asking: Asking, check: Check, count: int
                 found[target.id] = f"seed {number}: {one}"
                 print(found[target.id])
         number += 1
-        if time.monotonic() - began >= SECONDS:
+        if time.monotonic() - began >= seconds:
             return [*found.values()]
 
 

@@ -56,7 +56,8 @@ class Server:
         assert messages and messages[0]["type"] == "http.response.start", messages
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in messages[0]["headers"]}
         content = b"".join(message.get("body", b"") for message in messages[1:])
-        assert not messages[-1].get("more_body"), "the answer does not end"
+        endless = headers.get("content-type", "").startswith("text/event-stream")
+        assert endless or not messages[-1].get("more_body"), "the answer does not end"
         return Got(messages[0]["status"], headers, content, seconds)
 
     async def _asked(self, sent: Sent) -> list[dict[str, Any]]:

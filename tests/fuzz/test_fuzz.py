@@ -27,12 +27,12 @@ from . import cloud, routes
 from .agent import FakeAgent
 from .asking import Asking
 from .checks import LONG, wrong
-from .running import findings
+from .running import SECONDS, findings
 from .sending import Got, Sent, descriptors, threads
 
 pytestmark = pytest.mark.slow
 #: Requests to each route.
-CLOUD, AGENT = 12, 30
+CLOUD, AGENT = 10, 20
 #: Refused requests that are sent again to see whether they leave something behind; and how much of a kind (threads,
 #: open files) there may be more at the end, as pools keep a few.
 AGAIN, SPARE = 400, 8
@@ -77,7 +77,7 @@ class Fuzz:
         """Ask each route once, then as often as is to be; what there is more of at the end."""
         self.found = findings(self.targets, self.asking, self.check, 1)
         before = threads(), descriptors()
-        self.found += findings(self.targets, self.asking, self.check, self.count)
+        self.found += findings(self.targets, self.asking, self.check, self.count, SECONDS)
         more = [
             f"{what}: {have[what]} to {count}"
             for have, now in zip(before, (threads(), descriptors()), strict=True)
