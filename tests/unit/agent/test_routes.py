@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from magnetar_agent import reconcile, serve
-from magnetar_agent.app import REQUEST_ID, path
+from magnetar_agent.app import REQUEST_ID, AgentApplication, path, unknown
 from magnetar_agent.documents import CLOUD, Documents
 from magnetar_agent.streams import tail
 from magnetar_control.agents import Agents
@@ -98,6 +101,15 @@ def test_names_with_slashes_and_letters(client: Client) -> None:
     for name, quoted in (("a/b", "a%2Fb"), ("ä b", "%C3%A4%20b"), ("50%2F", "50%252F")):
         assert client.call("PUT", f"/v1/flavor/{quoted}", SMALL)[1]["resource"]["name"] == name
         assert client.call("GET", f"/v1/flavor/{quoted}")[1]["name"] == name
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_what_is_unknown_has_any_query(client: Client, host: Any, status: int) -> None:
+    """h11 takes ASCII only; other servers hand over any bytes."""
+    scope = {"type": "http", "method": "POST", "path": "/v1/server", "query_string": b"\xff", "headers": [],
+             "app": AgentApplication(host.agent).api, "state": {"request_id": "req-1"}}
+    answer = asyncio.run(unknown(Request(scope), HTTPException(status)))
+    assert answer.status_code == status and b"/v1/server" in bytes(answer.body)
 
 
 def test_path_of_the_front() -> None:
