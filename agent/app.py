@@ -123,16 +123,17 @@ async def unexpected(request: Request, _error: Exception) -> Json:
 
 async def unknown(request: Request, error: Any) -> Json:
     """Answer for a path or a method that is not there."""
+    where = request.scope["path"]
+    shown = where.replace("\x00", "/")  # not request.url, which cannot read every query
     if error.status_code == 405:
-        where = request.scope["path"]
         known = {method for route in request.app.routes if getattr(route, "path_regex", _NEVER).match(where)
                  for method in route.methods}
         allow = ", ".join(sorted(known))
-        found: MagnetarError = MethodNotAllowed(f"{request.url.path} does not know {request.method}; it knows {allow}.",
+        found: MagnetarError = MethodNotAllowed(f"{shown} does not know {request.method}; it knows {allow}.",
                                                 allow=allow)
     elif error.status_code == 404:
         nouns = ", ".join(kind.noun for kind in KINDS)
-        found = NotFound(f"There is no {request.url.path}. Resources are at /v1/KIND and /v1/KIND/KEY, where KIND is "
+        found = NotFound(f"There is no {shown}. Resources are at /v1/KIND and /v1/KIND/KEY, where KIND is "
                          f"one of {nouns}; /docs shows all routes.")
     else:
         found = InvalidRequest(str(error.detail))

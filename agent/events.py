@@ -30,17 +30,22 @@ if TYPE_CHECKING:
 REQUEST_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}")
 
 
+def check_name(kind: type[Kind], name: str) -> None:
+    """Raises ``InvalidField`` where there is no event *name* of the *kind*."""
+    if name not in (ACTIONS if kind.noun == "server" else (force_complete.EVENT,) if kind.noun == "migration" else ()):
+        raise InvalidField("event", f"must be one of {', '.join(ACTIONS)}, on a server", name)
+
+
 def event(drivers: Drivers, kind: type[Kind], key: str, name: str, args: Mapping[str, Any], request_id: str,
           operation: Operation) -> dict[str, Any]:
     """Do the one-shot *name* on resource *key*, once per *request_id*.
 
     Answer: ``{"done": true, "resource": …}`` and what the action says besides (``actions``).
     """
-    if kind.noun == "migration" and name == force_complete.EVENT:
+    check_name(kind, name)
+    if kind.noun == "migration":
         force_complete.force_complete(drivers.host, key)
         return {"done": True, "resource": show(drivers, kind, key)}
-    if kind.noun != "server" or name not in ACTIONS:
-        raise InvalidField("event", f"must be one of {', '.join(ACTIONS)}, on a server", name)
     if not REQUEST_ID.fullmatch(request_id):
         raise InvalidField("request_id", "must have 1 to 128 letters, digits, dots, hyphens or underscores, "
                                          "and not be . or ..")

@@ -19,6 +19,7 @@ from magnetar_core.ensure import batch, permissions
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, TooLarge
 from magnetar_core.events import EventRequest
 from magnetar_core.fields import SHOW, Kind
+from magnetar_core.nesting import check_nesting
 from magnetar_core.operations import RUNNING, Operation
 from magnetar_core.query import (
     LIMIT,
@@ -87,7 +88,7 @@ def parse(content: bytes) -> Any:
         raise InvalidRequest("The body is nested too deeply.") from None
     except ValueError as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
-    return found
+    return check_nesting(found, content)
 
 
 def _constant(word: str) -> Any:
@@ -188,6 +189,7 @@ class Resources:
         given = query(request, wait=seconds)
         given_body = await body(request, self.agent.host.settings.body_max_bytes)
         sent = {**EventRequest.defaults(), **EventRequest.check(given_body)}
+        events.check_name(self.kind, sent["event"])  # before it names an operation, and so a metric
         once, name = sent.get("request_id", request.state.request_id), key(request)
         return await self._work(
             request, str(sent["event"]), name, given.get("wait", self.agent.host.settings.wait), False,

@@ -11,6 +11,9 @@ from urllib.parse import parse_qsl, urlencode
 
 import orjson
 
+from magnetar_core.errors import InvalidRequest
+from magnetar_core.nesting import check_nesting
+
 from .answer import Fault
 from .transfers import Pieces, Transfers
 
@@ -62,16 +65,14 @@ class Request:
         return [{"rel": "next", "href": f"{self.base}{self.path}?{urlencode([*query, ('marker', last)])}"}]
 
     def json(self) -> Any:
-        """The content as JSON. Raises ``Fault`` 400 that says where it is wrong, 415 for another media type."""
+        """The content as JSON. Raises ``Fault`` 400 where there is none, 415 for another media type, and as
+        ``parsed``."""
         kind = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
         if kind not in ("application/json", "") and not kind.endswith("+json"):
             raise Fault(415, f"Unsupported Content-Type {kind}; send application/json.")
-        try:
-            return orjson.loads(self.content)
-        except orjson.JSONDecodeError as error:
-            if not self.content.strip():
-                raise Fault(400, "The request has no body; it needs a JSON object.") from None
-            raise Fault(400, f"The body is not valid JSON: {error}.") from None
+        if not self.content.strip():
+            raise Fault(400, "The request has no body; it needs a JSON object.")
+        return parsed(self.content)
 
     @contextlib.contextmanager
     def upload(self) -> Iterator[Iterator[bytes]]:
@@ -87,6 +88,15 @@ class Request:
     def download(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Content for the answer, which has one of the places for it until it is closed. Raises as ``upload``."""
         return pieces if self.transfers is None else Pieces(pieces, self.transfers.downloads.take(self.context))
+
+
+def parsed(content: bytes) -> Any:
+    """*content* as JSON. Raises ``InvalidRequest`` that says where it is wrong."""
+    try:
+        found = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
+    return check_nesting(found, content)
 
 
 def _request_id(headers: Mapping[str, str]) -> str:

@@ -7,8 +7,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
-import orjson
-
 from magnetar_control.api.values import to_second
 from magnetar_control.services import Document
 from magnetar_control.services.image import EmbeddedImages
@@ -17,6 +15,7 @@ from magnetar_control.services.image.fields import FIELDS, PROPERTY, is_read_onl
 from magnetar_control.services.image.images import check_owner, check_readable, check_writer
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.request import parsed
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NoSpace, NotFound
 
 from .query import listing
@@ -80,10 +79,7 @@ class ImageRoutes:
         form = PATCHES.get(_media_type(request))
         if form is None:
             raise Fault(415, f"An image is changed by a JSON patch; its Content-Type must be {next(iter(PATCHES))}.")
-        try:
-            operations = orjson.loads(request.content)
-        except orjson.JSONDecodeError as error:
-            raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
+        operations = parsed(request.content)
         return document(self.service.update(*request.named(lambda image: patched(document(image), form(operations)))))
 
     def take(self, request: Request, then: str) -> None:

@@ -8,11 +8,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
-
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.web import Answer, Request
+from magnetar_control.web.request import parsed
 from magnetar_control.web.routing import words
 from magnetar_core import query
 from magnetar_core.ensure import batch, permissions
@@ -45,13 +44,6 @@ def parameters(request: Request, *names: str, **known: Callable[[str, str], Any]
     """The parameters of the query string: those *names* of an ensure, and *known* ones, each read by its function.
     Others, and repeated ones, are refused."""
     return query.parameters(request.query, {**{name: query.PARAMETERS[name] for name in names}, **known}, shown=80)
-
-
-def body(request: Request) -> Any:
-    try:
-        return orjson.loads(request.content)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
 
 
 class V1Application:
@@ -171,7 +163,7 @@ class V1Application:
     def _ensure(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
         given = parameters(request, **query.PARAMETERS)
         dry, wait = given.pop("dry_run", False), given.pop("wait", WAIT)
-        allowed, want = permissions(given), body(request)
+        allowed, want = permissions(given), parsed(request.content)
         if not isinstance(want, dict):
             raise InvalidField("body", "must be an object with the fields of the resource; to remove it, use DELETE")
         return self._work(caller, "ensure", driver, key, wait,
@@ -184,7 +176,7 @@ class V1Application:
 
     def _ensure_many(self, request: Request, caller: Caller, driver: CloudDriver) -> Answer:
         given = parameters(request, "dry_run", "wait")
-        items = [*batch(body(request))]
+        items = [*batch(parsed(request.content))]
         return self._work(caller, "ensure", driver, None, given.get("wait", WAIT), lambda operation: {
             "results": self._each(caller, driver, items, given.get("dry_run", False), operation)})
 
@@ -206,7 +198,7 @@ class V1Application:
         return found
 
     def _event(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:
-        wait, sent = parameters(request, "wait").get("wait", WAIT), EventRequest.check(body(request))
+        wait, sent = parameters(request, "wait").get("wait", WAIT), EventRequest.check(parsed(request.content))
         return self._work(caller, str(sent["event"]), driver, key, wait,
                           lambda operation: events.event(caller, driver, key, sent, operation))
 

@@ -201,15 +201,15 @@ class InstanceActions(CloudDriver):
 
     kind, makeable = InstanceAction, False
 
-    def find(self, caller: Caller, key: str) -> Document | None:
-        """Raises ``InvalidField``: a key alone does not say of which server."""
-        raise InvalidField("server", "is required: one action is GET /v1/instance_action?server=SERVER&id=REQUEST_ID")
+    def every(self, caller: Caller) -> list[Document]:
+        """There is no list of those of all servers."""
+        raise InvalidField("server", "is required: the server, by name or uuid, whose actions are wanted")
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
         """GET /v1/instance_action?server=…, by name or uuid (of a deleted one by uuid)."""
         server = filters.pop("server", None)
         if not server:
-            raise InvalidField("server", "is required: the server, by name or uuid, whose actions are wanted")
+            return self.every(caller)
         row = SERVERS.row(caller, server)
         target = find(caller, server if row is None else row.id, deleted=True)
         request_id = filters.pop("id", None)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from magnetar_agent import reconcile, serve
-from magnetar_agent.app import REQUEST_ID, path
+from magnetar_agent.app import REQUEST_ID, AgentApplication, path, unknown
 from magnetar_agent.documents import CLOUD, Documents
 from magnetar_agent.streams import tail
 from magnetar_control.agents import Agents
@@ -100,6 +103,15 @@ def test_names_with_slashes_and_letters(client: Client) -> None:
         assert client.call("GET", f"/v1/flavor/{quoted}")[1]["name"] == name
 
 
+@pytest.mark.parametrize("status", [404, 405])
+def test_what_is_unknown_has_any_query(client: Client, host: Any, status: int) -> None:
+    """h11 takes ASCII only; other servers hand over any bytes."""
+    scope = {"type": "http", "method": "POST", "path": "/v1/server", "query_string": b"\xff", "headers": [],
+             "app": AgentApplication(host.agent).api, "state": {"request_id": "req-1"}}
+    answer = asyncio.run(unknown(Request(scope), HTTPException(status)))
+    assert answer.status_code == status and b"/v1/server" in bytes(answer.body)
+
+
 def test_path_of_the_front() -> None:
     assert path({"path": "/v1/x/a/b", "raw_path": b"/v1/x/a%2Fb"}) == "/v1/x/a\x00b"
     with pytest.raises(InvalidRequest):
@@ -151,8 +163,9 @@ def test_body_limit(client: Client, host: Any) -> None:
 
 
 def test_deep_nesting(client: Client) -> None:
-    status, answer = client.raw("PUT", "/v1/flavor/f", "[" * 200_000)
-    assert (status, json.loads(answer)["error"]["code"]) == (400, "invalid-request")
+    for content in ("[" * 200_000, "[" * 101 + "]" * 101):
+        status, answer = client.raw("PUT", "/v1/flavor/f", content)
+        assert (status, json.loads(answer)["error"]["code"]) == (400, "invalid-request")
 
 
 def test_waiting_and_operations(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,6 +319,17 @@ def test_metrics(client: Client) -> None:
     assert 'magnetar_servers{state="running"} 1.0' in text
     assert "magnetar_libvirt_up 1.0" in text
     assert 'magnetar_operations_total{name="ensure",status="succeeded"} 1.0' in text
+
+
+def test_clients_name_no_metrics(client: Client) -> None:
+    """Each name would be kept for good: methods, paths and events are counted by those that there are."""
+    for name in ("PROPFIND", "X-MINE"):
+        client.raw(name, "/v1/server")
+        client.raw(name, f"/v1/{name}")
+        client.call("POST", "/v1/server/s/events", {"event": name})
+    text = client.raw("GET", "/metrics")[1].decode()
+    assert 'magnetar_requests_total{method="other"' in text
+    assert "PROPFIND" not in text and "X-MINE" not in text
 
 
 def test_docs(client: Client) -> None:

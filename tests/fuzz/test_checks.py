@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is wrong with an answer is seen, made small, and seen again from the same seed."""
+
+from __future__ import annotations
+
+import pytest
+
+from .asking import Asking
+from .checks import wrong
+from .routes import Target, objects
+from .running import findings
+from .sending import Got, Sent
+
+FAULT = b'{"badRequest": {"code": 400, "message": "name: must be a string"}}'
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "says"),
+    [
+        (200, b"", None), (400, FAULT, None), (503, FAULT, None), (501, FAULT, None), (500, FAULT, "is 500"),
+        (400, b"", "without a fault"), (404, b'{"detail": "x"}', "without a fault"),
+        (400, b'{"message": ""}', "without a fault"), (504, FAULT, "is 504"),
+        (400, FAULT.replace(b"must", b"Traceback (most recent call last): must"), "of the inside"),
+        (400, FAULT.replace(b"must", b"SELECT id FROM servers"), "of the inside"),
+    ],
+)
+def test_what_is_wrong_with_an_answer(status: int, content: bytes, says: str | None) -> None:
+    found = wrong(Sent("a", "GET", "/a"), Got(status, {}, content, 0.0))
+    assert found is None if says is None else found is not None and says in found
+
+
+def test_what_is_found_is_small_and_found_again() -> None:
+    target = Target("health", "POST", "/a/{id}", objects("name", name={"type": "string"}))
+    asking = Asking({}, {"a": ["one"]})
+
+    def check(sent: Sent) -> str | None:
+        return "is 500" if b"surprise" in sent.content else None
+
+    first, again = (findings([target], asking, check, 200) for _time in range(2))
+    assert first == again and len(first) == 1 and "POST /a/one? " in first[0]
