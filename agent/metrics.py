@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from magnetar_agent.host import LocalHost
     from magnetar_core.operations import Operation
 
+#: Those of requests that are counted by their name; anybody may send others.
+METHODS = frozenset(("GET", "HEAD", "PUT", "POST", "DELETE"))
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1, 5, 30, 120)
 
 
@@ -37,7 +39,9 @@ class AgentMetrics:
         host.operations.listen(self._ended)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one request. *route* is its pattern, never its path, so that there are few of them."""
+        """Count one request. *route* is its pattern, never its path, so that there are few of them; methods that nobody
+        knows are counted together."""
+        method = method if method in METHODS else "other"
         self.requests.labels(method, route, str(status)).inc()
         self.seconds.labels(method).observe(seconds)
 
