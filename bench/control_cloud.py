@@ -52,6 +52,7 @@ class Cloud:
         self.projects: dict[str, str] = {}
         #: The name of each token's project.
         self.named: dict[str, str] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -96,6 +97,7 @@ class Cloud:
     def _process(self, name: str, words: Sequence[Any]) -> Iterator[subprocess.Popen[bytes]]:
         with (self.folder / f"{name}.log").open("wb") as log, subprocess.Popen(
                 list(map(str, words)), stdout=log, stderr=log) as process:
+            self.processes[name] = process
             try:
                 yield process
             finally:
