@@ -29,7 +29,7 @@ class Delivery:
 
     def forget(self, host: str) -> None:
         """Check again what is on the host."""
-        self.known = {key for key in self.known if key[1] != host}
+        self.known = {key for key in list(self.known) if key[1] != host}
 
     def image(self, client: Client, host: str, id: str, context: Context = ITSELF) -> None:
         """Bring an image to the host; several servers that need it wait for one transfer."""
@@ -46,9 +46,10 @@ class Delivery:
             if found["resource"]["status"] != "active":
                 chunks, size = self.images.content(id)
                 client.send("image", id, chunks, size, timeout=self.timeout)
-            self._remember(key)
+            self.remember(key)
 
-    def _remember(self, key: tuple[str, str, str]) -> None:
+    def remember(self, key: tuple[str, str, str]) -> None:
+        """It is on the host."""
         if len(self.known) >= REMEMBERED:
             self.known = set()
         self.known.add(key)
