@@ -108,7 +108,7 @@ class Cloud:
                     process.kill()
 
     def _await(self, done: Any, what: str) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not done():
             if time.monotonic() > deadline:
                 logs = "\n".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))
