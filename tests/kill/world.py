@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +210,7 @@ class World(Cloud):
             try:
                 if Caller(self.port).get("/").status < 500:
                     return
-            except OSError:
+            except (OSError, HTTPException):
                 pass
             assert time.monotonic() < deadline, self.said("api")
             time.sleep(0.05)
