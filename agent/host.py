@@ -54,10 +54,15 @@ class LocalHost:
         self.changes = Changes()
         #: How far each migration of a server away from here is: the field ``progress`` of ``kinds.Migration``.
         self.progress: dict[str, dict[str, Any]] = {}
-        #: How often each domain rebooted since the agent started.
+        #: How often the domain of each server rebooted since the agent started.
         self.reboots: dict[str, int] = {}
+        self.documents.listen(self._forget)
+
+    def _forget(self, document: Document, removed: bool) -> None:
+        if removed:
+            self.reboots.pop(document.id, None)
 
     def count_reboot(self, event: DomainEvent) -> None:
         """Listens to the hypervisor's events."""
-        if event.what == "rebooted":
+        if event.what == "rebooted" and self.documents.look("server", event.uuid):
             self.reboots[event.uuid] = self.reboots.get(event.uuid, 0) + 1

@@ -147,6 +147,8 @@ class PowerSync:
         """Start a crashed server again where that is wanted, unless it crashes too often."""
         if not (document.want["restart_on_crash"] or self.host.settings.restart_on_crash):
             return False
+        long_ago = time.monotonic() - CRASH_SPAN
+        self._crashes = {id: times for id, times in self._crashes.items() if times[-1] > long_ago}
         times = self._crashes.setdefault(document.id, deque(maxlen=CRASHES))
         if len(times) == CRASHES and time.monotonic() - times[0] < CRASH_SPAN:
             log.warning("server %s crashed %d times within %d s and stays off", document.name, CRASHES + 1, CRASH_SPAN,

@@ -52,6 +52,7 @@ class Cloud:
         self.projects: dict[str, str] = {}
         #: The name of each token's project.
         self.named: dict[str, str] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -96,6 +97,7 @@ class Cloud:
     def _process(self, name: str, words: Sequence[Any]) -> Iterator[subprocess.Popen[bytes]]:
         with (self.folder / f"{name}.log").open("wb") as log, subprocess.Popen(
                 list(map(str, words)), stdout=log, stderr=log) as process:
+            self.processes[name] = process
             try:
                 yield process
             finally:
@@ -106,7 +108,7 @@ class Cloud:
                     process.kill()
 
     def _await(self, done: Any, what: str) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while not done():
             if time.monotonic() > deadline:
                 logs = "\n".join(path.read_text()[-2000:] for path in self.folder.glob("*.log"))

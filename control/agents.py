@@ -19,6 +19,8 @@ from magnetar_core.errors import HypervisorDown, HypervisorError, MagnetarError,
 request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("request_id", default=None)
 #: Clients that the pool keeps for each host; more are made when needed, and closed after use.
 KEPT = 8
+#: Endpoints for which there are such clients; of the one that was not used for longest they are closed.
+ENDPOINTS = 5000
 #: Messages for users about failures of a host; the original ones name hosts, paths and addresses, and tell in libvirt's
 #: and QEMU's words what failed.
 PLAIN = {MagnetarError.code: "The server's host failed to do it. An administrator finds why in its log.",
@@ -67,12 +69,21 @@ class Agents:
         self._lock = threading.Lock()
         self._free: dict[str, list[AgentClient]] = {}
 
+    def _free_clients(self, endpoint: str) -> list[AgentClient]:
+        """Those of the pool for *endpoint*; hold the lock."""
+        free = self._free.pop(endpoint, [])
+        self._free[endpoint] = free  # the last one now
+        if len(self._free) > ENDPOINTS:
+            for client in self._free.pop(next(iter(self._free))):
+                client.close()
+        return free
+
     @contextlib.contextmanager
     def client(self, endpoint: str, patience: float | None = None) -> Iterator[AgentClient]:
         """A client that no other thread uses meanwhile. *patience*: seconds after which an agent that says nothing
         counts as unreachable; ``None``: the usual."""
         with self._lock:
-            free = self._free.setdefault(endpoint, [])
+            free = self._free_clients(endpoint)
             client = free.pop() if free else None
         client = client or self.make(endpoint)  # which may take a while
         client.patience = patience
@@ -82,7 +93,7 @@ class Agents:
             client.close()
             raise
         with self._lock:
-            if len(free) < KEPT:
+            if len(free) < KEPT and self._free.get(endpoint) is free:
                 free.append(client)
                 return
         client.close()

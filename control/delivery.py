@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from weakref import WeakValueDictionary
 
 from magnetar_control.services import Context, Document, Images
 from magnetar_core.client import Client
@@ -12,6 +13,8 @@ from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 
 #: The control plane itself: it may read images of all projects.
 ITSELF = Context("", None, frozenset(("admin",)))
+#: Remembered deliveries; when there are more, all are forgotten.
+REMEMBERED = 20_000
 
 
 class Delivery:
@@ -22,11 +25,11 @@ class Delivery:
         #: ("image", host, uuid) and the like.
         self.known: set[tuple[str, str, str]] = set()
         self._lock = threading.Lock()
-        self._under_way: dict[tuple[str, str], threading.Lock] = {}
+        self._under_way: WeakValueDictionary[tuple[str, str], threading.Lock] = WeakValueDictionary()
 
     def forget(self, host: str) -> None:
         """Check again what is on the host."""
-        self.known = {key for key in self.known if key[1] != host}
+        self.known = {key for key in list(self.known) if key[1] != host}
 
     def image(self, client: Client, host: str, id: str, context: Context = ITSELF) -> None:
         """Bring an image to the host; several servers that need it wait for one transfer."""
@@ -43,7 +46,13 @@ class Delivery:
             if found["resource"]["status"] != "active":
                 chunks, size = self.images.content(id)
                 client.send("image", id, chunks, size, timeout=self.timeout)
-            self.known.add(key)
+            self.remember(key)
+
+    def remember(self, key: tuple[str, str, str]) -> None:
+        """It is on the host."""
+        if len(self.known) >= REMEMBERED:
+            self.known = set()
+        self.known.add(key)
 
 
 def _wanted(id: str, image: Document) -> Document:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-parse = lru_cache(maxsize=100_000)(_parse)
+parse = lru_cache(maxsize=5000)(_parse)
 
 
 @dataclass

@@ -140,21 +140,27 @@ def direct_io(folder: Path) -> bool:
 
 
 _SEEN: dict[int, bool] = {}
+#: Devices that are remembered; when there are more, all are forgotten.
+DEVICES = 1000
 
 
 def _direct_io(device: int, folder: Path) -> bool:
-    if device not in _SEEN:
+    found = _SEEN.get(device)
+    if found is None:
         probe = folder / f".direct-{os.getpid()}-{threading.get_ident()}{PART}"
         try:
             os.close(os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o600))
-            _SEEN[device] = True
+            found = True
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            _SEEN[device] = False
+            found = False
         finally:
             probe.unlink(missing_ok=True)
-    return _SEEN[device]
+        if len(_SEEN) >= DEVICES:
+            _SEEN.clear()
+        _SEEN[device] = found
+    return found
 
 
 def _labelled(part: Path, format: str, size: int, label: str) -> None:

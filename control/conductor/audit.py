@@ -299,7 +299,16 @@ def left(state: AuditState) -> Found:
                 yield Finding(kind, id, host, f"host {host} has server {id}, which "
                               + ("is deleted" if kind == "left" else "no database knows"))
             elif row is not None and not row.busy and row.host != host:
-                yield Finding("double", id, host, f"host {host} has server {id}, which is on {row.host}")
+                kind = "spare" if _spare(state, row, host) else "double"
+                yield Finding(kind, id, host, f"host {host} has server {id}, which is on {row.host}")
+
+
+def _spare(state: AuditState, row: Any, host: str) -> bool:
+    """Whether a guest is what a build has left that failed there: the server has none on any host, or another on its
+    own, and neither claim nor move leads to this one."""
+    claimed = any(one.server_id == row.id and state.hosts[one.host_id].name == host for one in state.claims)
+    own = row.host is None or (row.vm_state != ERROR and row.id in state.there.get(row.host, ()))
+    return own and not claimed and row.id not in state.moves
 
 
 def absent(state: AuditState) -> Found:

@@ -36,6 +36,11 @@ LONGEST_NAME = 190
 def build(work: Work) -> None:
     """``create`` in the cell."""
     host = work.action.host or work.server.host
+    if work.action.attempts > 1 and host not in (held := _claimed(work)):
+        if not held:  # it failed there, and was interrupted when the claim had been given up
+            _elsewhere(work, [*work.args.get("tried", []), host], Conflict("The build was interrupted."))
+            return
+        host = held[0]  # which was chosen, and not noted yet
     try:
         new = work.server.vm_state == "building"
         with work.event(host=host, noted={"task_state": servers.SPAWNING, "host": host} if new else None):
@@ -110,6 +115,17 @@ def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
     if last:
         work.error(error)
         return
+    _elsewhere(work, tried, error)
+
+
+def _claimed(work: Work) -> list[str]:
+    """Hosts of which the server holds something."""
+    with work.conductor.store.api.read() as connection:
+        return [one["host"] for one in allocations.held(connection, work.id)]
+
+
+def _elsewhere(work: Work, tried: list[str], error: MagnetarError) -> None:
+    """Find another host than those that were *tried*; when there is none, the server is in error."""
     try:
         found = place(leased(work.confirm_lease, work.conductor.store.api), work.conductor.states, spec_of(
             work, ignored=frozenset(tried), cell_id=work.conductor.cell.id))
@@ -131,5 +147,5 @@ def keypair(work: Work, client: Client, host: str) -> str:
     key = ("keypair", host, name)
     if key not in work.conductor.delivery.known:
         client.ensure("keypair", name, {"public_key": public})
-        work.conductor.delivery.known.add(key)
+        work.conductor.delivery.remember(key)
     return name

@@ -95,9 +95,12 @@ class HostWatch:
         conductor = self.conductor
         conductor.read_hosts()
         names = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id]
+        for name in list(self._kept.keys() - conductor.states.hosts.keys()):
+            del self._kept[name]
+        self._threads = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
         for name in names:
             thread = self._threads.get(name)
-            if (thread is None or not thread.is_alive()) and self._keep_lease(name):
+            if thread is None and self._keep_lease(name):
                 thread = threading.Thread(target=self._watch, args=(name,), name=f"watch {name}", daemon=True)
                 self._threads[name] = thread
                 thread.start()

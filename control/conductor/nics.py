@@ -34,7 +34,7 @@ def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, 
         wish = work.conductor.services.network.on_host(nic["network_id"])
         if wish:
             client.ensure("network", wish["name"], wish)
-        work.conductor.delivery.known.add(key)
+        work.conductor.delivery.remember(key)
 
 
 def on_host(nic: Mapping[str, Any]) -> dict[str, Any]:

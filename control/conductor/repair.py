@@ -111,6 +111,20 @@ def _left(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
         client.delete("server", finding.id)
 
 
+def _spare(watch: HostWatch, state: AuditState, finding: Finding) -> None:
+    """Delete the guest from its host, after reading again that nothing leads to it."""
+    conductor = watch.conductor
+    with conductor.store.cell(state.cells[finding.id]).read() as connection:
+        row = rows.row(connection, finding.id)
+        busy = _busy(connection, finding.id)
+    with conductor.store.api.read() as connection:
+        held = {one["host"] for one in allocations.held(connection, finding.id)}
+    if busy or row is None or row.host == finding.place or finding.place in held:
+        raise Conflict(f"Something is done to server {finding.id} again.")
+    with conductor.client(finding.place) as client:
+        client.delete("server", finding.id)
+
+
 def _power(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
     """The server takes the state that its guest has."""
     with watch.conductor.client(finding.place) as client:
@@ -126,4 +140,4 @@ def _network(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
 #: By kind of finding. Other kinds are only logged: an operator has to decide.
 REPAIRS: Mapping[str, Callable[[HostWatch, AuditState, Finding], None]] = {
     "stuck": _stuck, "copy": _copy, "counter": _counter, "orphan": _claim, "elsewhere": _claim, "port": _kept,
-    "attachment": _kept, "move": _move, "left": _left, "power": _power, "network": _network}
+    "attachment": _kept, "move": _move, "left": _left, "spare": _spare, "power": _power, "network": _network}

@@ -67,6 +67,7 @@ class HostStates:
             if host := self.hosts.pop(name, None):
                 self._leave(host)
                 self.rows.pop(name)
+                self._up.pop(name, None)
 
     def changed(self, row: Mapping[Any, Any]) -> None:
         """Update a host from a row of ``store.hosts``."""

@@ -20,8 +20,11 @@ from sqlalchemy.exc import InvalidatePoolError
 from . import regex
 from .timeouts import CircuitBreaker, LimitedConnection
 
+#: Bytes that SQLite takes of a process for all its connections, of which there may be some hundred; each by itself may
+#: have 16 MB of pages. When there are more it uses pages again, which are in the kernel's cache.
+SQLITE_MEMORY = 64 << 20
 SQLITE_PRAGMAS = ("synchronous=NORMAL", "busy_timeout=30000", "foreign_keys=ON", "cache_size=-16000",
-                  "temp_store=MEMORY")
+                  f"soft_heap_limit={SQLITE_MEMORY}", "temp_store=MEMORY")
 #: PostgreSQL ends a statement after its limit. When it does not, the client gives the connection up so many seconds
 #: later. Seconds of a transaction in which nothing is asked.
 MORE, IDLE = 2.0, 60.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""People who use a cloud while it is killed: each gives servers a life of things that are drawn from a seed."""
+"""People who use a cloud in trouble: each gives servers a life of things that are drawn from a seed."""
 
 from __future__ import annotations
 
@@ -13,37 +13,64 @@ from tests.unit.control.cloud import Reply
 
 from .world import World
 
-#: What may be asked in a state, by the word that the API shows.
+#: What the API does by itself, in any state.
+QUICK = ("metadata", "tags", "rename", "lock", "volume", "port", "keypair")
+#: What else may be asked in a state, by the word that the API shows.
 CHOICES: dict[str, tuple[str, ...]] = {
     "ACTIVE": ("os-stop", "pause", "suspend", "reboot", "resize", "migrate", "os-migrateLive", "attach", "detach",
-               "delete"),
-    "SHUTOFF": ("os-start", "resize", "attach", "detach", "delete"),
-    "PAUSED": ("unpause", "delete"), "SUSPENDED": ("resume", "delete"),
-    "VERIFY_RESIZE": ("confirmResize", "revertResize", "delete"), "ERROR": ("reboot", "delete"),
+               "interface", "rebuild", "rescue", "createImage", "delete"),
+    "SHUTOFF": ("os-start", "resize", "attach", "detach", "interface", "rebuild", "delete"),
+    "PAUSED": ("unpause", "delete"), "SUSPENDED": ("resume", "delete"), "RESCUE": ("unrescue", "delete"),
+    "VERIFY_RESIZE": ("confirmResize", "revertResize", "delete"), "ERROR": ("reboot", "rebuild", "delete"),
 }
-ARGS: dict[str, Any] = {"reboot": {"type": "HARD"}, "resize": {"flavorRef": "2"},
+ARGS: dict[str, Any] = {"reboot": {"type": "HARD"}, "resize": {"flavorRef": "2"}, "createImage": {"name": "copy"},
                         "os-migrateLive": {"host": None, "block_migration": "auto"}}
+#: Of nobody.
+PUBLIC = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGfo21f1wZXq1plE67i0HTbFnDHacb2gpsjseQhC8mfx nobody"
+#: What is no action of the API's by that name.
+OWN = frozenset((*QUICK, "attach", "detach", "interface", "rebuild", "delete"))
+
+
+class Budget:
+    """How many changes people may ask for, together; and until when."""
+
+    def __init__(self, operations: int) -> None:
+        self._lock = threading.Lock()
+        self.left = operations
+        self.asked: Counter[str] = Counter()
+
+    def spend(self, what: str) -> None:
+        """One is asked for."""
+        with self._lock:
+            self.left -= 1
+            self.asked[what] += 1
 
 
 class Person(threading.Thread):
-    """Makes *count* servers one after the other, and does a few things to each. Errors of HTTP are nothing to such a
-    one: it asks again where that is safe, and looks for what it asked for where an answer was lost."""
+    """Has up to *most* servers, makes one after the other while there is *budget*, and does things to each: in the mean
+    *quick* that the API does by itself for one that hosts do. Errors of HTTP are nothing to such a one: it asks again
+    where that is safe, and looks for what it asked for where an answer was lost."""
 
-    def __init__(self, world: World, seed: str, count: int, image: str) -> None:
+    def __init__(self, world: World, seed: str, budget: Budget, most: int, image: str, quick: int = 5) -> None:
         super().__init__(name=f"person {seed}", daemon=True)
-        self.world, self.seed, self.count, self.image = world, seed, count, image
+        self.world, self.seed, self.budget, self.most, self.image, self.quick = world, seed, budget, most, image, quick
         self.random = random.Random(seed)
-        self.asked: Counter[str] = Counter()
+        self.servers: list[str] = []
+        #: Volumes of no server.
+        self.kept: list[str] = []
+        self.volumes = f"/volume/v3/{world.admin.project_id}/volumes"
         #: How a thread of this kind failed, and servers that did not settle in time.
         self.failed: list[str] = []
 
     def run(self) -> None:
-        for number in range(self.count):
-            plan = [self.random.random() for _step in range(self.random.randint(1, 4))]
+        number = 0
+        while self.budget.left > 0 and not self.failed:
+            plan = [(self.random.random(), self.random.random()) for _step in range(self.random.randint(2, 10))]
             try:
                 self._life(f"s{self.seed}-{number}".replace(" ", "-"), plan)
             except Exception as error:
                 self.failed.append(f"{type(error).__name__}: {error}")
+            number += 1
 
     def call(self, method: str, path: str, body: Any = None, version: str = "2.93") -> Reply | None:
         """An answer; ``None`` when it was lost."""
@@ -56,7 +83,12 @@ class Person(threading.Thread):
                 return None
             raise
 
-    def surely(self, path: str, limit: float = 120.0) -> Reply:
+    def change(self, what: str, method: str, path: str, body: Any = None) -> Reply | None:
+        """``call`` what changes something."""
+        self.budget.spend(what)
+        return self.call(method, path, body)
+
+    def surely(self, path: str, limit: float = 300.0) -> Reply:
         """GET until there is an answer of the API's own."""
         deadline, pause = time.monotonic() + limit, 0.1
         while (reply := self.call("GET", path)) is None or reply.status >= 500:
@@ -65,7 +97,7 @@ class Person(threading.Thread):
             pause = min(pause * 1.5, 1.0)
         return reply
 
-    def settled(self, id: str, limit: float = 180.0) -> dict[str, Any] | None:
+    def settled(self, id: str, limit: float = 300.0) -> dict[str, Any] | None:
         """The server when nothing is done to it."""
         deadline, pause = time.monotonic() + limit, 0.05
         while time.monotonic() < deadline:
@@ -81,29 +113,34 @@ class Person(threading.Thread):
         task = server.get("OS-EXT-STS:task_state")
         raise AssertionError(f"server {id} is {server['status']}, {task} for {limit:g} s")
 
-    def _life(self, name: str, plan: list[float]) -> None:
+    def _life(self, name: str, plan: list[tuple[float, float]]) -> None:
+        while len(self.servers) >= self.most:
+            self.change("delete", "DELETE", f"/v2.1/servers/{self.servers.pop(0)}")
         id = self._made(name)
-        for drawn in plan if id else ():
+        if id is None:
+            return
+        self.servers.append(id)
+        for which, drawn in plan:
             server = self.settled(id)
             if server is None:
+                self.servers.remove(id)
                 return
-            choices = CHOICES.get(server["status"], ("delete",))
-            what = choices[int(drawn * len(choices))]
-            self.asked[what] += 1
-            if what in ("attach", "detach"):
-                self._volume(id, what, server)
-            elif what == "delete":
-                self.call("DELETE", f"/v2.1/servers/{id}")
-            else:
-                self.call("POST", f"/v2.1/servers/{id}/action", {what: ARGS.get(what)})
-        if id:
-            self.settled(id)
+            quick = which * (self.quick + 1) > 1
+            choices = QUICK if quick else CHOICES.get(server["status"], ("delete",))
+            self._do(choices[int(drawn * len(choices))], id, server)
+        self.settled(id)
+
+    def _do(self, what: str, id: str, server: dict[str, Any]) -> None:
+        path = f"/v2.1/servers/{id}"
+        if what in OWN:
+            getattr(self, f"do_{what}")(path, server)
+        else:
+            self.change(what, "POST", f"{path}/action", {what: ARGS.get(what)})
 
     def _made(self, name: str) -> str | None:
         """A create whose answer is lost may have happened: whoever wants one server looks for its name first."""
         for _at in range(20):
-            self.asked["create"] += 1
-            reply = self.call("POST", "/v2.1/servers", {"server": {
+            reply = self.change("create", "POST", "/v2.1/servers", {"server": {
                 "name": name, "flavorRef": "1", "imageRef": self.image, "networks": "auto"}})
             if reply is not None and reply.status == 202:
                 return str(reply.json["server"]["id"])
@@ -114,18 +151,65 @@ class Person(threading.Thread):
             time.sleep(0.2)
         return None
 
-    def _volume(self, id: str, what: str, server: dict[str, Any]) -> None:
-        have = server["os-extended-volumes:volumes_attached"]
-        if what == "detach":
-            for one in have:
-                self.call("DELETE", f"/v2.1/servers/{id}/os-volume_attachments/{one['id']}")
-            return
-        volumes = f"/volume/v3/{self.world.admin.project_id}/volumes"
-        reply = self.call("POST", volumes, {"volume": {"size": 1}})
+    # What is done to servers -----------------------------------------------------------------------------------------
+    def do_delete(self, path: str, _server: dict[str, Any]) -> None:
+        self.change("delete", "DELETE", path)
+
+    def do_rebuild(self, path: str, _server: dict[str, Any]) -> None:
+        self.change("rebuild", "POST", f"{path}/action", {"rebuild": {"imageRef": self.image}})
+
+    def do_metadata(self, path: str, _server: dict[str, Any]) -> None:
+        self.change("metadata", "POST", f"{path}/metadata", {"metadata": {"drawn": str(self.random.random())}})
+
+    def do_tags(self, path: str, _server: dict[str, Any]) -> None:
+        self.change("tags", "PUT", f"{path}/tags/tag{self.random.randint(0, 9)}")
+
+    def do_rename(self, path: str, server: dict[str, Any]) -> None:
+        self.change("rename", "PUT", path, {"server": {"description": server["name"] + str(self.random.random())}})
+
+    def do_lock(self, path: str, _server: dict[str, Any]) -> None:
+        for what in ("lock", "unlock"):
+            self.change(what, "POST", f"{path}/action", {what: None})
+
+    def do_interface(self, path: str, _server: dict[str, Any]) -> None:
+        """A NIC more; where there are two, one less."""
+        found = self.surely(f"{path}/os-interface").json.get("interfaceAttachments") or []
+        if len(found) > 1:
+            self.change("detach NIC", "DELETE", f"{path}/os-interface/{found[-1]['port_id']}")
+        else:
+            self.change("attach NIC", "POST", f"{path}/os-interface", {})
+
+    def do_detach(self, path: str, server: dict[str, Any]) -> None:
+        for one in server["os-extended-volumes:volumes_attached"]:
+            self.change("detach", "DELETE", f"{path}/os-volume_attachments/{one['id']}")
+
+    def do_attach(self, path: str, _server: dict[str, Any]) -> None:
+        reply = self.change("volume", "POST", self.volumes, {"volume": {"size": 1}})
         if reply is None or reply.status != 202:
             return
-        volume, deadline = reply.json["volume"]["id"], time.monotonic() + 180
-        while self.surely(f"{volumes}/{volume}").json["volume"]["status"] == "creating":
+        volume, deadline = reply.json["volume"]["id"], time.monotonic() + 300
+        while self.surely(f"{self.volumes}/{volume}").json["volume"]["status"] == "creating":
             assert time.monotonic() < deadline, f"volume {volume} is still being made"
             time.sleep(0.1)
-        self.call("POST", f"/v2.1/servers/{id}/os-volume_attachments", {"volumeAttachment": {"volumeId": volume}})
+        self.change("attach", "POST", f"{path}/os-volume_attachments", {"volumeAttachment": {"volumeId": volume}})
+
+    # What is done beside them ----------------------------------------------------------------------------------------
+    def do_volume(self, _path: str, _server: dict[str, Any]) -> None:
+        """A volume is made; the next time it goes."""
+        if self.kept:
+            self.change("delete volume", "DELETE", f"{self.volumes}/{self.kept.pop()}")
+        else:
+            reply = self.change("volume", "POST", self.volumes, {"volume": {"size": 1}})
+            self.kept += [reply.json["volume"]["id"]] if reply is not None and reply.status == 202 else []
+
+    def do_port(self, _path: str, server: dict[str, Any]) -> None:
+        networks = self.surely("/network/v2.0/networks").json["networks"]
+        reply = self.change("port", "POST", "/network/v2.0/ports", {"port": {
+            "network_id": networks[0]["id"], "name": server["name"]}}) if networks else None
+        if reply is not None and reply.status == 201:
+            self.change("delete port", "DELETE", f"/network/v2.0/ports/{reply.json['port']['id']}")
+
+    def do_keypair(self, _path: str, server: dict[str, Any]) -> None:
+        self.change("keypair", "POST", "/v2.1/os-keypairs", {"keypair": {
+            "name": server["name"], "type": "ssh", "public_key": PUBLIC}})
+        self.change("delete keypair", "DELETE", f"/v2.1/os-keypairs/{server['name']}")

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A cloud of processes that can be killed: API, conductors, agents of fake hosts, on SQLite or PostgreSQL.
 
-On SQLite it is ``magnetar serve`` and one conductor more; on PostgreSQL ``magnetar api`` and two conductors.
+On SQLite it is ``magnetar serve`` and one conductor more; on PostgreSQL ``magnetar api`` and two conductors. What the
+control plane keeps (on SQLite its databases, too), and the documents of the agents, are on a small disk of their own,
+which can be filled; where nobody may mount one (who is not root), it never is.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -16,20 +20,32 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import yaml
+from sqlalchemy import insert
 
+from magnetar_agent.fake.journal import Journal
 from magnetar_control.serve import Parts
+from magnetar_control.services.volume.quotas import set_limits
 from magnetar_control.settings import make
 from magnetar_control.store import hosts
+from magnetar_control.store.database import now
+from magnetar_control.store.quotas import DEFAULT
+from magnetar_control.store.tables import flavors
 from tests.ports import free_port
 from tests.unit.control.cloud import Caller, Cloud
 from tools import postgres
 
-MAGNETAR = "import sys; from magnetar_core.commands import main; sys.exit(main(sys.argv[1:]))"
+#: MiB of the small disk.
+SMALL = 256
+#: Runs ``magnetar``, with an audit every five seconds, so that nobody waits four minutes for what is left to it.
+MAGNETAR = ("import sys; from magnetar_control.conductor import periodic; from magnetar_core.commands import main; "
+            "periodic.TASKS = tuple(one._replace(every=min(one.every, 5.0)) if one.name == 'audit' else one "
+            "for one in periodic.TASKS); sys.exit(main(sys.argv[1:]))")
 
 
 class World(Cloud):
@@ -42,13 +58,20 @@ class World(Cloud):
         self.roles = {"api": "serve", "conductor": "conductor"} if engine == "sqlite" else {
             "api": "api", "conductor1": "conductor", "conductor2": "conductor"}
         self._changing = threading.Lock()
+        self._stopped: list[threading.Timer] = []
 
     def _start(self) -> None:
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="kill")))
+        self.disk = self.folder / "small"
+        self.disk.mkdir()
+        self.mounted = os.getuid() == 0
+        if self.mounted:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL}m,mode=0711", "tmpfs", self.disk], check=True)
+            self._stack.callback(subprocess.run, ["umount", "-l", self.disk], check=True)
         self._stack.callback(self._end_processes)
         self._start_hosts()
         self.port = free_port()
-        given = {"state_dir": str(self.folder / "control"), "hosts": self.hosts, "reserved_host_memory_mb": 0,
+        given = {"state_dir": str(self.disk / "control"), "hosts": self.hosts, "reserved_host_memory_mb": 0,
                  "heartbeat": 1.0, "quota_instances": -1, "quota_cores": -1, "quota_ram": -1, "action_timeout": 60.0,
                  "listen": f"127.0.0.1:{self.port}", **self._databases(), **self.settings}
         (self.folder / "control.yml").write_text(json.dumps(given))
@@ -60,10 +83,12 @@ class World(Cloud):
         self.parts = Parts(make(given))
         self._stack.callback(self.parts.close)
         self.services = self.parts.services()
-        secret = yaml.safe_load((self.folder / "control" / "clouds.yaml").read_text())
+        secret = yaml.safe_load((self.disk / "control" / "clouds.yaml").read_text())
         self.password = next(iter(secret["clouds"].values()))["auth"]["password"]
         self.admin = self.login("admin", self.password, "admin")
         self._first_flavor()
+        with self.parts.api_database.write() as connection:
+            set_limits(connection, DEFAULT, {"volumes": -1, "gigabytes": -1})
         self._all_up()
 
     def _start_hosts(self) -> None:
@@ -72,6 +97,9 @@ class World(Cloud):
         self._stack.callback(self._end_agents)
         self._link()
         for name in self.hosts:
+            (self.disk / name).mkdir()
+            (self.folder / name / "state").mkdir()
+            (self.folder / name / "state" / "documents").symlink_to(self.disk / name)
             self.start_agent(name)
 
     def _databases(self) -> dict[str, str]:
@@ -112,6 +140,55 @@ class World(Cloud):
             time.sleep(pause)
             self.start(name)
 
+    def process(self, name: str) -> subprocess.Popen[bytes]:
+        """That of a role or an agent."""
+        return self.agents[name] if name in self.agents else self.processes[name]
+
+    def domains(self, name: str) -> set[str] | None:
+        """The uuids of the domains of an imagined host; ``None`` where they are not known."""
+        things = Journal(self.folder / name / "state" / "fake-hypervisor.jsonl").read()
+        return {thing.removeprefix("domain ") for thing in things if thing.startswith("domain ")}
+
+    def stop(self, name: str, seconds: float) -> None:
+        """A process or an agent stands still (SIGSTOP); it goes on after so many seconds, for which nobody waits."""
+        with self._changing:
+            process = self.process(name)
+            process.send_signal(signal.SIGSTOP)
+            timer = threading.Timer(seconds, process.send_signal, (signal.SIGCONT,))
+            timer.start()
+            self._stopped.append(timer)
+
+    def resume(self) -> None:
+        """Have all go on that stands still."""
+        for timer in self._stopped:
+            timer.join()
+        self._stopped.clear()
+
+    def fill(self, seconds: float) -> None:
+        """The small disk is full for a while."""
+        ballast = self.disk / "ballast"
+        with ballast.open("wb") as file:
+            step = SMALL << 20
+            while step >= 4096:
+                try:
+                    os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), step)
+                except OSError:
+                    step //= 2
+        time.sleep(seconds)
+        ballast.unlink()
+
+    def freeze(self, seconds: float) -> None:
+        """All of PostgreSQL stands still for a while; its machine's kernel goes on."""
+        first = int((self.cluster / "d" / "postmaster.pid").read_text().split()[0])
+        pids = [first, *children(first)]
+        try:
+            for pid in pids:
+                _signal(pid, signal.SIGSTOP)
+            time.sleep(seconds)
+        finally:
+            for pid in pids:
+                _signal(pid, signal.SIGCONT)
+
     def cut(self, seconds: float = 1.0) -> None:
         """All connections to the databases are lost; or, of SQLite's files, somebody else keeps them for a while."""
         if self.engine == "postgres":
@@ -122,7 +199,7 @@ class World(Cloud):
         with contextlib.ExitStack() as held:
             for file in ("api", "cell0", "cell1"):
                 connection = held.enter_context(contextlib.closing(sqlite3.connect(
-                    self.folder / "control" / f"{file}.db", timeout=30, isolation_level=None)))
+                    self.disk / "control" / f"{file}.db", timeout=30, isolation_level=None)))
                 connection.execute("BEGIN EXCLUSIVE")
             time.sleep(seconds)
 
@@ -133,7 +210,7 @@ class World(Cloud):
             try:
                 if Caller(self.port).get("/").status < 500:
                     return
-            except OSError:
+            except (OSError, HTTPException):
                 pass
             assert time.monotonic() < deadline, self.said("api")
             time.sleep(0.05)
@@ -141,6 +218,17 @@ class World(Cloud):
     def said(self, name: str, last: int = 6000) -> str:
         """The end of a process's log."""
         return (self.folder / f"{name}.log").read_text()[-last:]
+
+    def repairs(self) -> Counter[str]:
+        """What the audit has put right, by its words without ids."""
+        found: Counter[str] = Counter()
+        for name in self.roles:
+            for line in (self.folder / f"{name}.log").read_text().splitlines():
+                if '"repaired: ' in line:
+                    with contextlib.suppress(ValueError):
+                        said = json.loads(line)["message"].removeprefix("repaired: ")
+                        found[re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "…", said)] += 1
+        return found
 
     def traces(self) -> Counter[str]:
         """What the control plane's processes did not expect: message and the last line of each trace, counted."""
@@ -170,3 +258,24 @@ class World(Cloud):
             process.kill()
         for process in self.processes.values():
             process.wait()
+
+
+def second_flavor(world: World) -> None:
+    """For resizes."""
+    with world.parts.api_database.write() as connection:
+        connection.execute(insert(flavors).values(id="2", name="small", vcpus=2, ram=128, created_at=now()))
+
+
+def children(parent: int) -> list[int]:
+    """The processes that *parent* has started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(path.parent.name))
+    return found
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

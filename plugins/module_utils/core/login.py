@@ -29,6 +29,8 @@ BESIDE = {"region_name": "OS_REGION_NAME", "interface": "OS_INTERFACE", "cacert"
 DEFAULT = "default"
 #: What was answered to whom, in this process.
 _kept: dict[str, tuple[str, str]] = {}
+#: Logins that are remembered; when there are more, all are forgotten.
+REMEMBERED = 1000
 
 
 def from_environment(environ: Optional[Mapping[str, str]] = None) -> dict[str, Any]:
@@ -68,9 +70,13 @@ class Login:
         _kept.pop(self._key, None)
 
     def _known(self) -> tuple[str, str]:
-        if self._key not in _kept:
-            _kept[self._key] = self._log_in()
-        return _kept[self._key]
+        found = _kept.get(self._key)
+        if found is None:
+            found = self._log_in()
+            if len(_kept) >= REMEMBERED:
+                _kept.clear()
+            _kept[self._key] = found
+        return found
 
     def _log_in(self) -> tuple[str, str]:
         url = self.auth["auth_url"].rstrip("/")

@@ -201,7 +201,7 @@ class Cloud:
 
     def wait_agent(self, name: str) -> None:
         """Wait until the agent's socket is there."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not (self.folder / name / "agent.sock").exists():
             assert time.monotonic() < deadline, (self.folder / name / "log").read_text()
             time.sleep(0.02)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A build that fails on a host is interrupted on its way to the next: it goes on with a claim, and with one only."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from magnetar_control.conductor import audit, build
+from magnetar_control.conductor.periodic import Periodic
+from magnetar_control.conductor.work import Work
+from magnetar_control.store import allocations
+from magnetar_core.errors import HypervisorError, NoSpace
+from tests.unit.control.cloud import Cloud
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    with Cloud(hosts=3) as made:
+        yield made
+
+
+def fails_first(monkeypatch):
+    """The first build fails; returns the hosts that were tried."""
+    make, hosts = build.make, []
+
+    def once(work, host, ports):
+        hosts.append(host)
+        if len(hosts) == 1:
+            raise HypervisorError("QEMU does not start")
+        return make(work, host, ports)
+
+    monkeypatch.setattr(build, "make", once)
+    return hosts
+
+
+def interrupted(monkeypatch, name, when=lambda _values: True):
+    """The conductor stumbles once in that method of ``Work``."""
+    method, done = getattr(Work, name), []
+
+    def once(work, *args, **values):
+        if work.action.action == "create" and not done and when(values):
+            done.append(1)
+            raise RuntimeError("interrupted")
+        return method(work, *args, **values)
+
+    monkeypatch.setattr(Work, name, once)
+    return done
+
+
+@pytest.mark.parametrize(("name", "when"), [
+    ("note", lambda values: values == {"host": None}),
+    ("note", lambda values: values.get("task_state") == "scheduling"),
+    ("put_back", lambda values: values.get("host") is not None)], ids=["released", "placed", "noted"])
+def test_it_goes_on_with_one_claim(cloud, monkeypatch, name, when):
+    with monkeypatch.context() as patched:
+        hosts, done = fails_first(patched), interrupted(patched, name, when)
+        id = cloud.admin.post("/v2.1/servers", {"server": {
+            "name": "again", "flavorRef": "1", "networks": "none", "imageRef": cloud.admin.image()}},
+            "2.60").json["server"]["id"]
+        server = cloud.admin.settled(id, 60)
+    assert done and server["status"] == "ACTIVE", server
+    with cloud.parts.api_database.read() as connection:
+        held = [one["host"] for one in allocations.held(connection, id)]
+    assert held == [server["OS-EXT-SRV-ATTR:host"]] == [hosts[-1]] != [hosts[0]]
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert cloud.admin.settled(id) is None
+
+
+def test_what_it_left_is_removed_later(cloud, monkeypatch):
+    """The host that could not make the server could not remove what was there either, and the server went elsewhere."""
+    left = list(cloud.hosts)
+    for wanted in ("ACTIVE", "ERROR"):
+        with monkeypatch.context() as patched:
+            hosts = fails_first(patched)
+            make, delete_on = build.make, Work.delete_on
+
+            def leaves(work, host, ports, make=make, wanted=wanted):
+                with work.client(host) as client:
+                    client.ensure("server", work.id, build.document_of(work, ports))
+                if wanted == "ERROR":
+                    raise NoSpace("The disk is full.")
+                return make(work, host, ports)
+
+            def stays(work, host, *what):
+                raise NoSpace("The disk is full.")
+
+            patched.setattr(build, "make", leaves)
+            patched.setattr(Work, "delete_on", stays)
+            id = cloud.admin.post("/v2.1/servers", {"server": {
+                "name": f"left-{uuid.uuid4().hex[:6]}", "flavorRef": "1", "networks": "none",
+                "imageRef": cloud.admin.image()}}, "2.60").json["server"]["id"]
+            server = cloud.admin.settled(id, 60)
+            assert server["status"] == wanted and Work.delete_on is not delete_on
+        have = [name for name in left if there(cloud, name, id)]
+        own = [server["OS-EXT-SRV-ATTR:host"]] if wanted == "ACTIVE" else []
+        assert len(have) > 1 and (hosts or own != have)
+        periodic = Periodic(cloud.parts.working)
+        assert periodic.audit() == []
+        assert {one.kind for one in periodic.audit()} == {"spare"}
+        assert [name for name in left if there(cloud, name, id)] == own
+        found, _state = audit.run_with_state(cloud.parts.store, cloud.parts.agents, cloud.services, 0.1)
+        assert found == []
+        cloud.admin.delete(f"/v2.1/servers/{id}")
+        assert cloud.admin.settled(id) is None
+
+
+def there(cloud, host, id):
+    """Whether a host has a server."""
+    with cloud.parts.agents.client(cloud.hosts[host]) as client:
+        return any(one["id"] == id for one in client.list("server"))
