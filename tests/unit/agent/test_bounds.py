@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +12,6 @@ import pytest
 from magnetar_agent import power_sync
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.hypervisor import DomainEvent
-from magnetar_agent.metrics import AgentMetrics
 from magnetar_agent.virt import disks
 
 from .conftest import Host
@@ -41,16 +39,6 @@ def test_crashes_of_long_ago(host: Host, monkeypatch: pytest.MonkeyPatch) -> Non
     host.fake.crash(id)
     host.settled()
     assert list(host.agent.power_sync._crashes) == [id]
-
-
-def test_methods_that_nobody_knows(host: Host) -> None:
-    metrics = AgentMetrics(host.agent.host)
-    for number in range(10):
-        metrics.request(f"ANY{number}", "other", 401, 0.1)
-    metrics.request("PUT", "/v1/server/{key}", 200, 0.1)
-    text = metrics.text().decode()
-    assert set(re.findall(r'_total\{method="(\w+)"', text)) == {"other", "PUT"}
-    assert set(re.findall(r'_seconds_count\{method="(\w+)"', text)) == {"other", "PUT"}
 
 
 def test_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
