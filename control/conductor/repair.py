@@ -18,6 +18,7 @@ from magnetar_core.power import BUILDING, ERROR
 
 from .audit import BUSY, GOES_ON, AuditState, Finding, deleted_servers
 from .host_watch import HostWatch
+from .migration_halves import drop_halves
 
 log = logging.getLogger(__name__)
 FAULT = ("The control plane lost track of what was done to the server. See its actions; reboot it hard, reset its "
@@ -107,7 +108,13 @@ def _left(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
     """Delete the guest from its host, after reading again that the server is deleted: no guest comes back."""
     if finding.id not in deleted_servers(watch.conductor.store, [finding.id])[0]:
         raise Conflict(f"Nothing says any more that server {finding.id} was deleted.")
+    _remove(watch, finding)
+
+
+def _remove(watch: HostWatch, finding: Finding) -> None:
+    """Delete the guest; what is left of its migrations goes first, with which it would stay."""
     with watch.conductor.client(finding.place) as client:
+        drop_halves(client, finding.id)
         client.delete("server", finding.id)
 
 
@@ -121,8 +128,7 @@ def _spare(watch: HostWatch, state: AuditState, finding: Finding) -> None:
         held = {one["host"] for one in allocations.held(connection, finding.id)}
     if busy or row is None or row.host == finding.place or finding.place in held:
         raise Conflict(f"Something is done to server {finding.id} again.")
-    with conductor.client(finding.place) as client:
-        client.delete("server", finding.id)
+    _remove(watch, finding)
 
 
 def _power(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
