@@ -168,9 +168,8 @@ def _statements(kind: str) -> Statements:
     some = select(_any.c.id).where(idle(_any)).limit(bindparam("beyond", type_=Integer)).subquery()
     count = select(func.count()).select_from(some).scalar_subquery().label("idle")
     full: Any = bindparam("full", expanding=True)
-    free = or_(actions.c.host.is_(None), and_(
-        tuple_(actions.c.host, actions.c.kind).not_in(full),
-        actions.c.host.not_in(bindparam("beyond_share", expanding=True))))
+    rest = actions.c.host.not_in(bindparam("beyond_share", expanding=True))
+    free = or_(actions.c.host.is_(None), and_(tuple_(actions.c.host, actions.c.kind).not_in(full), rest))
     place = func.row_number().over(partition_by=by, order_by=actions.c.id)
     groups = select(actions.c.id, *by, place.label("place")).where(idle(actions), due, first, free).subquery()
     # Another conductor may have taken it since: lock and condition decide.

@@ -6,6 +6,7 @@ Services and administrators are not counted: what conductors send and fetch wait
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -110,4 +111,5 @@ class Pieces(Iterator[bytes]):
         done, self._done = self._done, lambda: None
         done()
         if (close := getattr(self._pieces, "close", None)) is not None:
-            close()
+            with contextlib.suppress(ValueError):  # a thread reads just now, since the process ends
+                close()
