@@ -59,24 +59,6 @@ class TestContract:
         assert context.project_id is None
         assert context.is_admin
 
-    def test_what_a_token_is_for(self, identity, demo):
-        """Services of projects take no token of the system or a domain: scope_types of their policies is project."""
-        user, enter = identity.validate(demo.admin.token).user_id, by_token(identity.validate)
-        demo.admin("PUT", f"/v3/domains/default/users/{user}/roles/{demo.role('admin')}", None, 204)
-        unscoped = demo.ask.login("admin", demo.password, scope="unscoped").token
-        tokens = {"project": demo.admin.token, "": unscoped, **{kind: demo.ask("POST", "/v3/auth/tokens", {"auth": {
-            "identity": {"methods": ["token"], "token": {"id": unscoped}}, "scope": {kind: target}}}, 201).token
-            for kind, target in (("system", {"all": True}), ("domain", {"id": "default"}))}}
-        for scope, token in tokens.items():
-            request = Request("GET", "/v2.1/servers", "", {"x-auth-token": token})
-            assert identity.validate(token).scope == scope
-            if scope in ("project", ""):
-                enter(request)
-                continue
-            with pytest.raises(Fault, match=f"yours is for the {scope}") as caught:
-                enter(request)
-            assert caught.value.status == 403
-
     @pytest.mark.parametrize("token", ["", "nothing", "a b\r\nX-Auth-Token: x", "\u00fc", "x" * 5000])
     def test_what_is_no_token(self, identity, token):
         assert identity.validate(token) is None
@@ -96,6 +78,25 @@ class TestContract:
         context = identity.validate(demo.admin.token)
         assert identity.project_exists(context, demo.demo)
         assert not identity.project_exists(context, "nothing/../x")
+
+
+def test_what_a_token_is_for(identity, demo):
+    """Services of projects take no token of the system or a domain: scope_types of their policies is project."""
+    user, enter = identity.validate(demo.admin.token).user_id, by_token(identity.validate)
+    demo.admin("PUT", f"/v3/domains/default/users/{user}/roles/{demo.role('admin')}", None, 204)
+    unscoped = demo.ask.login("admin", demo.password, scope="unscoped").token
+    tokens = {"project": demo.admin.token, "": unscoped, **{kind: demo.ask("POST", "/v3/auth/tokens", {"auth": {
+        "identity": {"methods": ["token"], "token": {"id": unscoped}}, "scope": {kind: target}}}, 201).token
+        for kind, target in (("system", {"all": True}), ("domain", {"id": "default"}))}}
+    for scope, token in tokens.items():
+        request = Request("GET", "/v2.1/servers", "", {"x-auth-token": token})
+        assert identity.validate(token).scope == scope
+        if scope in ("project", ""):
+            enter(request)
+            continue
+        with pytest.raises(Fault, match=f"yours is for the {scope}") as caught:
+            enter(request)
+        assert caught.value.status == 403
 
 
 def test_keystones_answers_are_believed_for_a_while(demo, service):
