@@ -177,8 +177,7 @@ server:
         ephemeral: 0
         swap: 0
     image:
-      description: The image to boot from, by name or uuid. A new server needs one, unless it boots from a volume;
-        null (in a module C(none)) makes a blank root disk.
+      description: Image to boot from, by name or uuid; null (in a module C(none)) for a blank root disk.
       type: str
       sample:
         id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11

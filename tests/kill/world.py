@@ -30,11 +30,9 @@ from sqlalchemy import insert
 
 from magnetar_agent.fake.journal import Journal
 from magnetar_control.serve import Parts
-from magnetar_control.services.volume.quotas import set_limits
 from magnetar_control.settings import make
 from magnetar_control.store import hosts
 from magnetar_control.store.database import now
-from magnetar_control.store.quotas import DEFAULT
 from magnetar_control.store.tables import flavors
 from tests.ports import free_port
 from tests.unit.control.cloud import Caller, Cloud
@@ -72,7 +70,9 @@ class World(Cloud):
         self._start_hosts()
         self.port = free_port()
         given = {"state_dir": str(self.disk / "control"), "hosts": self.hosts, "reserved_host_memory_mb": 0,
-                 "heartbeat": 1.0, "quota_instances": -1, "quota_cores": -1, "quota_ram": -1, "action_timeout": 60.0,
+                 "heartbeat": 1.0, "quota_instances": -1, "quota_cores": -1, "quota_ram": -1, "quota_volumes": -1,
+                 "quota_gigabytes": -1, "quota_snapshots": -1, "quota_ports": -1, "quota_images": -1,
+                 "image_reserve_mb": 0, "action_timeout": 60.0,
                  "listen": f"127.0.0.1:{self.port}", **self._databases(), **self.settings}
         (self.folder / "control.yml").write_text(json.dumps(given))
         self.start("api")
@@ -87,8 +87,6 @@ class World(Cloud):
         self.password = next(iter(secret["clouds"].values()))["auth"]["password"]
         self.admin = self.login("admin", self.password, "admin")
         self._first_flavor()
-        with self.parts.api_database.write() as connection:
-            set_limits(connection, DEFAULT, {"volumes": -1, "gigabytes": -1})
         self._all_up()
 
     def _start_hosts(self) -> None:

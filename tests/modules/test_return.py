@@ -47,7 +47,7 @@ def test_of_resources(noun, world, disk):
 
 
 def test_of_batches(world):
-    world("server", name="a", flavor="small", state="stopped")
+    world("server", name="a", flavor="small", image="none", state="stopped")
     done = world("server", flavor="small", servers=[{"name": "a", "state": "running"}, {"name": "b", "image": "nope"}])
     assert done["changed"] and done["failed"]
     check("server", done)

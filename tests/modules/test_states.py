@@ -119,7 +119,7 @@ def test_info_selects(world):
 def test_filters_are_those_of_the_inventory(world):
     """Patterns, metadata, tags, and the names of flavor, image and network."""
     world("server", name="web1", flavor="small", image="img", networks=["lan"], metadata={"role": "web"}, tags=["a"])
-    world("server", name="db1", vcpus=1, ram=64, metadata={"role": "db", "tier": "1"}, tags=["a", "b"])
+    world("server", name="db1", image="none", vcpus=1, ram=64, metadata={"role": "db", "tier": "1"}, tags=["a", "b"])
     for filters, found in (
             ({"name": "web*"}, ["web1"]), ({"metadata": {"role": "db"}}, ["db1"]), ({"metadata.role": "*b"}, [
                 "db1", "web1"]), ({"metadata": {"role": ["db", "x"], "tier": 1}}, ["db1"]), ({"tags": "b"}, ["db1"]),

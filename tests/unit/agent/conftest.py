@@ -19,6 +19,7 @@ from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.ensure import permissions
 from magnetar_core.kinds import BY_NOUN
+from magnetar_core.kinds.server import destination
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result
 from tests.ports import free_port
@@ -59,8 +60,9 @@ class Host:
         """*want*; a new server has a blank root disk where a test does not say what it boots from."""
         if noun != "server" or not want or self.agent.host.documents.find(noun, key) is not None:
             return want
-        boots = "image" in want or any(one.get("boot_index") == 0 for one in want.get("block_device_mapping", ()))
-        return want if boots else {**want, "image": None}
+        blocks = [one for one in want.get("block_device_mapping", ()) if "source_type" in one]
+        boots = any(one.get("boot_index") == 0 and destination(one) == "volume" for one in blocks)
+        return want if boots or "image" in want else {**want, "image": None}
 
     def ensure(self, noun: str, key: str, want: dict[str, Any] | None, dry_run: bool = False, **allowed: Any) -> Result:
         """One ensure."""

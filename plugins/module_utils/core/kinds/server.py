@@ -106,8 +106,8 @@ class Server(Resource):
                    "A flavor by name or uuid, or its sizes {vcpus, ram, disk, ephemeral, swap}; those that are left "
                    "out stay as they are. A new server needs vcpus and ram.", required=True,
                    sample={"name": "small", "vcpus": 1, "ram": 512, "disk": 10, "ephemeral": 0, "swap": 0})
-    image = Field(Nullable(REFERENCE), "The image to boot from, by name or uuid. A new server needs one, unless it "
-                  "boots from a volume; null (in a module V(none)) makes a blank root disk.", default=None, on=FIXED,
+    image = Field(Nullable(REFERENCE), "Image to boot from, by name or uuid; null (in a module V(none)) for a blank "
+                  "root disk.", default=None, on=FIXED,
                   sample={"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "debian"})
     networks = Field(ListOf(_nic(), 32), "NICs in order. Each names a network or a bridge.", default=[],
                      sample=[{"network": "lan", "mac": "52:54:00:12:34:56", "model": "virtio"}])
