@@ -35,14 +35,15 @@ MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.p
 CLOUDS = ("availability_zone", "cell", "compute_service", "hypervisor", "instance_action", "limits")
 #: Beginnings of names of modules whose examples are about servers.
 SERVERS = ("server", "volume", "interface")
+IMAGE = "- magnetar.compute.image: {name: debian, filename: /srv/images/debian-12.qcow2}"
 #: What examples about servers assume to be there.
-NEEDED = """
-- magnetar.compute.flavor: {name: small, vcpus: 1, ram: 512}
-- magnetar.compute.image: {name: debian, filename: /srv/images/debian-12.qcow2}
-- magnetar.compute.keypair: {name: me, public_key_file: /home/me/.ssh/id_ed25519.pub}
-- magnetar.compute.network: {name: lan, cidr: 192.168.100.0/24}
-- magnetar.compute.volume: {name: records, size: 5}
-- magnetar.compute.server: {name: web1, flavor: small, image: debian, networks: [lan]}
+NEEDED = f"""
+{IMAGE}
+- magnetar.compute.flavor: {{name: small, vcpus: 1, ram: 512}}
+- magnetar.compute.keypair: {{name: me, public_key_file: /home/me/.ssh/id_ed25519.pub}}
+- magnetar.compute.network: {{name: lan, cidr: 192.168.100.0/24}}
+- magnetar.compute.volume: {{name: records, size: 5}}
+- magnetar.compute.server: {{name: web1, flavor: small, image: debian, networks: [lan]}}
 """
 #: And examples about what is done with volumes.
 VOLUMES = """
@@ -150,8 +151,9 @@ def test_tasks_of_pages(place, page):
         for pool in agent.host.settings.pools.values():
             if "libvirt_pool" in pool:
                 agent.host.hypervisor.add_pool(pool["libvirt_pool"])
-        run(place, yaml.safe_dump([{"hosts": "localhost", "gather_facts": False,
-                                    "tasks": yaml.safe_load(moved(NEEDED, place[0]))}]))
+    needed = {"storage": NEEDED, "networks": IMAGE}.get(page, "[]")
+    run(place, yaml.safe_dump([{"hosts": "localhost", "gather_facts": False,
+                                "tasks": yaml.safe_load(moved(needed, place[0]))}]))
     for tasks in fences(f"docs/{page}.md", "yaml"):
         found = [task for task in yaml.safe_load(moved(tasks, place[0])) if "example.org" not in str(task)]
         for task in found:
@@ -240,7 +242,8 @@ def test_plays_of_ways_in(place, tmp_path, monkeypatch, number):
 def test_environment_variables():
     """Pages name those that there are."""
     known = {option.env for option in CONNECTION if option.env} | {
-        "MAGNETAR_DIRECT", "MAGNETAR_KILL_SEED", "MAGNETAR_KILL_SERVERS", "MAGNETAR_EVERY_DEATH"}
+        "MAGNETAR_DIRECT", "MAGNETAR_KILL_SEED", "MAGNETAR_KILL_OPERATIONS", "MAGNETAR_KILL_SERVERS",
+        "MAGNETAR_EVERY_DEATH", "MAGNETAR_FUZZ_SEED", "MAGNETAR_FUZZ_SECONDS"}
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         assert set(re.findall(r"\bMAGNETAR_[A-Z_]+\b", page.read_text())) <= known, page.name
 

@@ -159,7 +159,7 @@ def test_what_is_left_on_a_host(cloud, periodic):
     with cloud.parts.agents.client(cloud.hosts["kvm1"]) as client:
         for key in (id, str(uuid.uuid4())):
             client.ensure("server", key, {"name": f"n{key[:6]}", "flavor": {"vcpus": 1, "ram": 64, "disk": 1},
-                                          "networks": []})
+                                          "image": None, "networks": []})
             stranger = key
         for name, cidr in (("mag-dead0000", "10.77.0.0/24"), ("mag-lan", "10.78.0.0/24")):  # the second is not ours
             client.ensure("network", name, {"name": name, "mode": "isolated", "cidr": cidr})
