@@ -186,6 +186,9 @@ class Conductor(Environment):
             for action in taken:
                 self._unexpected(database, action, error)
             return [works[action.id].continuation if action.id in works else None for action in taken]
+        except BaseException:
+            self._not_continued(*works.values())
+            raise
         finally:
             with self._lock:
                 for key in [(database.name, action.id) for action in taken]:
@@ -222,6 +225,9 @@ class Conductor(Environment):
             log.exception("action %s of server %s: it is tried again", action.id, action.server_id,
                           extra={"request_id": action.request_id})
             self._unexpected(database, action, error)
+        except BaseException:
+            self._not_continued(*([work] if work else []))
+            raise
         finally:
             with self._lock:
                 self._held.pop(key, None)
@@ -230,6 +236,12 @@ class Conductor(Environment):
                 self.recheck(*work.heard)
             request_id.reset(named)
         return work.continuation if work else None
+
+    def _not_continued(self, *works: Work) -> None:
+        """Their thread ends: what they continue with is counted as in hand already, and nobody will do it."""
+        for work in works:
+            if work.continuation:
+                self.shares.end((work.continuation.database.name, work.continuation.action.id))
 
     def _unexpected(self, database: Database, action: Any, error: Exception) -> None:
         """After an exception that no flow handles (a database that is away, or a bug): try again for a while; at last

@@ -343,7 +343,7 @@ def test_a_password_by_the_guest_agent(lab: LabAgent, web: str) -> None:
     assert lab.sh(web, f"mkpasswd -m sha512 '{password}' {salt}").strip() == line
     assert password not in lab.log.read_text()
     assert not [path for path in (lab.state / "events").iterdir() if password in path.read_text()]
-    lab.ensure("server", "mute", {"flavor": {"vcpus": 1, "ram": 64}})
+    lab.ensure("server", "mute", {"flavor": {"vcpus": 1, "ram": 64}, "image": None})
     try:
         with pytest.raises(Conflict, match="qemu-guest-agent"):
             event(lab, "mute", "change_password", "mute", password=password)
