@@ -124,6 +124,8 @@ def judged(fuzz: Fuzz) -> None:
     assert not grown
 
 
+@pytest.mark.parametrize("databases", ["sqlite", pytest.param(
+    "postgres", marks=pytest.mark.deep(shard="fuzz, postgres"))], indirect=True)
 def test_the_cloud(databases: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
     with cloud.running(tmp_path / "state", databases, f"unix:{tmp_path}/none") as place:
         mounts = dict(place.server.application.mounts)
