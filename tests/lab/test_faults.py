@@ -371,7 +371,8 @@ def test_hostile_images_are_refused(lab: LabAgent, name: str) -> None:
 def test_two_clients_with_different_wishes_at_once(lab: LabAgent) -> None:
     """One comes after the other: what is there in the end is what one of them wanted, whole."""
     wishes = [
-        {"flavor": {**SIZES, "disk": disk}, "metadata": {"from": str(disk)}, "tags": [f"t{disk}"], "power": power}
+        {"flavor": {**SIZES, "disk": disk}, "image": None, "metadata": {"from": str(disk)}, "tags": [f"t{disk}"],
+         "power": power}
         for disk, power in ((1, "running"), (2, "off"))
     ]
     together = threading.Barrier(2)
