@@ -27,9 +27,9 @@ FLAVORS = {"1": 128, "2": 160}
 class RealWorld(World):
     """A ``World`` whose only host is the real libvirt of this machine."""
 
-    def __init__(self, engine: str, agent: LabAgent, disk: Path, **settings: Any) -> None:
+    def __init__(self, engine: str, agent: LabAgent, image: Path, **settings: Any) -> None:
         super().__init__(engine, 1, network_cidr=agent.cidr, allow_resize_to_same_host=True, **settings)
-        self.agent, self.disk = agent, disk
+        self.agent, self.image = agent, image
 
     def _start_hosts(self) -> None:
         self.hosts = {"labhost": self.agent.endpoint}
@@ -39,7 +39,7 @@ class RealWorld(World):
             connection.execute(insert(tables.flavors), [
                 {"id": id, "name": f"f{id}", "vcpus": 1, "ram": ram, "disk": 1, "created_at": now()}
                 for id, ram in FLAVORS.items()])
-        self.admin.image(content=self.disk.read_bytes(), disk_format="qcow2")
+        self.admin.image(content=self.image.read_bytes(), disk_format="qcow2")
 
     def start_agent(self, _name: str) -> None:
         self.agent.launch()
