@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whatever is killed, stopped, cut, frozen and filled while servers live: at the end nothing is stuck, lost, doubled or
+"""Whatever is killed, stopped, cut and frozen while servers live: at the end nothing is stuck, lost, doubled or
 left behind.
 
 The seed draws what people ask for and what happens when; it is printed, and MAGNETAR_KILL_SEED gives another.

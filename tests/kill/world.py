@@ -47,11 +47,12 @@ MAGNETAR = ("import sys; from magnetar_control.conductor import periodic; from m
 
 
 class World(Cloud):
-    """``with World("sqlite"):``; ``parts`` looks at the same databases from this process and does no work."""
+    """``with World("sqlite"):``; ``parts`` looks at the same databases from this process and does no work. *small*: its
+    disk is so small that it can be filled (root)."""
 
-    def __init__(self, engine: str, hosts: int = 3, **settings: Any) -> None:
+    def __init__(self, engine: str, hosts: int = 3, small: bool = False, **settings: Any) -> None:
         super().__init__(hosts, links=True, **settings)
-        self.engine = engine
+        self.engine, self.mounted = engine, small
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.roles = {"api": "serve", "conductor": "conductor"} if engine == "sqlite" else {
             "api": "api", "conductor1": "conductor", "conductor2": "conductor"}
@@ -62,7 +63,6 @@ class World(Cloud):
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="kill")))
         self.disk = self.folder / "small"
         self.disk.mkdir()
-        self.mounted = os.getuid() == 0
         if self.mounted:
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL}m,mode=0711", "tmpfs", self.disk], check=True)
             self._stack.callback(subprocess.run, ["umount", "-l", self.disk], check=True)
