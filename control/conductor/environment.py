@@ -97,8 +97,8 @@ class Environment:
     def room(self, database: Database, connection: Connection, places: Collection[str], kind: str) -> Counter[str]:
         """How many actions of *kind* may begin at each of these hosts without the queue, in a transaction within
         ``choosing``."""
-        found = actions.room(database, connection, places, kind, self.settings.limits())
-        return Counter({host: min(many, self.shares.left(host)) for host, many in found.items()})
+        found, share = actions.room(database, connection, places, kind, self.settings.limits()), self.shares.now()
+        return Counter({host: min(many, share.left(host)) for host, many in found.items()})
 
     def settling(self) -> bool:
         """Whether hosts may look down only because this conductor was started a moment ago and has not read their

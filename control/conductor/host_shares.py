@@ -33,10 +33,6 @@ class HostShares:
         with self._lock:
             return HostShare(self.most, Counter(host for host in self._hosts.values() if host))
 
-    def left(self, host: str) -> int:
-        """How many more actions of *host* may begin."""
-        return self.most(host) - self.now().held.get(host, 0)
-
     @contextlib.contextmanager
     def choosing(self, seconds: float = -1) -> Iterator[bool]:
         """Within, nobody else chooses which actions begin, until these are counted. Gives ``False`` when somebody has

@@ -45,9 +45,13 @@ class HostShare(NamedTuple):
     most: Callable[[str], int] = lambda _host: sys.maxsize
     held: Mapping[str, int] = MappingProxyType({})
 
+    def left(self, host: str) -> int:
+        """How many more of *host* may be taken."""
+        return self.most(host) - self.held.get(host, 0)
+
     def full(self) -> list[str]:
         """The hosts of which no more may be taken."""
-        return [host for host, many in self.held.items() if many >= self.most(host)]
+        return [host for host in self.held if self.left(host) <= 0]
 
 
 #: Of who may take all.
