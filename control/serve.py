@@ -36,6 +36,7 @@ from magnetar_control.services import Images, Services
 from magnetar_control.services.identity import EmbeddedIdentity, clouds_yaml, keystone
 from magnetar_control.services.identity.service_user import ServiceUser
 from magnetar_control.services.image import EmbeddedImages
+from magnetar_control.services.image import quotas as image_quotas
 from magnetar_control.services.image.remote import Remote
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network import quotas as network_quotas
@@ -86,9 +87,9 @@ class Parts:
         self.identity = EmbeddedIdentity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
             keystone.of(settings)
         self.images = EmbeddedImages(database, settings.images, reserve=settings.image_reserve_mb << 20,
-                                     limits=settings.image_quotas())
+                                     limits=image_quotas.defaults(settings))
         self.networks = EmbeddedNetworks(database, settings.network_cidr, settings.pools(),
-                                         settings.quotas(network_quotas.DEFAULTS, "s"))
+                                         network_quotas.defaults(settings))
         #: As conductors and volumes ask for them: here, or at the machine that has them.
         self.asked: Images = self.images if settings.image_url is None else Remote(
             settings.image_url, ServiceUser(self.identity.tokens).token if isinstance(
@@ -96,7 +97,7 @@ class Parts:
         self.delivery = Delivery(self.asked, settings.action_timeout)
         self.volumes = EmbeddedVolumes(database, self.places, self.agents, self.bring, self.asked,
                                        zone=settings.default_availability_zone, used=self.has,
-                                       limits=settings.quotas(volume_quotas.DEFAULTS))
+                                       limits=volume_quotas.defaults(settings))
         return Services(self.identity, self.asked, self.networks, self.volumes)
 
     def places(self) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -171,15 +170,6 @@ class Settings:
     def images(self) -> Path:
         """Folder of the content of images."""
         return self.image_dir or self.state_dir / "images"
-
-    def quotas(self, names: Iterable[str], ending: str = "") -> dict[str, int]:
-        """The limits ``quota_…`` of resources of these *names*, each with *ending*."""
-        return {name: getattr(self, f"quota_{name}{ending}") for name in names}
-
-    def image_quotas(self) -> dict[str, int]:
-        """The limits of images, with Glance's names: how many, and MiB."""
-        size = self.quota_image_gigabytes
-        return {"image_count_total": self.quota_images, "image_size_total": size if size < 0 else size * 1024}
 
     def pools(self) -> list[IPv4Network]:
         """*network_pools*. Raises ``InvalidSettings``."""

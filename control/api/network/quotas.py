@@ -8,7 +8,7 @@ from typing import Any
 from magnetar_control.api.values import Anything, Number, Parsed, Truth, record
 from magnetar_control.services import Document
 from magnetar_control.services.network import EmbeddedNetworks
-from magnetar_control.services.network.quotas import DEFAULTS
+from magnetar_control.services.network.quotas import RESOURCES
 from magnetar_control.store.quotas import Limits
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
@@ -27,7 +27,7 @@ def _nothing(value: object) -> object:
 
 #: *check_limit*: the limits may not be lower than what is used, which *force* says the other way round.
 QUOTA = record({
-    **dict.fromkeys(DEFAULTS, LIMIT), "force": TRUTH, "check_limit": TRUTH, "tenant_id": Anything(),
+    **dict.fromkeys(RESOURCES, LIMIT), "force": TRUTH, "check_limit": TRUTH, "tenant_id": Anything(),
     "project_id": Anything(),
     **dict.fromkeys(NOTHING, Parsed(_nothing, "must be 0: embedded networking has none of these"))})
 
@@ -79,7 +79,7 @@ class QuotaRoutes:
         if not isinstance(wanted, dict):
             raise InvalidField("quota", "is required: an object of resources and limits")
         values = QUOTA.check(wanted, "quota")
-        limits = {name: values[name] for name in DEFAULTS if name in values}
+        limits = {name: values[name] for name in RESOURCES if name in values}
         with self.database.write() as connection:
             if values.get("check_limit") and not values.get("force"):
                 _check_used(limits, self.quota.used(connection, _project(request)))
@@ -88,7 +88,7 @@ class QuotaRoutes:
     def delete(self, request: Request) -> None:
         """The project has the limits of all others again."""
         with self.database.write() as connection:
-            self.quota.set(connection, _project(request), dict.fromkeys(DEFAULTS))
+            self.quota.set(connection, _project(request), dict.fromkeys(RESOURCES))
 
 
 def _project(request: Request) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from magnetar_control.api.values import record
 from magnetar_control.services import Document
 from magnetar_control.services.volume import EmbeddedVolumes
-from magnetar_control.services.volume.quotas import DEFAULTS
+from magnetar_control.services.volume.quotas import RESOURCES
 from magnetar_control.services.volume.rows import check_admin
 from magnetar_control.store.database import now
 from magnetar_control.web import Request
@@ -20,7 +20,7 @@ from .values import IGNORED, LIMIT, body
 
 #: Quotas of what there is none of.
 NO_QUOTA = {"backups": 0, "backup_gigabytes": 0, "groups": 0}
-QUOTA_SET = record({**dict.fromkeys(DEFAULTS, LIMIT), **dict.fromkeys(
+QUOTA_SET = record({**dict.fromkeys(RESOURCES, LIMIT), **dict.fromkeys(
     ("id", "tenant_id", "project_id", "force", "skip_validation"), IGNORED)})
 
 
@@ -84,12 +84,12 @@ class LimitRoutes:
         check_admin(request.context)
         given = body(request, "quota_set", QUOTA_SET)
         return {"quota_set": self.service.set_quotas(
-            request.params["id"], {name: given[name] for name in DEFAULTS if name in given})}
+            request.params["id"], {name: given[name] for name in RESOURCES if name in given})}
 
     def drop_quota(self, request: Request) -> None:
         """The project has those of all others again; for admins."""
         check_admin(request.context)
-        self.service.set_quotas(request.params["id"], dict.fromkeys(DEFAULTS))
+        self.service.set_quotas(request.params["id"], dict.fromkeys(RESOURCES))
 
     def services(self, request: Request) -> Document:
         """The hosts that hold volumes; for admins."""

@@ -10,6 +10,7 @@ from functools import partial
 from sqlalchemy import Connection, bindparam, delete, func, select
 
 from magnetar_control.services.quotas import Excess, Quotas
+from magnetar_control.settings import Settings
 from magnetar_control.store.database import INSERT, Database
 from magnetar_core.errors import MagnetarError, TooLarge
 
@@ -17,8 +18,6 @@ from .tables import images, uploads
 
 COUNT, SIZE = "image_count_total", "image_size_total"
 MIB = 2**20
-#: Limits where nothing else is said.
-DEFAULTS = {COUNT: 100, SIZE: 1000 * 1024}
 #: MiB that an upload takes at once of the quota, when it does not say how much will come.
 STEP = 16
 _OWN = images.c.owner == bindparam("project")
@@ -30,9 +29,15 @@ _COMING = select(func.coalesce(func.sum(uploads.c.size), 0)).join_from(
 _USED = select(func.count(), func.coalesce(func.sum(images.c.size), 0) + _COMING).where(_OWN)
 
 
-def of(defaults: Mapping[str, int]) -> Quotas:
+def of(limits: Mapping[str, int]) -> Quotas:
     """With these limits of projects without their own, and the usual ones for what is left out."""
-    return Quotas("image", {**DEFAULTS, **defaults}, _count, _refusal)
+    return Quotas("image", {**defaults(Settings()), **limits}, _count, _refusal)
+
+
+def defaults(settings: Settings) -> dict[str, int]:
+    """The limits that the settings say, by Glance's names."""
+    size = settings.quota_image_gigabytes
+    return {COUNT: settings.quota_images, SIZE: size if size < 0 else size * 1024}
 
 
 def _count(connection: Connection, project: str, _names: Collection[str]) -> dict[str, int]:

@@ -9,14 +9,14 @@ from typing import Any
 from sqlalchemy import Connection, Select, Table, bindparam, func, select
 
 from magnetar_control.services.quotas import Excess, Quotas
+from magnetar_control.settings import Settings
 from magnetar_core.errors import Conflict, MagnetarError
 
 from .tables import networks, ports, security_group_rules, security_groups, subnets
 
 #: Neutron's type of the error.
 OVER = "OverQuota"
-#: Neutron's defaults.
-DEFAULTS = {"network": 100, "subnet": 500, "port": 500, "security_group": 10, "security_group_rule": 100}
+RESOURCES = ("network", "subnet", "port", "security_group", "security_group_rule")
 
 
 def _counted(table: Table) -> Select[Any]:
@@ -25,12 +25,17 @@ def _counted(table: Table) -> Select[Any]:
 
 #: Statements that each new server needs among them, made once.
 _COUNTED = {name: _counted(table) for name, table in zip(
-    DEFAULTS, (networks, subnets, ports, security_groups, security_group_rules), strict=True)}
+    RESOURCES, (networks, subnets, ports, security_groups, security_group_rules), strict=True)}
 
 
-def of(defaults: Mapping[str, int]) -> Quotas:
-    """With these limits of projects without their own, and Neutron's for what is left out."""
-    return Quotas("network", {**DEFAULTS, **defaults}, _count, _refusal)
+def of(limits: Mapping[str, int]) -> Quotas:
+    """With these limits of projects without their own, and Neutron's, the usual ones, for what is left out."""
+    return Quotas("network", {**defaults(Settings()), **limits}, _count, _refusal)
+
+
+def defaults(settings: Settings) -> dict[str, int]:
+    """The limits that the settings say, by resource."""
+    return {name: getattr(settings, f"quota_{name}s") for name in RESOURCES}
 
 
 def _count(connection: Connection, project: str, names: Collection[str]) -> dict[str, int]:

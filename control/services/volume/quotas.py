@@ -8,17 +8,23 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import Connection, Table, func, select
 
 from magnetar_control.services.quotas import Excess, Quotas
+from magnetar_control.settings import Settings
 from magnetar_core.errors import MagnetarError, TooLarge
 
 from .tables import snapshots, volumes
 
-#: Cinder's defaults. ``per_volume_gigabytes`` is the largest size of a volume, and nothing is counted for it.
-DEFAULTS = {"volumes": 10, "gigabytes": 1000, "snapshots": 10, "per_volume_gigabytes": -1}
+#: ``per_volume_gigabytes`` is the largest size of a volume, and nothing is counted for it.
+RESOURCES = ("volumes", "gigabytes", "snapshots", "per_volume_gigabytes")
 
 
-def of(defaults: Mapping[str, int]) -> Quotas:
-    """With these limits of projects without their own, and Cinder's for what is left out."""
-    return Quotas("volume", {**DEFAULTS, **defaults}, _count, _refusal)
+def of(limits: Mapping[str, int]) -> Quotas:
+    """With these limits of projects without their own, and Cinder's, the usual ones, for what is left out."""
+    return Quotas("volume", {**defaults(Settings()), **limits}, _count, _refusal)
+
+
+def defaults(settings: Settings) -> dict[str, int]:
+    """The limits that the settings say, by resource."""
+    return {name: getattr(settings, f"quota_{name}") for name in RESOURCES}
 
 
 def _count(connection: Connection, project_id: str, _names: Collection[str]) -> dict[str, int]:
