@@ -2,8 +2,8 @@
 """A cloud of processes that can be killed: API, conductors, agents of fake hosts, on SQLite or PostgreSQL.
 
 On SQLite it is ``magnetar serve`` and one conductor more; on PostgreSQL ``magnetar api`` and two conductors. What the
-control plane keeps (on SQLite its databases, too), and the documents of the agents, are on a small disk of their own,
-which can be filled; where nobody may mount one (who is not root), it never is.
+control plane keeps (on SQLite its databases, too), and the documents of the agents, may be on a small disk of their
+own, which can be filled.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -219,25 +220,21 @@ class World(Cloud):
 
     def repairs(self) -> Counter[str]:
         """What the audit has put right, by its words without ids."""
-        found: Counter[str] = Counter()
-        for name in self.roles:
-            for line in (self.folder / f"{name}.log").read_text().splitlines():
-                if '"repaired: ' in line:
-                    with contextlib.suppress(ValueError):
-                        said = json.loads(line)["message"].removeprefix("repaired: ")
-                        found[re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "…", said)] += 1
-        return found
+        return Counter(re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "…", said["message"].removeprefix("repaired: "))
+                       for said in self._logged('"repaired: '))
 
     def traces(self) -> Counter[str]:
         """What the control plane's processes did not expect: message and the last line of each trace, counted."""
-        found: Counter[str] = Counter()
+        return Counter(f"{said['message'][:60]}: {said['trace'].strip().splitlines()[-1][:200]}"
+                       for said in self._logged('"trace": '))
+
+    def _logged(self, words: str) -> Iterator[dict[str, Any]]:
+        """The lines with these *words* that the control plane's processes have logged; a kill cuts some off."""
         for name in self.roles:
             for line in (self.folder / f"{name}.log").read_text().splitlines():
-                if '"trace": ' in line:
+                if words in line:
                     with contextlib.suppress(ValueError):
-                        said = json.loads(line)
-                        found[f"{said['message'][:60]}: {said['trace'].strip().splitlines()[-1][:200]}"] += 1
-        return found
+                        yield json.loads(line)
 
     def _all_up(self) -> None:
         deadline = time.monotonic() + 180

@@ -8,7 +8,6 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from magnetar_agent.storage import Disk
 from magnetar_agent.virt import nbd, qcow2, qemu_img
 from magnetar_core.errors import HypervisorError
 
+from .hostile import beside
 from .test_hostile_qemu import NOBODY, Hypervisor
 
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root, and another user"),
@@ -179,16 +179,8 @@ def swapped(room: Room, *headers: bytes) -> Iterator[None]:
     for number, text in enumerate(headers):
         names.append(room.secret.parent / str(number))
         names[-1].write_bytes(text.ljust(4096, b"\0"))
-    process = subprocess.Popen([sys.executable, "-c", SWAPPER, str(room.disk), *map(str, names)],
-                               stdout=subprocess.PIPE)
-    assert process.stdout and process.stdout.readline()
-    try:
+    with beside(SWAPPER, room.disk, *names):
         yield
-        assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 @pytest.mark.parametrize("name", HEADERS)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +23,8 @@ from magnetar_agent.storage import Disk
 from magnetar_agent.virt import nbd, qcow2
 from magnetar_agent.virt.disks import Disks
 from magnetar_agent.volumes import exports
+
+from .hostile import beside
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, and another user")
 NOBODY = 65534
@@ -87,18 +89,8 @@ class Victim:
         assert self._seen() == self.was and self.path.read_bytes() == b"root's"
 
 
-@contextmanager
-def hostile(folder: Path, victim: Victim, *names: str) -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-c", HOSTILE, str(folder), str(victim.path), *names],
-                               stdout=subprocess.PIPE)
-    assert process.stdout and process.stdout.readline()
-    try:
-        yield
-        assert process.poll() is None
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+def hostile(folder: Path, victim: Victim, *names: str) -> AbstractContextManager[None]:
+    return beside(HOSTILE, folder, victim.path, *names)
 
 
 def _export(room: Path, **more: Any) -> Export:

@@ -60,6 +60,14 @@ class Asker:
         return document
 
 
+def connected(url: str, token: str, **endpoints: str) -> Any:
+    """The real client of OpenStack's APIs, whose *endpoints* (``network_endpoint_override`` and the like) are said."""
+    import openstack  # which takes a while, and most who import this module need no client
+
+    return openstack.connect(auth_type="admin_token", auth={"endpoint": url, "token": token}, region_name="one",
+                             load_yaml_config=False, load_envvars=False, **endpoints)
+
+
 @contextlib.contextmanager
 def served(**mounts: Any) -> Iterator[str]:
     """URL of a server on loopback with applications by prefix (without the slash)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import uuid
 
-import openstack
 import pytest
 from sqlalchemy import insert, update
 
@@ -16,7 +15,7 @@ from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
 from magnetar_core.errors import MagnetarError
 from tests.unit.control.counting import counted
-from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, served
+from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
 
 
 def _network(ask: Asker, cidr: str = "10.1.0.0/24", **fields) -> dict:
@@ -328,28 +327,27 @@ def test_an_unknown_filter_is_refused_and_what_there_is_not_is_said(ask):
 
 
 def test_the_real_client(service):
-    with served(network=application(service, authenticate)) as url:
-        cloud = openstack.connect(auth_type="admin_token", auth={"endpoint": url, "token": "alice"}, region_name="one",
-                                  network_endpoint_override=f"{url}/network", load_yaml_config=False,
-                                  load_envvars=False)
-        with cloud:
-            network = cloud.network.create_network(name="lan")
-            subnet = cloud.network.create_subnet(network_id=network.id, cidr="10.7.0.0/24", ip_version=4, name="lan-v4")
-            port = cloud.network.create_port(network_id=network.id, name="p1")
-            assert port.fixed_ips[0]["subnet_id"] == subnet.id
-            assert cloud.network.find_port("p1").id == port.id
-            assert [one.id for one in cloud.network.ports(network_id=network.id)] == [port.id]
-            cloud.network.update_port(port, name="p2")
-            group = cloud.network.create_security_group(name="web")
-            rule = cloud.network.create_security_group_rule(security_group_id=group.id, direction="ingress",
-                                                            protocol="tcp", port_range_min=22, port_range_max=22)
-            assert rule.id in [one["id"] for one in cloud.network.find_security_group("web").security_group_rules]
-            assert {one.name for one in cloud.network.networks()} == {"default", "lan"}
-            assert cloud.network.find_extension("security-group").alias == "security-group"
-            assert cloud.network.find_network("nowhere") is None
-            cloud.network.delete_port(port)
-            cloud.network.delete_network(network)
-            assert [one.name for one in cloud.network.networks()] == ["default"]
+    with (
+        served(network=application(service, authenticate)) as url,
+        connected(url, "alice", network_endpoint_override=f"{url}/network") as cloud,
+    ):
+        network = cloud.network.create_network(name="lan")
+        subnet = cloud.network.create_subnet(network_id=network.id, cidr="10.7.0.0/24", ip_version=4, name="lan-v4")
+        port = cloud.network.create_port(network_id=network.id, name="p1")
+        assert port.fixed_ips[0]["subnet_id"] == subnet.id
+        assert cloud.network.find_port("p1").id == port.id
+        assert [one.id for one in cloud.network.ports(network_id=network.id)] == [port.id]
+        cloud.network.update_port(port, name="p2")
+        group = cloud.network.create_security_group(name="web")
+        rule = cloud.network.create_security_group_rule(security_group_id=group.id, direction="ingress",
+                                                        protocol="tcp", port_range_min=22, port_range_max=22)
+        assert rule.id in [one["id"] for one in cloud.network.find_security_group("web").security_group_rules]
+        assert {one.name for one in cloud.network.networks()} == {"default", "lan"}
+        assert cloud.network.find_extension("security-group").alias == "security-group"
+        assert cloud.network.find_network("nowhere") is None
+        cloud.network.delete_port(port)
+        cloud.network.delete_network(network)
+        assert [one.name for one in cloud.network.networks()] == ["default"]
 
 
 def test_a_list_asks_the_database_as_often_for_many_as_for_one(sqlite_service):

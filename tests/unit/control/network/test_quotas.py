@@ -4,13 +4,12 @@
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-import openstack
 import pytest
 
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_core.errors import MagnetarError
-from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, served
+from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
 
 OF_RED = "/v2.0/quotas/red"
 DEFAULTS = {"network": 100, "subnet": 500, "port": 500, "security_group": 10, "security_group_rule": 100}
@@ -168,14 +167,13 @@ def test_ports_of_servers_count(ask, service):
 
 
 def test_the_real_client(service):
-    with served(network=application(service, authenticate)) as url:
-        cloud = openstack.connect(auth_type="admin_token", auth={"endpoint": url, "token": "admin"}, region_name="one",
-                                  network_endpoint_override=f"{url}/network", load_yaml_config=False,
-                                  load_envvars=False)
-        with cloud:
-            network = cloud.network
-            assert network.update_quota("red", networks=5, check_limit=True).networks == 5
-            assert [one.project_id for one in network.quotas()] == ["red"]
-            assert network.get_quota("red", details=True).networks == {"limit": 5, "used": 0, "reserved": 0}
-            network.delete_quota("red")
-            assert network.get_quota("red").networks == network.get_quota_default("red").networks == 100
+    with (
+        served(network=application(service, authenticate)) as url,
+        connected(url, "admin", network_endpoint_override=f"{url}/network") as cloud,
+    ):
+        network = cloud.network
+        assert network.update_quota("red", networks=5, check_limit=True).networks == 5
+        assert [one.project_id for one in network.quotas()] == ["red"]
+        assert network.get_quota("red", details=True).networks == {"limit": 5, "used": 0, "reserved": 0}
+        network.delete_quota("red")
+        assert network.get_quota("red").networks == network.get_quota_default("red").networks == 100

@@ -7,13 +7,12 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-import openstack
 import pytest
 
 from magnetar_control.api.volume.app import VolumeApplication
 from magnetar_control.web.application import by_token
 from magnetar_core.errors import MagnetarError
-from tests.unit.control.serving import ADMIN, ALICE, BOB, NOVA, WHO, Asker, authenticate, served
+from tests.unit.control.serving import ADMIN, ALICE, BOB, NOVA, WHO, Asker, authenticate, connected, served
 
 from .conftest import work
 
@@ -225,26 +224,25 @@ def test_what_is_shown_follows_the_microversion(ask, volume):
 
 def test_the_real_client(service, volume):
     service.worker.start(1)
-    with served(volume=VolumeApplication(service, authenticate)) as url:
-        cloud = openstack.connect(auth_type="admin_token", auth={"endpoint": url, "token": "alice"}, region_name="one",
-                                  block_storage_endpoint_override=f"{url}/volume/v3", load_yaml_config=False,
-                                  load_envvars=False)
-        with cloud:
-            storage = cloud.block_storage
-            made = storage.wait_for_status(storage.create_volume(name="new", size=1), "available", interval=0.05)
-            storage.extend_volume(made, 2)
-            assert storage.wait_for_status(storage.get_volume(made), "available", interval=0.05).size == 2
-            taken = storage.create_snapshot(volume_id=made.id, name="s1")
-            storage.wait_for_status(taken, "available", interval=0.05)
-            assert [one.id for one in storage.snapshots()] == [taken.id]
-            copy = storage.create_volume(name="copy", snapshot_id=taken.id, size=2)
-            storage.wait_for_status(copy, "available", interval=0.05)
-            assert storage.find_volume("copy").id == copy.id
-            assert {one.name for one in storage.volumes()} == {"data", "new", "copy"}
-            assert [one.name for one in storage.types()] == ["default", "fast"]
-            assert storage.get_limits().absolute.total_volumes_used == 3
-            storage.delete_snapshot(taken)
-            storage.wait_for_delete(taken, interval=0.05)
-            storage.delete_volume(made)
-            storage.wait_for_delete(made, interval=0.05)
+    with (
+        served(volume=VolumeApplication(service, authenticate)) as url,
+        connected(url, "alice", block_storage_endpoint_override=f"{url}/volume/v3") as cloud,
+    ):
+        storage = cloud.block_storage
+        made = storage.wait_for_status(storage.create_volume(name="new", size=1), "available", interval=0.05)
+        storage.extend_volume(made, 2)
+        assert storage.wait_for_status(storage.get_volume(made), "available", interval=0.05).size == 2
+        taken = storage.create_snapshot(volume_id=made.id, name="s1")
+        storage.wait_for_status(taken, "available", interval=0.05)
+        assert [one.id for one in storage.snapshots()] == [taken.id]
+        copy = storage.create_volume(name="copy", snapshot_id=taken.id, size=2)
+        storage.wait_for_status(copy, "available", interval=0.05)
+        assert storage.find_volume("copy").id == copy.id
+        assert {one.name for one in storage.volumes()} == {"data", "new", "copy"}
+        assert [one.name for one in storage.types()] == ["default", "fast"]
+        assert storage.get_limits().absolute.total_volumes_used == 3
+        storage.delete_snapshot(taken)
+        storage.wait_for_delete(taken, interval=0.05)
+        storage.delete_volume(made)
+        storage.wait_for_delete(made, interval=0.05)
     service.worker.stop()
