@@ -77,8 +77,8 @@ def test_a_host_that_is_down_has_a_quarter() -> None:
     for number in range(2):
         assert shares.begin(("cell1", number), "kvm2")
     assert not shares.begin(("cell1", 0), "kvm2"), "it is in hand already"
-    assert shares.now().full() == ["kvm2"] and shares.left("kvm1") == 8
+    assert shares.now().full() == ["kvm2"] and shares.now().left("kvm1") == 8
     shares.end(("cell1", 0))
-    assert shares.now().full() == [] and shares.left("kvm2") == 1
+    assert shares.now().full() == [] and shares.now().left("kvm2") == 1
     with shares.choosing(), shares.choosing(0.01) as mine:
         assert not mine
