@@ -192,7 +192,7 @@ class Fields:
 
     def many(self, key: str, answer: str = "show") -> Callable[[Call, Any], dict[str, Any]]:
         """An operation's answer: the documents of rows under *key*."""
-        return lambda call, rows: {key: [*map(View(call, self, answer).document, rows)]}
+        return lambda call, rows: {key: View(call, self, answer).documents(rows)}
 
     def _shape(self, rows: Sequence[ApiField]) -> Shape:
         plain = [row for row in rows if row.show is None and row.when is None]
@@ -220,22 +220,25 @@ class View:
         self.call, self.version = call, call.version
         self.root = call.request.root + ("/" + call.request.extra["project"] if "project" in call.request.extra else "")
         self.names, self.plain, self.made, self.optional = fields.shape(call, answer)
-        self._make: Callable[[Any], Any] | None = None
 
     def document(self, row: Any) -> dict[str, Any]:
         """All fields of a row."""
+        return self.documents((row,))[0]
+
+    def documents(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
+        """All fields of rows of one shape."""
+        names, plain, made, optional, found = self.names, self.plain, self.made, self.optional, []
         # A field of a named tuple is read in a fifth of the time that a field of SQLAlchemy's row takes.
-        if isinstance(row, Row):
-            if self._make is None:
-                self._make = _named_tuple(tuple(row._fields))._make
-            row = self._make(row)
-        shown: dict[str, Any] = dict(zip(self.names, self.plain(row), strict=True))
-        for name, show in self.made:
-            shown[name] = show(self, row)
-        for name, show, when in self.optional:
-            if when(shown, row):
+        quick = rows and isinstance(rows[0], Row)
+        for row in map(_named_tuple(tuple(rows[0]._fields))._make, rows) if quick else rows:
+            shown: dict[str, Any] = dict(zip(names, plain(row), strict=True))
+            for name, show in made:
                 shown[name] = show(self, row)
-        return shown
+            for name, show, when in optional:
+                if when(shown, row):
+                    shown[name] = show(self, row)
+            found.append(shown)
+        return found
 
     def links(self, noun: str, id: str) -> list[dict[str, str]]:
         """Self and bookmark of the *noun* (its word in the path) *id*."""

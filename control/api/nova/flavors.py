@@ -61,7 +61,7 @@ def _page(call: Call) -> dict[str, Any]:
 
 
 def _listed(call: Call, rows: Sequence[Any], path: str, answer: str) -> dict[str, Any]:
-    shown: dict[str, Any] = {"flavors": [*map(View(call, FIELDS, answer).document, rows)]}
+    shown: dict[str, Any] = {"flavors": View(call, FIELDS, answer).documents(rows)}
     if len(rows) >= size(call) > 0:
         shown["flavors_links"] = next_link(call, path, rows[-1].id)
     return shown

@@ -53,7 +53,7 @@ def _shown(call: Call, found: Sequence[Service], *, servers: bool, brief: bool =
     """The documents. *servers*: whether these are asked for."""
     view = View(call, FIELDS, "list" if brief else "show")
     rows = [*map(_brief_row, found)] if brief else _full_rows(call, found)
-    shown = [view.document(row) for row in rows]
+    shown = view.documents(rows)
     if servers:
         on = hypervisors.servers_on(call, found)
         for one, document in zip(found, shown, strict=True):

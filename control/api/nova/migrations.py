@@ -65,7 +65,7 @@ def index(call: Call) -> dict[str, Any]:
         marker=query.get("marker") if paged else None)
     view = MigrationView(call, "list", hosts=call.allows(migrations.HOSTS_OF_ALL),
                          numbers=migrations.flavor_numbers(call, rows))
-    answer: dict[str, Any] = {"migrations": [*map(view.document, rows)]}
+    answer: dict[str, Any] = {"migrations": view.documents(rows)}
     if more and paged and rows:
         answer["migrations_links"] = next_link(call, "/os-migrations", rows[-1].uuid)
     return answer

@@ -38,7 +38,7 @@ LIST_QUERY: Mapping[str, Query] = {
 
 def _listed(call: Call, found: ServerPage, answer: str) -> dict[str, Any]:
     view, detail = ServerView(call, FIELDS, answer), answer == "detail"
-    shown = [*map(view.document, found.rows)]
+    shown = view.documents(found.rows)
     if call.at(Gate.DOWN_CELLS):
         shown += [_unknown(view, row, detail=detail) for row in found.missing]
     document: dict[str, Any] = {"servers": shown}

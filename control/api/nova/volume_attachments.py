@@ -36,7 +36,7 @@ FIELDS = Fields(
 def _page(call: Call, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     most, begin = call.settings.max_limit, call.query.get("offset", 0)
     count = min(call.query.get("limit") or most, most)
-    return {"volumeAttachments": [*map(View(call, FIELDS).document, found[begin:begin + count])]}
+    return {"volumeAttachments": View(call, FIELDS).documents(found[begin:begin + count])}
 
 
 def _wanted(call: Call) -> dict[str, Any]:
