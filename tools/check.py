@@ -121,9 +121,9 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
 }
 FAST = [name for name in STAGES if name not in ("pylint", "slow", "lab", "deep")]
 GUESTS = {"lab", "deep"}
-#: What runs beside the tests: each of these needs one CPU, and the tests wait for other things half of the time.
+#: What runs beside a stage: tests wait for other things half of the time.
 BESIDE = {"tests": ("mypy", "imports", "ansible-lint", "changelog", "docs", "sanity", "collection", "audit"),
-          "slow": ("pylint",)}
+          "slow": ("pylint",), "lab": ("slow", "pylint")}
 #: Stages that ran: whether they passed, and seconds.
 Ended = dict[str, tuple[bool, float]]
 

@@ -187,6 +187,7 @@ def test_the_example_of_the_page(story: Story) -> None:
     assert story.servers(FIRST) == {}
 
 
+@pytest.mark.deep(shard="upgraded while a guest moves")  # test_fleet.py kills the agent there
 def test_upgraded_in_the_middle(story: Story) -> None:
     """The agent that sends a guest is upgraded: the guest is there once, runs on, and can go afterwards."""
     site, before = story.site, story.goes_on(SOURCE)
@@ -200,8 +201,8 @@ def test_upgraded_in_the_middle(story: Story) -> None:
     assert site.hosts[SOURCE].run(["magnetar", "version"]).stdout == "0.1.98\n"
     (holder,) = (name for name in site.hosts if "counter" in story.servers(name))
     assert story.goes_on(holder) > before
-    story.drain()
-    assert story.servers(SOURCE) == {}
+    story.drain(good=None)
+    assert set(story.servers(SOURCE)) <= {"stuck"}
     (holder,) = (name for name in site.hosts if "counter" in story.servers(name))
     assert story.goes_on(holder) > before
     for name in site.hosts:

@@ -332,6 +332,7 @@ def native(fleet: Fleet) -> Iterator[None]:
     fleet.play(NATIVE, "-e", "native=false")
 
 
+@pytest.mark.deep(shard="native TLS")  # an option: all others go over the agents' TLS
 def test_straight_from_qemu_to_qemu(fleet: Fleet, native: None) -> None:
     """TLS-01, TLS-04, TLS-06: memory and disks under QEMU's own TLS; the guest is whole whatever happens."""
     source, target = (fleet.where(), "bare1" if fleet.where() == "bare2" else "bare2")

@@ -217,18 +217,16 @@ def test_upgrade_of_the_control_plane(cloud: Cloud) -> None:
 
 
 def test_a_release_that_fails_is_taken_back(cloud: Cloud) -> None:
-    """On a, the new release cannot upgrade the tables; on b, its conductor does not come up."""
+    """Its conductor does not come up."""
     source = cloud.site.collection / "control/serve.py"
-    good, before = source.read_text(), [cloud.release(name) for name in "ab"]
+    good, before = source.read_text(), cloud.release("b")
     source.write_text(good + "\nraise SystemExit('this release is broken')\n")
     try:
-        with ThreadPoolExecutor(2) as threads:
-            said = list(threads.map(lambda name: cloud.play(UPGRADE, "--limit", name, good=False), "ab"))
+        said = cloud.play(UPGRADE, "--limit", "b", good=False)
     finally:
         source.write_text(good)
-    for text in said:
-        assert "The release before is back in use" in text.replace("\n", " ")
-    assert [cloud.release(name) for name in "ab"] == before
+    assert "The release before is back in use" in said.replace("\n", " ")
+    assert cloud.release("b") == before
     cloud.until(lambda: {row["State"] for row in cloud.json("compute service list")} == {"up"}, "services are up")
     assert {row["Status"] for row in cloud.json("server list")} == {"ACTIVE"}
 
