@@ -66,8 +66,6 @@ class ImageDriver(DocumentDriver):
 
     def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
         """Read a local source whole. What is uploaded or loaded from elsewhere is known only when it is there."""
-        if "disk_format" not in given and want.get("checksum") != document.want.get("checksum"):
-            want.pop("disk_format", None)  # that of the content which goes
         source = want.get("source") or {}
         if "path" in source:
             with sources.open_file(source["path"], host.settings.image_paths) as file:

@@ -7,6 +7,7 @@ import importlib
 
 import pytest
 
+from magnetar_core.client import Client
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.values import Boolean, Choices, Nullable
 
@@ -136,6 +137,20 @@ def test_an_image_refused_for_its_file_does_not_stand_in_the_way(module, tmp_pat
     assert module("image_info", name="img")["images"] == []
     made = module("image", name="img", filename=str(disk), disk_format="raw")
     assert made["changed"] and made["image"]["status"] == "active", made
+
+
+def test_an_upload_that_broke_off_does_not_stand_in_the_way(module, agent, disk):
+    """The image waits for its content, be that of another file than before."""
+    with Client(agent.endpoint) as client:
+        client.ensure("image", "img", {"source": {"upload": True}, "checksum": "sha256:" + "0" * 64,
+                                       "disk_format": "qcow2"})
+    checked = module("image", check=True, name="img", filename=str(disk))
+    made = module("image", name="img", filename=str(disk))
+    for found in (checked, made):
+        assert found["changed"] and found["image"]["status"] == "active", found
+        assert found["actions"] == ["record", "receive"], found
+    assert made["image"]["disk_format"] == "raw"
+    assert not module("image", name="img", filename=str(disk))["changed"]
 
 
 @pytest.mark.parametrize(("noun", "options", "said"), [

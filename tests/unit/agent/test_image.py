@@ -220,6 +220,20 @@ def test_a_broken_upload_leaves_the_image_queued(host: Host) -> None:
     assert receive(host, GOOD).resource["status"] == "active"
 
 
+def test_an_image_without_content_takes_another_file(host: Host) -> None:
+    """An upload that broke off says nothing about the next one."""
+    want = {"source": {"upload": True}, "checksum": digest(GOOD), "disk_format": "qcow2"}
+    host.ensure("image", "img", want)
+    other = {"source": {"upload": True}, "checksum": digest(OTHER)}
+    for dry_run in (True, False):
+        changed = host.ensure("image", "img", other, dry_run=dry_run)
+        assert changed.changed and changed.resource["status"] == "queued"
+        assert (changed.resource["checksum"], changed.resource["disk_format"]) == (digest(OTHER), None)
+    assert receive(host, OTHER).resource["status"] == "active"
+    with pytest.raises(Immutable, match="checksum cannot change"):
+        host.ensure("image", "img", {"checksum": digest(GOOD)})
+
+
 def test_an_image_removed_during_its_upload_stays_removed(host: Host) -> None:
     def pieces() -> Iterator[bytes]:
         yield GOOD[:100000]

@@ -18,6 +18,8 @@ class Image(Resource):
     """Content that servers boot from: a disk (raw, qcow2), a CD (iso), a kernel (aki) or a ramdisk (ari)."""
 
     noun, plural = "image", "images"
+    unfilled = frozenset(("queued",))
+    found = {"disk_format": "checksum"}
 
     source = Field(
         OneOf(

@@ -49,6 +49,29 @@ def test_an_image_and_its_content(cloud: Cloud) -> None:
     assert verbs(admin.delete("/v1/image/up")) == ["drop", "forget"]
 
 
+@pytest.mark.parametrize("format", [None, "raw"], ids=["found", "said"])
+def test_an_image_without_content_takes_another_file(cloud: Cloud, format: str | None) -> None:
+    """An upload that broke off says nothing about the next one."""
+    admin, first, second = cloud.admin, b"\1" * 71680, qcow2()
+    one, other = ({"source": {"upload": True}, "checksum": "sha256:" + hashlib.sha256(content).hexdigest()}
+                  for content in (first, second))
+    octets = {"Content-Type": "application/octet-stream"}
+    ensure(admin, "image/broken", {**one, **({"disk_format": format} if format else {})})
+    assert admin.call("PUT", "/v1/image/broken/data", first[:-512], headers=octets).status == 400  # it counts as raw
+    assert ensure(admin, "image/broken", one).json["changed"] is False
+    for dry_run in (True, False):
+        changed = ensure(admin, "image/broken", other, dry_run=dry_run)
+        assert verbs(changed) == ["record"], changed
+        assert {leaf["path"] for leaf in changed.json["diff"]} == {"checksum", "disk_format"}
+    sent = admin.call("PUT", "/v1/image/broken/data?wait=5", second, headers=octets)
+    assert sent.json["resource"]["disk_format"] == "qcow2", sent
+    assert ensure(admin, "image/broken", one).json["error"]["code"] == "immutable"
+    again = ensure(admin, "image/broken", {**one, "min_ram": 1}, on_immutable="recreate")
+    assert again.json["resource"]["status"] == "queued" and again.json["resource"]["disk_format"] is None, again
+    assert admin.call("PUT", "/v1/image/broken/data?wait=5", first, headers=octets).status == 200
+    assert admin.delete("/v1/image/broken").json["changed"]
+
+
 @pytest.mark.parametrize(("content", "format"), [(iso(), "iso"), (kernel(), "aki"), (CPIO, "ari"), (qcow2(), "qcow2")],
                          ids=["iso", "aki", "ari", "qcow2"])
 def test_the_format_is_found_as_an_agent_finds_it(cloud: Cloud, content: bytes, format: str) -> None:
