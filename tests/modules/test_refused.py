@@ -54,6 +54,16 @@ CASES = [
     ("server", {"servers": [{"name": ""}], "vcpus": 1, "ram": 64}, f"servers[0].name: {EMPTY}"),
     ("server", {"servers": [{"name": "x", "boot_from_volume": True, "volume_size": 0}]},
      "servers[0].volume_size: must be from 1 to"),
+    ("server", {"servers": ["web1"]}, "servers[0]: must be a dictionary of options such as "),
+    ("server", {"servers": [{"name": "a"}, "web1"]}, "; write - name: web1 (got 'web1')."),
+    ("server", {"servers": {"name": "a"}}, "servers: must be a list (got {'name': 'a'})."),
+    ("server", {"servers": [{"name": "a", "vcpus": "many"}]},
+     "servers[0].vcpus: must be a whole number (got 'many')."),
+    ("server", {"servers": [{"name": "a", "block_device_mapping": [None]}]},
+     "servers[0].block_device_mapping[0]: must be a dictionary of options such as "),
+    ("flavor", {"name": "f", "ram": "many"}, "ram: must be a whole number (got 'many')."),
+    ("server", {"name": "s", "metadata": ["a"]}, "metadata: must be a dictionary (got ['a'])."),
+    ("server", {"name": "s", "wait": "perhaps"}, "wait: must be yes or no (got 'perhaps')."),
 ]
 
 
