@@ -77,14 +77,23 @@ class CloudImages(CloudDriver):
         for way in ("path", "url"):
             if way in (want.get("source") or {}):
                 raise InvalidField(f"source.{way}", "is for a single host: images of a cloud are uploaded (filename)")
-        want = {name: value for name, value in want.items() if name != "source"}
+        want = {**want, "_size": (want.get("source") or {}).get("size", 0)}
+        want.pop("source", None)
+        if have and have["status"] == "queued":
+            caller.cloud.services.image.check_room(caller.context, 0, want["_size"], have["id"])
         digest = want.get("checksum") or ""
         if have and digest.startswith("sha512:") and digest[7:] == have["_sha512"]:
             want["checksum"] = have["checksum"]
         return want
 
-    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
+    def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
+        """Whether the project may have it, with its content."""
         check_writer(caller.context)
+        freed = (have or {}).get("size") or 0
+        caller.cloud.services.image.check_room(caller.context, int(have is None), want["_size"] - freed)
+
+    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
+        self.check_make(caller, want, None)
         fixed = {name: want[name] for name in ("id", "disk_format", "min_disk", "min_ram") if want.get(name)}
         kept = {DESCRIPTION: want["description"], CHECKSUM: want.get("checksum")}
         caller.cloud.services.image.create(
