@@ -152,7 +152,7 @@ class _Change(Change):
         predicted = document.copy()
         if self.operation.cloud:
             predicted.state[CLOUD] = True
-        policy = "" if fresh else self._policy(document, want)
+        policy = "" if fresh else self._policy(document, want, have)
         if policy == "recreate":
             first, have_then = self._removal(document, have), None
         else:
@@ -169,11 +169,12 @@ class _Change(Change):
         self._apply(predicted, fresh, first, planned)
         return self.result(steps, changes, self._shown(predicted))
 
-    def _policy(self, document: Document, want: Fields) -> str:
+    def _policy(self, document: Document, want: Fields, have: Fields | None) -> str:
         """What is done about fixed fields that differ; see ``Change.on_immutable``."""
         if REPLACEMENT in document.state:  # a crash cut it short after it was decided
             return "recreate"
-        policy = self.on_immutable(document.name, document.want, want)
+        status = self.driver.show(self.host, document, have).get("status") if self.kind.unfilled else None
+        policy = self.on_immutable(document.name, document.want, want, status)
         if policy == "recreate":
             self.driver.check_replacement(self.host, want, self.given, document)
         return policy

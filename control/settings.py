@@ -82,7 +82,8 @@ class Settings:
     host_down_after: float = _doc("Seconds of silence after which a host counts as down.", 15.0)
     workers: int = _doc("Actions that a conductor works on at once.", 16)
     host_share: float = _doc("Part of a conductor's workers that actions at one host may have, from 0 to 1, but one at "
-                             "least; of a host that is down, a quarter of that. More of them wait in the queue.",
+                             "least; of a host that is down, a quarter of that. Those for servers of other hosts have "
+                             "half of it. More of them wait in the queue.",
                              0.6, 0, 1)
     max_attempts: int = _doc("Hosts on which a build is tried.", 3)
     builds_per_host: int = _doc("Builds on a host at once.", 10)

@@ -51,11 +51,14 @@ class ImageDriver(DocumentDriver):
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Look at a local source, and resolve kernel and ramdisk to uuids."""
         want = dict(want)
-        stored, source = document and importing.stored(document), want.get("source")
+        stored, given = document and importing.stored(document), want.get("source")
+        source = importing.UPLOAD if given and given.get("upload") else given
+        want.update({"source": source} if source else {})
         if document and stored:
             _same(host, want, document)
         else:
             _new(host, want, document)
+            importing.check_room(host, given or {})
         for name, format in (("kernel", "aki"), ("ramdisk", "ari")):
             if want.get(name) and not (document and document.want.get(name) == want[name]):
                 want[name] = _part(host, name, want[name], format)
@@ -66,9 +69,8 @@ class ImageDriver(DocumentDriver):
 
     def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
         """Read a local source whole. What is uploaded or loaded from elsewhere is known only when it is there."""
-        if "disk_format" not in given and want.get("checksum") != document.want.get("checksum"):
-            want.pop("disk_format", None)  # that of the content which goes
         source = want.get("source") or {}
+        importing.check_room(host, given.get("source") or {}, document.state.get("size") or 0)
         if "path" in source:
             with sources.open_file(source["path"], host.settings.image_paths) as file:
                 _look(host, file, want.get("disk_format"))

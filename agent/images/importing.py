@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
-from magnetar_agent.images.store import ContentPart, ImageStore
+from magnetar_agent.images.store import ContentPart, ImageStore, check_length
 from magnetar_core import image_format
 from magnetar_core.errors import Conflict, ImageRefused, InvalidField
 
@@ -43,6 +43,14 @@ def content_of(document: Document) -> tuple[Path, str]:
 def content_by_id(host: LocalHost, id: str) -> tuple[Path, str]:
     """As ``content_of``, of the image with uuid *id*."""
     return content_of(host.documents.get("image", id) or Document("image", id, id, {}))
+
+
+def check_room(host: LocalHost, source: dict[str, Any], freed: int = 0) -> None:
+    """Raises what an upload would end with, where *source* says its size and there is no room for that, also when so
+    many bytes are *freed* before."""
+    if length := source.get("size"):
+        check_length(length, host.settings.image_max_bytes)
+        store(host).check_room(length, freed)
 
 
 def adopt(host: LocalHost, document: Document, file: Path, operation: Operation) -> None:

@@ -52,9 +52,7 @@ class ContentPart:
         hashes = {name: hashlib.new(name) for name in ALGORITHMS}
         for chunk in chunks:
             self.size += len(chunk)
-            if self.size > limit:
-                raise TooLarge(f"The content is longer than {limit} bytes, which is all that this host takes in. Raise "
-                               "image_max_bytes in the agent's settings if that is too little.")
+            check_length(self.size, limit)
             if length is not None and self.size > length:
                 raise InvalidRequest(f"More content came than the {length} bytes that were announced.")
             for digest in hashes.values():
@@ -113,6 +111,13 @@ class ContentPart:
         os.fsync(self.descriptor)
 
 
+def check_length(length: int, limit: int) -> None:
+    """Raises ``TooLarge`` for content that is longer than *limit*."""
+    if length > limit:
+        raise TooLarge(f"The content is longer than {limit} bytes, which is all that this host takes in. Raise "
+                       "image_max_bytes in the agent's settings if that is too little.")
+
+
 def check_digests(digests: Mapping[str, str], checksum: str | None) -> None:
     """Raise ``ImageRefused`` unless *checksum* (``sha256:…`` or ``sha512:…``) is among the *digests* of a content."""
     if checksum is None:
@@ -134,6 +139,13 @@ class ImageStore:
         """Where content of image *image* with this sha256 is, or would be."""
         return self.root / image / digest
 
+    def check_room(self, length: int, freed: int = 0) -> None:
+        """Raises ``NoSpace`` where there is none for so many bytes when others are *freed*."""
+        free = shutil.disk_usage(next(folder for folder in (self.root, *self.root.parents) if folder.exists())).free
+        if length > free + freed:
+            raise NoSpace(f"The image needs up to {length} bytes, and {free + freed} are free under {self.root}. Free "
+                          "some room there.")
+
     @contextmanager
     def part(self, image: str, length: int | None) -> Iterator[ContentPart]:
         """A part to fill; it is gone afterwards unless it was committed. A full disk raises ``NoSpace``."""
@@ -141,10 +153,8 @@ class ImageStore:
         part = None
         try:
             part = _create(folder)
-            free = shutil.disk_usage(folder).free
-            if length is not None and length > free:
-                raise NoSpace(f"The image needs up to {length} bytes, and {free} are free under {self.root}. Free some "
-                              "room there.")
+            if length is not None:
+                self.check_room(length)
             yield part
         except OSError as error:
             if error.errno not in _FULL:

@@ -80,7 +80,8 @@ def _make_and_reserve(work: Work, host: str, block: Mapping[str, Any], entry: Ma
         source = {f"{block['source_type']}_id": block["uuid"]} if block["source_type"] != "blank" else {}
         volumes.create(context, _size(work, block), id=id, host=host, name="", volume_type=block.get("volume_type"),
                        **source)
-        _wait_until_made(work, id)
+        with work.asking(volumes.where(id)):  # content of a snapshot is copied on the snapshot's host
+            _wait_until_made(work, id)
     found: Document = volumes.reserve(context, id, work.id, attachment_id=entry["attachment_id"])["volume"]
     return found
 

@@ -25,6 +25,7 @@ from magnetar_core.errors import Conflict
 from magnetar_core.power import ERROR
 
 from .environment import Environment
+from .host_shares import HostBusy
 from .retry import AGAIN, TRIES
 from .work import Continuation, LeaseLost, Work
 
@@ -132,7 +133,7 @@ class Conductor(Environment):
 
     def _begins(self, database: Database, action: Any) -> bool:
         """Whether an action that was taken is to begin now. One in hand here, whose lease ran out, goes on instead."""
-        return self.shares.begin((database.name, action.id), action.host)
+        return self.shares.begin((database.name, action.id), action.host, action.waits_for)
 
     def _submit(self, database: Database, taken: Sequence[Any]) -> None:
         """Hand actions that were taken to workers: each by itself, or several with a common first step together."""
@@ -270,7 +271,11 @@ class Conductor(Environment):
         if flow is None:  # the API refuses these; another try would not help
             work.failed(Conflict(f"Nothing here does {action.action}: the server has no host."))
             return
-        flow(work)
+        try:
+            flow(work)
+        except HostBusy as busy:
+            log.info("%s waits: %s", action.action, busy, extra={"request_id": action.request_id, "server": work.id})
+            work.put_back(AGAIN, attempts=max(1, action.attempts - 1))  # this was none
 
     def _tell(self, work: Work) -> None:
         action = work.action

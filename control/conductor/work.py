@@ -109,6 +109,7 @@ class Work:
         #: A host and its resource of the server, as heard last while this action was in hand.
         self.heard: tuple[str, Mapping[str, Any]] | None = None
         self._left: Mapping[str, Any] = {}
+        self._abroad: str | None = None  # the host that was asked last, of those that are not the server's
         #: Called with the connection of the next transaction.
         self._deferred: list[Callable[[Connection], None]] = []
         if action.attempts > 1:
@@ -139,24 +140,37 @@ class Work:
     @contextlib.contextmanager
     def client(self, host: str | None = None, patience: float | None = None) -> Iterator[Client]:
         """A client of the agent of *host* (the server's when left out). Raises ``HostDown`` when it does not answer,
-        within *patience* seconds where given."""
+        within *patience* seconds where given, and ``HostBusy``."""
         name = host or self.server.host
         try:
-            with self.conductor.client(name, patience) as client:
+            with self.asking(name), self.conductor.client(name, patience) as client:
                 yield client
         except DOWN as error:
             raise HostDown(f"The agent of host {name} does not answer: {error.message}") from None
 
     @contextlib.contextmanager
     def sides(self, here: str, there: str, names: str) -> Iterator[tuple[Side, Side]]:
-        """The agents of two hosts, which may be one. Raises ``HostDown`` with their *names*."""
+        """The agents of two hosts, which may be one. Raises ``HostDown`` with their *names*, and ``HostBusy``."""
         client = self.conductor.client
         try:
             with contextlib.ExitStack() as lent:
+                for host in (here, there):
+                    lent.enter_context(self.asking(host))
                 one = Side(lent.enter_context(client(here)))
                 yield one, one if there == here else Side(lent.enter_context(client(there)))
         except DOWN as error:
             raise HostDown(f"The agent of {names} does not answer: {error.message}") from None
+
+    @contextlib.contextmanager
+    def asking(self, host: str | None) -> Iterator[None]:
+        """Within, the action counts for *host*, which may keep it waiting. Raises ``HostBusy``."""
+        if not host:  # the server has none, which who asks for a client is told
+            yield
+            return
+        if host != self.action.host:
+            self._abroad = host
+        with self.conductor.shares.asking((self.database.name, self.action.id), host):
+            yield
 
     def delete_on(self, host: str, noun: str = "server", key: str | None = None) -> None:
         """Delete the server, or what else *noun* and *key* name, from the host, if it is there."""
@@ -301,9 +315,11 @@ class Work:
         self.database.retried(once)
 
     def put_back(self, seconds: float, **values: Any) -> None:
-        """Put the action back into the queue, to be taken again after *seconds*."""
+        """Put the action back into the queue, to be taken again after *seconds*, when another host that it has asked
+        has room for it as well."""
         with self.write() as connection:
-            actions.put_back(connection, self.action.id, self.conductor.holder, self.database.clock(seconds), **values)
+            actions.put_back(connection, self.action.id, self.conductor.holder, self.database.clock(seconds),
+                             waits_for=self._abroad, **values)
             self.database.ring(connection, servers.ACTIONS_BELL)
 
     def error(self, cause: BaseException) -> None:

@@ -104,6 +104,10 @@ class Images(Protocol):
     def create(self, context: Context, name: str | None, **fields: Any) -> Document:
         """A queued image; *fields*: disk_format, container_format, min_disk, min_ram, visibility, properties, id."""
 
+    def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
+        """Raises what would be refused of so many *more* images of the project, with *size* bytes of content, beside
+        those that come to the *image*. Of the disk, and of a service elsewhere, nobody knows beforehand."""
+
     def upload(self, id: str, chunks: Iterable[bytes], *, size: int | None = None) -> Document:
         """Take the content in, of *size* bytes where that is known: the image becomes active. Anything wrong leaves it
         queued. Only an image with the property block_device_mapping may be empty: it stands for snapshots of

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, exists, func, insert, literal, null, or_, select, tuple_, update
 from sqlalchemy.sql.dml import ReturningUpdate
-from sqlalchemy.sql.expression import BindParameter, Insert, Select
+from sqlalchemy.sql.expression import BindParameter, ColumnElement, Insert, Select
 from sqlalchemy.types import BigInteger, Integer, String
 
 from .database import Database, now, utc, written
@@ -39,19 +39,42 @@ Limits = Mapping[str, int]
 Row = Any
 
 
-class HostShare(NamedTuple):
-    """How many actions of a host who takes some may have in hand, and how many of which host he has."""
+@dataclass(frozen=True)
+class HostShare:
+    """How many actions of a host who takes some may have in hand, and how many of which host he has. *guests*: those
+    of them that are for servers of other hosts. They may have half, so that when a host is silent, those who wait for
+    it leave the other half of the shares of their servers' hosts."""
 
     most: Callable[[str], int] = lambda _host: sys.maxsize
-    held: Mapping[str, int] = MappingProxyType({})
+    held: Counter[str] = field(default_factory=Counter)
+    guests: Counter[str] = field(default_factory=Counter)
 
     def left(self, host: str) -> int:
         """How many more of *host* may be taken."""
-        return self.most(host) - self.held.get(host, 0)
+        return self.most(host) - self.held[host]
+
+    def left_for_guests(self, host: str) -> int:
+        """How many more for servers of other hosts."""
+        return min(self.left(host), max(1, self.most(host) // 2) - self.guests[host])
 
     def full(self) -> list[str]:
         """The hosts of which no more may be taken."""
         return [host for host in self.held if self.left(host) <= 0]
+
+    def full_for_guests(self) -> list[str]:
+        """Those of which no more may be for servers of other hosts."""
+        return [host for host in self.held if self.left_for_guests(host) <= 0]
+
+    def admits(self, row: Row) -> bool:
+        """Whether an action of the queue may be taken."""
+        return (not row.host or self.left(row.host) > 0) and (
+            not row.waits_for or self.left_for_guests(row.waits_for) > 0)
+
+    def with_one_more(self, row: Row) -> HostShare:
+        """How it is when an action of the queue is taken."""
+        guest = [row.waits_for] if row.waits_for else []
+        return replace(self, held=self.held + Counter([*guest, *([row.host] if row.host else [])]),
+                       guests=self.guests + Counter(guest))
 
 
 #: Of who may take all.
@@ -106,7 +129,7 @@ def take(database: Database, holder: str, count: int, limits: Limits, likely: bo
         if deep:  # the oldest may all be one project's, or wait for one host
             waiting = connection.execute(asked.each, {
                 **moment, "each": count, "most": most, "full": _full(running, limits),
-                "beyond_share": share.full()}).all()
+                "beyond_share": share.full(), "beyond_guests": share.full_for_guests()}).all()
     chosen = _fair(waiting, running, count, limits, share)
     if not chosen:
         return Batch([], more=True)
@@ -171,18 +194,17 @@ def _statements(kind: str) -> Statements:
     by = (actions.c.host, actions.c.kind, actions.c.project_id)
     some = select(_any.c.id).where(idle(_any)).limit(bindparam("beyond", type_=Integer)).subquery()
     count = select(func.count()).select_from(some).scalar_subquery().label("idle")
-    full: Any = bindparam("full", expanding=True)
-    rest = actions.c.host.not_in(bindparam("beyond_share", expanding=True))
-    free = or_(actions.c.host.is_(None), and_(tuple_(actions.c.host, actions.c.kind).not_in(full), rest))
-    place = func.row_number().over(partition_by=by, order_by=actions.c.id)
-    groups = select(actions.c.id, *by, place.label("place")).where(idle(actions), due, first, free).subquery()
+    there = actions.c.waits_for
+    place = func.row_number().over(partition_by=(*by, there), order_by=actions.c.id)
+    groups = select(actions.c.id, *by, there, place.label("place")).where(
+        idle(actions), due, first, *_with_room()).subquery()
     # Another conductor may have taken it since: lock and condition decide.
     mine = select(actions.c.id).where(actions.c.id.in_(bindparam("chosen", expanding=True)), idle(actions), first)
     mine = mine.with_for_update(skip_locked=True)
     runs = (actions.c.state == "running", actions.c.lease_until >= clock)
     return Statements(
         select(actions.c.id).where(idle(actions)).limit(1),
-        select(actions.c.id, actions.c.project_id, actions.c.host, actions.c.kind, count).where(
+        select(actions.c.id, *by, there, count).where(
             idle(actions), due, first).order_by(actions.c.id).limit(bindparam("most", type_=Integer)),
         select(groups).where(groups.c.place <= bindparam("each", type_=Integer)).order_by(
             groups.c.place, groups.c.id).limit(bindparam("most", type_=Integer)),
@@ -194,6 +216,17 @@ def _statements(kind: str) -> Statements:
             *runs, actions.c.host.in_(bindparam("places", expanding=True)),
             actions.c.kind == bindparam("kind")).group_by(actions.c.host),
         insert(actions).values(holder=bindparam("by"), lease_until=until))
+
+
+def _with_room() -> Iterator[ColumnElement[bool]]:
+    """Conditions for actions whose hosts are not at a limit, and have a share left. The hosts that are not so are
+    parameters."""
+    full: Any = bindparam("full", expanding=True)
+    rest: Any = bindparam("beyond_share", expanding=True)
+    guests: Any = bindparam("beyond_guests", expanding=True)
+    host, there = actions.c.host, actions.c.waits_for
+    yield or_(host.is_(None), and_(tuple_(host, actions.c.kind).not_in(full), host.not_in(rest)))
+    yield or_(there.is_(None), there.not_in(guests))
 
 
 def _busy(running: Sequence[Row]) -> Counter[tuple[str | None, str]]:
@@ -212,7 +245,7 @@ def _full(running: Sequence[Row], limits: Limits) -> list[tuple[str, str]]:
 
 def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Limits, share: HostShare) -> list[int]:
     """Ids of the actions to take: projects in turn, the one with the least running work first."""
-    busy, held = _busy(running), Counter(share.held)
+    busy = _busy(running)
     work: Counter[str] = Counter()
     for row in running:
         work[row.project_id] += row.running
@@ -226,11 +259,10 @@ def _fair(waiting: Sequence[Row], running: Sequence[Row], count: int, limits: Li
         if not queues[project]:
             del queues[project]
         limit = limits.get(row.kind)
-        if row.host and (held[row.host] >= share.most(row.host) or (
-                limit is not None and busy[row.host, row.kind] >= limit)):
+        if not share.admits(row) or (row.host and limit is not None and busy[row.host, row.kind] >= limit):
             continue
         busy[row.host, row.kind] += 1
-        held[row.host] += 1
+        share = share.with_one_more(row)
         work[project] += 1
         chosen.append(row.id)
     return chosen

@@ -162,6 +162,7 @@ actions = Table(
     # The queue. state: queued, running, done, failed. Shown only is what a synchronous change leaves (done at once).
     Column("state", String(8), nullable=False), Column("args", DOCUMENT, nullable=False, default="{}"),
     Column("host", NAME),  # whose limits it counts against
+    Column("waits_for", NAME),  # another host, which it had to ask when it was put back: its share counts too
     Column("kind", String(8), nullable=False, default="act"),  # which limit: build, live, act
     Column("holder", NAME), Column("lease_until", TIME), Column("not_before", TIME),
     Column("attempts", Integer, nullable=False, default=0), Column("cancel", Boolean, nullable=False, default=False),

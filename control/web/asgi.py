@@ -87,7 +87,7 @@ class AsgiServer:
         request.base, request.address = request.root + prefix, self._address(scope, headers)
         request.transfers = self.transfers
         answer = await self._answer(application, request, receive, loop)
-        await self._send(answer, request, send, loop)
+        await self._send(answer, request, receive, send)
         if self.observe:
             self.observe(prefix, request.method, request.extra.get("route", ""), answer.status,
                          time.perf_counter() - started)
@@ -140,7 +140,7 @@ class AsgiServer:
         seen = str((scope.get("client") or ("",))[0])
         return headers.get("x-forwarded-for", seen).rpartition(",")[2].strip() if self.trusted else seen
 
-    async def _send(self, answer: Answer, request: Request, send: Any, loop: asyncio.AbstractEventLoop) -> None:
+    async def _send(self, answer: Answer, request: Request, receive: Any, send: Any) -> None:
         body = answer.body()
         headers = [(name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
                    for name, value in answer.headers.items()]
@@ -153,25 +153,35 @@ class AsgiServer:
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
             await send({"type": "http.response.body", "body": body if request.method != "HEAD" else b""})
             return
+        gone = asyncio.ensure_future(_gone(receive))
         try:
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await self._pieces(body, send, loop)
+            await self._pieces(body, send, gone)
         except TooSlow:
             access.warning("a download was ended: its client did not read", extra={"request_id": request.id})
             await _cut(send)
         finally:
+            gone.cancel()
             if (close := getattr(body, "close", None)) is not None:
                 close()
 
-    async def _pieces(self, body: Iterable[bytes], send: Any, loop: asyncio.AbstractEventLoop) -> None:
-        """Send them. Raises ``TooSlow``."""
+    async def _pieces(self, body: Iterable[bytes], send: Any, gone: asyncio.Future[None]) -> None:
+        """Send them, unless the client has *gone*: *send* takes what comes then, and drops it. Raises ``TooSlow``."""
         end: Any = object()
-        pieces, clock = iter(body), self.transfers.pace.clock()
+        loop, pieces, clock = asyncio.get_running_loop(), iter(body), self.transfers.pace.clock()
         while (piece := await loop.run_in_executor(self.downloads, next, pieces, end)) is not end:
             for at in range(0, len(piece), PIECE):
+                if gone.done():
+                    return
                 part = piece[at:at + PIECE]
                 await _sent(send({"type": "http.response.body", "body": part, "more_body": True}), clock, len(part))
         await _sent(send({"type": "http.response.body", "body": b""}), clock, 0)
+
+
+async def _gone(receive: Any) -> None:
+    """Wait until the client has ended the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _sent(sending: Any, clock: Clock, size: int) -> None:

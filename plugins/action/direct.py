@@ -119,16 +119,12 @@ class _CheckedTask:
         self._hidden = found._no_log_values - run.texts_in(module, self.params)
         self._deprecations = found._deprecations
         self._warnings = ["Both option %(option)s and its alias %(alias)s are set." % both for both in found._warnings]
-        self.error = None
-        if found.error_messages:
-            self.error = found.errors.msg
-            if isinstance(found.errors[0], UnsupportedError):
-                self.error = "Unsupported parameters for (%s) module: %s" % (module.name, self.error)
+        self.error = _refusal(module, arguments, found) if found.error_messages else None
 
     def run(self, check_mode, diff_mode):
         """The result, as the module process would print it."""
         if self.error:
-            result = {"failed": True, "msg": self.error}
+            result = dict(self.error)
         else:
             result = self._execute(check_mode, diff_mode)
         warnings = self._warnings + result.pop("warnings", [])
@@ -136,7 +132,7 @@ class _CheckedTask:
             result["warnings"] = warnings
         if self._deprecations:
             result["deprecations"] = self._deprecations
-        result["invocation"] = {"module_args": run.shown(self._module, self.params)}
+        result.setdefault("invocation", {"module_args": run.shown(self._module, self.params)})
         if not self._hidden:
             return result
         kept = {name: value for name, value in result.items() if value is None or isinstance(value, bool)}
@@ -148,6 +144,16 @@ class _CheckedTask:
         except MagnetarError as error:
             return run.results.failed(error)
         return run.execute(self._module, self.params, check_mode, diff_mode, client)
+
+
+def _refusal(module, arguments, found):
+    """The result for arguments that do not pass: *found* says why in Ansible's words."""
+    wrong = run.misfit(run.argument_spec(module), arguments)
+    if wrong is not None:
+        return run.refused(wrong)
+    unsupported = isinstance(found.errors[0], UnsupportedError)
+    prefix = "Unsupported parameters for (%s) module: " % module.name if unsupported else ""
+    return {"failed": True, "msg": prefix + found.errors.msg}
 
 
 def _client(params):

@@ -6,19 +6,23 @@ The module process (``run``) and the action plugin share ``execute``, so both gi
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 
 from ansible.module_utils.basic import AnsibleModule, env_fallback
+from ansible.module_utils.common.parameters import DEFAULT_TYPE_VALIDATORS
 
 from . import clouds
 from .core.client import Client
-from .core.errors import MagnetarError
+from .core.errors import InvalidField, MagnetarError
 from .core.login import Login
 from .core.options import CONNECTION, check_options, client_arguments, spec
 from .modules import results
 
 HIDDEN = "VALUE_SPECIFIED_IN_NO_LOG_PARAMETER"
+#: What the value of an option of a type has to be. Ansible takes texts that say it for all of them.
+SHAPES = {"int": "a whole number", "float": "a number", "bool": "yes or no", "list": "a list", "dict": "a dictionary"}
 
 
 @functools.lru_cache(maxsize=None)
@@ -30,9 +34,60 @@ def argument_spec(module):
     return found
 
 
+class _Process(AnsibleModule):
+    """Says which argument does not fit, where Ansible itself tells of conversions between types."""
+
+    def _load_params(self):
+        super()._load_params()
+        self._given = copy.deepcopy(self.params)  # Ansible takes out what does not fit
+
+    def fail_json(self, msg, **more):
+        wrong = misfit(self.argument_spec, self._given)
+        super().fail_json(**(dict(more, msg=msg) if wrong is None else refused(wrong)))
+
+
+def refused(wrong):
+    """The result for arguments that do not fit. They are not repeated: Ansible does not know yet which are secret."""
+    return dict(results.failed(wrong), invocation={"module_args": {}})
+
+
+def misfit(options, arguments, prefix=""):
+    """An ``InvalidField`` about the first of *arguments* that is nothing its option takes; ``None`` where all are.
+    *options*: an argument spec."""
+    for name, option in options.items():
+        words = (name, *option.get("aliases", ()))
+        given = [arguments[word] for word in words if arguments.get(word) is not None]
+        wrong = _misfit(option, option.get("type", "str"), given[0], prefix + name) if given else None
+        if wrong is not None:
+            return wrong
+    return None
+
+
+def _misfit(option, kind, value, path):
+    try:
+        taken = DEFAULT_TYPE_VALIDATORS[kind](value)
+    except (TypeError, ValueError):
+        return InvalidField(path, _rule(option, kind, value), None if option.get("no_log") else value)
+    if kind == "list":
+        found = (_misfit(option, option.get("elements", "raw"), part, "%s[%d]" % (path, at))
+                 for at, part in enumerate(taken))
+        return next((wrong for wrong in found if wrong is not None), None)
+    return misfit(option.get("options") or {}, taken, path + ".") if kind == "dict" else None
+
+
+def _rule(option, kind, value):
+    rule = "must be %s" % SHAPES.get(kind, "of type %s" % kind)
+    known = list(option.get("options") or ()) if kind == "dict" else []
+    if known:
+        rule += " of options such as %s" % ", ".join(known[:3])
+    if "name" in known and isinstance(value, str):
+        rule += "; write - name: %s" % value
+    return rule
+
+
 def run(module):
     """The main function of a module process: read the parameters, execute *module*, print the result."""
-    process = AnsibleModule(argument_spec=argument_spec(module), supports_check_mode=True, **module.rules)
+    process = _Process(argument_spec=argument_spec(module), supports_check_mode=True, **module.rules)
     process.no_log_values -= texts_in(module, process.params)
     result = execute(module, process.params, process.check_mode, process._diff)
     for text in result.pop("warnings", ()):

@@ -56,19 +56,25 @@ class Server:
         assert messages and messages[0]["type"] == "http.response.start", messages
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in messages[0]["headers"]}
         content = b"".join(message.get("body", b"") for message in messages[1:])
-        endless = headers.get("content-type", "").startswith("text/event-stream")
+        endless = _endless(dict(messages[0]["headers"]))
         assert endless or not messages[-1].get("more_body"), "the answer does not end"
         return Got(messages[0]["status"], headers, content, seconds)
 
     async def _asked(self, sent: Sent) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = []
         given = iter([{"type": "http.request", "body": sent.content, "more_body": False}])
+        answered = asyncio.Event()
 
         async def receive() -> dict[str, Any]:
-            return next(given, {"type": "http.disconnect"})
+            if (message := next(given, None)) is not None:
+                return message
+            await answered.wait()
+            return {"type": "http.disconnect"}
 
         async def send(message: dict[str, Any]) -> None:
             messages.append(message)
+            if not message.get("more_body", "headers" in message) or _endless(dict(message.get("headers", ()))):
+                answered.set()
 
         raw = sent.path.encode("utf-8", "replace")
         length = [("content-length", str(len(sent.content)))] if sent.content or sent.method in ("POST", "PUT") else []
@@ -99,6 +105,11 @@ class Server:
     def close(self) -> None:
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
+
+
+def _endless(headers: dict[bytes, bytes]) -> bool:
+    """Whether an answer goes on until the client ends the connection."""
+    return headers.get(b"content-type", b"").startswith(b"text/event-stream")
 
 
 def threads() -> Counter[str]:

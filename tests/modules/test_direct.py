@@ -17,6 +17,7 @@ TASKS = [
     {"magnetar.compute.flavor": {"name": "{{ who }}", "ram": 9}, "ignore_errors": True},
     {"magnetar.compute.flavor": {"nam": "{{ who }}"}, "ignore_errors": True},
     {"magnetar.compute.flavor": {"name": "x", "ram": "many"}, "ignore_errors": True},
+    {"magnetar.compute.server": {"servers": ["web1"], "token": "geheim"}, "ignore_errors": True},
     {"magnetar.compute.server": {"name": "s", "flavor": "{{ who }}", "image": "none", "metadata": {"n": 1},
                                  "userdata": {"password": "geheim"}}, "check_mode": True, "diff": True},
     {"magnetar.compute.server_info": {"token": "geheim"}},

@@ -7,6 +7,7 @@ import importlib
 
 import pytest
 
+from magnetar_core.client import Client
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.values import Boolean, Choices, Nullable
 
@@ -53,6 +54,16 @@ CASES = [
     ("server", {"servers": [{"name": ""}], "vcpus": 1, "ram": 64}, f"servers[0].name: {EMPTY}"),
     ("server", {"servers": [{"name": "x", "boot_from_volume": True, "volume_size": 0}]},
      "servers[0].volume_size: must be from 1 to"),
+    ("server", {"servers": ["web1"]}, "servers[0]: must be a dictionary of options such as "),
+    ("server", {"servers": [{"name": "a"}, "web1"]}, "; write - name: web1 (got 'web1')."),
+    ("server", {"servers": {"name": "a"}}, "servers: must be a list (got {'name': 'a'})."),
+    ("server", {"servers": [{"name": "a", "vcpus": "many"}]},
+     "servers[0].vcpus: must be a whole number (got 'many')."),
+    ("server", {"servers": [{"name": "a", "block_device_mapping": [None]}]},
+     "servers[0].block_device_mapping[0]: must be a dictionary of options such as "),
+    ("flavor", {"name": "f", "ram": "many"}, "ram: must be a whole number (got 'many')."),
+    ("server", {"name": "s", "metadata": ["a"]}, "metadata: must be a dictionary (got ['a'])."),
+    ("server", {"name": "s", "wait": "perhaps"}, "wait: must be yes or no (got 'perhaps')."),
 ]
 
 
@@ -136,6 +147,20 @@ def test_an_image_refused_for_its_file_does_not_stand_in_the_way(module, tmp_pat
     assert module("image_info", name="img")["images"] == []
     made = module("image", name="img", filename=str(disk), disk_format="raw")
     assert made["changed"] and made["image"]["status"] == "active", made
+
+
+def test_an_upload_that_broke_off_does_not_stand_in_the_way(module, agent, disk):
+    """The image waits for its content, be that of another file than before."""
+    with Client(agent.endpoint) as client:
+        client.ensure("image", "img", {"source": {"upload": True}, "checksum": "sha256:" + "0" * 64,
+                                       "disk_format": "qcow2"})
+    checked = module("image", check=True, name="img", filename=str(disk))
+    made = module("image", name="img", filename=str(disk))
+    for found in (checked, made):
+        assert found["changed"] and found["image"]["status"] == "active", found
+        assert found["actions"] == ["record", "receive"], found
+    assert made["image"]["disk_format"] == "raw"
+    assert not module("image", name="img", filename=str(disk))["changed"]
 
 
 @pytest.mark.parametrize(("noun", "options", "said"), [

@@ -207,7 +207,7 @@ class CloudChange(reconcile.Change):
             return self._make()
         self.check_id(str(have["id"]), have["name"])
         want = self._complete(self.wanted({name: have.get(name) for name in compared(self.kind)}), have)
-        policy = self.on_immutable(have["name"], have, want)
+        policy = self.on_immutable(have["name"], have, want, have.get("status"))
         if policy == "recreate":
             return self._recreate(have, want)
         return self._change(have, want, rebuild=policy == "rebuild")

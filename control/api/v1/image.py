@@ -77,14 +77,23 @@ class CloudImages(CloudDriver):
         for way in ("path", "url"):
             if way in (want.get("source") or {}):
                 raise InvalidField(f"source.{way}", "is for a single host: images of a cloud are uploaded (filename)")
-        want = {name: value for name, value in want.items() if name != "source"}
+        want = {**want, "_size": (want.get("source") or {}).get("size", 0)}
+        want.pop("source", None)
+        if have and have["status"] == "queued":
+            caller.cloud.services.image.check_room(caller.context, 0, want["_size"], have["id"])
         digest = want.get("checksum") or ""
         if have and digest.startswith("sha512:") and digest[7:] == have["_sha512"]:
             want["checksum"] = have["checksum"]
         return want
 
-    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
+    def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
+        """Whether the project may have it, with its content."""
         check_writer(caller.context)
+        freed = (have or {}).get("size") or 0
+        caller.cloud.services.image.check_room(caller.context, int(have is None), want["_size"] - freed)
+
+    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
+        self.check_make(caller, want, None)
         fixed = {name: want[name] for name in ("id", "disk_format", "min_disk", "min_ram") if want.get(name)}
         kept = {DESCRIPTION: want["description"], CHECKSUM: want.get("checksum")}
         caller.cloud.services.image.create(
@@ -92,16 +101,27 @@ class CloudImages(CloudDriver):
             properties={**want["properties"], **{name: value for name, value in kept.items() if value}})
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """Fields, and properties: those that are not wanted any more go."""
+        """Fields, and properties: those that are not wanted any more go. While there is no content, what is said of it
+        may change too."""
         old, new = dict(have["properties"]), dict(want["properties"])
         if have["description"]:
             old[DESCRIPTION] = have["description"]
         if want["description"]:
             new[DESCRIPTION] = want["description"]
         check_properties(new)
-        self._set(caller, have, {**{name: want[name] for name in names if name in ("name", "min_disk", "min_ram")},
-                               **{name: None for name in old if name not in new},
-                               **{name: value for name, value in new.items() if old.get(name) != value}})
+        values = {**{name: want[name] for name in names if name in ("name", "min_disk", "min_ram", "disk_format")},
+                  **{name: None for name in old if name not in new},
+                  **{name: value for name, value in new.items() if old.get(name) != value},
+                  **({CHECKSUM: want["checksum"]} if "checksum" in names else {})}
+        if "disk_format" in names:
+            values["container_format"] = container_of(want["disk_format"])
+
+        def changed(image: Document) -> Document:
+            if "checksum" in names and image["status"] != "queued":
+                raise Conflict(f"Image {have['name']!r} is getting its content just now. Try again when it has it.")
+            return values
+
+        caller.cloud.services.image.update(caller.context, have["id"], changed)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         caller.cloud.services.image.delete(caller.context, have["id"])
@@ -125,25 +145,28 @@ class CloudImages(CloudDriver):
             self._set(caller, have, {"disk_format": format, "container_format": container_of(format)})
         digest: dict[str, str] = {}
         try:
-            caller.cloud.services.image.upload(have["id"], self._checked(have, first, pieces, digest), size=size)
+            content = self._checked(caller, have, first, pieces, digest)
+            caller.cloud.services.image.upload(have["id"], content, size=size)
         except InvalidRequest as error:
             raise ImageRefused(error.message) from None
-        if not have["checksum"]:
+        if not digest["said"]:
             self._set(caller, have, {CHECKSUM: digest["found"]})
 
     def _set(self, caller: Caller, have: Document, values: Document) -> None:
         caller.cloud.services.image.update(caller.context, have["id"], lambda _image: values)
 
-    def _checked(self, have: Document, first: bytes, rest: Iterator[bytes], digest: dict[str, str]) -> Iterator[bytes]:
-        algorithm, _colon, claimed = (have["checksum"] or "sha256:").partition(":")
+    def _checked(self, caller: Caller, have: Document, first: bytes, rest: Iterator[bytes],
+                 digest: dict[str, str]) -> Iterator[bytes]:
+        """The content. When it is asked for, the image is *saving*, and what is said of it cannot change any more."""
+        digest["said"] = self.one(caller, have["id"])["checksum"] or ""
+        algorithm, _colon, claimed = (digest["said"] or "sha256:").partition(":")
         found = hashlib.new(algorithm)
         for piece in itertools.chain((first,) if first else (), rest):
             found.update(piece)
             yield piece
         digest["found"] = f"{algorithm}:{found.hexdigest()}"
         if claimed and found.hexdigest() != claimed:
-            raise InvalidRequest(f"The content has {digest['found']}, and {have['checksum']} was said; nothing is "
-                                 "kept.")
+            raise InvalidRequest(f"The content has {digest['found']}, and {digest['said']} was said; nothing is kept.")
 
     def download(self, request: Request, caller: Caller, _driver: CloudDriver, key: str) -> Answer:
         have = self.one(caller, key)

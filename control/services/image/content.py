@@ -56,8 +56,7 @@ class Content:
         head, size = bytearray(), 0
         for chunk in chunks:
             size += len(chunk)
-            if size > self.limit:
-                raise TooLarge(f"The content has more than the {self.limit} bytes that an image may have here.")
+            self.check_length(size)
             md5.update(chunk)
             sha512.update(chunk)
             head += chunk[:image_format.HEAD - len(head)]
@@ -66,6 +65,11 @@ class Content:
         os.ftruncate(part, size)  # it may end in a hole
         os.fsync(part)
         return {"size": size, "virtual_size": virtual, "checksum": md5.hexdigest(), "os_hash_value": sha512.hexdigest()}
+
+    def check_length(self, length: int) -> None:
+        """Raises ``TooLarge`` for content that no image may have."""
+        if length > self.limit:
+            raise TooLarge(f"The content has more than the {self.limit} bytes that an image may have here.")
 
     def _inspected(self, head: bytes, size: int, claimed: str) -> int:
         """The virtual size of content in bytes. Raises ``InvalidRequest`` unless it is taken, and as *claimed*."""

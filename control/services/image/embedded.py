@@ -127,6 +127,13 @@ class EmbeddedImages:
             if not images.change(connection, id, {"status": "active"}, (STAGED,)):
                 raise Conflict(f"Image {id} is {image['status']}; stage its content before you import it.")
 
+    def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
+        """See ``services.Images``. Raises ``TooLarge``."""
+        self.files.check_length(size)
+        if context.project_id:
+            with self.database.read() as connection:
+                quotas.check_room(connection, self.quota, context.project_id, more, size, image)
+
     def upload(self, id: str, chunks: Iterable[bytes], then: str = "active", size: int | None = None) -> Document:
         """See ``services.Images``; *then*: what the image becomes."""
         with self.files.part(id) as part:

@@ -59,6 +59,16 @@ def _refusal(over: Sequence[Excess]) -> MagnetarError:
                     "administrator for a larger quota.")
 
 
+def check_room(connection: Connection, quota: Quotas, project: str, more: int, size: int, image: str) -> None:
+    """Raises the refusal of so many *more* images, with *size* bytes of content beside what comes to *image*."""
+    limits, (count, used) = quota.limits(connection, project), _used(connection, project, image)
+    over = [Excess(COUNT, count, more, limits[COUNT])] if more > 0 and 0 <= limits[COUNT] < count + more else []
+    if size > 0 and 0 <= limits[SIZE] * MIB < used + size:
+        over.append(Excess(SIZE, -(-used // MIB), -(-size // MIB), limits[SIZE]))
+    if over:
+        raise quota.refusal(over)
+
+
 class Share:
     """What the upload of an *image* takes of the quota of the *project* whose it is."""
 

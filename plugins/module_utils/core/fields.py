@@ -145,6 +145,10 @@ class Kind:
     selectable: ClassVar[bool] = True
     #: Fixed fields that a rebuild (``on_immutable: rebuild``) may change.
     rebuilt: ClassVar[frozenset[str]] = frozenset()
+    #: Words of ``status`` that say that content is still to come. No field is fixed until it is there.
+    unfilled: ClassVar[frozenset[str]] = frozenset()
+    #: Fields that are found from what another one names, and are found again when that changes.
+    found: ClassVar[Mapping[str, str]] = {}
     #: Groups of fields of which a resource has one: what it is made from.
     alternatives: ClassVar[tuple[frozenset[str], ...]] = ()
 

@@ -130,11 +130,11 @@ class Change:
         return [f.name for f in self.kind.settable()
                 if f.fixed and f.compared and f.name != "id" and old.get(f.name) != want.get(f.name)]
 
-    def on_immutable(self, name: str, old: Mapping[str, Any], want: Document) -> str:
+    def on_immutable(self, name: str, old: Mapping[str, Any], want: Document, status: Optional[str] = None) -> str:
         """What is to be done about fixed fields of the resource *name* that differ: nothing (``""``, also where none
-        does), ``ignore``, ``rebuild`` or ``recreate``. To ignore them sets *want* back, and so do fields that say how
-        it would be made. Raises ``Immutable``."""
-        names = self.fixed(old, want)
+        does, or by its *status* its content is still to come), ``ignore``, ``rebuild`` or ``recreate``. To ignore them
+        sets *want* back, and so do fields that say how it would be made. Raises ``Immutable``."""
+        names = [] if status in self.kind.unfilled else self.fixed(old, want)
         policy = str(self.permissions["on_immutable"]) if names else ""
         if policy == "rebuild":
             names = [one for one in names if one not in self.kind.rebuilt]
@@ -150,6 +150,9 @@ class Change:
         if policy == "ignore":
             self._set_back(old, want, [*names, *(f.name for f in self.kind.settable() if not f.compared)])
             self.warnings.append("%s %r: %s; ignored, as on_immutable says." % (self.kind.noun, name, words))
+        for field, other in self.kind.found.items():
+            if field not in self.given and old.get(other) != want.get(other):
+                want[field] = None  # it was that of the other content
         return policy
 
     def allowed(self, rebuild: bool) -> Document:

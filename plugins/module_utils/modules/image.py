@@ -44,7 +44,7 @@ class ImageModule(ResourceModule):
             if params.get("checksum") not in (None, found):
                 raise InvalidField("checksum", "does not fit %s, whose content has %s" % (params["filename"], found),
                                    params["checksum"])
-            want.update(source={"upload": True}, checksum=found)
+            want.update(source={"upload": True, "size": os.path.getsize(params["filename"])}, checksum=found)
         return want
 
     def ensure(self, client, key, params, waiting):

@@ -9,6 +9,7 @@ import http.server
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -218,6 +219,39 @@ def test_a_broken_upload_leaves_the_image_queued(host: Host) -> None:
             receive(host, **arguments)
         assert kept(host) == []
     assert receive(host, GOOD).resource["status"] == "active"
+
+
+def test_an_image_without_content_takes_another_file(host: Host) -> None:
+    """An upload that broke off says nothing about the next one."""
+    want = {"source": {"upload": True}, "checksum": digest(GOOD), "disk_format": "qcow2"}
+    host.ensure("image", "img", want)
+    other = {"source": {"upload": True}, "checksum": digest(OTHER)}
+    for dry_run in (True, False):
+        changed = host.ensure("image", "img", other, dry_run=dry_run)
+        assert changed.changed and changed.resource["status"] == "queued"
+        assert (changed.resource["checksum"], changed.resource["disk_format"]) == (digest(OTHER), None)
+    assert receive(host, OTHER).resource["status"] == "active"
+    with pytest.raises(Immutable, match="checksum cannot change"):
+        host.ensure("image", "img", {"checksum": digest(GOOD)})
+
+
+def test_an_upload_that_there_is_no_room_for_is_refused_before(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    from magnetar_agent.images import store
+
+    limit = host.agent.host.settings.image_max_bytes
+    for dry_run in (True, False):
+        with pytest.raises(TooLarge, match="longer than"):
+            host.ensure("image", "img", {"source": {"upload": True, "size": 2**61}}, dry_run=dry_run)
+        with monkeypatch.context() as patch, pytest.raises(NoSpace, match="needs up to 6 bytes, and 5 are free"):
+            patch.setattr(store.shutil, "disk_usage", lambda _path: SimpleNamespace(free=5))
+            host.ensure("image", "img", {"source": {"upload": True, "size": 6}}, dry_run=dry_run)
+    assert host.ensure("image", "img", {"source": {"upload": True, "size": 5}}).changed
+    receive(host, GOOD)
+    for dry_run in (True, False):
+        with pytest.raises(TooLarge):
+            host.ensure("image", "img", {"source": {"upload": True, "size": limit + 1}, "checksum": digest(OTHER)},
+                        dry_run=dry_run, on_immutable="recreate")
+    assert host.ensure("image", "img", {"source": {"upload": True, "size": 2**61}}).changed is False, "none is needed"
 
 
 def test_an_image_removed_during_its_upload_stays_removed(host: Host) -> None:

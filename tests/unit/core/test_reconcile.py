@@ -26,6 +26,8 @@ class Door(Resource):
 
     noun, plural = "door", "doors"
     rebuilt = frozenset(("size",))
+    unfilled = frozenset(("unhung",))
+    found = {"colour": "key"}
     alternatives = (frozenset(("image", "volume")),)
 
     size = Field(Integer(1), "Fixed, and changed by a rebuild.", required=True, on=FIXED)
@@ -48,10 +50,10 @@ def test_case(case: dict[str, Any]) -> None:
     want = made.wanted(known)
     if "refused" in case:
         with pytest.raises(Immutable, match=case["refused"]) as refused:
-            made.on_immutable(known["name"], known, want)
+            made.on_immutable(known["name"], known, want, case.get("status"))
         assert refused.value.details["fields"] == case["fields"]
         return
-    assert (made.on_immutable(known["name"], known, want) if known else "") == case["policy"]
+    assert (made.on_immutable(known["name"], known, want, case.get("status")) if known else "") == case["policy"]
     assert want == case["want"]
     assert [case["warning"] in text for text in made.warnings] == [True] * ("warning" in case)
 

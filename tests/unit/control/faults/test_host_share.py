@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from sqlalchemy import select
 
+from magnetar_control.store.tables import actions
 from magnetar_core import client
-from tests.unit.control.attachments.asking import until
+from tests.unit.control.attachments.asking import Owner, until
 from tests.unit.control.cloud import Cloud, Reply
 
 from .test_silent_host import HOST, hangs
@@ -44,6 +46,13 @@ def busy(cloud: Cloud) -> int:
     return len(cloud.parts.working._held)
 
 
+def waiting(cloud: Cloud) -> int:
+    """How many actions are queued or in hand."""
+    assert cloud.parts.working
+    with cloud.parts.working.database.read() as connection:
+        return len(connection.execute(select(actions.c.id).where(actions.c.state.in_(("queued", "running")))).all())
+
+
 @pytest.mark.parametrize("what", ["os-stop", "create"])
 def test_others_pass_those_that_wait_for_a_silent_host(cloud: Cloud, what: str) -> None:
     def ask(host: str, server: str) -> str:
@@ -68,6 +77,26 @@ def test_others_pass_those_that_wait_for_a_silent_host(cloud: Cloud, what: str) 
     assert cloud.parts.working and not cloud.parts.working.shares.now().held
 
 
+@pytest.mark.parametrize("what", ["attach_volume", "migrate"])
+def test_others_pass_those_that_wait_for_another_host_than_their_servers(cloud: Cloud, what: str) -> None:
+    owner = Owner(cloud)
+    servers = [create(cloud, "kvm2") for _number in range(MANY)]
+    other = create(cloud, "kvm2")
+    volumes = [owner.volume(host=HOST) for _server in servers] if what == "attach_volume" else []
+    assert all(cloud.admin.settled(id, 60) for id in (*servers, other))
+    with hangs(cloud):
+        for at, server in enumerate(servers):
+            reply = owner.attach(server, volumes[at]) if volumes else cloud.admin.act(server, what, None, "2.56")
+            assert reply.status in (200, 202), reply
+        until(lambda: busy(cloud) >= 1, 60)
+        assert cloud.admin.act(other, "os-stop").status == 202
+        found = cloud.admin.settled(other, 60)
+        assert found and found["status"] == "SHUTOFF"
+    until(lambda: busy(cloud) == 0 and not waiting(cloud), 60)
+    assert cloud.parts.working and not cloud.parts.working.shares.now().held
+    owner.clear()
+
+
 def test_a_host_that_is_down_has_a_quarter() -> None:
     from magnetar_control.conductor.host_shares import HostShares
 
@@ -82,3 +111,21 @@ def test_a_host_that_is_down_has_a_quarter() -> None:
     assert shares.now().full() == [] and shares.now().left("kvm2") == 1
     with shares.choosing(), shares.choosing(0.01) as mine:
         assert not mine
+
+
+def test_who_asks_another_host_counts_there_while_he_does() -> None:
+    from magnetar_control.conductor.host_shares import HostBusy, HostShares
+
+    shares = HostShares(4, lambda _host: True)
+    for number in range(4):
+        shares.begin(("cell1", number), "kvm2", "kvm1" if number == 0 else None)
+    assert (shares.now().held, shares.now().guests) == ({"kvm1": 1, "kvm2": 4}, {"kvm1": 1})
+    with shares.asking(("cell1", 0), "kvm1"), shares.asking(("cell1", 1), "kvm1"), shares.asking(("cell1", 2), "kvm2"):
+        assert shares.now().full_for_guests() == ["kvm1", "kvm2"] and shares.now().full() == ["kvm2"]
+        with shares.asking(("cell1", 1), "kvm1"):
+            assert shares.now().guests == {"kvm1": 2}, "an action counts once"
+        with pytest.raises(HostBusy, match="may ask host kvm1"), shares.asking(("cell1", 2), "kvm1"):
+            pass
+    assert shares.now().guests == {"kvm1": 1}, "from when it was taken until it ends"
+    shares.end(("cell1", 0))
+    assert not shares.now().guests

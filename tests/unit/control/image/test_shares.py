@@ -3,12 +3,15 @@
 
 import contextlib
 import http.client
+import threading
 import time
 from urllib.parse import urlsplit
 
 import orjson
 import pytest
 
+from magnetar_control.web.answer import Answer
+from magnetar_control.web.application import Application
 from magnetar_control.web.asgi import MORE
 from magnetar_control.web.transfers import Clock, Pace, Places, Transfers
 from magnetar_core.errors import TooManyRequests, TooSlow, Unavailable
@@ -152,6 +155,39 @@ def test_a_download_that_nobody_reads_is_ended(small, site):
     until(lambda: ask(connect(), "ann", f"/{id}/file").status == 200)
     with pytest.raises((http.client.IncompleteRead, ConnectionError)):
         answer.read()
+
+
+class Endless(Application):
+    """Content without an end, which notes whether it was closed."""
+
+    def __init__(self):
+        self.closed = threading.Event()
+
+    def handle(self, request):
+        request.context = USERS["ann"]
+        return Answer(request.download(self.content()), 200, {}, OCTETS)
+
+    def content(self):
+        try:
+            while True:
+                yield bytes(MIB)
+        finally:
+            self.closed.set()
+
+
+@pytest.mark.parametrize("read", (0, 2 * LARGE), ids=("before it reads", "while it reads"))
+def test_a_download_whose_client_goes_away_ends(read):
+    limits, endless = Transfers(downloads=Places("downloads", 1, 1)), Endless()
+    with served(transfers=limits, image=endless) as url:
+        client = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+        client.request("GET", "/image/x")
+        if read:
+            answer = client.getresponse()
+            assert len(answer.read(read)) == read
+            answer.close()
+        client.close()
+        assert endless.closed.wait(60)
+        limits.downloads.take(USERS["ann"])
 
 
 def test_who_keeps_up_is_never_ended():

@@ -2,6 +2,7 @@
 """The queue: leases, one action of a server at a time, limits of hosts, fairness between projects; on both engines."""
 
 import threading
+from collections import Counter
 from types import MappingProxyType
 
 import pytest
@@ -235,13 +236,30 @@ def test_what_is_beyond_a_hosts_share_waits_and_others_pass(database):
 
     def look(**held):
         return [row.server_id for row in queue.take(
-            database, "one", 6, NO_LIMITS, share=queue.HostShare(lambda _host: 3, held)).rows]
+            database, "one", 6, NO_LIMITS, share=queue.HostShare(lambda _host: 3, Counter(held))).rows]
 
     assert sorted(look(kvm1=1)) == ["s0", "s1", "t1", "t2"]
     assert look(kvm1=3) == []
     put(database, "t3", host="kvm2")
     assert look(kvm1=3, kvm2=1) == ["t3"]
     assert look(kvm1=2) == ["s2"]
+
+
+def test_who_waits_for_a_full_host_waits_and_others_of_its_servers_host_pass(database):
+    numbers = [put(database, f"s{at}", host="kvm2") for at in range(60)]
+    with database.write() as connection:
+        connection.execute(update(actions).where(actions.c.id.in_(numbers)).values(waits_for="kvm1"))
+    put(database, "t1", host="kvm2")
+    put(database, "t2", host="kvm1")
+
+    def look(held, guests):
+        share = queue.HostShare(lambda _host: 4, Counter(held), Counter(guests))
+        return sorted(row.server_id for row in queue.take(database, "one", 6, NO_LIMITS, share=share).rows)
+
+    assert look({"kvm2": 1, "kvm1": 2}, {"kvm1": 2}) == ["t1", "t2"], "guests have half of a share"
+    assert look({"kvm1": 4}, {}) == []
+    assert look({"kvm2": 3}, {}) == ["s0"], "it counts for both hosts"
+    assert look({}, {}) == ["s1", "s2"]
 
 
 def test_one_event_ends_and_the_next_begins(database):

@@ -49,6 +49,61 @@ def test_an_image_and_its_content(cloud: Cloud) -> None:
     assert verbs(admin.delete("/v1/image/up")) == ["drop", "forget"]
 
 
+@pytest.mark.parametrize("format", [None, "raw"], ids=["found", "said"])
+def test_an_image_without_content_takes_another_file(cloud: Cloud, format: str | None) -> None:
+    """An upload that broke off says nothing about the next one."""
+    admin, first, second = cloud.admin, b"\1" * 71680, qcow2()
+    one, other = ({"source": {"upload": True}, "checksum": "sha256:" + hashlib.sha256(content).hexdigest()}
+                  for content in (first, second))
+    octets = {"Content-Type": "application/octet-stream"}
+    ensure(admin, "image/broken", {**one, **({"disk_format": format} if format else {})})
+    assert admin.call("PUT", "/v1/image/broken/data", first[:-512], headers=octets).status == 400  # it counts as raw
+    assert ensure(admin, "image/broken", one).json["changed"] is False
+    for dry_run in (True, False):
+        changed = ensure(admin, "image/broken", other, dry_run=dry_run)
+        assert verbs(changed) == ["record"], changed
+        assert {leaf["path"] for leaf in changed.json["diff"]} == {"checksum", "disk_format"}
+    sent = admin.call("PUT", "/v1/image/broken/data?wait=5", second, headers=octets)
+    assert sent.json["resource"]["disk_format"] == "qcow2", sent
+    assert ensure(admin, "image/broken", one).json["error"]["code"] == "immutable"
+    again = ensure(admin, "image/broken", {**one, "min_ram": 1}, on_immutable="recreate")
+    assert again.json["resource"]["status"] == "queued" and again.json["resource"]["disk_format"] is None, again
+    assert admin.call("PUT", "/v1/image/broken/data?wait=5", first, headers=octets).status == 200
+    assert admin.delete("/v1/image/broken").json["changed"]
+
+
+def test_an_image_that_a_quota_has_no_room_for_is_refused_in_check_mode_too(cloud: Cloud) -> None:
+    caller = cloud.caller("mia", "full")
+
+    def limited(**limits: int) -> None:
+        with cloud.services.image.database.write() as connection:
+            cloud.services.image.quota.set(connection, caller.project_id, limits)
+
+    def ensured(name: str, status: int, size: int = 4 * 2**20, said: str = "", **more: object) -> None:
+        want = {"source": {"upload": True, "size": size}, "checksum": f"sha256:{size:064x}"}
+        for dry_run in (True, False):
+            reply = ensure(caller, f"image/{name}", want, dry_run=dry_run, **more)
+            assert reply.status == status and said in reply.json.get("error", {}).get("message", ""), reply
+
+    limited(image_count_total=1, image_size_total=4)
+    ensured("large", 413, 5 * 2**20, "image_size_total is over limit of 4 due to current usage 0 and delta 5")
+    assert caller.get("/v1/image/large").status == 404
+    ensured("first", 200)
+    ensured("second", 413, said="image_count_total is over limit of 1 due to current usage 1 and delta 1")
+    limited(image_size_total=3)
+    ensured("first", 413, said="image_size_total", on_immutable="recreate")
+    ensured("first", 200, 3 * 2**20)
+    content = bytes(3 * 2**20)
+    limited(image_count_total=1, image_size_total=4)
+    ensure(caller, "image/first", {"checksum": "sha256:" + hashlib.sha256(content).hexdigest()})
+    sent = caller.call("PUT", "/v1/image/first/data?wait=5", content, headers={
+        "Content-Type": "application/octet-stream"})
+    assert sent.status == 200, sent
+    ensured("first", 413, 5 * 2**20, "image_size_total", on_immutable="recreate")
+    ensured("first", 200, on_immutable="recreate")
+    assert caller.delete("/v1/image/first").json["changed"]
+
+
 @pytest.mark.parametrize(("content", "format"), [(iso(), "iso"), (kernel(), "aki"), (CPIO, "ari"), (qcow2(), "qcow2")],
                          ids=["iso", "aki", "ari", "qcow2"])
 def test_the_format_is_found_as_an_agent_finds_it(cloud: Cloud, content: bytes, format: str) -> None:
