@@ -34,7 +34,7 @@ class HostShares:
         self._most, self._is_up = most, is_up
         self._hosts: dict[Key, str | None] = {}
         #: Since when actions in hand ask which other host.
-        self._guests: dict[tuple[Key, str], float] = {}
+        self._others: dict[tuple[Key, str], float] = {}
         self._lock, self._choosing = threading.Lock(), threading.Lock()
 
     def most(self, host: str) -> int:
@@ -44,8 +44,8 @@ class HostShares:
     def now(self) -> HostShare:
         """What the queue is told."""
         with self._lock:
-            guests = Counter(host for _key, host in self._guests)
-            return HostShare(self.most, guests + Counter(host for host in self._hosts.values() if host), guests)
+            others = Counter(host for _key, host in self._others)
+            return HostShare(self.most, others + Counter(host for host in self._hosts.values() if host), others)
 
     @contextlib.contextmanager
     def choosing(self, seconds: float = -1) -> Iterator[bool]:
@@ -59,21 +59,21 @@ class HostShares:
                 self._choosing.release()
 
     def begin(self, key: Key, host: str | None, waits_for: str | None = None) -> bool:
-        """Count an action, by its database and number, for its server's host, and as a guest of the one that it
-        *waits for*; ``False`` when it was in hand already."""
+        """Count an action, by its database and number, for its server's host, and for the other one that it *waits
+        for*; ``False`` when it was in hand already."""
         with self._lock:
             new = key not in self._hosts
             self._hosts[key] = host
             if waits_for and waits_for != host:
-                self._guests.setdefault((key, waits_for), time.monotonic())
+                self._others.setdefault((key, waits_for), time.monotonic())
         return new
 
     def end(self, key: Key) -> None:
         """It is in hand no longer."""
         with self._lock:
             self._hosts.pop(key, None)
-            for guest in [one for one in self._guests if one[0] == key]:
-                del self._guests[guest]
+            for other in [one for one in self._others if one[0] == key]:
+                del self._others[other]
 
     @contextlib.contextmanager
     def asking(self, key: Key, host: str) -> Iterator[None]:
@@ -82,7 +82,7 @@ class HostShares:
         began, mine = time.monotonic(), self._enter(key, host)
         while mine is None:
             with self._lock:
-                oldest = min((since for (_key, at), since in self._guests.items() if at == host), default=began)
+                oldest = min((since for (_key, at), since in self._others.items() if at == host), default=began)
             if time.monotonic() >= min(began, oldest) + TURN:
                 raise HostBusy(f"As many actions of this conductor as may ask host {host} at once do. It goes on when "
                                "one of them has ended.")
@@ -93,16 +93,16 @@ class HostShares:
         finally:
             if mine:
                 with self._lock:
-                    self._guests.pop((key, host), None)
+                    self._others.pop((key, host), None)
 
     def _enter(self, key: Key, host: str) -> bool | None:
         """Whether the action is counted for *host* newly; ``None`` where that has no room."""
         with self._lock:  # which is all it takes at the server's host
-            if self._hosts.get(key) == host or (key, host) in self._guests:
+            if self._hosts.get(key) == host or (key, host) in self._others:
                 return False
         with self.choosing():  # or the queue hands out the same room
-            if self.now().left_for_guests(host) <= 0:
+            if self.now().left_for_others(host) <= 0:
                 return None
             with self._lock:
-                self._guests[key, host] = time.monotonic()
+                self._others[key, host] = time.monotonic()
             return True

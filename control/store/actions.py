@@ -41,40 +41,40 @@ Row = Any
 
 @dataclass(frozen=True)
 class HostShare:
-    """How many actions of a host who takes some may have in hand, and how many of which host he has. *guests*: those
+    """How many actions of a host who takes some may have in hand, and how many of which host he has. *others*: those
     of them that are for servers of other hosts. They may have half, so that when a host is silent, those who wait for
     it leave the other half of the shares of their servers' hosts."""
 
     most: Callable[[str], int] = lambda _host: sys.maxsize
     held: Counter[str] = field(default_factory=Counter)
-    guests: Counter[str] = field(default_factory=Counter)
+    others: Counter[str] = field(default_factory=Counter)
 
     def left(self, host: str) -> int:
         """How many more of *host* may be taken."""
         return self.most(host) - self.held[host]
 
-    def left_for_guests(self, host: str) -> int:
+    def left_for_others(self, host: str) -> int:
         """How many more for servers of other hosts."""
-        return min(self.left(host), max(1, self.most(host) // 2) - self.guests[host])
+        return min(self.left(host), max(1, self.most(host) // 2) - self.others[host])
 
     def full(self) -> list[str]:
         """The hosts of which no more may be taken."""
         return [host for host in self.held if self.left(host) <= 0]
 
-    def full_for_guests(self) -> list[str]:
+    def full_for_others(self) -> list[str]:
         """Those of which no more may be for servers of other hosts."""
-        return [host for host in self.held if self.left_for_guests(host) <= 0]
+        return [host for host in self.held if self.left_for_others(host) <= 0]
 
     def admits(self, row: Row) -> bool:
         """Whether an action of the queue may be taken."""
         return (not row.host or self.left(row.host) > 0) and (
-            not row.waits_for or self.left_for_guests(row.waits_for) > 0)
+            not row.waits_for or self.left_for_others(row.waits_for) > 0)
 
     def with_one_more(self, row: Row) -> HostShare:
         """How it is when an action of the queue is taken."""
-        guest = [row.waits_for] if row.waits_for else []
-        return replace(self, held=self.held + Counter([*guest, *([row.host] if row.host else [])]),
-                       guests=self.guests + Counter(guest))
+        other = [row.waits_for] if row.waits_for else []
+        return replace(self, held=self.held + Counter([*other, *([row.host] if row.host else [])]),
+                       others=self.others + Counter(other))
 
 
 #: Of who may take all.
@@ -129,7 +129,7 @@ def take(database: Database, holder: str, count: int, limits: Limits, likely: bo
         if deep:  # the oldest may all be one project's, or wait for one host
             waiting = connection.execute(asked.each, {
                 **moment, "each": count, "most": most, "full": _full(running, limits),
-                "beyond_share": share.full(), "beyond_guests": share.full_for_guests()}).all()
+                "beyond_share": share.full(), "beyond_others": share.full_for_others()}).all()
     chosen = _fair(waiting, running, count, limits, share)
     if not chosen:
         return Batch([], more=True)
@@ -223,10 +223,10 @@ def _with_room() -> Iterator[ColumnElement[bool]]:
     parameters."""
     full: Any = bindparam("full", expanding=True)
     rest: Any = bindparam("beyond_share", expanding=True)
-    guests: Any = bindparam("beyond_guests", expanding=True)
+    others: Any = bindparam("beyond_others", expanding=True)
     host, there = actions.c.host, actions.c.waits_for
     yield or_(host.is_(None), and_(tuple_(host, actions.c.kind).not_in(full), host.not_in(rest)))
-    yield or_(there.is_(None), there.not_in(guests))
+    yield or_(there.is_(None), there.not_in(others))
 
 
 def _busy(running: Sequence[Row]) -> Counter[tuple[str | None, str]]:

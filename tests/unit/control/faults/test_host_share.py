@@ -119,13 +119,13 @@ def test_who_asks_another_host_counts_there_while_he_does() -> None:
     shares = HostShares(4, lambda _host: True)
     for number in range(4):
         shares.begin(("cell1", number), "kvm2", "kvm1" if number == 0 else None)
-    assert (shares.now().held, shares.now().guests) == ({"kvm1": 1, "kvm2": 4}, {"kvm1": 1})
+    assert (shares.now().held, shares.now().others) == ({"kvm1": 1, "kvm2": 4}, {"kvm1": 1})
     with shares.asking(("cell1", 0), "kvm1"), shares.asking(("cell1", 1), "kvm1"), shares.asking(("cell1", 2), "kvm2"):
-        assert shares.now().full_for_guests() == ["kvm1", "kvm2"] and shares.now().full() == ["kvm2"]
+        assert shares.now().full_for_others() == ["kvm1", "kvm2"] and shares.now().full() == ["kvm2"]
         with shares.asking(("cell1", 1), "kvm1"):
-            assert shares.now().guests == {"kvm1": 2}, "an action counts once"
+            assert shares.now().others == {"kvm1": 2}, "an action counts once"
         with pytest.raises(HostBusy, match="may ask host kvm1"), shares.asking(("cell1", 2), "kvm1"):
             pass
-    assert shares.now().guests == {"kvm1": 1}, "from when it was taken until it ends"
+    assert shares.now().others == {"kvm1": 1}, "from when it was taken until it ends"
     shares.end(("cell1", 0))
-    assert not shares.now().guests
+    assert not shares.now().others
