@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
-from magnetar_agent.storage import Disk, HypervisorStorage, NetworkSource
+from magnetar_agent.storage import Backing, Disk, HypervisorStorage, NetworkSource
 
 
 @dataclass(frozen=True)
@@ -286,10 +286,10 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
         """What a disk file of this *format* is; ``None`` when it is missing. The format is not found from the content,
         which is the guest's: its raw disk may hold any header."""
 
-    def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
-                  backing_format: str | None = None, label: str | None = None) -> None:
-        """Make an empty disk or an overlay, complete or not at all. *label* asks for a swap or ext4 (``swap`` or a
-        file system label) signature."""
+    def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
+                  label: str | None = None) -> None:
+        """Make an empty disk or an overlay on *backing*, complete or not at all. *label* asks for a swap or ext4
+        (``swap`` or a file system label) signature."""
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress) -> None:

@@ -94,8 +94,7 @@ def manifest(host: LocalHost, server: Document) -> Fields:
     for name in WRITTEN:
         seen = host.hypervisor.disk(place / name, want["root_format"] if name == "disk" else "qcow2")
         if seen:
-            disks.append({"name": name, "format": seen.format, "virtual_size": seen.virtual_size,
-                          "backed": seen.backing is not None})
+            disks.append({"name": name, "format": seen.format, "virtual_size": seen.virtual_size})
     return {
         "server": server.id, "name": server.name, "power": power, "ram": want["flavor"]["ram"],
         "virt_type": want["virt_type"], "machine": want["machine"], "networks": want["networks"], "disks": disks,

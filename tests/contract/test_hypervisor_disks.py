@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from magnetar_agent.hypervisor import Export
-from magnetar_agent.storage import Disk, NetworkSource
+from magnetar_agent.storage import Backing, Disk, NetworkSource
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, NoSpace
 from magnetar_core.power import OFF
 
@@ -30,7 +30,7 @@ def test_disks(place: Place, format: str) -> None:
     with pytest.raises(HypervisorError, match="shrunk"):
         hypervisor.grow_disk(path, format, 10 * MIB)
     overlay = place.folder / "overlay"
-    hypervisor.make_disk(overlay, "qcow2", 30 * MIB, backing=path, backing_format=format)
+    hypervisor.make_disk(overlay, "qcow2", 30 * MIB, Backing(path, format))
     seen = hypervisor.disk(overlay, "qcow2")
     assert (seen.virtual_size, seen.backing) == (30 * MIB, path)
     assert not list(place.folder.glob("*.part*"))
@@ -39,7 +39,7 @@ def test_disks(place: Place, format: str) -> None:
 def test_what_a_guest_writes_into_a_raw_disk_says_nothing(place: Place) -> None:
     hypervisor, path = place.hypervisor, place.folder / "disk"
     hypervisor.make_disk(place.folder / "base", "raw", MIB)
-    hypervisor.make_disk(path, "qcow2", 30 * MIB, backing=place.folder / "base", backing_format="raw")
+    hypervisor.make_disk(path, "qcow2", 30 * MIB, Backing(place.folder / "base", "raw"))
     with path.open("r+b") as file:
         file.truncate(4 * MIB)
     seen = hypervisor.disk(path, "raw")
@@ -48,7 +48,7 @@ def test_what_a_guest_writes_into_a_raw_disk_says_nothing(place: Place) -> None:
 
 def test_an_overlay_needs_its_base(place: Place) -> None:
     with pytest.raises(HypervisorError, match="nothing-here"):
-        place.hypervisor.make_disk(place.folder / "o", "qcow2", MIB, place.folder / "nothing-here", "raw")
+        place.hypervisor.make_disk(place.folder / "o", "qcow2", MIB, Backing(place.folder / "nothing-here", "raw"))
     assert not list(place.folder.glob("o*"))
 
 
@@ -89,7 +89,7 @@ def test_a_copy_of_a_disk_in_use(place: Place) -> None:
     hypervisor, spec = place.hypervisor, place.spec()
     path, base = spec.disks[0].path, spec.disks[0].path.with_name("base")
     path.rename(base)
-    hypervisor.make_disk(path, "qcow2", 16 * MIB, backing=base, backing_format="qcow2")
+    hypervisor.make_disk(path, "qcow2", 16 * MIB, Backing(base, "qcow2"))
     other = Disk(path.with_name("other"), "vdb", "raw")
     hypervisor.make_disk(other.path, "raw", MIB)
     hypervisor.define(replace(spec, disks=(*spec.disks, other)))
