@@ -35,7 +35,8 @@ class Domain:
 
     *reason* says why it is in this state: ``guest`` (shut itself down), ``outside`` (destroyed by somebody), ``failed``
     (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``. *autonomous* facts of the persistent definition
-    follow; they come from the inactive XML, so a pending change shows.
+    follow; they come from the inactive XML, so a pending change shows. *probed*: not all disks say what they stand on,
+    so libvirt reads it from them at the next start.
     """
 
     uuid: str
@@ -52,6 +53,7 @@ class Domain:
     disks: tuple[Disk, ...] = ()
     description: str = ""
     title: str = ""
+    probed: bool = False
 
 
 @dataclass(frozen=True)

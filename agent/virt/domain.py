@@ -104,6 +104,7 @@ def parse(xml: str) -> Domain:
         disks=tuple(_disk(disk, tags) for disk in root.iterfind("devices/disk")),
         description=root.findtext("description", ""),
         title=root.findtext("title", ""),
+        probed=not all(_chain_ends(disk) for disk in root.iterfind("devices/disk")),
     )
 
 
@@ -144,6 +145,12 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
         boot=None if boot is None else int(boot.get("order", "0")),
         backing=_backing(disk),
     )
+
+
+def _chain_ends(disk: ET.Element) -> bool:
+    """Whether the disk says all that it stands on; an empty element is the end."""
+    below = disk.find("backingStore")
+    return below is not None and (len(below) == 0 or _chain_ends(below))
 
 
 def _backing(disk: ET.Element) -> Backing | None:

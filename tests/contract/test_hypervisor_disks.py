@@ -89,10 +89,11 @@ def test_a_copy_of_a_disk_in_use(place: Place) -> None:
     hypervisor, spec = place.hypervisor, place.spec()
     path, base = spec.disks[0].path, spec.disks[0].path.with_name("base")
     path.rename(base)
-    hypervisor.make_disk(path, "qcow2", 16 * MIB, Backing(base, "qcow2"))
+    backing = Backing(base, "qcow2")
+    hypervisor.make_disk(path, "qcow2", 16 * MIB, backing)
     other = Disk(path.with_name("other"), "vdb", "raw")
     hypervisor.make_disk(other.path, "raw", MIB)
-    hypervisor.define(replace(spec, disks=(*spec.disks, other)))
+    hypervisor.define(replace(spec, disks=(replace(spec.disks[0], backing=backing), other)))
     copy = path.with_name("copy")
     with pytest.raises(HypervisorError):
         hypervisor.begin_copy(spec.uuid, "vda", copy)
@@ -106,6 +107,31 @@ def test_a_copy_of_a_disk_in_use(place: Place) -> None:
         assert told == sorted(told)
         copy.unlink()
     assert {p.name for p in path.parent.iterdir()} <= {"disk", "base", "other", "console.log"}
+
+
+@pytest.mark.parametrize("format", ["raw", "qcow2"])
+def test_nothing_is_taken_from_a_header(place: Place, format: str) -> None:
+    """A guest that has broken out of QEMU writes the headers of its disks, and may do so after the agent has looked.
+    libvirt, which is root, gives nothing that they name to QEMU's user, and QEMU opens none of it."""
+    hypervisor, spec, size = place.hypervisor, place.spec(), 16 * MIB
+    disk = replace(spec.disks[0], backing=Backing(spec.disks[0].path.with_name("base"), format))
+    alone, plugged = (Disk(disk.path.with_name(name), target) for name, target in (("b", "vdb"), ("c", "vdc")))
+    hypervisor.make_disk(disk.backing.path, format, size)
+    hypervisor.define(replace(spec, disks=(disk, alone)))
+    secret, hostile = place.folder / "secret", place.folder / "hostile"
+    secret.write_bytes(bytes(size))
+    secret.chmod(0o600)
+    was = secret.stat()
+    hypervisor.make_disk(hostile, "qcow2", size, Backing(secret, "raw"))
+    for path in (disk.path, alone.path, plugged.path):
+        path.write_bytes(hostile.read_bytes())
+    hypervisor.permit([disk.path.parent])
+    place.outside.start(spec.uuid)
+    place.outside.plug(spec.uuid, plugged)
+    seen = {one.target: one.backing for one in hypervisor.running(spec.uuid).disks}
+    assert seen == {"vda": disk.backing, "vdb": None, "vdc": None}
+    assert place.outside.opened(spec.uuid) == {disk.path, disk.backing.path, alone.path, plugged.path}
+    assert (secret.stat().st_uid, secret.stat().st_gid, secret.stat().st_mode) == (was.st_uid, was.st_gid, was.st_mode)
 
 
 def test_a_copy_that_is_cancelled_or_left_behind(place: Place) -> None:

@@ -4,6 +4,7 @@ libvirt reads it from the disk, which a guest may have written out of a broken Q
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -129,17 +130,36 @@ def folder_of(host: Any, id: str) -> Path:
     return Path(host.agent.host.settings.state_dir / "servers" / id)
 
 
+RUNS = """<domain><devices>
+  <disk type="file" device="disk">
+    <driver name="qemu" type="qcow2"/>
+    <source file="/here/disk" index="1"/>
+    <backingStore type="file" index="2"><format type="raw"/><source file="/here/base"/><backingStore/></backingStore>
+    <target dev="vda"/>
+  </disk>
+  <disk type="file" device="disk">
+    <driver name="qemu" type="qcow2"/>
+    <source file="/pool/1" index="3"/>
+    <backingStore/>
+    <target dev="vdb"/>
+    <serial>1</serial>
+  </disk>
+</devices></domain>"""
+STARTS_THERE = """<domain><devices>
+  <disk type="network" device="disk">
+    <driver name="qemu" type="raw"/>
+    <source protocol="nbd" name="1"/>
+    <backingStore/>
+    <target dev="vdb"/>
+    <serial>1</serial>
+  </disk>
+</devices></domain>"""
+
+
 def test_the_definition_for_another_host() -> None:
-    """libvirt tells the chain of what runs with indexes. A volume of the other host is reached in another way there."""
-    disk = ("<disk type='{}' device='disk'><driver name='qemu' type='{}'/>{}<backingStore{}><target dev='{}'/>{}</disk>")
-    runs = "<domain><devices>" + disk.format(
-        "file", "qcow2", "<source file='/here/disk' index='1'/>", " type='file' index='2'><format type='raw'/><source "
-        "file='/here/base'/><backingStore/></backingStore", "vda", "") + disk.format(
-        "file", "qcow2", "<source file='/pool/1' index='3'/>", "/", "vdb", "<serial>1</serial>") + "</devices></domain>"
-    starts = "<domain><devices>" + disk.format(
-        "network", "raw", "<source protocol='nbd' name='1'/>", "/", "vdb", "<serial>1</serial>") + "</devices></domain>"
-    passage = MigrationParams(Path("/l"), Path("/q"), Path("/d"), starts, (Path("/here"), Path("/there")))
-    made = there(runs, passage)
+    """libvirt shows what runs with indexes. A volume is reached in another way from there."""
+    sockets = Path("/l"), Path("/q"), Path("/d")
+    made = there(RUNS, MigrationParams(*sockets, STARTS_THERE, (Path("/here"), Path("/there"))))
     assert chains(made) == {"vda": "qcow2 on raw base", "vdb": "raw"}
     assert 'file="/there/base"' in made and "/here" not in made and made.count("<backingStore") == 3
 
@@ -150,3 +170,16 @@ def test_what_it_stands_on_is_gone(host: Host) -> None:
     (folder(host) / "base").unlink()
     with pytest.raises(HypervisorError, match="no file .*base"):
         host.ensure("server", "web1", {"power": "running"})
+
+
+@pytest.mark.parametrize("power", ["running", "off"])
+def test_a_domain_of_an_earlier_agent(host: Host, power: str) -> None:
+    image(host, "raw")
+    host.server(image="raw", flavor=ALL, config_drive=True, power=power)
+    domain = host.fake._domains[host.show()["id"]]
+    with host.fake._change("earlier"):
+        domain.xml = domain.live = re.sub("(?s)<backingStore type.*?</backingStore>|<backingStore/>", "", domain.xml)
+    host.restart()
+    domain = host.fake._domains[host.show()["id"]]
+    assert chains(domain.xml) == {"vda": "qcow2 on raw base", **OTHERS}
+    assert host.show()["power_state"] == power and not host.server(flavor=ALL).changed
