@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
-from magnetar_agent.storage import Disk, HypervisorStorage, NetworkSource
+from magnetar_agent.storage import Backing, Disk, HypervisorStorage, NetworkSource
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Domain:
 
     *reason* says why it is in this state: ``guest`` (shut itself down), ``outside`` (destroyed by somebody), ``failed``
     (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``. *autonomous* facts of the persistent definition
-    follow; they come from the inactive XML, so a pending change shows.
+    follow; they come from the inactive XML, so a pending change shows. *probed*: not all disks say what they stand on,
+    so libvirt reads it from them at the next start.
     """
 
     uuid: str
@@ -52,6 +53,7 @@ class Domain:
     disks: tuple[Disk, ...] = ()
     description: str = ""
     title: str = ""
+    probed: bool = False
 
 
 @dataclass(frozen=True)
@@ -286,10 +288,10 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
         """What a disk file of this *format* is; ``None`` when it is missing. The format is not found from the content,
         which is the guest's: its raw disk may hold any header."""
 
-    def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
-                  backing_format: str | None = None, label: str | None = None) -> None:
-        """Make an empty disk or an overlay, complete or not at all. *label* asks for a swap or ext4 (``swap`` or a
-        file system label) signature."""
+    def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
+                  label: str | None = None) -> None:
+        """Make an empty disk or an overlay on *backing*, complete or not at all. *label* asks for a swap or ext4
+        (``swap`` or a file system label) signature."""
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress) -> None:

@@ -22,11 +22,20 @@ class NetworkSource:
 
 
 @dataclass(frozen=True)
+class Backing:
+    """The file *path* that a qcow2 disk stands on; it stands alone itself. *format* is raw or qcow2."""
+
+    path: Path
+    format: str
+
+
+@dataclass(frozen=True)
 class Disk:
     """A disk of a domain: *device* is disk or cdrom, *format* raw or qcow2, *target* vda, vdb, sda, …
 
     It is the file *path*; with *block* a block device; with *remote* neither, and *path* is only its name. *boot* is
-    its turn among the devices to boot from, counted from 1; domains without any boot from their first disk."""
+    its turn among the devices to boot from, counted from 1; domains without any boot from their first disk. Without
+    *backing* it stands alone, whatever its header says."""
 
     path: Path
     target: str
@@ -40,6 +49,7 @@ class Disk:
     block: bool = False
     remote: NetworkSource | None = None
     boot: int | None = None
+    backing: Backing | None = None
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
 from magnetar_agent.documents import Fields
-from magnetar_agent.migrations import refuse_while_it_moves
+from magnetar_agent.migrations import MARK, refuse_while_it_moves
 from magnetar_agent.servers import addresses, block_devices, image_links, rescue, resize, resolve, spec, verbs
 from magnetar_agent.servers.rebuild import missing_image
 from magnetar_agent.task import Verb
 from magnetar_core import server_plan
-from magnetar_core.errors import Conflict
+from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Server
 from magnetar_core.plan import Step
@@ -24,6 +25,8 @@ from magnetar_core.power import status as status_word
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document
     from magnetar_agent.host import LocalHost
+
+log = logging.getLogger(__name__)
 
 
 class ServerDriver:
@@ -118,11 +121,26 @@ class ServerDriver:
         return {f.name: known.get(f.name) for f in Server.fields if SHOW in f.on}
 
     def sweep(self, host: LocalHost) -> None:
-        """Leaves nothing that may be removed."""
+        """Leaves nothing that may be removed. Domains that an earlier agent defined without saying what their disks
+        stand on are defined anew."""
+        for id, domain in host.hypervisor.domains().items():
+            if domain.owned and domain.probed and host.documents.get(self.kind.noun, id):
+                with host.locks.hold(self.kind.noun, id):
+                    _define_anew(host, id)
 
     def left(self, host: LocalHost) -> list[str]:
         """Folders of servers."""
         return servers.orphan_files(host)
+
+
+def _define_anew(host: LocalHost, id: str) -> None:
+    document = host.documents.get("server", id)
+    if document is None or document.deleting or document.state.get("unfinished") or document.state.get(MARK):
+        return  # what changes it now defines it, or is done with it
+    try:
+        host.hypervisor.define(spec.domain(host, document))
+    except MagnetarError as error:
+        log.warning("server %s is not defined anew: %s", document.name, error, extra={"server": id})
 
 
 def condition(host: LocalHost, document: Document, domain: hv.Domain | None) -> Fields:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.fake.exports import Exports
 from magnetar_agent.hypervisor import DiskSeen, Progress
-from magnetar_agent.storage import NetworkSource
+from magnetar_agent.storage import Backing, NetworkSource
 from magnetar_agent.virt import iso
 from magnetar_agent.virt.disks import complete
 from magnetar_core.errors import HypervisorError
@@ -32,14 +32,13 @@ class Disks(Exports):
         with self._call("disk", needs_libvirt=False):
             return read(path, format)
 
-    def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
-                  backing_format: str | None = None,
+    def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None) -> None:
         with self._call("make_disk", needs_libvirt=False):
-            if backing and not backing.exists():
-                raise HypervisorError(f"qemu-img could not make the disk {path}: {backing} does not exist.")
+            if backing and not backing.path.exists():
+                raise HypervisorError(f"qemu-img could not make the disk {path}: {backing.path} does not exist.")
             with complete(path) as part:
-                write(part, DiskSeen(format, size, backing))
+                write(part, DiskSeen(format, size, backing.path if backing else None))
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress) -> None:

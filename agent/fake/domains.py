@@ -130,8 +130,10 @@ class Domains(State):
     def _check_parts(self, domain: Domain) -> None:
         """QEMU does not start without its disks and networks."""
         for disk in domain.disks:
-            if disk.remote is None and not disk.path.exists():
-                raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no file {disk.path}.")
+            files = [disk.path, *([disk.backing.path] if disk.backing else [])]
+            for path in files if disk.remote is None else ():
+                if not path.exists():
+                    raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no file {path}.")
         for nic in domain.nics:
             network = self._networks.get(nic.network or "")
             there = nic.bridge in self._bridges if nic.bridge else bool(network and network.seen.active)

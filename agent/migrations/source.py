@@ -31,7 +31,7 @@ from magnetar_agent.migrations.source_cleanup import (
     target_address,
 )
 from magnetar_agent.migrations.transfer import send
-from magnetar_agent.servers import MIB, folder, verbs
+from magnetar_agent.servers import MIB, folder, spec, verbs
 from magnetar_core.errors import (
     Conflict,
     HypervisorDown,
@@ -94,8 +94,10 @@ def manifest(host: LocalHost, server: Document) -> Fields:
     for name in WRITTEN:
         seen = host.hypervisor.disk(place / name, want["root_format"] if name == "disk" else "qcow2")
         if seen:
+            backing = spec.root_backing(want, server.state, place) if name == "disk" else None
+            # "backed" is what earlier agents go by.
             disks.append({"name": name, "format": seen.format, "virtual_size": seen.virtual_size,
-                          "backed": seen.backing is not None})
+                          "backed": backing is not None})
     return {
         "server": server.id, "name": server.name, "power": power, "ram": want["flavor"]["ram"],
         "virt_type": want["virt_type"], "machine": want["machine"], "networks": want["networks"], "disks": disks,

@@ -241,11 +241,11 @@ def _ready(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fi
     """All files are here: make the disks that libvirt will fill, and let QEMU read what it must."""
     _not_arrived(document)
     place = folder(host, document.want["server"])
-    base = (document.state["server"]["state"].get("base") or {}).get("format")
+    server = _server(document)
+    backing = spec.root_backing(server.want, server.state, place)
     for disk in document.state["disks"]:
-        backing = place / "base" if disk["backed"] else None
-        host.hypervisor.make_disk(place / disk["name"], disk["format"], disk["virtual_size"], backing,
-                                   base if backing else None)
+        host.hypervisor.make_disk(place / disk["name"], disk["format"], disk["virtual_size"],
+                                   backing if disk["name"] == "disk" else None)
     host.hypervisor.permit([place])
     return {}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hypervisor import Domain
 from magnetar_agent.servers import folder, image_links
-from magnetar_agent.storage import Disk
+from magnetar_agent.storage import Backing, Disk
 from magnetar_core.errors import InvalidField
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def rescue(task: Task) -> None:
     place = folder(host, document.id)
     held = image_links.link_image(host, document.want["rescue"]["image"], place, PREFIX)
     if not held["iso"]:
-        host.hypervisor.make_disk(place / DISK, "qcow2", held["virtual_size"], backing=place / (PREFIX + "base"),
-                                   backing_format=held["format"])
+        host.hypervisor.make_disk(place / DISK, "qcow2", held["virtual_size"], _backing(held, place))
     document.state["rescue"] = held
     task.keep()
 
@@ -91,7 +90,11 @@ def disks(state: Fields, place: Path, root: Disk) -> list[Disk]:
     made = state["rescue"]
     if made["iso"]:
         return [root, Disk(place / (PREFIX + "base"), "sda", "raw", "cdrom", "sata", True)]
-    return [Disk(place / DISK, "vda"), replace(root, target="vdb", bus="virtio")]
+    return [Disk(place / DISK, "vda", backing=_backing(made, place)), replace(root, target="vdb", bus="virtio")]
+
+
+def _backing(made: Fields, place: Path) -> Backing:
+    return Backing(place / (PREFIX + "base"), made["format"])
 
 
 def boot(state: Fields) -> tuple[str, dict[str, Any]]:

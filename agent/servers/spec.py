@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, rescue, resize
-from magnetar_agent.storage import Disk
+from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.volumes import attaching
 from magnetar_core.server_plan import root_volume
 
@@ -43,11 +43,21 @@ def nic(host: LocalHost, wanted: Fields) -> Nic:
     return Nic(wanted["mac"], wanted["model"], network, bridge, wanted.get("tag"))
 
 
+def root_backing(want: Fields, state: Fields, place: Path) -> Backing | None:
+    """What the root disk in the server's folder stands on: the image's content; ``None`` for a disk that stands alone.
+    """
+    held = state.get("base")
+    if held is None or held["format"] in ("iso", "aki") or want["root_format"] != "qcow2":
+        return None
+    return Backing(place / "base", held["format"])
+
+
 def local(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
     """The disks that live and die with the server; *rescued* says which of its two sets."""
     want, state, place = document.want, document.state, folder(host, document.id)
     tags = block_devices.tags(want)
-    root = Disk(place / "disk", "vda", want["root_format"], tag=tags.get("disk"))
+    root = Disk(place / "disk", "vda", want["root_format"], tag=tags.get("disk"),
+                backing=root_backing(want, state, place))
     if root_volume(want):
         root = next((one for one in attaching.disks(host, document.id) if one.boot == ROOT), root)
         root = replace(root, boot=None)

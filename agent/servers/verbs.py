@@ -94,8 +94,8 @@ def _root(task: Task, place: Path) -> int:
         return int(size or MIB)
     base = place / "base"
     size = max(size, held["virtual_size"])
-    if want["root_format"] == "qcow2":
-        host.hypervisor.make_disk(place / "disk", "qcow2", size, backing=base, backing_format=held["format"])
+    if backing := spec.root_backing(want, task.document.state, place):
+        host.hypervisor.make_disk(place / "disk", "qcow2", size, backing)
         return int(size)
     new = place / "disk.new"
     host.hypervisor.copy_disk(base, held["format"], new, "raw", task.operation.advance)

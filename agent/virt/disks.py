@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from magnetar_agent.hypervisor import DiskSeen, Progress
-    from magnetar_agent.storage import Disk, NetworkSource
+    from magnetar_agent.storage import Backing, Disk, NetworkSource
 
 #: Ends the name of a file that is not complete.
 PART = ".part"
@@ -33,14 +33,14 @@ class Disks:
         """Its header, also of a disk in use."""
         return qemu_img.seen(path, format) if path.exists() else None
 
-    def make_disk(self, path: Path, format: str, size: int, backing: Path | None = None,
-                  backing_format: str | None = None, label: str | None = None) -> None:
+    def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
+                  label: str | None = None) -> None:
         """An empty disk, an overlay on *backing*, or a disk that holds nothing but a swap area or an ext4."""
         with complete(path) as part:
             if label is not None:
                 _labelled(part, format, size, label)
             else:
-                _empty(part, format, size, backing, backing_format)
+                _empty(part, format, size, backing)
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress) -> None:
@@ -182,12 +182,13 @@ def _labelled(part: Path, format: str, size: int, label: str) -> None:
             raw.unlink(missing_ok=True)
 
 
-def _empty(part: Path, format: str, size: int, backing: Path | None = None, backing_format: str | None = None) -> None:
+def _empty(part: Path, format: str, size: int, backing: Backing | None = None) -> None:
     """A disk without content, or an overlay."""
-    if not (backing or part).is_absolute():
-        raise HypervisorError(f"The path {backing or part} of a disk is not absolute.")
+    path = backing.path if backing else part
+    if not path.is_absolute():
+        raise HypervisorError(f"The path {path} of a disk is not absolute.")
     if format == "qcow2":
-        qcow2.create(part, size, backing, backing_format or "qcow2")
+        qcow2.create(part, size, backing)
     elif format == "raw" and backing is None:
         _sparse(part, size)
     else:

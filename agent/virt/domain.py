@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 import libvirt  # type: ignore[import-untyped]
 
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
-from magnetar_agent.storage import Disk, NetworkSource
+from magnetar_agent.storage import Backing, Disk, NetworkSource
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 
 from .templates import FOLDER, NAMESPACE, fill
@@ -104,6 +104,7 @@ def parse(xml: str) -> Domain:
         disks=tuple(_disk(disk, tags) for disk in root.iterfind("devices/disk")),
         description=root.findtext("description", ""),
         title=root.findtext("title", ""),
+        probed=not all(_chain_ends(disk) for disk in root.iterfind("devices/disk")),
     )
 
 
@@ -128,10 +129,9 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
 def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
     driver, source, target = disk.find("driver"), disk.find("source"), disk.find("target")
     device = "" if target is None else target.get("dev", "")
-    where = "" if source is None else source.get("file") or source.get("dev") or source.get("name") or ""
     boot = disk.find("boot")
     return Disk(
-        path=Path(where),
+        path=Path("" if source is None else _where(source)),
         target=device,
         format="raw" if driver is None else driver.get("type", "raw"),
         device=disk.get("device", "disk"),
@@ -143,7 +143,26 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
         block=disk.get("type") == "block",
         remote=None if source is None or disk.get("type") != "network" else _remote(source),
         boot=None if boot is None else int(boot.get("order", "0")),
+        backing=_backing(disk),
     )
+
+
+def _chain_ends(disk: ET.Element) -> bool:
+    """Whether the disk says all that it stands on; an empty element is the end."""
+    below = disk.find("backingStore")
+    return below is not None and (len(below) == 0 or _chain_ends(below))
+
+
+def _backing(disk: ET.Element) -> Backing | None:
+    """What it stands on; where libvirt found that by itself, what it found."""
+    source, format = disk.find("backingStore/source"), disk.find("backingStore/format")
+    if source is None:
+        return None
+    return Backing(Path(_where(source)), "raw" if format is None else format.get("type", "raw"))
+
+
+def _where(source: ET.Element) -> str:
+    return source.get("file") or source.get("dev") or source.get("name") or ""
 
 
 def _remote(source: ET.Element) -> NetworkSource:

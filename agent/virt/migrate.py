@@ -322,7 +322,7 @@ def _volumes(root: ET.Element, passage: MigrationParams) -> None:
         for name in ("driver", "source", "backingStore"):
             for old in disk.findall(name):
                 disk.remove(old)
-        for at, name in enumerate(("driver", "source")):
+        for at, name in enumerate(("driver", "source", "backingStore")):
             new = other.find(name)
             if new is not None:
                 disk.insert(at, new)

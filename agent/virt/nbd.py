@@ -31,7 +31,6 @@ from .qemu_img import check, seen
 
 if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Export
-    from magnetar_agent.storage import Disk
 
     from .connection import Connection
 
@@ -176,15 +175,22 @@ class _Server(threading.Thread):
         return [*_LISTENS, *bound_to_us(self.user),
                 "qemu-nbd", "--persistent", "--shared=0", f"--export-name={self.export.name}",
                 f"--cache={'none' if direct else 'writeback'}", f"--aio={'native' if direct else 'threads'}",
-                "--discard=unmap", *(["--read-only"] if self.export.disk.readonly else []), "--image-opts",
-                self._image()]
+                "--discard=unmap", *(["--read-only"] if self.export.disk.readonly else []),
+                "json:" + json.dumps(self._node())]
 
-    def _image(self) -> str:
+    def _node(self) -> dict[str, Any]:
+        """The block nodes: formats are told, and that volumes stand alone, whatever their headers say."""
         disk = self.export.disk
-        if self.export.stand_in:
-            return ",".join(["driver=qcow2", "file.driver=file", f"file.filename={_quoted(self._overlay())}",
-                             *_node(disk, "backing."), "backing.read-only=on", "backing.force-share=on"])
-        return ",".join(_node(disk, ""))
+        file = {"driver": "host_device" if disk.block else "file", "filename": str(disk.path)}
+        if disk.shareable:  # a multiattach disk is raw and is opened without a lock
+            file["locking"] = "off"
+        node: dict[str, Any] = {"driver": disk.format, "file": file}
+        if disk.format == "qcow2":
+            node["backing"] = None
+        if not self.export.stand_in:
+            return node
+        return {"driver": "qcow2", "file": {"driver": "file", "filename": str(self._overlay())},
+                "backing": {**node, "read-only": True, "force-share": True}}
 
     def _overlay(self) -> Path:
         return self.export.socket.with_name(OVERLAY)
@@ -225,15 +231,3 @@ class _Server(threading.Thread):
                 process.wait()
         if process.stderr:
             process.stderr.close()
-
-
-def _node(disk: Disk, prefix: str) -> list[str]:
-    """Options of the block nodes; formats are told and never guessed."""
-    place = [f"{prefix}file.driver={'host_device' if disk.block else 'file'}",
-             f"{prefix}file.filename={_quoted(disk.path)}"]
-    # A multiattach disk is raw and is opened without a lock.
-    return [f"{prefix}driver={disk.format}", *place, *([f"{prefix}file.locking=off"] if disk.shareable else [])]
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace(",", ",,")

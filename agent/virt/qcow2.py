@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import os
 import struct
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from magnetar_core.errors import HypervisorError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from magnetar_agent.storage import Backing
 
 MAGIC, VERSION = b"QFI\xfb", 3
 CLUSTER_BITS = 16
@@ -26,11 +31,11 @@ BACKING_FORMAT = 0xE2792ACA
 HEADER, NAME_MAX = 104, 1023
 
 
-def create(path: Path, size: int, backing: Path | None = None, backing_format: str = "qcow2") -> None:
+def create(path: Path, size: int, backing: Backing | None = None) -> None:
     """Write an image of *size* bytes (rounded up to 512) that is not there yet; not flushed. Raises ``OSError``, or
     ``HypervisorError`` when there is no such backing file."""
-    if backing is not None and not backing.is_file():
-        raise HypervisorError(f"The disk {path} cannot be made: its backing file {backing} does not exist.")
+    if backing is not None and not backing.path.is_file():
+        raise HypervisorError(f"The disk {path} cannot be made: its backing file {backing.path} does not exist.")
     size = -(-size // 512) * 512
     entries = -(-size // COVERED)
     if entries * 8 > L1_MAX:
@@ -38,20 +43,20 @@ def create(path: Path, size: int, backing: Path | None = None, backing_format: s
     clusters = L1_AT + max(1, -(-entries * 8 // CLUSTER))
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640), "wb") as file:
         file.truncate(clusters * CLUSTER)
-        file.write(_header(size, entries, backing, backing_format))
+        file.write(_header(size, entries, backing))
         file.seek(CLUSTER)
         file.write(struct.pack(">Q", 2 * CLUSTER))
         file.seek(2 * CLUSTER)
         file.write(struct.pack(">H", 1) * clusters)
 
 
-def _header(size: int, entries: int, backing: Path | None, backing_format: str) -> bytes:
+def _header(size: int, entries: int, backing: Backing | None) -> bytes:
     """The header, its extensions and the name of the backing file."""
     name, extensions = b"", b""
     if backing is not None:
-        name, word = os.fsencode(backing), backing_format.encode()
+        name, word = os.fsencode(backing.path), backing.format.encode()
         if len(name) > NAME_MAX:
-            raise HypervisorError(f"The path {backing} of a disk is too long for an image to stand on it.")
+            raise HypervisorError(f"The path {backing.path} of a disk is too long for an image to stand on it.")
         extensions = struct.pack(">II", BACKING_FORMAT, len(word)) + word.ljust(-(-len(word) // 8) * 8, b"\0")
     extensions += struct.pack(">II", 0, 0)
     return struct.pack(

@@ -125,8 +125,8 @@ class Nodes:
 
 
 def check(disks: Iterable[Disk], user: tuple[int, int]) -> None:
-    """Raise ``HypervisorError`` for a qcow2 whose header leads to what it was not made on: libvirt, which is root,
-    would give that to QEMU's user."""
+    """Raise ``HypervisorError`` for a qcow2 whose header leads to what it was not made on. QEMU and libvirt do not
+    follow it, as a definition says what disks stand on; but who reads the disk with other tools may."""
     with Nodes(user) as nodes:
         for disk in disks:
             if disk.format == "qcow2" and disk.remote is None:

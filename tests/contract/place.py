@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.hypervisor import DomainEvent, DomainSpec
 from magnetar_agent.storage import Disk
 from magnetar_agent.virt import reservations
+from magnetar_agent.virt.domain import render_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,12 +32,18 @@ class FakeOutside:
     def __init__(self, hypervisor: FakeHypervisor) -> None:
         self.hypervisor = hypervisor
         self.define = hypervisor.defined_outside
+        self.start = hypervisor.start
+        self.plug = hypervisor.attach
         self.destroy = hypervisor.destroyed_outside
         self.undefine = hypervisor.undefined_outside
         self.forget = hypervisor.undefined_while_it_runs
         self.network = hypervisor.network_outside
         self.pool = hypervisor.add_pool
         self.reserved = hypervisor.reserved
+
+    def opened(self, uuid: str) -> set[Path]:
+        disks = self.hypervisor.running(uuid).disks
+        return {disk.path for disk in disks} | {disk.backing.path for disk in disks if disk.backing}
 
     def backup(self, uuid: str, folder: Path) -> None:
         self.hypervisor.backup_outside(uuid)
@@ -58,6 +66,20 @@ class LibvirtOutside:
 
     def define(self, xml: str) -> None:
         self.conn.defineXML(xml)
+
+    def start(self, uuid: str) -> None:
+        self.conn.lookupByUUIDString(uuid).create()
+
+    def plug(self, uuid: str, disk: Disk) -> None:
+        self.conn.lookupByUUIDString(uuid).attachDevice(render_device(disk))
+
+    def opened(self, uuid: str) -> set[Path]:
+        """The files that are open in QEMU's block layer."""
+        import libvirt_qemu
+
+        said = libvirt_qemu.qemuMonitorCommand(self.conn.lookupByUUIDString(uuid),
+                                               '{"execute": "query-named-block-nodes"}', 0)
+        return {Path(node["file"]) for node in json.loads(said)["return"] if node["drv"] == "file"}
 
     def destroy(self, uuid: str) -> None:
         self.conn.lookupByUUIDString(uuid).destroy()

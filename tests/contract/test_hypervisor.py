@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import uuid as uuids
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from magnetar_agent.hypervisor import Nic
 from magnetar_agent.networks import NetworkSpec
-from magnetar_agent.storage import Disk
+from magnetar_agent.storage import Backing, Disk, NetworkSource
 from magnetar_core.errors import Conflict, HypervisorError
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 
@@ -43,6 +44,21 @@ def test_a_defined_domain_is_seen_as_it_was_asked_for(place: Place) -> None:
     assert (seen.vcpus, seen.ram_mib, seen.virt_type) == (1, 32, "qemu") and "q35" in seen.machine
     assert seen.disks == spec.disks and seen.nics == spec.nics
     assert place.happened(spec.uuid, "defined")
+
+
+def test_a_definition_keeps_what_all_disks_stand_on(place: Place) -> None:
+    spec = place.spec()
+    beside = spec.disks[0].path.with_name
+    disks = (replace(spec.disks[0], backing=Backing(beside("base"), "raw")), Disk(beside("raw"), "vdb", "raw"),
+             Disk(beside("cd"), "sda", "raw", "cdrom", "sata", readonly=True),
+             Disk(Path("/dev/vg0/data"), "vdc", "raw", block=True),
+             Disk(Path("far"), "vdd", "raw", remote=NetworkSource("nbd", "far", beside("socket"))))
+    place.hypervisor.define(replace(spec, disks=disks))
+    seen = place.hypervisor.domain(spec.uuid)
+    assert seen is not None and {disk.target: disk for disk in seen.disks} == {disk.target: disk for disk in disks}
+    assert not seen.probed
+    place.outside.define(place.hypervisor.render(spec).replace("<backingStore/>", ""))
+    assert place.hypervisor.domain(spec.uuid).probed
 
 
 def test_defining_again_changes_it(place: Place) -> None:

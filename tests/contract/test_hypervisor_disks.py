@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from magnetar_agent.hypervisor import Export
-from magnetar_agent.storage import Disk, NetworkSource
+from magnetar_agent.storage import Backing, Disk, NetworkSource
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, NoSpace
 from magnetar_core.power import OFF
 
@@ -30,7 +30,7 @@ def test_disks(place: Place, format: str) -> None:
     with pytest.raises(HypervisorError, match="shrunk"):
         hypervisor.grow_disk(path, format, 10 * MIB)
     overlay = place.folder / "overlay"
-    hypervisor.make_disk(overlay, "qcow2", 30 * MIB, backing=path, backing_format=format)
+    hypervisor.make_disk(overlay, "qcow2", 30 * MIB, Backing(path, format))
     seen = hypervisor.disk(overlay, "qcow2")
     assert (seen.virtual_size, seen.backing) == (30 * MIB, path)
     assert not list(place.folder.glob("*.part*"))
@@ -39,7 +39,7 @@ def test_disks(place: Place, format: str) -> None:
 def test_what_a_guest_writes_into_a_raw_disk_says_nothing(place: Place) -> None:
     hypervisor, path = place.hypervisor, place.folder / "disk"
     hypervisor.make_disk(place.folder / "base", "raw", MIB)
-    hypervisor.make_disk(path, "qcow2", 30 * MIB, backing=place.folder / "base", backing_format="raw")
+    hypervisor.make_disk(path, "qcow2", 30 * MIB, Backing(place.folder / "base", "raw"))
     with path.open("r+b") as file:
         file.truncate(4 * MIB)
     seen = hypervisor.disk(path, "raw")
@@ -48,7 +48,7 @@ def test_what_a_guest_writes_into_a_raw_disk_says_nothing(place: Place) -> None:
 
 def test_an_overlay_needs_its_base(place: Place) -> None:
     with pytest.raises(HypervisorError, match="nothing-here"):
-        place.hypervisor.make_disk(place.folder / "o", "qcow2", MIB, place.folder / "nothing-here", "raw")
+        place.hypervisor.make_disk(place.folder / "o", "qcow2", MIB, Backing(place.folder / "nothing-here", "raw"))
     assert not list(place.folder.glob("o*"))
 
 
@@ -89,10 +89,11 @@ def test_a_copy_of_a_disk_in_use(place: Place) -> None:
     hypervisor, spec = place.hypervisor, place.spec()
     path, base = spec.disks[0].path, spec.disks[0].path.with_name("base")
     path.rename(base)
-    hypervisor.make_disk(path, "qcow2", 16 * MIB, backing=base, backing_format="qcow2")
+    backing = Backing(base, "qcow2")
+    hypervisor.make_disk(path, "qcow2", 16 * MIB, backing)
     other = Disk(path.with_name("other"), "vdb", "raw")
     hypervisor.make_disk(other.path, "raw", MIB)
-    hypervisor.define(replace(spec, disks=(*spec.disks, other)))
+    hypervisor.define(replace(spec, disks=(replace(spec.disks[0], backing=backing), other)))
     copy = path.with_name("copy")
     with pytest.raises(HypervisorError):
         hypervisor.begin_copy(spec.uuid, "vda", copy)
@@ -106,6 +107,31 @@ def test_a_copy_of_a_disk_in_use(place: Place) -> None:
         assert told == sorted(told)
         copy.unlink()
     assert {p.name for p in path.parent.iterdir()} <= {"disk", "base", "other", "console.log"}
+
+
+@pytest.mark.parametrize("format", ["raw", "qcow2"])
+def test_nothing_is_taken_from_a_header(place: Place, format: str) -> None:
+    """A guest that has broken out of QEMU writes the headers of its disks, and may do so after the agent has looked.
+    libvirt, which is root, gives nothing that they name to QEMU's user, and QEMU opens none of it."""
+    hypervisor, spec, size = place.hypervisor, place.spec(), 16 * MIB
+    disk = replace(spec.disks[0], backing=Backing(spec.disks[0].path.with_name("base"), format))
+    alone, plugged = (Disk(disk.path.with_name(name), target) for name, target in (("b", "vdb"), ("c", "vdc")))
+    hypervisor.make_disk(disk.backing.path, format, size)
+    hypervisor.define(replace(spec, disks=(disk, alone)))
+    secret, hostile = place.folder / "secret", place.folder / "hostile"
+    secret.write_bytes(bytes(size))
+    secret.chmod(0o600)
+    was = secret.stat()
+    hypervisor.make_disk(hostile, "qcow2", size, Backing(secret, "raw"))
+    for path in (disk.path, alone.path, plugged.path):
+        path.write_bytes(hostile.read_bytes())
+    hypervisor.permit([disk.path.parent])
+    place.outside.start(spec.uuid)
+    place.outside.plug(spec.uuid, plugged)
+    seen = {one.target: one.backing for one in hypervisor.running(spec.uuid).disks}
+    assert seen == {"vda": disk.backing, "vdb": None, "vdc": None}
+    assert place.outside.opened(spec.uuid) == {disk.path, disk.backing.path, alone.path, plugged.path}
+    assert (secret.stat().st_uid, secret.stat().st_gid, secret.stat().st_mode) == (was.st_uid, was.st_gid, was.st_mode)
 
 
 def test_a_copy_that_is_cancelled_or_left_behind(place: Place) -> None:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.hypervisor import Export
-from magnetar_agent.storage import Disk
+from magnetar_agent.hypervisor import DomainSpec, Export
+from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.virt import nbd, qcow2, qemu_img
+from magnetar_agent.virt.domain import render
 from magnetar_core.errors import HypervisorError
 
 from .hostile import beside
@@ -25,6 +26,7 @@ from .test_hostile_qemu import NOBODY, Hypervisor
 pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root, and another user"),
               pytest.mark.skipif(not shutil.which("qemu-img"), reason="needs qemu-img")]
 MIB = 2**20
+AA_HELPER = Path("/usr/lib/libvirt/virt-aa-helper")
 SECRET = b"only root may read this" * 3000
 DATA_FILE, BACKING_FORMAT = 0x44415441, 0xE2792ACA
 
@@ -50,7 +52,7 @@ class Room:
     def make(self, format: str = "raw") -> None:
         """The disk as the agent makes it, on a base of this format."""
         self.disk.unlink(missing_ok=True)
-        qcow2.create(self.disk, 2 * MIB, self.base, format)
+        qcow2.create(self.disk, 2 * MIB, Backing(self.base, format))
         os.chown(self.disk, NOBODY, NOBODY)
 
     def check(self) -> None:
@@ -105,11 +107,19 @@ HEADERS: dict[str, Callable[[Path], bytes]] = {
 
 
 def _export(room: Room, hypervisor: Hypervisor, *, stand_in: bool) -> None:
+    with _exported(room, hypervisor, stand_in=stand_in):
+        pass
+
+
+@contextmanager
+def _exported(room: Room, hypervisor: Hypervisor, *, stand_in: bool) -> Iterator[Path]:
+    """The socket of an export of the disk."""
     place = room.folder / "links"
     place.mkdir(mode=0o755)
     export = Export("e1", "volume", Disk(room.disk, "", "qcow2"), place / "nbd", stand_in=stand_in)
     try:
         hypervisor.serve(export)
+        yield export.socket
     finally:
         hypervisor.unserve("e1")
 
@@ -193,6 +203,43 @@ def test_a_header_that_changes_meanwhile(room: Room, name: str, use: str) -> Non
             with suppress(HypervisorError):
                 USES[use](room, Hypervisor())
             room.check()
+
+
+@pytest.mark.parametrize("stand_in", [False, True])
+def test_an_export_takes_nothing_from_a_header(room: Room, stand_in: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The header names what QEMU's user may read, such as another server's disk, and was written after the look."""
+    other = room.secret.with_name("other")
+    other.write_bytes(SECRET.ljust(2 * MIB, b"\0"))
+    other.chmod(0o644)
+    with room.disk.open("r+b") as disk:
+        disk.write(header(backing=file(other)))
+    monkeypatch.setattr(nbd, "check", lambda _disks, _user: None)
+    hypervisor, copy = Hypervisor(), room.secret.with_name("copy")
+    with _exported(room, hypervisor, stand_in=stand_in) as socket:
+        subprocess.run(["qemu-img", "convert", "-n", "-O", "raw", f"nbd+unix:///volume?socket={socket}",
+                        _empty(copy)], check=True)
+    assert copy.read_bytes() == bytes(2 * MIB)
+
+
+def _empty(path: Path) -> Path:
+    path.write_bytes(bytes(2 * MIB))
+    return path
+
+
+@pytest.mark.skipif(not AA_HELPER.exists(), reason="needs what writes libvirt's AppArmor profiles")
+@pytest.mark.parametrize("standing", [False, True])
+def test_an_apparmor_profile_has_nothing_from_a_header(room: Room, standing: bool) -> None:
+    """libvirt's helper reads disks as root, and lets the guest's QEMU open what they stand on."""
+    with room.disk.open("r+b") as disk:
+        disk.write(header(backing=file(room.secret)))
+    spec = DomainSpec(
+        uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="web1", title="web1", vcpus=1, ram_mib=64, virt_type="qemu",
+        machine="q35", nics=(), console_log=room.folder / "console.log",
+        disks=(Disk(room.disk, "vda", backing=Backing(room.base, "raw") if standing else None),))
+    said = subprocess.run([AA_HELPER, "--create", "--dryrun", "--uuid", f"libvirt-{spec.uuid}"], input=render(spec),
+                          capture_output=True, text=True, check=True).stderr
+    assert f'"{room.disk}" rwk' in said and str(room.secret) not in said
+    assert (str(room.base) in said) is standing
 
 
 # What is right goes on ---------------------------------------------------------------------------------------------

@@ -233,7 +233,7 @@ def test_a_root_disk_that_is_a_volume_stays_what_it_is(tmp_path: Path) -> None:
 
 def test_a_root_disk_that_is_reached_by_a_protocol_stays_so() -> None:
     root = Disk(Path("/x"), "vda", "raw", remote=NetworkSource("rbd", "pool/image"), serial="s")
-    made = rescue.disks({"rescue": {"iso": False}}, Path("/servers/s"), root)
+    made = rescue.disks({"rescue": {"iso": False, "format": "raw"}}, Path("/servers/s"), root)
     assert made[1] == replace(root, target="vdb")
 
 

@@ -22,7 +22,7 @@ from jinja2 import UndefinedError
 
 from magnetar_agent.hypervisor import DomainSpec, Nic
 from magnetar_agent.networks import NetworkSpec
-from magnetar_agent.storage import Disk, NetworkSource
+from magnetar_agent.storage import Backing, Disk, NetworkSource
 from magnetar_agent.virt.domain import DomainState, parse, render, render_device, state
 from magnetar_agent.virt.power import FREE
 from magnetar_agent.virt.probe import PROVED, firmware, probe
@@ -36,10 +36,15 @@ HOSTILE = "</title><devices/>&amp;<>\"'"
 def spec_of(case: dict[str, Any]) -> DomainSpec:
     """The DomainSpec that a case writes down."""
     paths = {f.name for f in fields(DomainSpec) if "Path" in str(f.type)}
-    disks = tuple(Disk(**{**disk, "path": Path(disk["path"]), "remote": remote_of(disk.get("remote"))})
-                  for disk in case.pop("disks", ()))
+    disks = tuple(Disk(**{**disk, "path": Path(disk["path"]), "remote": remote_of(disk.get("remote")),
+                          "backing": backing_of(disk.get("backing"))}) for disk in case.pop("disks", ()))
     nics = tuple(Nic(**nic) for nic in case.pop("nics", ()))
     return DomainSpec(disks=disks, nics=nics, **{k: Path(v) if k in paths else v for k, v in case.items()})
+
+
+def backing_of(given: dict[str, Any] | None) -> Backing | None:
+    """What a disk of a case stands on."""
+    return Backing(Path(given["path"]), given["format"]) if given else None
 
 
 def remote_of(given: dict[str, Any] | None) -> NetworkSource | None:
@@ -82,7 +87,7 @@ def hostile() -> DomainSpec:
     path = Path("/images") / HOSTILE.replace("/", "_")
     return DomainSpec(
         uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name=HOSTILE, title=HOSTILE, vcpus=1, ram_mib=64,
-        virt_type="kvm", machine="q35", disks=(Disk(path, "vda", tag=HOSTILE),),
+        virt_type="kvm", machine="q35", disks=(Disk(path, "vda", tag=HOSTILE, backing=Backing(path, "raw")),),
         nics=(Nic("52:54:00:00:00:01", network=HOSTILE, tag=HOSTILE),), console_log=path, description=HOSTILE,
         kernel=path, ramdisk=path, cmdline=HOSTILE, metadata={HOSTILE: HOSTILE})
 
