@@ -24,6 +24,7 @@ from magnetar_control.api.nova import (
     servers,
     services,
     tags,
+    usage,
     versions,
     volume_attachments,
 )
@@ -33,7 +34,7 @@ from magnetar_core.errors import NotFound
 
 NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
          instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
-         server_groups, diagnostics)
+         server_groups, diagnostics, usage)
 
 
 def _version(call: Call, id: str) -> dict[str, Any]:
