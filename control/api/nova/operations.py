@@ -9,7 +9,9 @@ from magnetar_control.api.nova import (
     aggregates,
     availability_zones,
     diagnostics,
+    extensions,
     flavors,
+    hosts,
     hypervisors,
     instance_actions,
     interfaces,
@@ -34,7 +36,7 @@ from magnetar_core.errors import NotFound
 
 NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
          instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
-         server_groups, diagnostics, usage)
+         server_groups, diagnostics, usage, extensions, hosts)
 
 
 def _version(call: Call, id: str) -> dict[str, Any]:
