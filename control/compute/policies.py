@@ -51,6 +51,7 @@ OF_RESOURCE: dict[str, dict[str, str]] = {
 #: Rule to role.
 POLICIES = {
     "compute:aggregates:images": "admin", "compute:server:topology:index": "reader",
+    "compute:server:topology:host:index": "admin",
     "network:attach_external_network": "admin",
     **{f"os_compute_api:{name}": role for role, names in {
         "any": "extensions limits",

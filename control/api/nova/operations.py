@@ -20,6 +20,7 @@ from magnetar_control.api.nova import (
     metadata,
     migrations,
     quota_sets,
+    security_groups,
     server_actions,
     server_create,
     server_groups,
@@ -36,7 +37,8 @@ from magnetar_core.errors import NotFound
 
 NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
          instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
-         server_groups, diagnostics, usage, extensions, hosts)
+         server_groups, diagnostics, usage, extensions, hosts,
+         security_groups)
 
 
 def _version(call: Call, id: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from magnetar_control.api.nova.server_fields import ATTRIBUTE, FIELDS
 from magnetar_control.api.nova.servers import changed
 from magnetar_control.api.nova.values import METADATA, PASSWORD, TRUTH, record, since
 from magnetar_control.api.values import Anything, ByVersion, Id, Null, Number, Wrapped
-from magnetar_control.compute import server_actions, servers
+from magnetar_control.compute import security_groups, server_actions, servers
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
@@ -127,4 +127,6 @@ OPERATIONS = (
     _row("os-resetState", server_actions.reset_state, record({"state": Cased("active", "error")}, "state"),
          given=attrgetter("body")),
     _row("forceDelete", servers.force_delete),
+    *(_row(action, use, record({"name": Text(1, 255)}, "name"), given=attrgetter("body")) for action, use in (
+        ("addSecurityGroup", security_groups.add), ("removeSecurityGroup", security_groups.remove))),
 )
