@@ -10,6 +10,7 @@ from magnetar_control.api.nova import (
     availability_zones,
     diagnostics,
     extensions,
+    external_events,
     flavors,
     hosts,
     hypervisors,
@@ -38,7 +39,7 @@ from magnetar_core.errors import NotFound
 NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
          instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
          server_groups, diagnostics, usage, extensions, hosts,
-         security_groups)
+         security_groups, external_events)
 
 
 def _version(call: Call, id: str) -> dict[str, Any]:
