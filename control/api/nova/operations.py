@@ -14,6 +14,7 @@ from magnetar_control.api.nova import (
     flavors,
     hosts,
     hypervisors,
+    images,
     instance_actions,
     interfaces,
     keypairs,
@@ -39,7 +40,7 @@ from magnetar_core.errors import NotFound
 NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
          instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
          server_groups, diagnostics, usage, extensions, hosts,
-         security_groups, external_events)
+         security_groups, external_events, images)
 
 
 def _version(call: Call, id: str) -> dict[str, Any]:
