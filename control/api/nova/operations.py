@@ -21,6 +21,7 @@ from magnetar_control.api.nova import (
     limits,
     metadata,
     migrations,
+    networks,
     quota_sets,
     security_groups,
     server_actions,
@@ -40,7 +41,7 @@ from magnetar_core.errors import NotFound
 NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
          instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
          server_groups, diagnostics, usage, extensions, hosts,
-         security_groups, external_events, images)
+         security_groups, external_events, images, networks)
 
 
 def _version(call: Call, id: str) -> dict[str, Any]:
