@@ -188,6 +188,8 @@ class Volumes(Protocol):
     """Cinder. A volume is {id, name, status, size (GiB), multiattach, bootable, host, attachments: [{id, server_id,
     device, attached_at}], volume_type, availability_zone, metadata, volume_image_metadata, project_id, …}."""
 
+    #: The availability zone of all volumes.
+    zone: str
     #: For callers: ``services.volume.volumes.VolumeStore`` and ``services.volume.snapshots.SnapshotStore``.
     volumes: Any
     snapshots: Any

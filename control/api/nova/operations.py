@@ -8,6 +8,7 @@ from typing import Any
 from magnetar_control.api.nova import (
     aggregates,
     availability_zones,
+    bare_metal,
     diagnostics,
     extensions,
     external_events,
@@ -33,6 +34,7 @@ from magnetar_control.api.nova import (
     usage,
     versions,
     volume_attachments,
+    volumes,
 )
 from magnetar_control.api.nova.app import ROOTS
 from magnetar_control.api.nova.operation import ApiOperation, Call
@@ -41,7 +43,8 @@ from magnetar_core.errors import NotFound
 NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
          instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
          server_groups, diagnostics, usage, extensions, hosts,
-         security_groups, external_events, images, networks)
+         security_groups, external_events, images, networks, volumes,
+         bare_metal)
 
 
 def _version(call: Call, id: str) -> dict[str, Any]:
