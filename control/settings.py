@@ -126,6 +126,8 @@ class Settings:
                                     "for no limit.", 60.0)
     purge_deleted_after: float = _doc("Days after which a deleted server is removed for good, with its actions and "
                                       "migrations; 0 keeps all. `magnetar db purge` does it at any time.", 90.0)
+    instance_usage_audit_period: typing.Literal["hour", "day", "month", "year"] = _doc(
+        "Into which periods os-instance_usage_audit_log divides time.", "month")
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
     enable_instance_password: bool = _doc("Whether answers to create, rebuild and rescue have a password.", True)
     network_cidr: str = _doc("Addresses of the first embedded network.", "10.20.0.0/16")

@@ -178,11 +178,22 @@ class Networks(Protocol):
         """The security groups of these names or uuids, each once: {name, id}; ``default`` may have no id yet. Raises
         ``InvalidRequest``."""
 
+    def groups_of(self, server_id: str) -> Documents:
+        """The security groups of a server's ports, each once: as ``resources`` show them, with ``rules``, of which each
+        has a ``remote_group`` ({name, project_id}) where it has a ``remote_group_id``."""
+
+    def change_groups(self, project_id: str, server_id: str, name: str, *, add: bool) -> None:
+        """Give all ports of a server of a project its security group *name* (or uuid) besides theirs, or take it off
+        them. Raises ``InvalidRequest`` where there is no such group, or a port cannot have any, 409 where several have
+        the name, ``NotFound`` where there is no port, or none that has the group to be taken off."""
+
 
 class Volumes(Protocol):
     """Cinder. A volume is {id, name, status, size (GiB), multiattach, bootable, host, attachments: [{id, server_id,
     device, attached_at}], volume_type, availability_zone, metadata, volume_image_metadata, project_id, …}."""
 
+    #: The availability zone of all volumes.
+    zone: str
     #: For callers: ``services.volume.volumes.VolumeStore`` and ``services.volume.snapshots.SnapshotStore``.
     volumes: Any
     snapshots: Any

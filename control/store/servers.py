@@ -14,7 +14,8 @@ from sqlalchemy.sql.expression import BindParameter
 from magnetar_core.actions import ACTIONS, ANY
 
 from .database import Database, added, added_row, now, returning, written
-from .store import Store
+from .scatter_gather import scatter_gather_cells
+from .store import CELL0, Store
 from .tables import actions, server_mappings, servers
 
 Found = Row[Any]
@@ -106,6 +107,27 @@ def by_name(store: Store, project_id: str, name: str) -> list[tuple[Database, Fo
                 servers.c.created_at, servers.c.id)).all()
         found.update((row.id, (database, row)) for row in rows)
     return list(found.values())
+
+
+def find_each(store: Store, ids: Collection[str]) -> dict[str, tuple[Database, Found | None]]:
+    """The servers of these uuids that there are, and their databases; without a row where the database does not
+    answer. One query for each cell that has some."""
+    with store.api.read() as connection:
+        cells = dict(connection.execute(select(server_mappings.c.server_id, server_mappings.c.cell_id).where(
+            server_mappings.c.server_id.in_(ids), ~server_mappings.c.deleted)).all())
+    asked = {*cells.values(), CELL0}
+    databases = {cell.id: (cell, database) for cell, database in store.databases() if cell.id in asked}
+    told = scatter_gather_cells(list(databases.values()), lambda database: _alive(database, ids))
+    found: dict[str, tuple[Database, Found | None]] = {
+        id: (databases[cell][1], None) for id, cell in cells.items() if cell in databases and told[cell] is None}
+    for cell in sorted(databases, key=lambda id: id != CELL0):  # a row in cell0 of one that has moved is older
+        found.update({row.id: (databases[cell][1], row) for row in told[cell] or ()})
+    return found
+
+
+def _alive(database: Database, ids: Collection[str]) -> Sequence[Found]:
+    with database.read() as connection:
+        return connection.execute(_EACH.where(servers.c.deleted_at.is_(None)), {"ids": list(ids)}).all()
 
 
 def mapping(store: Store, id: str) -> Row[Any] | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 from sqlalchemy import RowMapping, func, select
 
 from . import aggregates, conductors, hosts
@@ -107,6 +108,20 @@ def workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[int, int]]:
     for row in _rows(rows_of_cells(store, question)):
         count, busy = found.get(row.host, (0, 0))
         found[row.host] = count + row.all, busy + row.busy
+    return found
+
+
+def sizes_by_project(database: Database, host: str) -> dict[str, dict[str, int]]:
+    """What the servers of each project on a host may use by their flavors: vcpus, memory_mb, disk_gb."""
+    found: dict[str, dict[str, int]] = {}
+    with database.read() as connection:
+        rows = connection.execute(select(servers.c.project_id, servers.c.flavor).where(
+            servers.c.host == host, servers.c.deleted_at.is_(None)).order_by(servers.c.project_id)).all()
+    for project, text in rows:
+        flavor, sizes = orjson.loads(text), found.setdefault(project, {"vcpus": 0, "memory_mb": 0, "disk_gb": 0})
+        sizes["vcpus"] += flavor["vcpus"]
+        sizes["memory_mb"] += flavor["ram"]
+        sizes["disk_gb"] += flavor["disk"] + flavor.get("ephemeral", 0)
     return found
 
 

@@ -275,7 +275,7 @@ PATHS: dict[str, Callable[[Scene], dict[str, str]]] = {
     "/os-quota-sets": _quota,
     "/os-quota-class-sets": lambda scene: {"id": "test_class"},
     "/os-simple-tenant-usage": lambda scene: (scene.fx.server(), {"id": scene.fx.cloud.admin.project_id})[1],
-    "/os-instance_usage_audit_log/{": lambda scene: {"id": "2026-01-01"},
+    "/os-instance_usage_audit_log/{": lambda scene: {"id": "2026-01-01 00:00:00"},
     "/os-console-auth-tokens": _console,
     "/os-migrations": _migrations,
     "/": _nothing,

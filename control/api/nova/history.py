@@ -22,6 +22,7 @@ class Gate(Enum):
     KEYPAIR_PAGES = 35, "The list of key pairs is paged, and links to the next page."
     NETWORKS_REQUIRED = 37, "A new server says which networks it wants, be it auto or none."
     STATUS_CHECKED = 38, "Lists refuse a status that is none of Nova's words; before, no server fits it."
+    USAGE_PAGES = 40, "Usage is paged by servers, and links to the next page; before, it ends at max_limit."
     IMAGE_IN_BODY = 45, "createImage answers with the image's uuid in the body, and not with a Location header."
     EMBEDDED_FLAVORS = 47, "Servers show the sizes of their flavor, and not a link to it."
     DIAGNOSTICS_FORM = 48, "Diagnostics have one form for all hypervisors."

@@ -8,24 +8,33 @@ from typing import Any
 from magnetar_control.api.nova import (
     aggregates,
     availability_zones,
+    bare_metal,
     diagnostics,
+    extensions,
+    external_events,
     flavors,
+    hosts,
     hypervisors,
+    images,
     instance_actions,
     interfaces,
     keypairs,
     limits,
     metadata,
     migrations,
+    networks,
     quota_sets,
+    security_groups,
     server_actions,
     server_create,
     server_groups,
     servers,
     services,
     tags,
+    usage,
     versions,
     volume_attachments,
+    volumes,
 )
 from magnetar_control.api.nova.app import ROOTS
 from magnetar_control.api.nova.operation import ApiOperation, Call
@@ -33,7 +42,9 @@ from magnetar_core.errors import NotFound
 
 NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
          instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
-         server_groups, diagnostics)
+         server_groups, diagnostics, usage, extensions, hosts,
+         security_groups, external_events, images, networks, volumes,
+         bare_metal)
 
 
 def _version(call: Call, id: str) -> dict[str, Any]:

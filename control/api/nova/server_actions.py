@@ -13,8 +13,8 @@ from magnetar_control.api.nova.server_create import flavor_id, new_password
 from magnetar_control.api.nova.server_fields import ATTRIBUTE, FIELDS
 from magnetar_control.api.nova.servers import changed
 from magnetar_control.api.nova.values import METADATA, PASSWORD, TRUTH, record, since
-from magnetar_control.api.values import Anything, ByVersion, Id, Null, Number, Wrapped
-from magnetar_control.compute import server_actions, servers
+from magnetar_control.api.values import Address, Anything, ByVersion, Id, Null, Number, Wrapped
+from magnetar_control.compute import networks, security_groups, server_actions, servers
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
@@ -99,6 +99,10 @@ def _given(name: str, key: str) -> dict[str, Any]:
     return {"given": lambda call: {name: (call.body or {}).get(key)}}
 
 
+def _address(call: Call) -> dict[str, str]:
+    return {"address": call.body["address"]}
+
+
 #: What differs in actions without arguments: since when, with which body and status.
 PLAIN: Mapping[str, Mapping[str, Any]] = {"confirmResize": {"status": 204},
                                           "trigger_crash_dump": {"first": 17, "body": Null()}}
@@ -127,4 +131,13 @@ OPERATIONS = (
     _row("os-resetState", server_actions.reset_state, record({"state": Cased("active", "error")}, "state"),
          given=attrgetter("body")),
     _row("forceDelete", servers.force_delete),
+    *(_row(action, use, record({"name": Text(1, 255)}, "name"), given=attrgetter("body")) for action, use in (
+        ("addSecurityGroup", security_groups.add), ("removeSecurityGroup", security_groups.remove))),
+    *(_row(action, use, body, until=43, given=given) for action, use, body, given in (
+        ("addFloatingIp", networks.associate, record({"address": Address(), "fixed_address": Address()}, "address"),
+         _address),
+        ("removeFloatingIp", networks.disassociate, record({"address": Address()}, "address"), _address),
+        ("addFixedIp", networks.add_address, record({"networkId": OneOf(Text(1, 255), Number())}, "networkId"),
+         lambda _call: {}),
+        ("removeFixedIp", networks.remove_address, record({"address": Address()}, "address"), _address))),
 )

@@ -136,6 +136,8 @@ OPERATIONS = (
     _one("PUT", "", "update", servers.update, body=Wrapped("server", FIELDS.body("update")), shown=changed,
          given=lambda call: {"columns": FIELDS.arguments(call.body, "update")}),
     _one("DELETE", "", "delete", servers.delete, status=204),
+    _one("GET", "/topology", "topology.list", servers.topology, since=78, strict=102,
+         shown=lambda _call, found: found),
     _one("GET", "/ips", "ips.list", servers.addresses, strict=102,
          shown=lambda _call, text: {"addresses": addresses(text)}),
     _one("GET", "/ips/{id}", "ips.show", servers.addresses_on, handler=show_network, strict=102),

@@ -15,6 +15,8 @@ from magnetar_control.compute.tags import TAG, TAGS
 from magnetar_core.errors import InvalidField
 from magnetar_core.values import Text, Value
 
+#: The last version in which Nova passes on what other services are asked for.
+PROXIES = 35
 TRUE = ("True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes")
 FALSE = ("False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no")
 TRUTH = Truth(TRUE, FALSE)

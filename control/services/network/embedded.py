@@ -17,6 +17,7 @@ from magnetar_core import addresses
 from magnetar_core.errors import Conflict, Forbidden
 
 from . import nics, quotas, requested_networks
+from . import security_groups as security_group
 from .networks import NETWORK
 from .ports import PORT
 from .resources import NetworkStore
@@ -72,7 +73,7 @@ class EmbeddedNetworks:
             with self.database.write() as connection:
                 # Before any row is made: who has one that others wait for does not wait for the turn.
                 most = self.quota.bound(connection, project, "port") if makes else {}
-                ids = named(connection, context, groups or ["default"], make=True)
+                ids = named(connection, project, groups or ["default"], make=True)
                 return nics.allocated(connection, context, server_id, requested, ids,
                                       lambda new: self.quota.check(connection, project, most, port=new))
 
@@ -131,7 +132,15 @@ class EmbeddedNetworks:
         if set(names) <= {"default"}:
             return [{"name": "default"}]
         with self.database.read() as connection:
-            ids = list(dict.fromkeys(named(connection, context, names)))
+            ids = list(dict.fromkeys(named(connection, context.project_id or "", names)))
             known = {row.id: row.name for row in connection.execute(select(security_groups).where(
                 security_groups.c.id.in_(ids)))}
         return [{"name": known[id], "id": id} if id in known else {"name": "default"} for id in ids]
+
+    def groups_of(self, server_id: str) -> Documents:
+        with self.database.read() as connection:
+            return security_group.of_server(connection, server_id)
+
+    def change_groups(self, project_id: str, server_id: str, name: str, *, add: bool) -> None:
+        with self.database.write() as connection:
+            security_group.change(connection, project_id, server_id, name, add=add)

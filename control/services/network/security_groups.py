@@ -8,14 +8,16 @@ import uuid
 from collections.abc import Sequence
 from ipaddress import ip_network
 
-from sqlalchemy import BindParameter, Connection, RowMapping, bindparam, or_, select
+import orjson
+from sqlalchemy import BindParameter, Connection, RowMapping, bindparam, or_, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import added, now
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
+from .nics import TAKEN
 from .resources import NetworkResource, add, own
-from .tables import ports, security_group_rules, security_groups
+from .tables import addresses, ports, security_group_rules, security_groups
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
 #: Names and numbers of the protocols that have ports, and of those whose ports are an ICMP type and code.
@@ -28,6 +30,11 @@ _NAMES: BindParameter[str] = bindparam("names", expanding=True)
 _NAMED = select(security_groups.c.id, security_groups.c.name).where(
     security_groups.c.project_id == bindparam("project"),
     or_(security_groups.c.name.in_(_NAMES), security_groups.c.id.in_(_NAMES)))
+#: Of a server: its ports, and their groups.
+_PORTS = select(*ports.c["id", "security_groups", "port_security_enabled"]).where(
+    ports.c.device_id == bindparam("server"), TAKEN).order_by(ports.c.place).with_for_update()
+_HELD = select(ports.c.security_groups).where(ports.c.device_id == bindparam("server"), TAKEN).order_by(ports.c.place)
+_ADDRESSED = select(addresses.c.port_id).where(addresses.c.port_id == bindparam("port")).limit(1)
 
 
 def default_id(project_id: str | None) -> str:
@@ -53,10 +60,9 @@ def _let(connection: Connection, project_id: str, group_id: str, direction: str,
               remote_group_id=remote, description="", created_at=now())
 
 
-def named(connection: Connection, context: Context, names: Sequence[str], *, make: bool = False) -> list[str]:
+def named(connection: Connection, project: str, names: Sequence[str], *, make: bool = False) -> list[str]:
     """Uuids of the project's groups *names* (or uuids); *make*: in a transaction, which may make ``default``. Raises
     ``InvalidRequest`` for one that is not there, 409 where several have the name."""
-    project = context.project_id or ""
     rows = connection.execute(_NAMED, {"project": project, "names": list(names)}).all()
     found = []
     for name in dict.fromkeys(names):
@@ -82,6 +88,44 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Docume
     return [{**row, "rules": held[row["id"]]} for row in rows]
 
 
+def of_server(connection: Connection, server_id: str) -> list[Document]:
+    """The groups of the server's ports, each once, with their rules. A rule's ``remote_group`` is {name, project_id} of
+    the group that it names, or none."""
+    ids = {id: None for text in connection.execute(_HELD, {"server": server_id}).scalars() for id in orjson.loads(text)}
+    found = documents(connection, connection.execute(select(security_groups).where(
+        security_groups.c.id.in_(ids))).mappings().all())
+    remote = {rule["remote_group_id"] for group in found for rule in group["rules"]}
+    known = {row.id: {"name": row.name, "project_id": row.project_id} for row in connection.execute(
+        select(security_groups).where(security_groups.c.id.in_(remote)))}
+    for group in found:
+        for rule in group["rules"]:
+            rule["remote_group"] = known.get(rule["remote_group_id"])
+    return found
+
+
+def change(connection: Connection, project: str, server_id: str, name: str, *, add: bool) -> None:
+    """See ``services.Networks.change_groups``."""
+    (id,) = named(connection, project, [name], make=True)
+    held = connection.execute(_PORTS, {"server": server_id}).all()
+    if not held:
+        raise NotFound(f"Instance {server_id} has no ports that could have security groups.")
+    if add and not all(port.port_security_enabled and connection.execute(_ADDRESSED, {"port": port.id}).first()
+                       for port in held):
+        raise InvalidRequest("Network requires port_security_enabled and subnet associated in order to apply security "
+                             "groups.")
+    changed = False
+    for port in held:
+        groups = orjson.loads(port.security_groups)
+        if add == (id in groups):
+            continue
+        wanted = [*groups, id] if add else [one for one in groups if one != id]
+        connection.execute(update(ports).where(ports.c.id == port.id).values(
+            security_groups=orjson.dumps(wanted).decode(), updated_at=now()))
+        changed = True
+    if not changed and not add:
+        raise NotFound(f"Security group {name} is not associated with instance {server_id}.")
+
+
 def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it, with rules that let everything out. There is one ``default``, which is made by itself."""
     if values["name"] == "default":
@@ -91,7 +135,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     _let(connection, values["project_id"], values["id"], "egress")
 
 
-def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+def check_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """The name ``default`` is kept."""
     if "name" in values and "default" in (row["name"], values["name"]) and row["name"] != values["name"]:
         raise Conflict("Updating default security group not allowed.", type="SecurityGroupCannotUpdateDefault")
@@ -114,7 +158,7 @@ def _prepare(connection: Connection, context: Context) -> None:
 
 SECURITY_GROUP = NetworkResource(
     name="security_group", table=security_groups, visible=own(security_groups), documents=documents, create=create,
-    update=update, delete=delete, defaults={"description": "", "stateful": True}, before_list=_prepare,
+    update=check_update, delete=delete, defaults={"description": "", "stateful": True}, before_list=_prepare,
     counts={"security_group_rule": len(ETHERTYPES)})
 
 

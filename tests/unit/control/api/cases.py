@@ -35,6 +35,7 @@ import yaml
 from sqlalchemy import insert
 
 from magnetar_control.store import conductors, hosts
+from magnetar_control.store.database import now
 from magnetar_control.store.tables import API, CELL
 from magnetar_control.web import Request
 
@@ -255,7 +256,8 @@ class Run:
                 (self.compute.api, API.tables[name]) if name in API.tables else (self.compute.cell, CELL.tables[name]))
             with database.write() as connection:
                 for columns in many:
-                    connection.execute(insert(table).values(**_columns(columns)))
+                    made = {"created_at": now()} if "created_at" in table.c else {}
+                    connection.execute(insert(table).values(**{**made, **_columns(columns)}))
 
     def step(self, number, step):
         step = {key: filled(value, self.variables) for key, value in step.items() if key not in ("save", "each")}

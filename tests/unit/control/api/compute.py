@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections import Counter
+from pathlib import Path
 
 import orjson
 from sqlalchemy import insert
@@ -14,6 +15,9 @@ from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.services import Context, Services
+from magnetar_control.services.image import EmbeddedImages
+from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.settings import make
 from magnetar_control.store import hosts
 from magnetar_control.store.database import now
@@ -129,8 +133,10 @@ class Compute:
             if name != "api":
                 self.store.add_cell(name, _url(database), id_of(name))
                 self.store._open[id_of(name)] = database
-        self.cloud = Cloud(make({"state_dir": str(folder), **settings}), self.store,
-                           Services(Identity(), None, None, None), Agents())
+        images = EmbeddedImages(self.api, Path(folder) / "images")
+        self.cloud = Cloud(make({"state_dir": str(folder), **settings}), self.store, Services(
+            Identity(), images, EmbeddedNetworks(self.api), EmbeddedVolumes(
+                self.api, list, Agents(), lambda _host, _image: None, images)), Agents())
         self.application = ComputeApplication(self.cloud, OPERATIONS)
         self.admin, self.alice, self.bob, self.rita = (Caller(self.application, token) for token in WHO)
 

@@ -218,5 +218,5 @@ def test_what_the_page_of_coverage_says_of_what_is_not_served(small):
     for action in ("shelve", "evacuate", "os-getVNCConsole"):
         reply = small.admin.post(f"/servers/{id}/action", {action: {}})
         assert reply.status == 400 and "no such action" in reply.message
-    assert small.admin.get(f"/servers/{id}/topology", "2.78").status == 404
+    assert small.admin.get(f"/servers/{id}/colours", "2.78").status == 404
     assert small.admin.call("PATCH", f"/servers/{id}").status == 405
