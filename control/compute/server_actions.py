@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.agents import AgentClient, plain
+from magnetar_control.services import Context
 from magnetar_control.services.image.fields import is_property
 from magnetar_control.store import actions, migrations, servers
 from magnetar_core.actions import ACTIONS, rule_of
@@ -55,7 +56,7 @@ def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | No
     flavor = find_flavor(caller, flavor_id, server.project_id)
     if flavor["id"] == old["id"]:
         raise InvalidRequest("When resizing, instances must change flavor!")
-    if flavor["disk"] < old["disk"] and not _on_volume(server):
+    if flavor["disk"] < old["disk"] and not on_volume(server):
         raise InvalidRequest("Resize error: the disk of the new flavor is smaller than that of the old one."
                              if flavor["disk"] else "Resize to zero disk flavor is not allowed.")
     quotas.check_flavor(caller, Owner(server.project_id, server.user_id), old, flavor)
@@ -63,7 +64,7 @@ def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | No
     enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config}, message=warning)
 
 
-def _on_volume(server: servers.Found) -> bool:
+def on_volume(server: servers.Found) -> bool:
     """Whether its root disk is a volume, which has its own size whatever the flavor says."""
     return not server.image_id or any(one["boot_index"] == 0 for one in orjson.loads(server.volumes))
 
@@ -155,27 +156,35 @@ def create_image(caller: Caller, target: Target, name: str, properties: Mapping[
     """An image of the server's root disk: it is there at once, queued, and active when the copy is done. Returns its
     uuid."""
     server, id = target.row, str(uuid.uuid4())
+    mapping, taken = snapshots(caller, server, id)
+    if taken:
+        caller.check_policy(f"{rule_of('createImage')}:allow_volume_backed", server)
+    make_image(caller, server, id, name, properties, mapping if taken else None)
+    try:
+        enqueue(caller, target, "createImage", {"image": id, "name": name, "snapshots": taken})
+    except MagnetarError:
+        caller.cloud.services.image.delete(caller.context, id)
+        raise
+    return id
+
+
+def make_image(caller: Caller, server: servers.Found, id: str, name: str, properties: Mapping[str, str] | None = None,
+               mapping: Sequence[Mapping[str, Any]] | None = None, owner: Context | None = None) -> str:
+    """A queued image *id* for the root disk of a server. *mapping*: it stands for these snapshots of volumes instead.
+    *owner*: whose it is; the caller's, when left out. Returns its uuid."""
     own = orjson.loads(server.image).get("properties") or {}
     found = {**{key: value for key, value in own.items() if is_property(key)}, "image_type": "snapshot",
              "instance_uuid": server.id, "user_id": caller.context.user_id, "base_image_ref": server.image_id or "",
              **(properties or {})}
-    mapping, taken = snapshots(caller, server, id)
-    if taken:
-        caller.check_policy(f"{rule_of('createImage')}:allow_volume_backed", server)
+    if mapping is not None:
         found.update(block_device_mapping=servers.text(mapping), bdm_v2=True, root_device_name=server.root_device_name)
-    images = caller.cloud.services.image
     try:
-        image = images.create(
-            caller.context, name, disk_format="raw" if taken else "qcow2", container_format="bare",
+        image = caller.cloud.services.image.create(
+            owner or caller.context, name, disk_format="qcow2" if mapping is None else "raw", container_format="bare",
             visibility="private", properties={key: str(value) for key, value in found.items()}, id=id,
-            min_disk=0 if taken else orjson.loads(server.flavor)["disk"])
+            min_disk=0 if mapping is not None else orjson.loads(server.flavor)["disk"])
     except TooLarge as error:  # what is over quota at Glance is forbidden at Nova
         raise Forbidden(error.message) from None
-    try:
-        enqueue(caller, target, "createImage", {"image": image["id"], "name": name, "snapshots": taken})
-    except MagnetarError:
-        images.delete(caller.context, image["id"])
-        raise
     return str(image["id"])
 
 

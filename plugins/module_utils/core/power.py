@@ -69,7 +69,7 @@ VM_STATES: Mapping[str, VmState] = {
     ERROR: VmState("ERROR", (), _REBUILD),
     DELETED: VmState("DELETED"),
     SOFT_DELETED: VmState("SOFT_DELETED"),
-    SHELVED: VmState("SHELVED"),
+    SHELVED: VmState("SHELVED", (OFF, CRASHED)),
     OFFLOADED: VmState("SHELVED_OFFLOADED"),
 }
 
