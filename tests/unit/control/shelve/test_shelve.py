@@ -7,7 +7,9 @@ import pytest
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.moves.clouds import at, check, claims, disabled, row
 
-from .shelving import settings
+from .shelving import ENGINES, settings
+
+pytestmark = ENGINES
 
 
 def test_a_server_leaves_its_host_and_comes_back(owner):

@@ -7,7 +7,9 @@ from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.test_build import block, root
 from tests.unit.control.moves.clouds import at, disabled, row
 
-from .shelving import settings
+from .shelving import ENGINES, settings
+
+pytestmark = ENGINES
 
 
 def booted_from_a_volume(owner, **more):
