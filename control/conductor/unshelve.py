@@ -27,16 +27,18 @@ from .shelve import delete_image, give_back
 from .work import Work, admin_message, leased
 
 log = logging.getLogger(__name__)
-#: Columns of a server that is not shelved any more.
-OVER = {"vm_state": ACTIVE, "shelved_at": None, "shelved_image_id": None, "fault": None}
+#: Columns of a server that is not shelved any more. Its image may be there still.
+OVER = {"vm_state": ACTIVE, "shelved_at": None, "fault": None}
 
 
 def unshelve(work: Work) -> None:
     """``args``: whether it is offloaded, and the host that it is to be on, if one is named."""
-    if work.args["offloaded"]:
+    if not work.args["offloaded"]:
+        attempt(work, partial(_start, work), work.failed)
+    elif work.server.shelved_at:
         _build(work)
     else:
-        attempt(work, partial(_start, work), work.failed)
+        _end(work)
 
 
 def _start(work: Work) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def _start(work: Work) -> dict[str, Any]:
     with work.client() as client:
         found = client.ensure("server", work.id, {"power": "running"})["resource"]
     delete_image(work, work.server.shelved_image_id)
-    return {**OVER, "power_state": number(found["power_state"])}
+    return {**OVER, "shelved_image_id": None, "power_state": number(found["power_state"])}
 
 
 def _build(work: Work) -> None:
@@ -98,11 +100,17 @@ def _build_on(work: Work, host: str) -> None:
         _not_on(work, host, error)
         return
     work.conductor.states.built(host, well=True)
-    image = work.server.shelved_image_id
-    delete_image(work, image)
-    if image:
-        _forget_content(work, host, image)
-    work.done(**{**nics.observed(ports, resource), **OVER}, host=host, launched_at=now(), progress=100)
+    # Saved before its image goes: nothing is built from that again.
+    work.note(**{**nics.observed(ports, resource), **OVER}, host=host, launched_at=now(), progress=100)
+    _end(work)
+
+
+def _end(work: Work) -> None:
+    """The server runs: its image goes."""
+    if image := work.server.shelved_image_id:
+        delete_image(work, image)
+        _forget_content(work, work.server.host, image)
+    work.done(shelved_image_id=None)
 
 
 def _check_image(work: Work) -> None:

@@ -141,14 +141,12 @@ def turn(cloud: Cloud, number: int, conductor: Any = None) -> bool:
 
 def through(cloud: Cloud, id: str, key: str, fate: Fate, **args: Any) -> Any:
     """Do an action with a death in it, and go on until it has ended; returns the server's row."""
-    number = ask(cloud, id, key, **args)
-    with contextlib.suppress(Died), fate.looms():
-        turn(cloud, number)
+    number, ended = ask(cloud, id, key, **args), False
     for _at in range(20):
-        with cloud.parts.working.database.read() as connection:
-            if connection.execute(select(actions.c.state).where(actions.c.id == number)).scalar() in ("done", "failed"):
-                break
-        turn(cloud, number)
+        with contextlib.suppress(Died), fate.looms():  # also when it was put back, for a turn on another host
+            ended = turn(cloud, number)
+        if ended:
+            break
     for thread in fate.working:
         thread.join(20)
     return row(cloud, id)

@@ -12,6 +12,7 @@ from magnetar_control.conductor.flows import CELL
 from magnetar_control.conductor.work import LeaseLost
 from magnetar_control.services import Context
 from magnetar_core.power import OFFLOADED, SHELVED
+from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.test_build import block
 from tests.unit.control.moves.clouds import at, check, claims, flavors, row
 from tests.unit.control.moves.dying import Fate, Stall, ask, take, through, turn
@@ -60,7 +61,7 @@ def test_a_server_that_leaves_its_host_at_once(owner, late):
     id = owner.server(networks="auto", flavorRef="small")["id"]
     volume = owner.volume(host="kvm2")
     assert owner.attach(id, volume).status == 200
-    assert owner.call.settled(id)
+    until(lambda: owner.state(volume) == "in-use")
 
     def there(fate):
         assert shelve(owner, id, fate).vm_state == OFFLOADED, (fate.number, row(owner.cloud, id).fault)
