@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 
 from magnetar_control.agents import AgentClient, plain
-from magnetar_control.services import Context
 from magnetar_control.services.image.fields import is_property
 from magnetar_control.store import actions, migrations, servers
 from magnetar_core.actions import ACTIONS, rule_of
@@ -159,33 +158,33 @@ def create_image(caller: Caller, target: Target, name: str, properties: Mapping[
     mapping, taken = snapshots(caller, server, id)
     if taken:
         caller.check_policy(f"{rule_of('createImage')}:allow_volume_backed", server)
-    make_image(caller, server, id, name, properties, mapping if taken else None)
+    images = caller.cloud.services.image
+    try:
+        images.create(caller.context, name, id=id, **image_fields(caller, server, properties,
+                                                                  mapping if taken else None))
+    except TooLarge as error:  # what is over quota at Glance is forbidden at Nova
+        raise Forbidden(error.message) from None
     try:
         enqueue(caller, target, "createImage", {"image": id, "name": name, "snapshots": taken})
     except MagnetarError:
-        caller.cloud.services.image.delete(caller.context, id)
+        images.delete(caller.context, id)
         raise
     return id
 
 
-def make_image(caller: Caller, server: servers.Found, id: str, name: str, properties: Mapping[str, str] | None = None,
-               mapping: Sequence[Mapping[str, Any]] | None = None, owner: Context | None = None) -> str:
-    """A queued image *id* for the root disk of a server. *mapping*: it stands for these snapshots of volumes instead.
-    *owner*: whose it is; the caller's, when left out. Returns its uuid."""
+def image_fields(caller: Caller, server: servers.Found, properties: Mapping[str, str] | None = None,
+                 mapping: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+    """What an image of the server's root disk is made with, beside name and id. *mapping*: it stands for these
+    snapshots of volumes instead."""
     own = orjson.loads(server.image).get("properties") or {}
     found = {**{key: value for key, value in own.items() if is_property(key)}, "image_type": "snapshot",
              "instance_uuid": server.id, "user_id": caller.context.user_id, "base_image_ref": server.image_id or "",
              **(properties or {})}
     if mapping is not None:
         found.update(block_device_mapping=servers.text(mapping), bdm_v2=True, root_device_name=server.root_device_name)
-    try:
-        image = caller.cloud.services.image.create(
-            owner or caller.context, name, disk_format="qcow2" if mapping is None else "raw", container_format="bare",
-            visibility="private", properties={key: str(value) for key, value in found.items()}, id=id,
-            min_disk=0 if mapping is not None else orjson.loads(server.flavor)["disk"])
-    except TooLarge as error:  # what is over quota at Glance is forbidden at Nova
-        raise Forbidden(error.message) from None
-    return str(image["id"])
+    return {"disk_format": "qcow2" if mapping is None else "raw", "container_format": "bare", "visibility": "private",
+            "properties": {key: str(value) for key, value in found.items()},
+            "min_disk": 0 if mapping is not None else orjson.loads(server.flavor)["disk"]}
 
 
 @of_server("lock")

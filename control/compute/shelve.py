@@ -6,37 +6,31 @@ from __future__ import annotations
 
 import uuid
 
-from magnetar_control.services import Context
 from magnetar_core.actions import rule_of
-from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError
+from magnetar_core.errors import Conflict, InvalidRequest
 from magnetar_core.power import OFFLOADED
 
 from .caller import Caller
-from .server_actions import make_image, on_volume
+from .server_actions import image_fields, on_volume
 from .server_create import check_zone
 from .target import Target, enqueue, of_server
 
 #: What the name of the image has after the server's; and how long a name may be.
 SUFFIX, LONGEST = "-shelved", 255
-#: Roles with which the image is made.
-ROLES = frozenset(("member", "reader"))
 
 
 @of_server("shelve")
 def shelve(caller: Caller, target: Target) -> None:
-    """Stop the server, and keep it. Its root disk is copied into an image of its project, named after it; the API makes
-    it now, so that a quota of images is heard of at once. A root disk that is a volume is kept as it is."""
+    """Stop the server, and keep it: its root disk is copied into an image of its project, named after it, of which the
+    conductor is told what it is made with. A root disk that is a volume is kept as it is."""
     server = target.row
     if on_volume(server):
         enqueue(caller, target, "shelve", {"image": None})
         return
-    owner, images = Context(server.user_id, server.project_id, ROLES), caller.cloud.services.image
-    image = make_image(caller, server, str(uuid.uuid4()), server.name[:LONGEST - len(SUFFIX)] + SUFFIX, owner=owner)
-    try:
-        enqueue(caller, target, "shelve", {"image": image}, shelved_image_id=image)
-    except MagnetarError:
-        images.delete(owner, image)
-        raise
+    id = str(uuid.uuid4())
+    name = server.name[:LONGEST - len(SUFFIX)] + SUFFIX
+    enqueue(caller, target, "shelve", {"image": id, "fields": {"name": name, **image_fields(caller, server)}},
+            shelved_image_id=id)
 
 
 @of_server("unshelve")

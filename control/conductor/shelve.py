@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The flows of ``shelve`` and ``shelveOffload``, and servers that have been shelved for long enough.
 
-The guest is stopped, and its root disk copied into the image that the API has made; then the server is shelved. When it
-is offloaded, at once or later, it leaves its host: the image, its volumes and its ports stay its own. A root disk is
-removed only when the image has it, so the flow can end at any line and be repeated, and nothing is lost.
+The guest is stopped, and its root disk copied into an image; then the server is shelved. When it is offloaded, at once
+or later, it leaves its host: the image, its volumes and its ports stay its own. A root disk is removed only when the
+image has it, so the flow can end at any line and be repeated, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from magnetar_control.agents import PATIENCE
+from magnetar_control.services import Document
 from magnetar_control.store import allocations, servers
 from magnetar_control.store.database import now
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
@@ -54,15 +55,23 @@ def _save(work: Work) -> dict[str, Any]:
     """Stop the guest, and give the image its content; returns columns of a server that is shelved."""
     if work.action.cancel:
         raise Cancelled("The server was deleted, or its state was reset, before it was shelved.")
+    id = work.args["image"]
+    found = _image(work, id) if id else None  # first: where the quota refuses it, the guest runs on
     stop_guest(work, work.server.host)
-    if id := work.args["image"]:
-        found = snapshot.image(work, id)
-        if found is None:
-            raise Conflict(f"Image {id} was deleted before it had its content.")
+    if found is not None:
         if found["status"] != "active":
             snapshot.upload(work, id, "shelving_image_pending_upload", "shelving_image_uploading")
         snapshot.delete_copy(work)
     return {"vm_state": SHELVED, "shelved_at": now(), "power_state": number(OFF), "fault": None}
+
+
+def _image(work: Work, id: str) -> Document:
+    """The image *id*, which is made when there is none."""
+    found = snapshot.image(work, id)
+    if found is None:
+        work.confirm_lease()
+        found = work.conductor.services.image.create(work.context(), id=id, **work.args["fields"])
+    return found
 
 
 def _leave_host(work: Work) -> dict[str, Any]:

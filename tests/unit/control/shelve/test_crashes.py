@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import uuid
 
 import pytest
 
 from magnetar_control.conductor.flows import CELL
 from magnetar_control.conductor.work import LeaseLost
-from magnetar_control.services import Context
 from magnetar_core.power import OFFLOADED, SHELVED
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.test_build import block
@@ -32,17 +32,14 @@ def cloud(databases):
         yield found
 
 
-def image_for(owner):
-    """The image that the API makes for a server that is shelved; its uuid."""
-    context = Context(owner.call.user_id, owner.call.project_id, frozenset(("member",)))
-    return owner.cloud.services.image.create(context, "web1-shelved", disk_format="qcow2", container_format="bare",
-                                             visibility="private")["id"]
+#: What an image of a shelved server is made with.
+FIELDS = {"name": "web1-shelved", "disk_format": "qcow2", "container_format": "bare", "visibility": "private"}
 
 
 def shelve(owner, id, fate):
     """Shelve with a death in it; returns the row."""
-    image = image_for(owner)
-    return through(owner.cloud, id, "shelve", fate, columns={"shelved_image_id": image}, image=image)
+    image = str(uuid.uuid4())
+    return through(owner.cloud, id, "shelve", fate, columns={"shelved_image_id": image}, image=image, fields=FIELDS)
 
 
 def unshelve(owner, id, fate):
@@ -132,8 +129,8 @@ def test_a_deletion_of_what_is_shelved(owner, late):
 def asked(owner, id, key):
     """The number of a shelving, or of an unshelving of what was shelved before."""
     if key == "shelve":
-        image = image_for(owner)
-        return ask(owner.cloud, id, key, columns={"shelved_image_id": image}, image=image)
+        image = str(uuid.uuid4())
+        return ask(owner.cloud, id, key, columns={"shelved_image_id": image}, image=image, fields=FIELDS)
     owner.act(id, "shelve")
     return ask(owner.cloud, id, key, offloaded=True, host=None)
 
