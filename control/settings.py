@@ -96,6 +96,9 @@ class Settings:
         "Whether a resize weighs the server's own host like any other; otherwise it is taken only when no other fits.",
         False)
     resize_confirm_window: int = _doc("Seconds after which a resize is confirmed by itself; 0 for never.", 0)
+    shelved_offload_time: int = _doc(
+        "Seconds after which a shelved server leaves its host: 0 at once, -1 never (an administrator may offload it). "
+        "One whose root disk is a volume leaves at once, whatever this says.", 0, least=-1)
     cpu_allocation_ratio: float = _doc("Virtual CPUs for each of the host.", 16.0)
     ram_allocation_ratio: float = _doc("Memory that may be claimed, as a multiple of the host's.", 1.5)
     disk_allocation_ratio: float = _doc("Disk that may be claimed, as a multiple of the host's.", 1.0)

@@ -13,6 +13,7 @@ from magnetar_agent.documents import Document
 from magnetar_agent.servers import GIB, addresses, block_devices, hardware, image_links, rescue
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.kinds.flavor import completed
+from magnetar_core.power import SHELVED
 from magnetar_core.reconcile import missing
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     """See ``Driver.complete``. Raises ``InvalidField`` naming the field, or ``Conflict`` for a MAC that is taken."""
     old = document.want if document else {}
     found = dict(want)
+    if want.get("power") == SHELVED:
+        raise InvalidField("power", "cannot be shelved on a single host, since it is the image service of a cloud that "
+                                    "keeps the root disk; stop the server, or make an image of it (create_image)")
     if document is None and want.get("id"):
         _uuid_is_free(host, want["id"])
     found["flavor"] = _flavor(host, want["flavor"], old.get("flavor"))

@@ -55,7 +55,7 @@ def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | No
     flavor = find_flavor(caller, flavor_id, server.project_id)
     if flavor["id"] == old["id"]:
         raise InvalidRequest("When resizing, instances must change flavor!")
-    if flavor["disk"] < old["disk"] and not _on_volume(server):
+    if flavor["disk"] < old["disk"] and not on_volume(server):
         raise InvalidRequest("Resize error: the disk of the new flavor is smaller than that of the old one."
                              if flavor["disk"] else "Resize to zero disk flavor is not allowed.")
     quotas.check_flavor(caller, Owner(server.project_id, server.user_id), old, flavor)
@@ -63,7 +63,7 @@ def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | No
     enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config}, message=warning)
 
 
-def _on_volume(server: servers.Found) -> bool:
+def on_volume(server: servers.Found) -> bool:
     """Whether its root disk is a volume, which has its own size whatever the flavor says."""
     return not server.image_id or any(one["boot_index"] == 0 for one in orjson.loads(server.volumes))
 
@@ -155,28 +155,36 @@ def create_image(caller: Caller, target: Target, name: str, properties: Mapping[
     """An image of the server's root disk: it is there at once, queued, and active when the copy is done. Returns its
     uuid."""
     server, id = target.row, str(uuid.uuid4())
+    mapping, taken = snapshots(caller, server, id)
+    if taken:
+        caller.check_policy(f"{rule_of('createImage')}:allow_volume_backed", server)
+    images = caller.cloud.services.image
+    try:
+        images.create(caller.context, name, id=id, **image_fields(caller, server, properties,
+                                                                  mapping if taken else None))
+    except TooLarge as error:  # what is over quota at Glance is forbidden at Nova
+        raise Forbidden(error.message) from None
+    try:
+        enqueue(caller, target, "createImage", {"image": id, "name": name, "snapshots": taken})
+    except MagnetarError:
+        images.delete(caller.context, id)
+        raise
+    return id
+
+
+def image_fields(caller: Caller, server: servers.Found, properties: Mapping[str, str] | None = None,
+                 mapping: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
+    """What an image of the server's root disk is made with, beside name and id. *mapping*: it stands for these
+    snapshots of volumes instead."""
     own = orjson.loads(server.image).get("properties") or {}
     found = {**{key: value for key, value in own.items() if is_property(key)}, "image_type": "snapshot",
              "instance_uuid": server.id, "user_id": caller.context.user_id, "base_image_ref": server.image_id or "",
              **(properties or {})}
-    mapping, taken = snapshots(caller, server, id)
-    if taken:
-        caller.check_policy(f"{rule_of('createImage')}:allow_volume_backed", server)
+    if mapping is not None:
         found.update(block_device_mapping=servers.text(mapping), bdm_v2=True, root_device_name=server.root_device_name)
-    images = caller.cloud.services.image
-    try:
-        image = images.create(
-            caller.context, name, disk_format="raw" if taken else "qcow2", container_format="bare",
-            visibility="private", properties={key: str(value) for key, value in found.items()}, id=id,
-            min_disk=0 if taken else orjson.loads(server.flavor)["disk"])
-    except TooLarge as error:  # what is over quota at Glance is forbidden at Nova
-        raise Forbidden(error.message) from None
-    try:
-        enqueue(caller, target, "createImage", {"image": image["id"], "name": name, "snapshots": taken})
-    except MagnetarError:
-        images.delete(caller.context, image["id"])
-        raise
-    return str(image["id"])
+    return {"disk_format": "qcow2" if mapping is None else "raw", "container_format": "bare", "visibility": "private",
+            "properties": {key: str(value) for key, value in found.items()},
+            "min_disk": 0 if mapping is not None else orjson.loads(server.flavor)["disk"]}
 
 
 @of_server("lock")

@@ -283,9 +283,16 @@ def _place(caller: Caller, wanted: NewServers) -> Place:
     for name in (place.host, place.hypervisor_hostname):
         if name and name not in known:
             raise InvalidRequest(f"Compute host {name} could not be found.")
-    if zone and zone not in {host.zone for host in known.values()} | {caller.settings.default_availability_zone}:
-        raise InvalidRequest("The requested availability zone is not available")
+    if zone:
+        check_zone(caller, zone)
     return place
+
+
+def check_zone(caller: Caller, zone: str) -> None:
+    """Raises ``InvalidRequest`` where there is no such zone."""
+    known = {host.zone for host in caller.cloud.hosts.all().values()}
+    if zone not in known | {caller.settings.default_availability_zone}:
+        raise InvalidRequest("The requested availability zone is not available")
 
 
 def _check_group(caller: Caller, id: str | None) -> None:

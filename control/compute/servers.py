@@ -23,7 +23,8 @@ INDEX, DETAIL, SHOW, ALL_FILTERS = f"{READ}index", f"{READ}detail", f"{READ}show
 EXTENDED = "os_compute_api:os-extended-server-attributes"
 #: Columns of short lists, and of full ones: what no list shows stays where it is, since it is half of a row.
 BRIEF = (table.c.id, table.c.name)
-FULL = tuple(column for column in table.c if column.name not in ("request", "interfaces", "old_flavor", "deleted_at"))
+FULL = tuple(column for column in table.c if column.name not in (
+    "request", "interfaces", "old_flavor", "shelved_at", "shelved_image_id", "deleted_at"))
 #: More servers than one project has.
 EVERY = 10000
 

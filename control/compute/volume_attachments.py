@@ -13,6 +13,7 @@ from sqlalchemy import select
 from magnetar_control.store import servers
 from magnetar_control.store.tables import actions
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound
+from magnetar_core.power import OFFLOADED, SHELVED
 
 from .caller import Caller
 from .held_action import hold
@@ -52,10 +53,15 @@ def show(_caller: Caller, target: Target, volume_id: str) -> Document:
 
 @of_server("attach_volume")
 def attach(caller: Caller, target: Target, volume_id: str, device: str | None = None, tag: str | None = None, *,
-           delete_on_termination: bool = False, multiattach: bool = True) -> Document:
-    """Reserve the volume and name its device; it is attached afterwards. *device*: the name wished for. *multiattach*:
-    whether a volume for several servers may be named. Returns the attachment."""
+           delete_on_termination: bool = False, multiattach: bool = True, shelved: bool = True) -> Document:
+    """Reserve the volume and name its device; it is attached afterwards, or when a server that was offloaded is on a
+    host again. *device*: the name wished for. *multiattach*: whether a volume for several servers may be named.
+    *shelved*: whether the server may be shelved. Returns the attachment."""
     id = target.row.id
+    _check_shelved(target, "attach_volume", shelved=shelved)
+    if tag and target.row.vm_state == OFFLOADED:
+        raise InvalidRequest("Attaching volumes with a tag is not supported for a server that is shelved and "
+                             "offloaded. Unshelve it first, or attach the volume without a tag.")
     _check_attachable(caller, target, volume_id, multiattach=multiattach)
     entry: Document = {"volume_id": volume_id, "attachment_id": str(uuid.uuid4()), "bdm_uuid": str(uuid.uuid4()),
                        "device": None, "tag": tag, "boot_index": None, "delete_on_termination": delete_on_termination}
@@ -83,6 +89,13 @@ def attach(caller: Caller, target: Target, volume_id: str, device: str | None = 
             servers.revise(connection, id, "volumes", removed)
         raise Conflict(f"Cannot 'attach_volume' instance {id} while it is being deleted.")
     return entry
+
+
+def _check_shelved(target: Target, key: str, *, shelved: bool) -> None:
+    """Raises ``Conflict`` for a shelved server where that is not allowed."""
+    state = target.row.vm_state
+    if state in (SHELVED, OFFLOADED) and not shelved:
+        raise Conflict(f"Cannot '{key}' instance {target.row.id} while it is in vm_state {state}")
 
 
 def _check_attachable(caller: Caller, target: Target, volume_id: str, *, multiattach: bool) -> None:
@@ -136,8 +149,10 @@ def update(caller: Caller, target: Target, volume_id: str, new_volume_id: str | 
 
 
 @of_server("detach_volume")
-def detach(caller: Caller, target: Target, volume_id: str) -> None:
-    """Have the guest let go of the volume, afterwards. Raises ``NotFound``, ``InvalidRequest``."""
+def detach(caller: Caller, target: Target, volume_id: str, *, shelved: bool = True) -> None:
+    """Have the guest let go of the volume, afterwards. *shelved*: whether the server may be shelved. Raises
+    ``NotFound``, ``InvalidRequest``, ``Conflict``."""
+    _check_shelved(target, "detach_volume", shelved=shelved)
     entry = _attachment(target, volume_id)
     if entry["boot_index"] == 0:
         raise InvalidRequest("Cannot detach a root device volume")

@@ -16,6 +16,7 @@ from magnetar_control.services import Document
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 from magnetar_core.flows import attach as agent_flow
 from magnetar_core.flows.migrate import Side
+from magnetar_core.kinds.volume import BUSES
 
 from .retry import attempt, retry_forever, take_back
 from .work import Work
@@ -85,7 +86,9 @@ def connect(work: Work, host: str, entry: Mapping[str, Any]) -> str:
     volume = volumes.show(work.context(), id)
     if volume is None:
         raise NotFound(f"Volume {id} could not be found.")
-    want: Document = {"tag": entry["tag"], "readonly": bool(volume.get("readonly"))}
+    bus = entry.get("disk_bus")
+    want: Document = {"tag": entry["tag"], "readonly": bool(volume.get("readonly")),
+                      **({"bus": bus} if bus in BUSES else {})}
     device = (entry["device"] or "").removeprefix("/dev/")
     with _sides(work, host, volumes.where(id)) as (here, there):
         def asked(**more: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes of servers at create and delete. ``attach_volume`` attaches and detaches them later.
+"""Volumes of servers at create, delete, shelve and unshelve. ``attach_volume`` attaches and detaches others.
 
 The column ``servers.volumes`` is the source of truth for the volumes of a server. A build draws the uuids of volumes
 and attachments and saves them there first: after a crash the same volumes are made, reserved and attached.
@@ -18,6 +18,7 @@ from magnetar_control.services import Document
 from magnetar_control.store import servers
 from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.kinds.volume import BUSES
+from magnetar_core.power import OFF
 
 from .attach_volume import connect
 from .work import Work, WrongHost
@@ -35,6 +36,8 @@ def requested(work: Work) -> list[Document]:
 def prepare(work: Work, host: str) -> tuple[list[Document], list[str]]:
     """Make and reserve the volumes of a new server. Returns its block devices in the agent's form, and the uuids of
     volumes on other hosts, to attach after the build. Raises ``WrongHost``, ``Cancelled``, and the service's errors."""
+    if work.server.launched_at:
+        return _prepare_again(work, host)
     items, blocks = _tagged(work), requested(work)
     if not blocks:
         return items, []
@@ -42,7 +45,7 @@ def prepare(work: Work, host: str) -> tuple[list[Document], list[str]]:
     if len(kept) != len(blocks):  # saved before anything is done for them
         kept = [{"volume_id": one["uuid"] if one["source_type"] == "volume" else str(uuid.uuid4()),
                  "attachment_id": str(uuid.uuid4()), "bdm_uuid": str(uuid.uuid4()), "device": None,
-                 "tag": one.get("tag"), "boot_index": one["boot_index"],
+                 "tag": one.get("tag"), "boot_index": one["boot_index"], "disk_bus": one.get("disk_bus"),
                  "delete_on_termination": one["delete_on_termination"]} for one in blocks]
         work.note(volumes=servers.text(kept))
     for block, entry, order in zip(blocks, kept, boot_order(work.request["blocks"]), strict=True):
@@ -51,25 +54,53 @@ def prepare(work: Work, host: str) -> tuple[list[Document], list[str]]:
         if place == host:
             items.append(_item(block, entry, order, volume))
         elif order == 0:
-            raise WrongHost(f"The root disk of the server, volume {entry['volume_id']}, lies on host {place}; the "
-                           "server can be on that host only.")
+            raise _wrong_host(entry, place)
         elif entry["device"] is None:
             abroad.append(entry["volume_id"])
     return items, abroad
+
+
+def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
+    """As ``prepare``, for a server that was on a host before: with the volumes that it has, named as they were."""
+    items, abroad, kept = _tagged(work), [], work.volumes
+    volumes = work.conductor.services.volume
+    for entry, order in zip(kept, boot_order(kept), strict=True):
+        id = entry["volume_id"]
+        volume = volumes.reserve(work.context(), id, work.id, attachment_id=entry["attachment_id"])["volume"]
+        place = volumes.where(id)
+        if place == host:
+            items.append({**_item(entry, entry, order, volume), **_named(entry)})
+        elif order == 0:
+            raise _wrong_host(entry, place)
+        else:
+            abroad.append(id)
+    return items, abroad
+
+
+def _named(entry: Mapping[str, Any]) -> Document:
+    """The name of its disk, where that goes with the bus."""
+    name, bus = (entry["device"] or "").removeprefix("/dev/"), entry.get("disk_bus")
+    return {"device_name": name} if name.startswith("sd" if bus in BUSES and bus != "virtio" else "vd") else {}
+
+
+def _wrong_host(entry: Mapping[str, Any], place: str) -> WrongHost:
+    return WrongHost(f"The root disk of the server, volume {entry['volume_id']}, lies on host {place}; the server can "
+                     "be on that host only.")
 
 
 def boot_order(blocks: Sequence[Document]) -> list[int | None]:
     """The boot index of each volume as agents count them: without gaps, the root disk has 0."""
     order = [0, *sorted(one["boot_index"] for one in blocks if (one["boot_index"] or 0) > 0)]
     return [order.index(one["boot_index"]) if one["boot_index"] in order else None
-            for one in blocks if one["destination_type"] == "volume"]
+            for one in blocks if one.get("destination_type", "volume") == "volume"]
 
 
 def _tagged(work: Work) -> list[Document]:
     """Local disks with a tag. Other local disks follow from flavor and image."""
+    shelved = work.server.shelved_image_id
     return [{"source_type": one["source_type"], "destination_type": "local", "tag": one["tag"],
              **({"guest_format": "swap"} if one.get("guest_format") == "swap" else {}),
-             **({"uuid": one["uuid"], "boot_index": 0} if one["source_type"] == "image" else {})}
+             **({"uuid": shelved or one["uuid"], "boot_index": 0} if one["source_type"] == "image" else {})}
             for one in work.request.get("blocks") or () if one["destination_type"] == "local" and one.get("tag")]
 
 
@@ -120,26 +151,38 @@ def _item(block: Mapping[str, Any], entry: Mapping[str, Any], order: int | None,
     return {name: value for name, value in known.items() if value is not None}
 
 
-def finish_build(work: Work, host: str, resource: Document, abroad: Collection[str]) -> Document:
+def finish_build(work: Work, host: str, resource: Document, abroad: Collection[str], power: str) -> Document:
     """After the build: attach the volumes *abroad*, save devices here and at the volume service, and start the server
-    if it waited for these volumes. Returns the agent's resource."""
-    kept = work.volumes
-    if not kept:
-        return resource
-    devices = {one["id"]: one["device"] for one in resource.get("volumes_attached") or ()}
-    for entry in kept:
+    if it waited for these volumes. Returns the agent's resource. *power*: what the server is to be."""
+    seen = {one["id"]: one["device"] for one in resource.get("volumes_attached") or ()}
+    devices: dict[str, str] = {}
+    for entry in work.volumes:
         id = entry["volume_id"]
-        device = connect(work, host, entry) if id in abroad else devices.get(id)
+        device = connect(work, host, entry) if id in abroad else seen.get(id)
         if device:
+            devices[entry["attachment_id"]] = f"/dev/{device}"
             work.conductor.services.volume.attached(entry["attachment_id"], host, f"/dev/{device}")
-            entry["device"] = f"/dev/{device}"
-    root = next((one["device"] for one in kept if one["boot_index"] == 0 and one["device"]), None)
-    work.note(volumes=servers.text(kept), **({"root_device_name": root} if root else {}))
-    if not abroad or work.request.get("off"):
+    if devices:
+        _save(work, devices)
+    if not abroad or power == OFF:
         return resource
     with work.client(host) as client:
-        found: Document = client.ensure("server", work.id, {"power": "running"})["resource"]
+        found: Document = client.ensure("server", work.id, {"power": power})["resource"]
     return found
+
+
+def _save(work: Work, devices: Mapping[str, str]) -> None:
+    """Save the devices by their attachments. A server that was on a host before may be given more volumes meanwhile."""
+    def named(kept: list[Document]) -> list[Document]:
+        return [{**one, "device": devices.get(one["attachment_id"], one["device"])} for one in kept]
+
+    def root(kept: list[Document]) -> Document:
+        found = next((one["device"] for one in kept if one["boot_index"] == 0 and one["device"]), None)
+        return {"root_device_name": found} if found else {}
+
+    work.confirm_lease()
+    work.revise("volumes", named, root)
+    work.load()
 
 
 def give_back(work: Work, *, everything: bool) -> None:
@@ -156,6 +199,13 @@ def give_back(work: Work, *, everything: bool) -> None:
             entry["volume_id"], entry["attachment_id"] = str(uuid.uuid4()), str(uuid.uuid4())
     if kept:
         work.note(volumes=servers.text([] if everything else kept))
+
+
+def disconnect(work: Work) -> None:
+    """The server is on no host: its volumes stay reserved for it."""
+    for entry in work.volumes:
+        _unexport(work, entry)
+        work.conductor.services.volume.disconnected(entry["attachment_id"])
 
 
 def release(work: Work) -> None:

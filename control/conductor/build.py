@@ -24,6 +24,7 @@ from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 from magnetar_core.power import OFF, POWERS, RUNNING
 
 from . import block_devices, nics
+from .resize import agent_flavor
 from .schedule import spec_of
 from .work import Work, WrongHost, leased
 
@@ -36,7 +37,7 @@ LONGEST_NAME = 190
 def build(work: Work) -> None:
     """``create`` in the cell."""
     host = work.action.host or work.server.host
-    if work.action.attempts > 1 and host not in (held := _claimed(work)):
+    if work.action.attempts > 1 and host not in (held := claimed(work)):
         if not held:  # it failed there, and was interrupted when the claim had been given up
             _elsewhere(work, [*work.args.get("tried", []), host], Conflict("The build was interrupted."))
             return
@@ -60,7 +61,7 @@ def build(work: Work) -> None:
 
 
 def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Make the server with its NICs on *host*; returns the agent's resource."""
+    """Make the server with its NICs on *host*, also one that was on a host before; returns the agent's resource."""
     with work.client(host) as client:
         nics.networks(work, client, host, ports)
         document = document_of(work, ports)
@@ -73,12 +74,12 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]]) -> dict[str,
             document["power"] = "off"
         answer = client.ensure("server", work.id, document, progress=work.progress, request_id=work.idempotency_key)
     work.conductor.services.network.bind(work.id, host)
-    return block_devices.finish_build(work, host, answer["resource"], abroad)
+    return block_devices.finish_build(work, host, answer["resource"], abroad, power_of(work))
 
 
 def power_of(work: Work) -> str:
-    """What a new server is to be: running, or off."""
-    return OFF if work.request.get("off") else RUNNING
+    """What a new server is to be: running, or off. One that was on a host before runs."""
+    return OFF if work.request.get("off") and not work.server.launched_at else RUNNING
 
 
 def document_of(work: Work, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -87,8 +88,8 @@ def document_of(work: Work, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any
     root = next((block for block in request.get("blocks") or () if block["boot_index"] == 0), None)
     from_image = server.image_id and not (root and root["destination_type"] == "volume")
     return {
-        "name": server.hostname or server.name, "image": server.image_id if from_image else None,
-        "flavor": {name: flavor[name] for name in ("vcpus", "ram", "disk", "ephemeral", "swap")},
+        "name": server.hostname or server.name,
+        "image": (server.shelved_image_id or server.image_id) if from_image else None, "flavor": agent_flavor(flavor),
         "networks": list(map(nics.on_host, ports)), "user_data": server.user_data, "power": power_of(work),
         "key_name": server.key_name if request.get("public_key") else None, "metadata": orjson.loads(server.metadata),
         **({"personality": request["personality"]} if request.get("personality") else {}),
@@ -104,9 +105,7 @@ def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
         work.delete_on(host)
     except MagnetarError as why:
         log.warning("server %s: what is left of it on %s is removed later: %s", work.id, host, why.message)
-    # What another host would refuse too is not tried there.
-    last = len(tried) >= work.conductor.settings.max_attempts or (
-        error.status < 500 and not error.remote and not isinstance(error, WrongHost))
+    last = len(tried) >= work.conductor.settings.max_attempts or for_all_hosts(error)
     block_devices.give_back(work, everything=last)
     with work.conductor.store.api.write() as connection:
         allocations.release(connection, work.id)
@@ -118,7 +117,12 @@ def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
     _elsewhere(work, tried, error)
 
 
-def _claimed(work: Work) -> list[str]:
+def for_all_hosts(error: MagnetarError) -> bool:
+    """Whether another host would refuse the same, so that it is not tried there."""
+    return error.status < 500 and not error.remote and not isinstance(error, WrongHost)
+
+
+def claimed(work: Work) -> list[str]:
     """Hosts of which the server holds something."""
     with work.conductor.store.api.read() as connection:
         return [one["host"] for one in allocations.held(connection, work.id)]

@@ -22,7 +22,7 @@ from magnetar_control.store.database import Database
 from magnetar_control.store.store import Store
 from magnetar_control.store.timeouts import statement_timeout
 from magnetar_core.errors import Conflict
-from magnetar_core.power import ERROR
+from magnetar_core.power import ERROR, OFFLOADED, SHELVED
 
 from .environment import Environment
 from .host_shares import HostBusy
@@ -246,7 +246,8 @@ class Conductor(Environment):
 
     def _unexpected(self, database: Database, action: Any, error: Exception) -> None:
         """After an exception that no flow handles (a database that is away, or a bug): try again for a while; at last
-        the server is in error, so that nothing is stuck. When not even that can be written, the lease ends."""
+        the server is in error, unless it is shelved, so that nothing is stuck. When not even that can be written, the
+        lease ends."""
         try:
             if action.attempts < TRIES:
                 pause = AGAIN * min(action.attempts, 10)  # in all some eight minutes, for a database that is away
@@ -254,7 +255,8 @@ class Conductor(Environment):
                     actions.put_back(connection, action.id, self.holder, database.clock(pause))
             else:
                 work = Work(self, database, action)
-                work.failed(error, **({"vm_state": ERROR} if work.rule.task else {}))
+                kept = not work.rule.task or (work.server and work.server.vm_state in (SHELVED, OFFLOADED))
+                work.failed(error, **({} if kept else {"vm_state": ERROR}))
         except (DBAPIError, LeaseLost) as again:
             log.warning("action %s of server %s is taken when its lease ends: %s", action.id, action.server_id, again)
 

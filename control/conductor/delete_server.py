@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flow of ``delete``: remove the server from its host, networks, volumes and claims. Its row stays, marked
-deleted."""
+"""The flow of ``delete``: remove the server from its host, networks, volumes and claims, and the image that it was
+shelved in. Its row stays, marked deleted."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from magnetar_core.power import DELETED
 
 from . import block_devices, migration_halves
 from .retry import attempt, last_try
+from .shelve import delete_image
 from .work import HostDown, Work
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ def delete_server(work: Work) -> None:
             _delete_on(work, host)
         block_devices.release(work)
         work.conductor.services.network.release(work.id)
+        delete_image(work, server.shelved_image_id)
         _release_claims(work)
         moment = now()
         return {"deleted_at": moment, "terminated_at": server.terminated_at or moment, "vm_state": DELETED,

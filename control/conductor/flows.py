@@ -21,7 +21,9 @@ from .rescue import rescue, unrescue
 from .resize import migrate, resize
 from .revert_resize import revert
 from .schedule import schedule, schedule_together
+from .shelve import offload, shelve
 from .snapshot import create_image, server_deleted
+from .unshelve import unshelve
 
 CELL: Mapping[str, Flow] = {
     **{key: converge for key, action in ACTIONS.items() if action.want},
@@ -29,6 +31,7 @@ CELL: Mapping[str, Flow] = {
     "unrescue": unrescue, "attach_volume": attach_volume, "detach_volume": detach_volume,
     "attach_interface": attach_interface, "detach_interface": detach_interface, "createImage": create_image,
     "reboot-soft": reboot, "reboot-hard": reboot, "trigger_crash_dump": crash_dump, "os-migrateLive": live_migrate,
+    "shelve": shelve, "shelveOffload": offload, "unshelve": unshelve,
     "resize": resize, "migrate": migrate, "confirmResize": confirm, "revertResize": revert}
 FLOWS: Mapping[str, Mapping[str, Any]] = {
     "cell": CELL,

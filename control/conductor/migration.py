@@ -18,7 +18,7 @@ import orjson
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.store import allocations, migrations, servers
-from magnetar_core.errors import Conflict, MagnetarError, NotFound
+from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.flows import migrate
 
 from . import nics
@@ -242,15 +242,3 @@ class MigrationTask:
         with self.work.client(host) as client:
             found: dict[str, Any] = client.ensure("server", self.work.id, dict(want), allow_reboot=True)["resource"]
         return found
-
-    def stop_guest(self, host: str) -> None:
-        """Stop the guest, if the server is on that host. While it moves it is off already."""
-        self.work.confirm_lease()
-        with self.work.client(host) as client:
-            try:
-                found = client.get("server", self.work.id)
-            except NotFound:
-                return
-            if found["power_state"] in ("running", "paused"):
-                self.work.confirm_lease()
-                client.ensure("server", self.work.id, {"power": "off"})

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Periodic tasks of a conductor: audit and repair, confirming resizes, removing unused images.
+"""Periodic tasks of a conductor: audit and repair, confirming resizes, offloading shelved servers, removing unused
+images.
 
 By design there is nothing to repair. What there is nevertheless (after a crash between two databases, or an operator's
 change) is repaired and logged. Every task may run twice, and in several conductors at once.
@@ -24,7 +25,7 @@ from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import actions, conductors, servers
 from magnetar_core.errors import InUse, MagnetarError, NotFound
 
-from . import confirm_resize, snapshot
+from . import confirm_resize, shelve, snapshot
 from .audit import Finding, findings, read_state
 from .conductor import Conductor
 from .environment import Environment
@@ -128,12 +129,12 @@ def remove_unused(conductor: Environment) -> int:
 
 
 def _is_spent_copy(conductor: Environment, name: str) -> bool:
-    """Whether an image on a host is the copy of a ``createImage`` that has ended."""
+    """Whether an image on a host is the copy of a ``createImage`` or ``shelve`` that has ended."""
     if not OF_A_SERVER.fullmatch(name):
         return False
     with conductor.database.read() as connection:
         states = set(connection.execute(select(actions.c.state).where(
-            actions.c.action == "createImage",
+            actions.c.action.in_(("createImage", "shelve")),
             actions.c.args.contains(name.removeprefix(snapshot.COPY), autoescape=True))).scalars())
     return bool(states) and not states & {"queued", "running"}
 
@@ -170,6 +171,8 @@ def _purge(periodic: Periodic) -> None:
 TASKS = (
     PeriodicTask("confirming resizes", confirm_resize.LOOK,
                  lambda periodic: confirm_resize.confirm_expired(periodic.conductor)),
+    PeriodicTask("offloading shelved servers", shelve.LOOK,
+                 lambda periodic: shelve.offload_expired(periodic.conductor)),
     PeriodicTask("audit", 120.0, Periodic.audit),
     PeriodicTask("purge", 3600.0, _purge),
     PeriodicTask("looking at hosts again", 3600.0, _forget_deliveries, alone=False),

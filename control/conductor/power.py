@@ -6,10 +6,24 @@ from __future__ import annotations
 from typing import Any
 
 from magnetar_core.client import Client
-from magnetar_core.power import ERROR, STOPPED, number
+from magnetar_core.errors import NotFound
+from magnetar_core.power import ERROR, LIVE, STOPPED, SUSPENDED, number
 
 from .retry import of_host
 from .work import Work
+
+
+def stop_guest(work: Work, host: str) -> None:
+    """Stop the guest, if the server is on that host. While it moves it is off already."""
+    work.confirm_lease()
+    with work.client(host) as client:
+        try:
+            found = client.get("server", work.id)
+        except NotFound:
+            return
+        if found["power_state"] in (*LIVE, SUSPENDED):
+            work.confirm_lease()
+            client.ensure("server", work.id, {"power": "off"})
 
 
 @of_host(Work.failed)

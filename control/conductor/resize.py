@@ -21,6 +21,7 @@ from magnetar_core.power import ERROR, STOPPED
 
 from .migration import MigrationTask, NotMoved
 from .nics import observed
+from .power import stop_guest
 from .retry import retry
 from .schedule import spec_of
 from .work import HostDown, Work
@@ -73,7 +74,7 @@ def _migrate_cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -
         if move.row.status == "migrating":
             with work.event("compute_resize_instance", move.source):
                 if move.source != move.target:
-                    move.stop_guest(move.source)
+                    stop_guest(work, move.source)
                     move.move_server("cold", move.source, move.target)
             move.note({"task_state": "resize_migrated", "host": move.target}, status="post-migrating")
         work.note(task_state="resize_finish")

@@ -43,11 +43,12 @@ def retry_forever(work: Work, _error: HostDown | None = None) -> None:
 
 
 def attempt(work: Work, do: Callable[[], Mapping[str, Any] | None], fails: Callable[[MagnetarError], None],
-            down: Callable[[HostDown], None] | None = None) -> None:
-    """Call *do* as the action's event; the server gets the values that it returns. *fails* is called with a refusal,
-    *down* when a host has not answered at the last try; by default the action has failed then."""
+            down: Callable[[HostDown], None] | None = None, event: str | None = None) -> None:
+    """Call *do* as the action's event, or as the one named; the server gets the values that it returns. *fails* is
+    called with a refusal, *down* when a host has not answered at the last try; by default the action has failed then.
+    """
     try:
-        with work.event():
+        with work.event(event):
             values = do() or {}
     except HostDown as error:
         if not retry(work):

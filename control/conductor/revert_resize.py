@@ -14,6 +14,7 @@ from magnetar_core.power import ACTIVE, ERROR, RESIZED
 
 from .migration import MigrationTask, NotMoved
 from .nics import observed
+from .power import stop_guest
 from .resize import Flavor, amounts, columns, grown, settle_claims, want
 from .retry import retry
 from .work import HostDown, Work
@@ -60,7 +61,7 @@ def _move_back(move: MigrationTask, flavor: Flavor) -> str:
     if work.server.host == source or _source_accepts(move, flavor):
         try:
             if work.server.host != source:
-                move.stop_guest(target)
+                stop_guest(work, target)
                 move.move_server("cold", target, source)
         except NotMoved as stayed:
             why = f" ({stayed.cause.message})"

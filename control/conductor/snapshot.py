@@ -29,17 +29,17 @@ POLL = 0.1
 def create_image(work: Work) -> None:
     """Give the image ``args["image"]`` its content; it is killed when that fails. The server goes on as before."""
     if work.action.cancel:  # before it began, or after another conductor had begun it
-        _delete_copy(work)
+        delete_copy(work)
         _fail(work, Cancelled("The server was deleted, or its state was reset, before the image had its content."))
         return
 
     def make() -> None:
         _make(work)
-        _delete_copy(work)
+        delete_copy(work)
 
     def fails(error: MagnetarError) -> None:
         work.confirm_lease()
-        _delete_copy(work)
+        delete_copy(work)
         _fail(work, error)
 
     attempt(work, make, fails, partial(_fail, work))
@@ -61,7 +61,7 @@ def server_deleted(work: Work) -> None:
 def _fail_image(work: Work, why: str) -> bool:
     """Kill the image and delete its snapshots; periodic work deletes the copy of a host that is away. ``False``, with
     nothing done, when the image has its content."""
-    found = _image(work)
+    found = image(work, work.args["image"])
     if found is not None and found["status"] == "active":
         return False
     work.conductor.services.image.fail(work.args["image"], why)
@@ -73,15 +73,16 @@ def _fail_image(work: Work, why: str) -> bool:
     return True
 
 
-def _image(work: Work) -> Document | None:
-    """The image. An administrator of another project may have asked for it, so it is read as an administrator."""
+def image(work: Work, id: str) -> Document | None:
+    """An image of the server. An administrator of another project may have asked for it, so it is read as an
+    administrator."""
     server = work.server
     return work.conductor.services.image.show(
-        Context(server.user_id, server.project_id, frozenset(("admin",))), work.args["image"])
+        Context(server.user_id, server.project_id, frozenset(("admin",))), id)
 
 
 def _make(work: Work) -> None:
-    images, id, found = work.conductor.services.image, work.args["image"], _image(work)
+    images, id, found = work.conductor.services.image, work.args["image"], image(work, work.args["image"])
     if found is None:
         raise Conflict(f"Image {id} was deleted before it had its content.")
     if found["status"] == "active":
@@ -90,18 +91,19 @@ def _make(work: Work) -> None:
         _snapshots(work)
         images.upload(id, [])
     else:
-        _upload(work, id)
+        upload(work, id)
 
 
 def _name(work: Work) -> str:
     return COPY + str(work.args["image"])
 
 
-def _upload(work: Work, id: str) -> None:
+def upload(work: Work, id: str, pending: str = "image_pending_upload", uploading: str = "image_uploading") -> None:
+    """Have the host copy the root disk, and give it to the image. *pending*, *uploading*: the task_states meanwhile."""
     with work.client() as client:
-        work.note(task_state="image_pending_upload")
+        work.note(task_state=pending)
         client.event("server", work.id, "create_image", {"name": _name(work)}, request_id=work.idempotency_key)
-        work.note(task_state="image_uploading")
+        work.note(task_state=uploading)
         pieces, size = client.receive("image", _name(work))
         work.conductor.services.image.upload(id, _until_cancelled(work, pieces), size=size)
 
@@ -113,7 +115,7 @@ def _until_cancelled(work: Work, pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield piece
 
 
-def _delete_copy(work: Work) -> None:
+def delete_copy(work: Work) -> None:
     """Delete the copy on the host; when that fails, periodic work does it later."""
     try:
         work.delete_on(work.server.host, "image", _name(work))

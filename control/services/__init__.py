@@ -158,6 +158,9 @@ class Networks(Protocol):
     def bind(self, server_id: str, host: str) -> None:
         """The server's ports are on *host* now."""
 
+    def unbind(self, server_id: str) -> None:
+        """The server keeps its ports, and is on no host."""
+
     def release(self, server_id: str, port_id: str | None = None) -> None:
         """The server has no port any more (or not this one): those made with it are deleted, others are free again."""
 
@@ -235,6 +238,9 @@ class Volumes(Protocol):
 
     def attached(self, attachment_id: str, host: str, device: str) -> None:
         """The server on *host* has it now."""
+
+    def disconnected(self, attachment_id: str) -> None:
+        """The server keeps it, and is on no host: it is reserved again. Nothing when the server had it not."""
 
     def detached(self, attachment_id: str) -> None:
         """The server has it no more; nothing when it had not."""

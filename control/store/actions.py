@@ -33,8 +33,9 @@ OWING = ("createImage",)
 DELETED = "The server was deleted meanwhile."
 RESET = "An administrator reset the server's state before this began."
 #: Actions that a reset of the state does not drop: deletions; and those that only their flow can end, since they would
-#: leave an image without content, or a volume or port reserved.
-GOING, LEFT_BEHIND = ("delete", "forceDelete"), ("createImage", "attach_volume", "attach_interface")
+#: leave an image without content, a volume or port reserved, or a server between two hosts.
+GOING = ("delete", "forceDelete")
+LEFT_BEHIND = ("createImage", "attach_volume", "attach_interface", "shelve", "shelveOffload", "unshelve")
 Limits = Mapping[str, int]
 Row = Any
 

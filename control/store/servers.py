@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, RowMapping, Update, bindparam, case, del
 from sqlalchemy.sql.expression import BindParameter
 
 from magnetar_core.actions import ACTIONS, ANY
+from magnetar_core.power import OFFLOADED, SHELVED
 
 from .database import Database, added, added_row, now, returning, written
 from .scatter_gather import scatter_gather_cells
@@ -146,11 +147,19 @@ def rows(connection: Connection, ids: Collection[str]) -> dict[str, Found]:
     return {row.id: row for row in connection.execute(_EACH, {"ids": list(ids)})}
 
 
+def shelved_before(connection: Connection, moment: str) -> Sequence[Found]:
+    """Servers to which nothing is done, and which have been shelved on their hosts since before a *moment*."""
+    return connection.execute(select(servers).where(
+        servers.c.vm_state == SHELVED, servers.c.shelved_at < moment, servers.c.task_state.is_(None),
+        servers.c.deleted_at.is_(None))).all()
+
+
 def allowed(server: Found, key: str) -> bool:
     """Whether the action may be asked for in the server's states."""
     action = ACTIONS[key]
+    ready = not action.placed or server.host is not None or server.vm_state == OFFLOADED
     return (action.states == ANY or server.vm_state in action.states) and (
-        action.busy or server.task_state is None) and (not action.placed or server.host is not None)
+        action.busy or server.task_state is None) and ready
 
 
 def change(connection: Connection, id: str, **values: Any) -> None:

@@ -147,6 +147,8 @@ servers = Table(
     Column("volumes", DOCUMENT, nullable=False, default="[]"),
     # The request as it came, for what is done later: networks, block devices, hints, requested host, injected key.
     Column("request", DOCUMENT, nullable=False, default="{}"), Column("hints", DOCUMENT, nullable=False, default="{}"),
+    # Since when it is shelved, and the image that its root disk is in then, from the moment that this is asked for.
+    Column("shelved_at", TIME), Column("shelved_image_id", UUID),
     Column("trusted_certs", DOCUMENT), Column("old_flavor", DOCUMENT), Column("fault", DOCUMENT),
     Column("launched_at", TIME), Column("terminated_at", TIME), Column("deleted_at", TIME), *stamped(),
     Index("servers_project", "project_id", "created_at", "id"), Index("servers_host", "host"),

@@ -154,7 +154,7 @@ server:
       type: bool
       sample: true
     power:
-      description: Desired power state.
+      description: Desired power state; C(shelved) is for servers of a cloud.
       type: str
       sample: running
     rescue:

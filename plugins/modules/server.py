@@ -10,7 +10,7 @@ module: server
 version_added: "0.1.0"
 short_description: Manage servers, the virtual machines of a host
 description:
-  - Makes a server be present as described, running, stopped, paused, suspended, or absent.
+  - Makes a server be present as described, running, stopped, paused, suspended, shelved (in a cloud), or absent.
   - Options that are left out stay as they are. An option that cannot change on an existing server is never
     ignored silently, see O(on_immutable).
   - O(servers) makes many servers be as described with one call.
@@ -226,7 +226,7 @@ server:
       type: bool
       sample: true
     power:
-      description: Desired power state.
+      description: Desired power state; C(shelved) is for servers of a cloud.
       type: str
       sample: running
     rescue:

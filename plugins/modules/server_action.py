@@ -12,7 +12,7 @@ short_description: Reboot, rebuild, rescue a server, make an image of it, and th
 description:
   - Does one action on a server, such as a reboot.
   - Actions that are lasting states (V(rescue), V(unrescue), V(start), V(stop), V(pause), V(unpause), V(suspend),
-    V(resume)) change nothing on a server that is in that state.
+    V(resume), V(shelve), V(unshelve)) change nothing on a server that is in that state.
   - V(create_image) copies the root disk as it is at one instant, while the guest runs. Where a guest agent
     (C(qemu-guest-agent)) answers, file systems are frozen for that instant; RV(consistency) says so.
   - V(rebuild) powers the guest off and loses its root disk, swap, and ephemeral disk unless O(preserve_ephemeral).
@@ -184,7 +184,7 @@ server:
       type: bool
       sample: true
     power:
-      description: Desired power state.
+      description: Desired power state; C(shelved) is for servers of a cloud.
       type: str
       sample: running
     rescue:

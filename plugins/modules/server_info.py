@@ -132,7 +132,7 @@ servers:
       type: bool
       sample: true
     power:
-      description: Desired power state.
+      description: Desired power state; C(shelved) is for servers of a cloud.
       type: str
       sample: running
     rescue:

@@ -11,6 +11,7 @@ import orjson
 from sqlalchemy import select
 
 from magnetar_control.conductor import audit
+from magnetar_control.services.image.tables import images
 from magnetar_control.services.network.tables import ports
 from magnetar_control.services.volume.tables import attachments, snapshots, volumes
 from magnetar_control.store import tables
@@ -18,9 +19,9 @@ from magnetar_control.store.migrations import ENDED
 
 from .world import World
 
-STATES = {"active", "stopped", "paused", "suspended", "resized", "rescued", "error"}
+STATES = {"active", "stopped", "paused", "suspended", "resized", "rescued", "shelved", "shelved_offloaded", "error"}
 #: Statuses of volumes that nothing is done to.
-AT_REST = {"available", "in-use", "error", "error_deleting", "error_extending"}
+AT_REST = {"available", "in-use", "reserved", "error", "error_deleting", "error_extending"}
 
 
 class Rows:
@@ -33,13 +34,15 @@ class Rows:
                 for table in (tables.servers, tables.actions, tables.action_events, tables.migrations):
                     of_cells[table.name] += connection.execute(select(table)).all()
         with world.parts.api_database.read() as connection:
-            self.claims, self.ports, self.volumes, self.snapshots, self.attachments, hosts = (
+            self.claims, self.ports, self.volumes, self.snapshots, self.attachments, hosts, kept = (
                 connection.execute(select(table)).all()
-                for table in (tables.allocations, ports, volumes, snapshots, attachments, tables.hosts))
+                for table in (tables.allocations, ports, volumes, snapshots, attachments, tables.hosts, images))
         self.actions, self.events = of_cells["actions"], of_cells["action_events"]
         self.moves = [row for row in of_cells["migrations"] if row.status not in ENDED]
         self.servers = {row.id: row for row in of_cells["servers"] if row.deleted_at is None}
         self.hosts = {row.id: row.name for row in hosts}
+        self.images = {row.id: row.status for row in kept}
+        self.shelved_images = {row.id for row in kept if row.name.endswith("-shelved")}
 
 
 def servers_rest(rows: Rows) -> Iterator[str]:
@@ -105,17 +108,38 @@ def volumes_are_kept(rows: Rows) -> Iterator[str]:
             "known to its server only" if (server, volume, id) in have else "known to no server")
     used = Counter(row.volume_id for row in rows.attachments)
     for row in rows.volumes:
-        if row.task is not None or row.status not in AT_REST or (row.status == "in-use") != bool(used[row.id]):
+        held = row.status in {"in-use", "reserved"}
+        if row.task is not None or row.status not in AT_REST or held != bool(used[row.id]):
             yield f"volume {row.id} is {row.status}, task {row.task}, with {used[row.id]} attachments"
     for row in rows.snapshots:
         if row.task is not None:
             yield f"snapshot {row.id} is {row.status}, task {row.task}"
     for row in rows.attachments:
-        if row.status != "attached":
-            yield f"attachment {row.id} is {row.status}"
+        server = rows.servers.get(row.server_id)
+        if row.status != ("reserved" if server and server.vm_state == "shelved_offloaded" else "attached"):
+            yield f"attachment {row.id} is {row.status}, and its server {server and server.vm_state}"
 
 
-ABOUT_ROWS = (servers_rest, actions_ended, claims_have_servers, moves_wait, nics_are_kept, volumes_are_kept)
+def shelved_are_kept(rows: Rows) -> Iterator[str]:
+    """A shelved server has an image with its root disk, no other has one, and an offloaded one has no host. One in
+    error, which could not be deleted, may be anything."""
+    for row in (one for one in rows.servers.values() if one.vm_state != "error"):
+        away, shelved = row.vm_state == "shelved_offloaded", row.vm_state in {"shelved", "shelved_offloaded"}
+        if (away and row.host) or (shelved != bool(row.shelved_at)) or (shelved != bool(row.shelved_image_id)):
+            yield (f"server {row.id} is {row.vm_state} on {row.host}, shelved at {row.shelved_at}, with image "
+                   f"{row.shelved_image_id}")
+        elif shelved and rows.images.get(row.shelved_image_id) != "active":
+            yield f"the image of the shelved server {row.id} is {rows.images.get(row.shelved_image_id)}"
+        for one in rows.ports:
+            if away and one.device_id == row.id and one.host:
+                yield f"port {one.id} is bound to {one.host}, and its server is {row.vm_state}"
+    kept = {row.shelved_image_id for row in rows.servers.values()}
+    for id in rows.shelved_images - kept:
+        yield f"the image {id} is of no shelved server"
+
+
+ABOUT_ROWS = (servers_rest, actions_ended, claims_have_servers, moves_wait, nics_are_kept, volumes_are_kept,
+              shelved_are_kept)
 
 
 def hosts_have(world: World, rows: Rows) -> Iterator[str]:

@@ -18,9 +18,11 @@ QUICK = ("metadata", "tags", "rename", "lock", "volume", "port", "keypair")
 #: What else may be asked in a state, by the word that the API shows.
 CHOICES: dict[str, tuple[str, ...]] = {
     "ACTIVE": ("os-stop", "pause", "suspend", "reboot", "resize", "migrate", "os-migrateLive", "attach", "detach",
-               "interface", "rebuild", "rescue", "createImage", "delete"),
-    "SHUTOFF": ("os-start", "resize", "attach", "detach", "interface", "rebuild", "delete"),
-    "PAUSED": ("unpause", "delete"), "SUSPENDED": ("resume", "delete"), "RESCUE": ("unrescue", "delete"),
+               "interface", "rebuild", "rescue", "createImage", "shelve", "delete"),
+    "SHUTOFF": ("os-start", "resize", "attach", "detach", "interface", "rebuild", "shelve", "delete"),
+    "PAUSED": ("unpause", "shelve", "delete"), "SUSPENDED": ("resume", "shelve", "delete"),
+    "RESCUE": ("unrescue", "delete"), "SHELVED": ("unshelve", "shelveOffload", "attach", "detach", "delete"),
+    "SHELVED_OFFLOADED": ("unshelve", "unshelve", "attach", "detach", "delete"),
     "VERIFY_RESIZE": ("confirmResize", "revertResize", "delete"), "ERROR": ("reboot", "rebuild", "delete"),
 }
 ARGS: dict[str, Any] = {"reboot": {"type": "HARD"}, "resize": {"flavorRef": "2"}, "createImage": {"name": "copy"},

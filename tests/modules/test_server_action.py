@@ -30,6 +30,16 @@ def test_actions_that_are_states(action, status, web):
         assert (done["changed"], done["server"]["status"]) == (changes, "ACTIVE")
 
 
+@pytest.mark.parametrize("check", [True, False])
+def test_an_agent_alone_shelves_nothing(check, web):
+    for module, options in (("server", {"state": "shelved"}), ("server_action", {"action": "shelve"})):
+        refused = web(module, name="s", check=check, **options)
+        assert refused["failed"] and "power" in refused["msg"] and "image service" in refused["msg"], refused
+    assert not web("server_action", name="s", action="unshelve")["changed"]
+    refused = web("server_action", name="s", action="shelve_offload")
+    assert refused["failed"] and "event" in refused["msg"], refused
+
+
 def test_rescued_is_rescued(web):
     web("server_action", name="s", action="rescue", image="img")
     assert not web("server_action", name="s", action="rescue")["changed"], "omitted is what is there"

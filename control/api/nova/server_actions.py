@@ -10,11 +10,11 @@ from typing import Any
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import ApiOperation, Call, shown_as
 from magnetar_control.api.nova.server_create import flavor_id, new_password
-from magnetar_control.api.nova.server_fields import ATTRIBUTE, FIELDS
+from magnetar_control.api.nova.server_fields import ATTRIBUTE, FIELDS, FQDN, WORD
 from magnetar_control.api.nova.servers import changed
 from magnetar_control.api.nova.values import METADATA, PASSWORD, TRUTH, record, since
 from magnetar_control.api.values import Address, Anything, ByVersion, Id, Null, Number, Wrapped
-from magnetar_control.compute import networks, security_groups, server_actions, servers
+from magnetar_control.compute import networks, security_groups, server_actions, servers, shelve
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
@@ -60,6 +60,12 @@ def _image(call: Call, id: str) -> Answer:
     return Answer(None, 202, {"Location": f"{call.request.root}/image/v2/images/{id}"})
 
 
+def _unshelved(call: Call) -> dict[str, Any]:
+    given = call.body if call.at(Gate.UNSHELVE_TO_ZONE) and call.body else {}
+    zone = given.get("availability_zone")
+    return {"zone": zone, "unpin": zone is None and "availability_zone" in given, "host": given.get("host")}
+
+
 def _lines(call: Call) -> dict[str, int | None]:
     length = (call.body or {}).get("length")
     return {"lines": None if length in (None, -1) else int(length)}
@@ -84,6 +90,9 @@ LIVE_BODY = record({"host": Nullable(Text(1, 255)), "block_migration": BLOCK,
                     "force": since("2.30", TRUTH, until="2.67")}, "host", "block_migration")
 RESIZE_BODY = record({"flavorRef": OneOf(Text(1, 255), Number()), "OS-DCF:diskConfig": Choices("AUTO", "MANUAL")},
                      "flavorRef")
+UNSHELVE_BODY = ByVersion(
+    ("2.1", "2.76", Anything()), ("2.77", "2.90", Nullable(record({"availability_zone": WORD}, "availability_zone"))),
+    ("2.91", None, Nullable(record({"availability_zone": Nullable(WORD), "host": FQDN}))))
 RESCUE_BODY = Nullable(record({"adminPass": PASSWORD, "rescue_image_ref": Id()}))
 
 
@@ -121,6 +130,8 @@ OPERATIONS = (
         "image_id": (call.body or {}).get("rescue_image_ref"), "volume_backed": call.at(Gate.RESCUE_OF_VOLUMES)}),
     _row("createImage", server_actions.create_image, record({"name": NAME, "metadata": METADATA}, "name"), shown=_image,
          given=lambda call: {"name": call.body["name"], "properties": call.body.get("metadata")}),
+    _row("shelve", shelve.shelve),
+    _row("unshelve", shelve.unshelve, UNSHELVE_BODY, given=_unshelved),
     _row("changePassword", server_actions.change_password, record({"adminPass": PASSWORD}, "adminPass"),
          waits=True, **_given("password", "adminPass")),
     _row("os-getConsoleOutput", server_actions.console_output, record({"length": Nullable(Number(-1))}), 200,

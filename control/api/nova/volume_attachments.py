@@ -43,7 +43,11 @@ def _wanted(call: Call) -> dict[str, Any]:
     want = call.body
     return {"volume_id": want["volumeId"], "device": want.get("device"), "tag": want.get("tag"),
             "delete_on_termination": bool(want.get("delete_on_termination")),
-            "multiattach": call.at(Gate.MULTIATTACH)}
+            "multiattach": call.at(Gate.MULTIATTACH), **_shelved(call)}
+
+
+def _shelved(call: Call) -> dict[str, Any]:
+    return {"shelved": call.at(Gate.SHELVED_VOLUMES)}
 
 
 def _attached(call: Call, entry: Mapping[str, Any]) -> Answer:
@@ -75,5 +79,5 @@ OPERATIONS = (
     _row("GET", "/{id}", "show", volume_attachments.show, shown=FIELDS.one("volumeAttachment")),
     _row("PUT", "/{id}", "update", volume_attachments.update, body=Wrapped("volumeAttachment", UPDATE), given=_change,
          status=202),
-    _row("DELETE", "/{id}", "delete", volume_attachments.detach, status=202),
+    _row("DELETE", "/{id}", "delete", volume_attachments.detach, given=_shelved, status=202),
 )

@@ -34,6 +34,10 @@ class ChangePasswordArguments(Kind):
     password = Field(Text(1, 255), "The password.", required=True, secret=True)
 
 
+class ShelveOffloadArguments(Kind):
+    """Of taking a shelved server off its host: none."""
+
+
 def _rebuild(server: ServerActions, row: Any, args: Document) -> None:
     image = IMAGES.one(server.caller, args["image"])["id"] if args.get("image") else row.image_id
     if image is None:
@@ -58,6 +62,8 @@ EVENTS: Mapping[str, tuple[type[Kind], str, Callable[[ServerActions, Any, Docume
     "rebuild": (RebuildArgs, "rebuild", _rebuild), "create_image": (CreateImageArgs, "createImage", _create_image),
     "crash_dump": (CrashDumpArgs, "trigger_crash_dump", lambda server, _row, _args: server_actions.PLAIN[
         "trigger_crash_dump"](server.caller, server.target)),
+    "shelve_offload": (ShelveOffloadArguments, "shelveOffload", lambda server, _row, _args: server_actions.PLAIN[
+        "shelveOffload"](server.caller, server.target)),
     "change_password": (ChangePasswordArguments, "changePassword", lambda server, _row, args: (
         server_actions.change_password(server.caller, server.target, args["password"])))}
 

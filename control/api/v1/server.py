@@ -154,7 +154,7 @@ class CloudServers(CloudDriver):
         asked = {action.key for action in actions}
         if have.get("rebuild"):
             rebuild_of(want, have)
-        if "migrate" in asked and caller.cloud.hosts.get(want["host"]) is None:
+        if want.get("host") and asked & {"migrate", "unshelve"} and caller.cloud.hosts.get(want["host"]) is None:
             raise Conflict(f"There is no host {want['host']!r} in this cloud. Hosts are listed by hypervisor_info.")
         own = {nic["address"] for nic in have["networks"]}
         added = [action.args for action in actions if action.key == "attach_interface"]
@@ -174,7 +174,10 @@ class CloudServers(CloudDriver):
                 server_create.check_unused(caller, want["id"])
             host = None if want["_assumed"] else predicted_host(caller, _row_to_be(caller, new_server(want))[0])
             return {**shown, "host": host if caller.allows(compute.EXTENDED) else ""}
-        if (shown["power"], shown["rescue"]) != (have["power"], have["rescue"]):
+        if shown["power"] == power.SHELVED != have["power"]:
+            shown.update(power_state=power.OFF, status=power.status(
+                power.SHELVED if have["image"] and caller.settings.shelved_offload_time else power.OFFLOADED))
+        elif (shown["power"], shown["rescue"]) != (have["power"], have["rescue"]):
             state = power.RESCUED if shown["rescue"] is not None else power.POWERS[shown["power"]].vm_state
             shown.update(power_state=shown["power"], status=power.status(str(state)))
         return shown

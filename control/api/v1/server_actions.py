@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.compute import interfaces, metadata, server_actions, tags
+from magnetar_control.compute import interfaces, metadata, server_actions, shelve, tags
 from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.metadata import METADATA
@@ -159,6 +159,8 @@ DO: Mapping[str, Callable[[ServerActions, Document], object]] = {
     "resize": _resize, "confirmResize": _confirm, "migrate": _migrate,
     "rebuild": lambda server, args: server.run("rebuild", server_actions.rebuild, args["rebuild"]),
     "rescue": lambda server, args: server.run("rescue", server_actions.rescue, args["image"]),
+    "shelve": lambda server, _args: server.run("shelve", shelve.shelve),
+    "unshelve": lambda server, args: server.run("unshelve", shelve.unshelve, None, args.get("host")),
     "reboot": lambda server, args: server.run(f"reboot-{args['type']}", server_actions.reboot, args["type"]),
     "attach_interface": lambda server, args: server.attach_interface(
         args["wish"]["_id"], args["wish"].get("address"), args["wish"].get("tag")),

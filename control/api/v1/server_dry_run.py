@@ -49,6 +49,7 @@ def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, h
     asking = True
     for action, wished, expected in predictions(actions, want, have):
         asking = asking and not (action.key == "resize" and want["_assumed"])  # nobody knows the flavor's sizes yet
+        asking = asking and action.key != "unshelve"
         if wished is None or not asking:
             yield from expected
             continue

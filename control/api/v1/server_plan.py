@@ -14,13 +14,14 @@ from magnetar_core import server_plan as host
 from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import Conflict
 from magnetar_core.plan import Step
-from magnetar_core.power import MISSING, OFF, PAUSED, RUNNING, SUSPENDED, actions_between, wanted
+from magnetar_core.power import MISSING, OFF, PAUSED, RUNNING, SHELVED, SUSPENDED, actions_between, wanted
 from magnetar_core.reconcile import Document
 
 #: The verbs of actions that no agent plans as a change of its server.
 VERBS: Mapping[str, str] = {
     "update": "define", "attach_interface": "plug", "detach_interface": "plug", "confirmResize": "confirm",
-    "migrate": "migrate", "os-migrateLive": "migrate", "reboot-hard": "start"}
+    "migrate": "migrate", "os-migrateLive": "migrate", "reboot-hard": "start", "shelve": "shelve",
+    "unshelve": "unshelve"}
 #: Laid over a flavor of which nobody knows more than that it is another.
 ANOTHER: Mapping[str, Any] = {"vcpus": 0}
 
@@ -60,6 +61,7 @@ def predictions(actions: Iterable[PlannedAction], want: Document,
         wished, verb = wish(action, want, have), VERBS.get(action.key, "")
         if wished is None:
             yield action, None, [host.step(verb)] if verb not in ("", last) else []  # several NICs are told once
+            known = {**known, "power": RUNNING} if action.key == "unshelve" else known
         else:
             there = {**host.observed(known), "allow_reboot": True,
                      "rebuild": action.key == "rebuild" and have["rebuild"]}
@@ -110,8 +112,11 @@ def plan(want: Document, have: Document) -> Iterator[PlannedAction]:
     """Yield the actions from *have* to *want*. *have* also says what the caller allows or asks for: ``allow_reboot``,
     ``rebuild``. Raises ``Conflict`` where there is no way that loses nothing."""
     rebuild, plugs = have.get("rebuild"), _plugs(want, have)
+    if have["power"] == SHELVED == want["power"]:
+        _check_shelved(want, have, bool(rebuild or plugs))
+    power, place = yield from _unshelved(want, have)
     yield from _told(want, have)
-    power, rescued = have["power"], have["rescue"] is not None
+    rescued = have["rescue"] is not None
     if rescued and want["rescue"] is None:
         yield PlannedAction("unrescue")
         power, rescued = RUNNING, False
@@ -132,8 +137,26 @@ def plan(want: Document, have: Document) -> Iterator[PlannedAction]:
         yield PlannedAction("rescue", {"image": (want["rescue"] or {}).get("image")})
         power = RUNNING
     yield from powers(want, have, power)
-    if want.get("host") and want["host"] != have["_host"]:
+    if want.get("host") and want["host"] != place and want["power"] != SHELVED:
         yield PlannedAction("migrate", {"host": want["host"], "power": want["power"]})
+
+
+def _check_shelved(want: Document, have: Document, changes: bool) -> None:
+    """Raises ``Conflict`` for what does not change while a server stays shelved."""
+    if changes or any(want[name] != have[name] for name in ("flavor", "rescue", "metadata", "tags")):
+        raise Conflict(f"Server {want['name']!r} is shelved. Unshelve it first (ask for power running), then change "
+                       "it.")
+
+
+def _unshelved(want: Document, have: Document) -> Generator[PlannedAction, None, tuple[str, str | None]]:
+    """Have a shelved server run that is to be another; returns the power state then, and its host. One that is on no
+    host is unshelved to the one that is wanted."""
+    power, place = have["power"], have["_host"]
+    if power != SHELVED or want["power"] == SHELVED:
+        return power, place
+    wished = want.get("host") if place is None else None
+    yield PlannedAction("unshelve", {"host": wished})
+    return RUNNING, wished or place
 
 
 def _told(want: Document, have: Document) -> Iterator[PlannedAction]:

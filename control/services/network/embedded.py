@@ -94,6 +94,10 @@ class EmbeddedNetworks:
         with self.database.write_one() as connection:
             connection.execute(_BIND, {"server": server_id, "host": host, "updated_at": now(), "status": "ACTIVE"})
 
+    def unbind(self, server_id: str) -> None:
+        with self.database.write_one() as connection:
+            connection.execute(_BIND, {"server": server_id, "host": "", "updated_at": now(), "status": "DOWN"})
+
     def release(self, server_id: str, port_id: str | None = None) -> None:
         which = (ports.c.device_id == server_id) & nics.TAKEN & (true() if port_id is None else ports.c.id == port_id)
         with self.database.write() as connection:

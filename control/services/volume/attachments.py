@@ -86,6 +86,14 @@ def complete(connection: Connection, id: str, host: str | None = None, device: s
     follow(connection, row["volume_id"])
 
 
+def disconnect(connection: Connection, id: str) -> None:
+    """The server keeps it, and is on no host; nothing when the server had it not."""
+    with contextlib.suppress(NotFound):
+        row = _locked(connection, id)
+        set_(connection, attachments, id, status="reserved", host=None, connector=None, attached_at=None)
+        follow(connection, row["volume_id"])
+
+
 def drop(connection: Connection, id: str) -> None:
     """The server has it no more; nothing when it had not."""
     with contextlib.suppress(NotFound):

@@ -163,6 +163,10 @@ class EmbeddedVolumes:
         with self.database.write() as connection:
             attachments.complete(connection, attachment_id, host, device)
 
+    def disconnected(self, attachment_id: str) -> None:
+        with self.database.write() as connection:
+            attachments.disconnect(connection, attachment_id)
+
     def detached(self, attachment_id: str) -> None:
         with self.database.write() as connection:
             attachments.drop(connection, attachment_id)

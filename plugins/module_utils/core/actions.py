@@ -34,9 +34,9 @@ class Action(NamedTuple):
     has succeeded (``None``: as it was). *locked*: whether a lock keeps it from others than admins. *busy*: whether it
     may be asked for while something else is done. *want*: what the agent's server is then asked to be. *label*: what
     os-instance-actions calls it. *event*: the name of its event. *kind*: which limit of the host it counts against.
-    *placed*: whether a server that never got a host is refused (Nova's "is not ready"). *rule*: who may, below
-    ``os_compute_api:``. *plain*: it has no arguments, so the API only writes it down for the conductors. *alone*: it is
-    refused while one such is queued or done, of which a task_state need not tell."""
+    *placed*: whether a server that never got a host is refused (Nova's "is not ready"); an offloaded one had one.
+    *rule*: who may, below ``os_compute_api:``. *plain*: it has no arguments, so the API only writes it down for the
+    conductors. *alone*: it is refused while one such is queued or done, of which a task_state need not tell."""
 
     states: tuple[str, ...]
     task: Optional[str]
@@ -95,6 +95,12 @@ ACTIONS: dict[str, Action] = {
                           label="createImage", event="compute_snapshot_instance", rule="servers:create_image"),
     "changePassword": Action((ACTIVE,), "updating_password", None, label="changePassword",
                              event="compute_set_admin_password", rule="os-admin-password"),
+    "shelve": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "shelving", None, label="shelve",
+                     event="compute_shelve_instance", rule="os-shelve:shelve"),
+    "shelveOffload": Action((SHELVED,), "shelving_offloading", OFFLOADED, label="shelveOffload",
+                            event="compute_shelve_offload_instance", rule="os-shelve:shelve_offload", plain=True),
+    "unshelve": Action((SHELVED, OFFLOADED), "unshelving", ACTIVE, label="unshelve",
+                       event="compute_unshelve_instance", kind="build", rule="os-shelve:unshelve"),
     "trigger_crash_dump": Action((ACTIVE, PAUSED, RESCUED, RESIZED, ERROR), None, None, label="trigger_crash_dump",
                                  event="compute_trigger_crash_dump", rule="servers:trigger_crash_dump", plain=True),
     "attach_volume": Action((ACTIVE, PAUSED, STOPPED, RESIZED, SOFT_DELETED, SHELVED, OFFLOADED), None, None,

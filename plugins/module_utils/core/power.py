@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
-#: vm_states. ``PAUSED`` and ``SUSPENDED`` are words for power states too.
+#: vm_states. ``PAUSED`` and ``SUSPENDED`` are words for power states too; of servers of a cloud ``SHELVED`` is as well.
 ACTIVE, BUILDING, PAUSED, SUSPENDED, STOPPED, RESCUED, RESIZED, SOFT_DELETED, DELETED, ERROR, SHELVED, OFFLOADED = (
     "active", "building", "paused", "suspended", "stopped", "rescued", "resized", "soft-delete", "deleted", "error",
     "shelved", "shelved_offloaded")
@@ -69,7 +69,7 @@ VM_STATES: Mapping[str, VmState] = {
     ERROR: VmState("ERROR", (), _REBUILD),
     DELETED: VmState("DELETED"),
     SOFT_DELETED: VmState("SOFT_DELETED"),
-    SHELVED: VmState("SHELVED"),
+    SHELVED: VmState("SHELVED", (OFF, CRASHED)),
     OFFLOADED: VmState("SHELVED_OFFLOADED"),
 }
 
@@ -91,9 +91,14 @@ DIRECT: Mapping[tuple[str, str], str] = {
 
 
 def actions_between(have: str, want: str) -> tuple[tuple[str, str], ...]:
-    """The way from one power state of ``WANTED`` to another by server actions: (key, verb of the agent) of each."""
+    """The way from one power state of ``WANTED`` (in a cloud also ``SHELVED``) to another by server actions: (key, verb
+    of the agent, or of the cloud) of each."""
     if have == want:
         return ()
+    if want == SHELVED:
+        return (("shelve", "shelve"),)
+    if have == SHELVED:
+        return (("unshelve", "unshelve"), *actions_between(RUNNING, want))
     if RUNNING in (have, want):
         return (STEPS[have, want],)
     return STEPS[have, RUNNING], STEPS[RUNNING, want]
@@ -117,7 +122,10 @@ def of_number(number: int) -> str:
 
 
 def wanted(vm_state: str, number: int) -> str:
-    """The power state that is wanted of a server with this vm_state and Nova's *number* of its power state."""
+    """The power state that is wanted of a server with this vm_state and Nova's *number* of its power state; ``SHELVED``
+    of one that is shelved."""
+    if vm_state in (SHELVED, OFFLOADED):
+        return SHELVED
     powers = VM_STATES[vm_state].powers if vm_state in VM_STATES else ()
     found = powers[0] if powers else of_number(number)
     return found if found in WANTED else OFF

@@ -28,6 +28,7 @@ TEXT: Mapping[str, str] = {
     "rebuilt": "note that it is rebuilt", "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
     # Of a cloud only.
     "confirm": "keep the new flavor", "migrate": "move it to another host",
+    "shelve": "shut down, keep the root disk as an image, and leave the host", "unshelve": "start on a host again",
 }
 ROOT, EPHEMERAL, SWAP = "disk", "disk.ephemeral", "disk.swap"
 GIB, MIB = 2**30, 2**20

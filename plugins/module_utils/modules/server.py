@@ -88,11 +88,13 @@ class ServerModule(ResourceModule):
         "stopped": {"power": "off"},
         "paused": {"power": "paused"},
         "suspended": {"power": "suspended"},
+        "shelved": {"power": "shelved"},
     }
     state_doc = (
         "V(present) makes the server be as described and leaves its power as it is; a new server runs. V(running), "
-        "V(stopped), V(paused) and V(suspended) are V(present) with that power state. V(absent) removes the server "
-        "with its disks.")
+        "V(stopped), V(paused) and V(suspended) are V(present) with that power state. V(shelved), in a cloud, is "
+        "V(present) and kept without a host: off, its root disk in an image. V(absent) removes the server with its "
+        "disks.")
     on_immutable = ("fail", "ignore", "recreate", "rebuild")
     on_immutable_doc = (
         "V(recreate) removes the server and makes it anew, which loses its data. V(rebuild) makes only its root disk "

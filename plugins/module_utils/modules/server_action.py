@@ -17,12 +17,14 @@ STATES = {
     "start": {"power": "running"}, "stop": {"power": "off"}, "pause": {"power": "paused"},
     "unpause": {"power": "running"}, "suspend": {"power": "suspended"}, "resume": {"power": "running"},
     "rescue": {"power": "running"}, "unrescue": {"power": "running", "rescue": None},
+    "shelve": {"power": "shelved"}, "unshelve": {"power": "running"},
 }
 #: Actions that are events, and the options that belong to each.
 EVENTS = {
     "reboot": ("reboot_type",), "reboot_soft": (), "reboot_hard": (),
     "rebuild": ("image", "key_name", "userdata", "metadata", "preserve_ephemeral"),
-    "create_image": ("image_name", "metadata"), "crash_dump": (), "change_password": ("user", "password"),
+    "create_image": ("image_name", "metadata"), "crash_dump": (), "shelve_offload": (),
+    "change_password": ("user", "password"),
 }
 #: Options of the remaining actions.
 OTHERS = {"rescue": ("image",), "console_output": ("length",)}
@@ -51,8 +53,9 @@ class ServerActionModule(Module):
             "root disk. V(rescue) boots from another image with the root disk as second disk, V(unrescue) from the "
             "root disk again. V(crash_dump) sends a non-maskable interrupt. V(change_password) sets the password of "
             "O(user) through the guest agent. V(console_output) returns the end of the console log. V(start), V(stop), "
-            "V(pause), V(unpause), V(suspend) and V(resume) set the power state, as O(magnetar.compute.server#module:"
-            "state) does.", required=True),
+            "V(pause), V(unpause), V(suspend), V(resume), V(shelve) and V(unshelve) set the power state, as "
+            "O(magnetar.compute.server#module:state) does. V(shelve_offload) has a shelved server leave its host, "
+            "which is for administrators of a cloud.", required=True),
         reboot_type=Option(Choices("soft", "hard"), "Kind of O(action=reboot).", default="soft"),
         image=Option(Text(), "Image by name or uuid. For O(action=rebuild) the one to make the root disk from, the "
                      "same again when omitted; for O(action=rescue) the one to boot from, the server's own when "
@@ -85,6 +88,8 @@ class ServerActionModule(Module):
         if action == "console_output":
             text = client.console(server["id"], params["length"] or LINES)
             return {"changed": False, "server": server, "actions": [], "console": text}
+        if action == "shelve_offload" and server["status"] == "SHELVED_OFFLOADED":
+            return {"changed": False, "server": server, "actions": []}
         made_before = _image(server, params, client) if action == "create_image" else None
         if made_before:
             return {"changed": False, "server": server, "actions": [], "image": _brief(made_before)}

@@ -15,11 +15,13 @@ from magnetar_core.power import (
     ERROR,
     MISSING,
     OFF,
+    OFFLOADED,
     PAUSED,
     POWERS,
     RESCUED,
     RESIZED,
     RUNNING,
+    SHELVED,
     STEPS,
     STOPPED,
     SUSPENDED,
@@ -44,7 +46,8 @@ def test_power_state_and_vm_state_agree() -> None:
 
 @pytest.mark.parametrize(("vm_state", "number", "word"), [
     (ACTIVE, 4, RUNNING), (STOPPED, 6, OFF), (RESCUED, 4, RUNNING), (PAUSED, 3, PAUSED),
-    (ERROR, 6, OFF), (ERROR, 1, RUNNING), (ERROR, 0, OFF), (RESIZED, 7, SUSPENDED)])
+    (ERROR, 6, OFF), (ERROR, 1, RUNNING), (ERROR, 0, OFF), (RESIZED, 7, SUSPENDED), (SHELVED, 4, SHELVED),
+    (OFFLOADED, 4, SHELVED)])
 def test_power_that_is_wanted(vm_state: str, number: int, word: str) -> None:
     assert power.wanted(vm_state, number) == word
 
@@ -57,6 +60,14 @@ def test_actions_lead_from_each_power_state_to_each_other(have: str, want: str) 
         at = (ACTIONS[key].want or {})["power"]
         assert ACTIONS[key].after == POWERS[at].vm_state
     assert at == want
+
+
+@pytest.mark.parametrize("other", WANTED)
+def test_the_ways_to_shelved_and_back(other: str) -> None:
+    assert power.actions_between(other, SHELVED) == (("shelve", "shelve"),)
+    first, *rest = power.actions_between(SHELVED, other)
+    assert first == ("unshelve", "unshelve") and tuple(rest) == power.actions_between(RUNNING, other)
+    assert POWERS[other].vm_state in ACTIONS["shelve"].states and ACTIONS["unshelve"].after == ACTIVE
 
 
 def test_agent_does_at_once_what_needs_two_actions() -> None:

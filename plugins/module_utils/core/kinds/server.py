@@ -16,6 +16,7 @@ from ..power import (
     MISSING,
     PAUSED,
     RESCUED,
+    SHELVED,
     STOPPED,
     SUSPENDED,
     WANTED,
@@ -129,7 +130,8 @@ class Server(Resource):
                               on=FIXED, sample="nova")
     config_drive = Field(Boolean(), "Whether the guest gets a config drive (MD-70).", default=True, on=FIXED,
                          sample=True)
-    power = Field(Choices(*WANTED), "Desired power state.", default="running", option=False, sample="running")
+    power = Field(Choices(*WANTED, SHELVED), "Desired power state; V(shelved) is for servers of a cloud.",
+                  default="running", option=False, sample="running")
     rescue = Field(
         Nullable(Record(image=Field(Nullable(REFERENCE), "Image to boot from; the server's own when omitted."))),
         "Boot from another image, with the root disk as second disk; null for none.", default=None, option=False,

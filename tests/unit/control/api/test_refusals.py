@@ -28,7 +28,7 @@ BODIES = {
     "servers.action.trigger_crash_dump": (17, {"trigger_crash_dump": None}),
     **{f"servers.action.{name}": (1, {name: None}) for name in (
         "os-start", "os-stop", "pause", "unpause", "suspend", "resume", "unrescue", "confirmResize", "revertResize",
-        "migrate", "lock", "unlock", "forceDelete")},
+        "shelve", "shelveOffload", "unshelve", "migrate", "lock", "unlock", "forceDelete")},
 }
 WRITES = [one for one in OPERATIONS if one.name in BODIES]
 WITH_BODY = [one for one in OPERATIONS if one.body is not None]
@@ -215,7 +215,7 @@ def test_queries_of_lists(small, query, version, status):
 
 def test_what_the_page_of_coverage_says_of_what_is_not_served(small):
     id = small.server()
-    for action in ("shelve", "evacuate", "os-getVNCConsole"):
+    for action in ("createBackup", "evacuate", "os-getVNCConsole"):
         reply = small.admin.post(f"/servers/{id}/action", {action: {}})
         assert reply.status == 400 and "no such action" in reply.message
     assert small.admin.get(f"/servers/{id}/colours", "2.78").status == 404

@@ -119,7 +119,7 @@ def test_a_copy_that_fails_kills_the_image_only(maker: Owner, monkeypatch: pytes
     def refused(*_args: Any) -> None:
         raise Conflict("The host has no room for a copy.")
 
-    monkeypatch.setattr("magnetar_control.conductor.snapshot._upload", refused)
+    monkeypatch.setattr("magnetar_control.conductor.snapshot.upload", refused)
     id = make(maker, server)
     found = maker.call.settled(server)
     assert found and found["status"] == "ACTIVE"
@@ -224,7 +224,7 @@ def test_a_server_that_goes_while_its_image_waits(maker: Owner, monkeypatch: pyt
         tried.append(1)
         raise HostDown("The agent does not answer.")
 
-    monkeypatch.setattr("magnetar_control.conductor.snapshot._upload", away)
+    monkeypatch.setattr("magnetar_control.conductor.snapshot.upload", away)
     monkeypatch.setattr("magnetar_control.conductor.retry.AGAIN", pause)
     id = make(maker, server)
     until(lambda: tried)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sqlalchemy import select, update
@@ -23,6 +23,7 @@ from .clouds import FLAVORS, row
 
 REQUESTS = itertools.count(1)
 NEVER = "9999-12-31T23:59:59.000000"
+LONG = 1e9  # seconds
 
 
 class Died(BaseException):
@@ -105,25 +106,29 @@ class Stall(Fate):
         return method == "GET"
 
 
-def ask(cloud: Cloud, id: str, key: str, **args: Any) -> int:
-    """Put an action into the queue, where no conductor takes it; returns its number."""
+def ask(cloud: Cloud, id: str, key: str, columns: Mapping[str, Any] | None = None, **args: Any) -> int:
+    """Put an action into the queue, where no conductor takes it; returns its number. *columns*: of the server."""
     database = cloud.parts.working.database
     with database.write() as connection:
         server = servers.row(connection, id)
         request = f"req-crash-{next(REQUESTS)}"
-        assert servers.ask(connection, server, key, request, server.user_id, server.project_id, args), server
+        assert servers.ask(connection, server, key, request, server.user_id, server.project_id, args,
+                           **(columns or {})), server
         connection.execute(update(actions).where(actions.c.request_id == request).values(not_before=NEVER))
         return int(connection.execute(select(actions.c.id).where(actions.c.request_id == request)).scalar_one())
 
 
 def take(cloud: Cloud, number: int, conductor: Any = None) -> Work:
-    """The action in the hands of *conductor*."""
+    """The action in the hands of *conductor*; where it is put back, no other takes it."""
     conductor = conductor or cloud.parts.working
     with conductor.database.write() as connection:
         connection.execute(update(actions).where(actions.c.id == number).values(
             state="running", holder=conductor.holder, lease_until=NEVER, attempts=1))
         action = connection.execute(select(actions).where(actions.c.id == number)).one()
-    return Work(conductor, conductor.database, action)
+    work = Work(conductor, conductor.database, action)
+    put_back = work.put_back
+    work.put_back = lambda _seconds, **values: put_back(LONG, **values)  # type: ignore[method-assign]
+    return work
 
 
 def turn(cloud: Cloud, number: int, conductor: Any = None) -> bool:
@@ -136,14 +141,12 @@ def turn(cloud: Cloud, number: int, conductor: Any = None) -> bool:
 
 def through(cloud: Cloud, id: str, key: str, fate: Fate, **args: Any) -> Any:
     """Do an action with a death in it, and go on until it has ended; returns the server's row."""
-    number = ask(cloud, id, key, **args)
-    with contextlib.suppress(Died), fate.looms():
-        turn(cloud, number)
+    number, ended = ask(cloud, id, key, **args), False
     for _at in range(20):
-        with cloud.parts.working.database.read() as connection:
-            if connection.execute(select(actions.c.state).where(actions.c.id == number)).scalar() in ("done", "failed"):
-                break
-        turn(cloud, number)
+        with contextlib.suppress(Died), fate.looms():  # also when it was put back, for a turn on another host
+            ended = turn(cloud, number)
+        if ended:
+            break
     for thread in fate.working:
         thread.join(20)
     return row(cloud, id)

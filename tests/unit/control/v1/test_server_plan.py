@@ -44,6 +44,7 @@ def test_plan(case: dict[str, Any]) -> None:
     ({}, ["disks", "drive", "define", "start"]),
     ({"config_drive": False, "power": "off"}, ["disks", "define"]),
     ({"power": "paused"}, ["disks", "drive", "define", "start", "pause"]),
+    ({"power": "shelved"}, ["disks", "drive", "define", "start", "shelve"]),
     ({"block_device_mapping": [{"source_type": "volume"}]}, ["volumes", "disks", "drive", "define", "start"]),
     ({"block_device_mapping": [{"source_type": "image", "tag": "root"}]}, ["disks", "drive", "define", "start"])])
 def test_making(want: dict[str, Any], steps: list[str]) -> None:
@@ -54,6 +55,8 @@ def test_making(want: dict[str, Any], steps: list[str]) -> None:
     (["os-stop"], {"power": "off"}, ["stop"]),
     (["os-start", "pause"], {"power": "paused"}, ["start", "pause"]),
     (["resume"], {}, ["start"]),
+    (["shelve"], {"power": "shelved"}, ["shelve"]),
+    (["unshelve", "os-stop"], {"power": "off"}, ["unshelve", "stop"]),
     (["resize"], {}, ["stop", "define", "start"]),
     (["resize"], {"power": "off"}, ["define"]),
     (["rebuild", "os-stop"], {"power": "off"}, [
