@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import write_atomically
-from magnetar_agent.migrations import force_complete, refuse_while_it_moves
+from magnetar_agent.migrations import discard, force_complete, refuse_while_it_moves
 from magnetar_agent.reconcile import show
 from magnetar_agent.servers import actions
 from magnetar_agent.servers.actions import ACTIONS
@@ -24,16 +24,24 @@ from magnetar_core.operations import now
 
 if TYPE_CHECKING:
     from magnetar_agent.drivers import Drivers
+    from magnetar_agent.host import LocalHost
     from magnetar_core.operations import Operation
 
 #: It is the name of a file.
 REQUEST_ID = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,128}")
 
 
+#: Those of migrations, which may be done twice and so need no request id.
+OF_MIGRATIONS: Mapping[str, Callable[[LocalHost, str], None]] = {
+    force_complete.EVENT: force_complete.force_complete, discard.EVENT: discard.discard}
+
+
 def check_name(kind: type[Kind], name: str) -> None:
     """Raises ``InvalidField`` where there is no event *name* of the *kind*."""
-    if name not in (ACTIONS if kind.noun == "server" else (force_complete.EVENT,) if kind.noun == "migration" else ()):
-        raise InvalidField("event", f"must be one of {', '.join(ACTIONS)}, on a server", name)
+    known: Mapping[str, Collection[str]] = {"server": ACTIONS, "migration": OF_MIGRATIONS}
+    if name not in known.get(kind.noun, ()):
+        noun = kind.noun if kind.noun in known else "server"
+        raise InvalidField("event", f"must be one of {', '.join(known[noun])}, on a {noun}", name)
 
 
 def event(drivers: Drivers, kind: type[Kind], key: str, name: str, args: Mapping[str, Any], request_id: str,
@@ -44,8 +52,9 @@ def event(drivers: Drivers, kind: type[Kind], key: str, name: str, args: Mapping
     """
     check_name(kind, name)
     if kind.noun == "migration":
-        force_complete.force_complete(drivers.host, key)
-        return {"done": True, "resource": show(drivers, kind, key)}
+        OF_MIGRATIONS[name](drivers.host, key)
+        left = drivers.host.documents.look("migration", key)
+        return {"done": True, "resource": show(drivers, kind, key) if left else None}
     if not REQUEST_ID.fullmatch(request_id):
         raise InvalidField("request_id", "must have 1 to 128 letters, digits, dots, hyphens or underscores, "
                                          "and not be . or ..")
@@ -65,7 +74,7 @@ def event(drivers: Drivers, kind: type[Kind], key: str, name: str, args: Mapping
         if found is None:
             journal.begin(request_id, entry)
             try:
-                refuse_while_it_moves(again)
+                refuse_while_it_moves(drivers.host, again)
                 found = action.act(actions.EventCall(drivers, again, given, operation, request_id))
             except (Conflict, InvalidField):
                 journal.drop(request_id)  # refused before anything was done

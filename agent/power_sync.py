@@ -22,7 +22,7 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent import reconcile
 from magnetar_agent.boot import boot_id
 from magnetar_agent.documents import REPLACEMENT, Document, write_atomically
-from magnetar_agent.migrations import MARK
+from magnetar_agent.migrations import moving
 from magnetar_agent.servers import snapshot
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError
@@ -113,7 +113,7 @@ class PowerSync:
             domain = self.host.hypervisor.domain(id)
             if document is None or domain is None or not domain.owned or document.deleting:
                 return
-            if document.state.get("unfinished") or document.state.get(MARK):
+            if document.state.get("unfinished") or moving(self.host, document):
                 return
             if domain.reason != "unknown":
                 reason = domain.reason  # the current reason; the event may be an old one
@@ -242,7 +242,7 @@ class PowerSync:
 
     def _after_reboot(self, document: Document) -> None:
         wanted = document.want["power"]
-        if document.state.get(MARK):
+        if moving(self.host, document):
             return  # its migration decides where it starts
         if wanted in LIVE and document.want["resume_on_host_boot"]:
             self._again(Server, document, {"power": wanted})
@@ -270,7 +270,10 @@ class PowerSync:
             return False
 
     def _remember_boot(self) -> None:
-        write_atomically(self._file(), boot_id().encode())
+        try:
+            write_atomically(self._file(), boot_id().encode())
+        except OSError as error:
+            log.warning("the boot cannot be noted, so the next start of the agent takes it for a new one: %s", error)
 
     def _file(self) -> Path:
         return Path(self.host.settings.state_dir) / "boot_id"

@@ -18,9 +18,9 @@ from magnetar_agent.documents import CLOUD, REPLACEMENT, Document, Fields
 from magnetar_agent.drivers import Driver, SubresourceDriver
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.steps import NOTES, cancelled, note_fault, perform, undo
-from magnetar_agent.task import Task
+from magnetar_agent.task import NotRemovable, Task
 from magnetar_core.ensure import Permissions
-from magnetar_core.errors import Cancelled, Conflict, NotFound
+from magnetar_core.errors import Cancelled, Conflict, NoSpace, NotFound
 from magnetar_core.fields import Kind
 from magnetar_core.operations import Operation, now
 from magnetar_core.plan import Result, Step
@@ -82,10 +82,18 @@ def _claim(drivers: Drivers, kind: type[Kind], key: str, operation: Operation,
             if (again.id if again else None) != (document.id if document else None):
                 continue
             if again and again.deleting and not dry_run:
-                _remove(drivers.host, drivers.of(kind), again, False, operation)  # a crash cut its deletion short
-                again = None
+                again = _removed(drivers, kind, again, operation)
             yield again
             return
+
+
+def _removed(drivers: Drivers, kind: type[Kind], document: Document, operation: Operation) -> Document | None:
+    """Finish a deletion that a crash cut short. Returns what is not to go after all."""
+    try:
+        _remove(drivers.host, drivers.of(kind), document, False, operation)
+    except NotRemovable:
+        return drivers.host.documents.get(kind.noun, document.id)
+    return None
 
 
 def change(drivers: Drivers, kind: type[Kind], document: Document, want: Fields, permissions: Mapping[str, Any],
@@ -231,9 +239,7 @@ class _Change(Change):
             task.keep()
             self.choosing.close()
             perform(self.driver, task, planned, begun)
-            for note in ("unfinished", "making", "fault", *NOTES):
-                document.state.pop(note, None)
-            task.keep()
+            _finished(task)
         except Exception as error:
             self.choosing.close()
             if former is None:
@@ -260,6 +266,18 @@ class _Change(Change):
         return self.driver.show(self.host, document, self.driver.observe(self.host, document, snapshot), snapshot)
 
 
+def _finished(task: Task) -> None:
+    """The change is done. Where that cannot be written, the document says that it is not."""
+    document, unfinished = task.document, dict(task.document.state)
+    for note in ("unfinished", "making", "fault", *NOTES):
+        document.state.pop(note, None)
+    try:
+        task.keep()
+    except NoSpace:
+        document.state = unfinished
+        raise
+
+
 def _remove(host: LocalHost, driver: Driver, document: Document | None, dry_run: bool, operation: Operation) -> Result:
     if document is None:
         return Result([], [], None)
@@ -279,8 +297,13 @@ def _remove(host: LocalHost, driver: Driver, document: Document | None, dry_run:
                 driver.release(host, document)
             document.deleting = True
             host.documents.write(document)
-        for step in steps:  # a deletion is not cancelled half way
-            driver.verbs[step.verb](Task(host, document, operation), **step.args)
+        try:
+            for step in steps:  # a deletion is not cancelled half way
+                driver.verbs[step.verb](Task(host, document, operation), **step.args)
+        except NotRemovable:
+            document.deleting = False
+            host.documents.write(document)
+            raise
         host.documents.remove(document)
         driver.sweep(host)
     return Result([*steps, forget], difference(driver.kind, named, None), resource, warnings)

@@ -5,12 +5,13 @@ nothing behind; after a cancel the resource is as it was before, or the next cal
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from magnetar_agent.documents import REPLACEMENT, Document
 from magnetar_agent.drivers import Driver
 from magnetar_agent.task import Task
-from magnetar_core.errors import Cancelled, MagnetarError
+from magnetar_core.errors import Cancelled, MagnetarError, NoSpace
 from magnetar_core.operations import Operation, now
 from magnetar_core.plan import Step
 
@@ -55,10 +56,11 @@ def note_fault(task: Task, error: Exception) -> None:
 
 def undo(host: LocalHost, driver: Driver, document: Document, operation: Operation) -> None:
     """Remove what is there of a resource that could not be made. What cannot be removed now is removed when the agent
-    starts again: its document says that it is being deleted."""
+    starts again: its document says that it is being deleted. On a full disk it does not: removing needs no room."""
     try:
         document.deleting = True
-        host.documents.write(document)
+        with suppress(NoSpace):
+            host.documents.write(document)
         have = driver.observe(host, document)
         # An operation of its own: the caller's may be cancelled.
         undoing = Operation("undo", document.kind, document.id, operation.request_id, "agent")

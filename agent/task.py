@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from magnetar_core.errors import Conflict
+
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document
     from magnetar_agent.host import LocalHost
@@ -40,3 +42,7 @@ class Task:
 
 
 Verb = Callable[..., None]
+
+
+class NotRemovable(Conflict):
+    """A verb refuses a removal, and nothing of it was done: what was to be removed stays as it was."""

@@ -62,7 +62,7 @@ class AttachmentDriver(DocumentDriver):
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Resolve server and volume, choose the device name, and refuse what cannot be attached."""
         server = _named(host, "server", want["server"], document)
-        refuse_while_it_moves(host.documents.get("server", server.id))
+        refuse_while_it_moves(host, host.documents.get("server", server.id))
         volume = _remote_volume(host, want, document) if want.get("origin") else \
             _named(host, "volume", want["volume"], document)
         found = {**want, "server": server.id, "volume": volume.id, "name": f"{server.id}:{volume.id}"}
@@ -80,7 +80,7 @@ class AttachmentDriver(DocumentDriver):
 
     def release(self, host: LocalHost, document: Document) -> None:
         """Refuse to detach the root disk, and volumes of a server that is migrating."""
-        refuse_while_it_moves(host.documents.get("server", document.want["server"]))
+        refuse_while_it_moves(host, host.documents.get("server", document.want["server"]))
         if document.state.get(ARRIVING):
             raise Conflict(f"The server of the volume is on its way to this host (migration {document.state[ARRIVING]}"
                            "). Wait until it has arrived.")

@@ -87,6 +87,9 @@ class MigrationDriver:
         if document.state.get("moved") and not document.state.get("left"):
             raise InUse("The server has gone to the target, and this half is not settled. Run the migration again; it "
                         "goes on where it was.")
+        if document.state.get("arrived") and not document.state.get("settled"):
+            raise InUse("The server has arrived here, and this half is not settled. Run the migration again; it goes "
+                        "on where it was.")
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> Any:
         """Nothing to look at."""
@@ -133,4 +136,5 @@ def _status(document: Document, progress: Fields | None) -> str:
         return "moved"
     if progress is not None or state.get("decided"):  # the server is the target's, which only has to say so
         return "running"
-    return "failed" if state.get("failed") or state.get("fault") else "prepared"
+    unready = document.want["side"] == "target" and not state.get("prepared")
+    return "failed" if unready or state.get("failed") or state.get("fault") else "prepared"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
 from magnetar_agent.documents import Fields
-from magnetar_agent.migrations import MARK, refuse_while_it_moves
+from magnetar_agent.migrations import moving, refuse_while_it_moves, settling
 from magnetar_agent.servers import addresses, block_devices, image_links, rescue, resize, resolve, spec, verbs
 from magnetar_agent.servers.rebuild import missing_image
 from magnetar_agent.task import Verb
@@ -42,7 +42,7 @@ class ServerDriver:
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Resolve flavor, image, networks, key and kind of virtualisation; draw MACs."""
-        refuse_while_it_moves(document)
+        refuse_while_it_moves(host, document)
         return resolve.complete(host, want, document)
 
     def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
@@ -59,8 +59,11 @@ class ServerDriver:
         block_devices.check_replacement(host, want, document)
 
     def release(self, host: LocalHost, document: Document) -> None:
-        """A server may go unless it is on its way to another host."""
-        refuse_while_it_moves(document)
+        """A server may go unless it is on its way to another host, or from there."""
+        refuse_while_it_moves(host, document)
+        if migration := settling(host, document.id):
+            raise Conflict(f"Server {document.name!r} has arrived with migration {migration}, which has not ended. Run "
+                           "the migration again, then delete the server.", migration=migration)
 
     def snapshot(self, host: LocalHost, document: Document | None = None) -> servers.DomainsView:
         """All domains in one pass; leases and networks when first asked for."""
@@ -135,7 +138,7 @@ class ServerDriver:
 
 def _define_anew(host: LocalHost, id: str) -> None:
     document = host.documents.get("server", id)
-    if document is None or document.deleting or document.state.get("unfinished") or document.state.get(MARK):
+    if document is None or document.deleting or document.state.get("unfinished") or moving(host, document):
         return  # what changes it now defines it, or is done with it
     try:
         host.hypervisor.define(spec.domain(host, document))

@@ -304,7 +304,7 @@ def _running(host: LocalHost, document: Document) -> list[tuple[str, str]]:
                            "and stop it.")
     found = []
     for one in attachments(host, document.id):
-        refuse_while_it_moves(host.documents.get("server", one.want["server"]))
+        refuse_while_it_moves(host, host.documents.get("server", one.want["server"]))
         domain, name = host.hypervisor.domain(one.want["server"]), attaching.server_name(host, one)
         if domain and domain.state == SUSPENDED:
             raise Conflict(f"Server {name!r} has volume {document.name!r} and is suspended: it would wake up to a disk "

@@ -32,9 +32,22 @@ def arriving(host: LocalHost) -> set[str]:
             if d.want["side"] == "target" and not d.state.get("arrived")}
 
 
-def refuse_while_it_moves(document: Document | None, id: str | None = None) -> None:
+def settling(host: LocalHost, server: str) -> str | None:
+    """The migration with which a server has arrived here, while it is not settled: it would bring the server again."""
+    return next((d.id for d in host.documents.peek("migration") if d.want["server"] == server
+                 and d.want["side"] == "target" and d.state.get("arrived") and not d.state.get("settled")), None)
+
+
+def moving(host: LocalHost, server: Document) -> str | None:
+    """The migration that has marked the server. A mark means nothing without this host's half: that was given up, and
+    the mark could not be removed, or need not be."""
+    mark: str | None = server.state.get(MARK)
+    return mark if mark and host.documents.look("migration", mark) else None
+
+
+def refuse_while_it_moves(host: LocalHost, server: Document | None, id: str | None = None) -> None:
     """A server that is moving is changed by nobody but migration *id*. Raises ``Conflict``."""
-    if document is not None and document.state.get(MARK) not in (None, id):
-        raise Conflict(f"Server {document.name!r} is being migrated (migration {document.state[MARK]}). Wait until "
-                       "that has ended, or abort it with the migration module and state absent.",
-                       migration=document.state[MARK])
+    mark = moving(host, server) if server is not None else None
+    if server is not None and mark not in (None, id):
+        raise Conflict(f"Server {server.name!r} is being migrated (migration {mark}). Wait until that has ended, or "
+                       "abort it with the migration module and state absent.", migration=mark)

@@ -63,7 +63,7 @@ def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
     found = host.documents.get("server", want["server"])
     if found is None or found.deleting:
         raise InvalidField("server", f"must be a server of this host, and {want['server']} is none")
-    refuse_while_it_moves(found, id)
+    refuse_while_it_moves(host, found, id)
     if found.state.get("unfinished"):
         raise Conflict(f"Server {found.name!r} is not finished: its last change failed. Repeat that change first.")
     if not want.get("address"):
@@ -110,17 +110,22 @@ def manifest(host: LocalHost, server: Document) -> Fields:
 
 def claim(task: Task) -> None:
     """Mark the server, so that nothing but this migration changes it."""
+    _mark(task)
+    task.document.state["claimed"] = True
+    task.keep()
+
+
+def _mark(task: Task) -> Document:
     host, document = task.host, task.document
     with host.locks.hold("server", document.want["server"]):
         server = host.documents.get("server", document.want["server"])
         if server is None:
-            raise Conflict(f"The server {document.want['server']} was deleted. There is nothing to migrate.")
-        refuse_while_it_moves(server, document.id)
-        if not server.state.get(MARK):
+            raise Conflict(f"The server {document.want['server']} is gone from this host. There is nothing to migrate.")
+        refuse_while_it_moves(host, server, document.id)
+        if server.state.get(MARK) != document.id:
             server.state[MARK] = document.id
             host.documents.write(server)
-    document.state["claimed"] = True
-    task.keep()
+        return server
 
 
 # The way ----------------------------------------------------------------------------------------------------------
@@ -186,10 +191,7 @@ class _Move:
 
     def __init__(self, task: Task) -> None:
         self.task, self.host, self.document = task, task.host, task.document
-        server = task.host.documents.get("server", task.document.want["server"])
-        if server is None:
-            raise Conflict(f"The server {task.document.want['server']} is gone from this host.")
-        self.server = server
+        self.server = server = _mark(task)  # it was given back where the end of that could not be written
         self.place = folder(task.host, server.id)
         self.remote = target_address(task.document.id, task.document.want)
         self.live = task.document.want["type"] == "live"

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from magnetar_agent.documents import Document
 from magnetar_agent.link import LinkAddress
 from magnetar_agent.link.rpc import Rpc
-from magnetar_agent.migrations import AGENT, MARK, volumes
+from magnetar_agent.migrations import AGENT, MARK, moving, volumes
 from magnetar_agent.servers import addresses, verbs
-from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
+from magnetar_agent.task import NotRemovable
+from magnetar_core.errors import InvalidField, MagnetarError, NotFound, Unreachable
 from magnetar_core.operations import now
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING
 
@@ -67,17 +68,22 @@ def leave(task: Task) -> None:
 
 
 def recover(task: Task) -> None:
-    """Abort: the server stays here. Raises ``Conflict`` when it has moved already."""
+    """Abort: the server stays here. Raises ``NotRemovable`` when it has moved already."""
     document = task.document
     if document.state.get("moved"):
-        raise Conflict("The server has gone already; it cannot be taken back. Run the migration again to settle it, or "
-                       "migrate it back.")
+        raise NotRemovable("The server has gone already; it cannot be taken back. Run the migration again to settle "
+                           "it, or migrate it back.")
     if document.state.get("tried"):
         try:
             _drop(task)
         except Unreachable:
             if not is_here(task):
                 raise
+        except NotFound as error:
+            if not is_here(task):
+                raise NotRemovable(
+                    f"{error} It was the target's turn to say where the server is. Look at the server there, then end "
+                    "this half with the event discard.") from error
     restore_server(task)
 
 
@@ -85,8 +91,8 @@ def _drop(task: Task) -> None:
     """Tell the target to drop what it has received."""
     with Rpc(task.host.links.call(target_address(task.document.id, task.document.want), AGENT)) as talk:
         if talk.call("look")["arrived"] and not guest_runs(task.host, task.document):
-            raise Conflict("The server has arrived at the target; it cannot be taken back. Run the migration again "
-                           "to settle it, or migrate it back.")
+            raise NotRemovable("The server has arrived at the target; it cannot be taken back. Run the migration "
+                               "again to settle it, or migrate it back.")
         talk.call("drop")
 
 
@@ -112,7 +118,7 @@ def restore_server(task: Task) -> None:
         host.hypervisor.stray(document.want["server"])
     with host.locks.hold("server", document.want["server"]):
         server = host.documents.get("server", document.want["server"])
-        if server is not None:
+        if server is not None and moving(host, server) in (None, document.id):  # else it was given back before
             domain = host.hypervisor.domain(server.id)
             if domain and domain.state == PAUSED and server.want["power"] == RUNNING:
                 host.hypervisor.resume(server.id)

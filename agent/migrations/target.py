@@ -23,6 +23,7 @@ from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, volumes
 from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
 from magnetar_agent.servers import GIB, addresses, folder, resolve, spec
+from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound
 from magnetar_core.kinds import Server
 from magnetar_core.operations import Operation, now
@@ -145,7 +146,10 @@ def resume(host: LocalHost) -> None:
         if document.want["side"] == "target" and not document.state.get("settled") and not document.deleting:
             offer(host, document)
             if document.state.get("arrived") and host.documents.get("server", document.want["server"]) is None:
-                _take_over(host, document)
+                try:
+                    _take_over(host, document)
+                except MagnetarError as error:
+                    log.warning("server %s has arrived and cannot be taken over yet: %s", document.name, error)
 
 
 def run_folder(host: LocalHost, id: str) -> Path:
@@ -268,8 +272,7 @@ def _arrive(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> F
 def _drop(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
     """Remove what has come."""
     _not_arrived(document)
-    _discard(host, document.want["server"])
-    _erase(host, document)
+    remove_copy(host, document)
     return {}
 
 
@@ -316,6 +319,8 @@ def _take_over(host: LocalHost, document: Document) -> None:
     operation = Operation("arrive", "server", server.id, caller="agent")
     try:
         host.ensure(Server, server.id, {}, operation)
+    except NoSpace:
+        raise
     except MagnetarError as error:
         # It is here, and its own fault says what is wrong.
         log.warning("server %s arrived and cannot be made as wanted: %s", server.name, error)
@@ -337,19 +342,21 @@ def settle(task: Task) -> None:
 
 
 def abandon(task: Task) -> None:
-    """Abort: remove what has come. Raises ``Conflict`` when the server has arrived."""
+    """Abort: remove what has come. Raises ``NotRemovable`` when the server has arrived."""
     host, document = task.host, task.document
     if document.state.get("settled"):
         return
     if document.state.get("arrived"):
-        raise Conflict("The server has arrived here; it cannot be sent back by an abort. Run the migration again to "
-                       "settle it, or migrate it back.")
+        offer(host, document)  # a start of the agent offers nothing for what is being removed
+        raise NotRemovable("The server has arrived here; it cannot be sent back by an abort. Run the migration again "
+                           "to settle it, or migrate it back.")
     host.links.withdraw(document.id)
+    remove_copy(host, document)
+
+
+def remove_copy(host: LocalHost, document: Document) -> None:
+    """Remove what has come of a server that is not this host's."""
     _discard(host, document.want["server"])
-    _erase(host, document)
-
-
-def _erase(host: LocalHost, document: Document) -> None:
     volumes.drop(host, document)
     shutil.rmtree(run_folder(host, document.id), ignore_errors=True)
     if host.documents.get("server", document.want["server"]) is None:

@@ -151,6 +151,14 @@ def drop(host: LocalHost, migration: Document) -> None:
             host.documents.remove(one)
 
 
+def forget(host: LocalHost, server: str) -> None:
+    """The server is not this host's any more, or never was, and is deleted: remove attachments that are left of it."""
+    for one in attaching.of_server(host, server, leaving=True):
+        if one.want.get("origin"):
+            remote.close(host, one)
+        host.documents.remove(one)
+
+
 def keep(host: LocalHost, migration: Document) -> None:
     """The server has arrived: its attachments are this host's now."""
     for one in host.documents.list("volume_attachment"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.link import LinkAddress
 from magnetar_agent.link.rpc import Rpc
-from magnetar_agent.migrations import MARK
+from magnetar_agent.migrations import moving
 from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import exports, pools
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, Unreachable
@@ -131,7 +131,7 @@ def release(host: LocalHost, attachment: Document) -> None:
 def end_sharing(host: LocalHost, attachment: Document) -> None:
     """After a migration that has ended: the volume's host lets in no other host than this one."""
     server = host.documents.get("server", attachment.want["server"])
-    if attachment.state.get(LENT) and server and not server.state.get(MARK):
+    if attachment.state.get(LENT) and server and not moving(host, server):
         request(host, attachment, "keep", peer=host.links.required())
         del attachment.state[LENT]
         host.documents.write(attachment)

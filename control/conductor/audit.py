@@ -37,6 +37,8 @@ GOES_ON = actions.c.state.in_(("queued", "running"))
 BUSY = exists().where(actions.c.server_id == servers.c.id, GOES_ON)
 #: Ids in one query.
 MANY = 500
+#: Statuses of an agent's halves of migrations that have not ended.
+OPEN = ("prepared", "running", "moved", "failed")
 
 
 @dataclass
@@ -56,6 +58,7 @@ class AuditState:
     moves: dict[str, list[Any]] = field(default_factory=dict)
     there: dict[str, dict[str, Any]] = field(default_factory=dict)
     nets: dict[str, list[Any]] = field(default_factory=dict)
+    halves: dict[str, set[str]] = field(default_factory=dict)  # by host: servers of its migrations that have not ended
     deleted: set[str] = field(default_factory=set)  # ids of deleted servers; see ``deleted_servers``
     unknown: set[str] = field(default_factory=set)  # ids whose cell does not answer or has no row of them
     lost: dict[str, str] = field(default_factory=dict)  # of these, those whose cell answers, with the cell
@@ -100,10 +103,12 @@ def _read_host(state: AuditState, agents: Agents, host: Any) -> None:
         with agents.client(host.endpoint) as client:
             found = {one["id"]: one for one in client.list("server")}
             nets = list(client.list("network"))
+            halves = client.list("migration", status=OPEN, fields=["server"])
     except MagnetarError as error:
         log.info("host %s is not audited: %s", host.name, error.message)
         return
     state.there[host.name], state.nets[host.name] = found, nets
+    state.halves[host.name] = {one["server"] for one in halves}
 
 
 def _read_cell(state: AuditState, connection: Any, cell_id: str) -> None:
@@ -123,7 +128,8 @@ def _read_cell(state: AuditState, connection: Any, cell_id: str) -> None:
 def _tell_deleted(state: AuditState, store: Store) -> None:
     """Tell deleted servers from unknown ones, and from those of cells that do not answer."""
     ids = sorted({row.server_id for row in state.claims}.union(
-        state.ports.values(), state.attachments.values(), state.moves, *state.there.values()) - state.servers.keys())
+        state.ports.values(), state.attachments.values(), state.moves, *state.there.values(),
+        *state.halves.values()) - state.servers.keys())
     for at in range(0, len(ids), MANY):
         some = ids[at:at + MANY]
         deleted, lost = deleted_servers(store, some, state.silent)
@@ -303,6 +309,13 @@ def left(state: AuditState) -> Found:
                 yield Finding(kind, id, host, f"host {host} has server {id}, which is on {row.host}")
 
 
+def half(state: AuditState) -> Found:
+    """What is left of the move of a deleted server, on a host that does not have the server."""
+    for host, found in state.halves.items():
+        for id in found & state.deleted - state.there[host].keys():
+            yield Finding("half", id, host, f"host {host} has a part of a migration of server {id}, which is deleted")
+
+
 def _spare(state: AuditState, row: Any, host: str) -> bool:
     """Whether a guest is what a build has left that failed there: the server has none on any host, or another on its
     own, and neither claim nor move leads to this one."""
@@ -341,7 +354,7 @@ def network(state: AuditState) -> Found:
 
 
 CHECKS: tuple[Callable[[AuditState], Found], ...] = (
-    stuck, copy, counter, lost, orphan, unclaimed, port, attachment, move, left, absent, network)
+    stuck, copy, counter, lost, orphan, unclaimed, port, attachment, move, left, half, absent, network)
 
 
 def findings(state: AuditState) -> list[Finding]:

@@ -265,7 +265,7 @@ class Conductor(Environment):
         if work.server is None or (work.server.deleted_at and action.action not in ("delete", "forceDelete")):
             if work.server is not None and action.action in self._gone:
                 self._gone[action.action](work)
-            with work.database.write() as connection:
+            with work.write() as connection:
                 actions.ended(connection, action.id, self.holder, "failed", "The server is deleted.")
             return
         self._tell(work)

@@ -5,10 +5,12 @@ shelved in. Its row stays, marked deleted."""
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import String, bindparam, delete, select, update
 
+from magnetar_control.agents import PATIENCE
 from magnetar_control.store import allocations
 from magnetar_control.store.database import now
 from magnetar_control.store.migrations import ENDED
@@ -19,7 +21,7 @@ from magnetar_core.power import DELETED
 from . import block_devices, migration_halves
 from .retry import attempt, last_try
 from .shelve import delete_image
-from .work import HostDown, Work
+from .work import HostDown, Work, full_is_down
 
 log = logging.getLogger(__name__)
 #: Statements that each delete needs, made once.
@@ -30,8 +32,8 @@ _UNMAP = update(server_mappings).where(server_mappings.c.server_id == _SERVER).v
 
 
 def delete_server(work: Work) -> None:
-    """``delete``. A host that is down, or does not answer at any try, does not block it: what is left there is removed
-    when the host is back."""
+    """``delete``. A host that is down, has a full disk, or does not answer at any try, does not block it: what is left
+    there is removed when the host is back, or has room."""
     server = work.server
     if server.deleted_at:
         work.done()
@@ -41,10 +43,8 @@ def delete_server(work: Work) -> None:
         with work.conductor.store.api.read() as connection:  # its host, and those of migrations that have not ended
             held = [row["host"] for row in allocations.held(connection, work.id)]
         names = list(dict.fromkeys(filter(None, (work.server.host, *held))))
-        if len(names) > 1:
-            migration_halves.recall(work, names)
         for host in names:
-            _delete_on(work, host)
+            _delete_on(work, host, moves=len(names) > 1)
         block_devices.release(work)
         work.conductor.services.network.release(work.id)
         delete_image(work, server.shelved_image_id)
@@ -56,15 +56,22 @@ def delete_server(work: Work) -> None:
     attempt(work, delete_it, work.error)
 
 
-def _delete_on(work: Work, host: str) -> None:
+def _delete_on(work: Work, host: str, *, moves: bool) -> None:
+    """*moves*: whether several hosts may have parts of it. What stays on a host for now, the audit removes."""
     try:
-        work.delete_on(host)
-    except Conflict as error:  # it is moving to or from a host that is down: removed when that is back
+        with full_is_down():
+            if not moves:
+                with suppress(Conflict):  # it moves, or a move has left something
+                    work.delete_on(host)
+                    return
+            with work.client(host, PATIENCE) as client:
+                migration_halves.remove(client, work.id)
+    except Conflict as error:
         log.warning("server %s stays on %s for now: %s", work.id, host, error.message)
     except HostDown as error:
         if work.conductor.is_up(host) and not last_try(work):
             raise
-        log.warning("server %s stays on %s until that is back: %s", work.id, host, error.message)
+        log.warning("server %s stays on %s for now: %s", work.id, host, error.message)
 
 
 def _release_claims(work: Work) -> None:

@@ -28,7 +28,7 @@ from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.power import ACTIVE, PAUSED, POWERS, STOPPED, SUSPENDED
 
 from .conductor import Conductor
-from .migration_halves import drop_halves
+from .migration_halves import remove
 
 log = logging.getLogger(__name__)
 #: Seconds: length of a lease, between two rounds over all hosts, and after a failure.
@@ -201,8 +201,7 @@ class HostWatch:
             log.warning("server %s was deleted while host %s was away; removed there now", id, name)
             try:
                 with self.conductor.client(name) as client:
-                    drop_halves(client, id)
-                    client.delete("server", id)
+                    remove(client, id)
             except MagnetarError as error:
                 log.warning("server %s stays on host %s until its agent connects again: %s", id, name, error.message)
 

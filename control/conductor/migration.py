@@ -24,7 +24,7 @@ from magnetar_core.flows import migrate
 from . import nics
 from .migration_halves import MigrationMonitor
 from .schedule import RANDOM, spec_of
-from .work import HostDown, Work, admin_message, leased
+from .work import HostDown, Work, admin_message, full_is_down, leased
 
 log = logging.getLogger(__name__)
 
@@ -207,15 +207,20 @@ class MigrationTask:
         except HostDown:
             raise
         except MagnetarError as error:
-            if self.abort(here, there):
-                raise NotMoved(error) from error
-            self._run_flow(kind, here, there)  # it has left: only going on is possible
+            self._back_or_on(kind, here, there, error)
         self.work.confirm_lease()
         services, work = self.conductor.services, self.work  # which are told the new host
         services.network.bind(work.id, there)
         for one in work.volumes:
             if one.get("attachment_id"):
                 services.volume.attached(one["attachment_id"], there, one.get("device") or "")
+
+    def _back_or_on(self, kind: str, here: str, there: str, error: MagnetarError) -> None:
+        """A move has failed with *error*. Raises as ``move_server`` does."""
+        with full_is_down():
+            if self.abort(here, there):
+                raise NotMoved(error) from error
+            self._run_flow(kind, here, there)  # it has left: only going on is possible
 
     def _run_flow(self, kind: str, here: str, there: str) -> None:
         work = self.work

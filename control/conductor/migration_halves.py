@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An agent's halves of migrations: watched while the server moves; taken back, or ended, when the server is deleted."""
+"""An agent's halves of migrations: watched while the server moves; ended when the server is deleted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.agents import PATIENCE
 from magnetar_control.store import migrations, servers
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
@@ -80,24 +79,14 @@ class MigrationMonitor(threading.Thread):
             servers.change(connection, self.work.id, progress=max(0, min(100, share)))
 
 
-def recall(work: Work, names: list[str]) -> None:
-    """The server is deleted: drop its migrations on these hosts. A host that does not answer keeps them for now."""
-    for name in names:
-        try:
-            with work.client(name, PATIENCE) as client:
-                drop_halves(client, work.id)
-        except MagnetarError as error:
-            log.warning("server %s: its migration stays as it is on %s: %s", work.id, name, error.message)
-
-
-def drop_halves(client: Client, server: str) -> None:
-    """Abort the migrations of a server that is to be deleted, or settle them where it has left or arrived."""
+def remove(client: Client, server: str) -> None:
+    """Remove a server that is deleted from a host, with all that has come of it or is to leave. The other host of a
+    migration is not asked: it may be down, or have nothing of the server any more."""
     for half in Side(client).open_migrations(server):
         _cancel(client, half["id"])
-        try:
-            client.delete("migration", half["id"])
-        except Conflict:
-            client.ensure("migration", half["id"], {"phase": "settled"})
+        with contextlib.suppress(NotFound):  # it has gone meanwhile
+            client.event("migration", half["id"], "discard")
+    client.delete("server", server)
 
 
 def _cancel(client: Client, id: str) -> None:

@@ -18,7 +18,7 @@ from magnetar_core.power import BUILDING, ERROR
 
 from .audit import BUSY, GOES_ON, AuditState, Finding, deleted_servers
 from .host_watch import HostWatch
-from .migration_halves import drop_halves
+from .migration_halves import remove
 
 log = logging.getLogger(__name__)
 FAULT = ("The control plane lost track of what was done to the server. See its actions; reboot it hard, reset its "
@@ -105,17 +105,16 @@ def _move(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
 
 
 def _left(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    """Delete the guest from its host, after reading again that the server is deleted: no guest comes back."""
+    """Delete the guest, or what is left of its move, from a host, after reading again that the server is deleted: no
+    guest comes back."""
     if finding.id not in deleted_servers(watch.conductor.store, [finding.id])[0]:
         raise Conflict(f"Nothing says any more that server {finding.id} was deleted.")
     _remove(watch, finding)
 
 
 def _remove(watch: HostWatch, finding: Finding) -> None:
-    """Delete the guest; what is left of its migrations goes first, with which it would stay."""
     with watch.conductor.client(finding.place) as client:
-        drop_halves(client, finding.id)
-        client.delete("server", finding.id)
+        remove(client, finding.id)
 
 
 def _spare(watch: HostWatch, state: AuditState, finding: Finding) -> None:
@@ -146,4 +145,5 @@ def _network(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
 #: By kind of finding. Other kinds are only logged: an operator has to decide.
 REPAIRS: Mapping[str, Callable[[HostWatch, AuditState, Finding], None]] = {
     "stuck": _stuck, "copy": _copy, "counter": _counter, "orphan": _claim, "elsewhere": _claim, "port": _kept,
-    "attachment": _kept, "move": _move, "left": _left, "spare": _spare, "power": _power, "network": _network}
+    "attachment": _kept, "move": _move, "left": _left, "half": _left, "spare": _spare, "power": _power,
+    "network": _network}

@@ -16,7 +16,7 @@ from magnetar_control.scheduler.request_spec import sizes
 from magnetar_control.store import allocations, migrations, servers
 from magnetar_control.store.allocations import Amounts
 from magnetar_control.store.database import now
-from magnetar_core.errors import Conflict, MagnetarError
+from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 from magnetar_core.power import ERROR, STOPPED
 
 from .migration import MigrationTask, NotMoved
@@ -24,7 +24,7 @@ from .nics import observed
 from .power import stop_guest
 from .retry import retry
 from .schedule import spec_of
-from .work import HostDown, Work
+from .work import HostDown, Work, full_is_down
 
 log = logging.getLogger(__name__)
 Flavor = Mapping[str, Any]
@@ -107,12 +107,16 @@ def _check_with_source(move: MigrationTask) -> None:
 
 def _finish(move: MigrationTask) -> dict[str, Any]:
     """Give the server its new flavor at the target. When that fails on the same host, it gets its old flavor again."""
+    if move.source != move.target:
+        with full_is_down():
+            return move.ensure_on(move.target, want(move, move.flavor))
     try:
         return move.ensure_on(move.target, want(move, move.flavor))
+    except HostDown:
+        raise
     except MagnetarError as error:
-        if isinstance(error, HostDown) or move.source != move.target:
-            raise
-        raise NotMoved(error, _undo(move)) from error
+        with full_is_down():
+            raise NotMoved(error, _undo(move)) from error
 
 
 def _undo(move: MigrationTask) -> dict[str, Any]:
@@ -120,7 +124,7 @@ def _undo(move: MigrationTask) -> dict[str, Any]:
     old = move.work.flavor
     try:
         move.ensure_on(move.source, want(move, old))
-    except HostDown:
+    except (HostDown, NoSpace):
         raise
     except MagnetarError:
         old = grown(old, move.flavor)
@@ -133,7 +137,8 @@ def _roll_back(move: MigrationTask, error: MagnetarError, flavor: Flavor | None 
     values: dict[str, Any] = {} if flavor is None else {"flavor": servers.text(flavor)}
     if move.row.status != "pre-migrating" and move.row.old_vm_state != STOPPED:
         try:
-            move.ensure_on(move.source, {"power": "running"})
+            with full_is_down():
+                move.ensure_on(move.source, {"power": "running"})
         except HostDown:
             if retry(move.work):
                 return

@@ -17,7 +17,7 @@ from .nics import observed
 from .power import stop_guest
 from .resize import Flavor, amounts, columns, grown, settle_claims, want
 from .retry import retry
-from .work import HostDown, Work
+from .work import HostDown, Work, full_is_down
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def revert(work: Work) -> None:
         move.note(status="reverting")
         with work.event(host=move.target):
             host = _move_back(move, flavor)
-        with work.event("compute_finish_revert_resize", host):
+        with work.event("compute_finish_revert_resize", host), full_is_down():
             found = move.ensure_on(host, want(move, flavor))
     except HostDown as error:
         if not retry(work):
@@ -61,7 +61,8 @@ def _move_back(move: MigrationTask, flavor: Flavor) -> str:
     if work.server.host == source or _source_accepts(move, flavor):
         try:
             if work.server.host != source:
-                stop_guest(work, target)
+                with full_is_down():
+                    stop_guest(work, target)
                 move.move_server("cold", target, source)
         except NotMoved as stayed:
             why = f" ({stayed.cause.message})"

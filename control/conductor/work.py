@@ -22,7 +22,7 @@ from magnetar_control.store import actions, servers
 from magnetar_control.store.database import Database, now
 from magnetar_core.actions import ACTIONS
 from magnetar_core.client import Client
-from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NotFound, Unreachable
+from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NoSpace, NotFound, Unreachable
 from magnetar_core.flows.migrate import Side
 from magnetar_core.power import ERROR, POWERS, number
 
@@ -46,6 +46,15 @@ class HostDown(MagnetarError):
 
     code = "unreachable"
     status = 503
+
+
+@contextlib.contextmanager
+def full_is_down() -> Iterator[None]:
+    """Within, a host with a full disk is one that may do it later: for what has begun, and has no other way than on."""
+    try:
+        yield
+    except NoSpace as full:
+        raise HostDown(full.message) from full
 
 
 class LeaseLost(Exception):

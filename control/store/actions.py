@@ -97,7 +97,7 @@ _WENT_ON = insert(action_events).from_select(
 _FINISHED = update(action_events).where(action_events.c.id == _NUMBER)
 _CUT_OFF = update(action_events).where(
     action_events.c.action_id == _NUMBER, action_events.c.finish_time.is_(None)).values(
-    result="Error", details="interrupted: the conductor ended or stood still; the action is tried again.")
+    result="Error", details="interrupted: the conductor ended, stood still, or could not write.")
 
 
 class Batch(NamedTuple):
@@ -327,8 +327,11 @@ def _stop(connection: Connection, which: Sequence[Any], taken: Sequence[str], wh
     queued, own = actions.c.state == "queued", actions.c.action.in_(taken)
     connection.execute(update(actions).where(*which, or_(actions.c.state == "running", and_(queued, own))).values(
         cancel=True, not_before=None))
-    connection.execute(update(actions).where(*which, queued, ~own).values(
-        state="failed", message=why, updated_at=now()))
+    dropped = connection.execute(update(actions).where(*which, queued, ~own).values(
+        state="failed", message=why, updated_at=now()).returning(actions.c.id, actions.c.attempts))
+    for row in dropped.all():
+        if row.attempts:
+            cut_off(connection, row.id)
 
 
 def started(connection: Connection, number: int, event: str, host: str | None) -> int:
@@ -366,7 +369,7 @@ def happened(connection: Connection, number: int, event: str, host: str | None, 
 
 
 def cut_off(connection: Connection, number: int) -> None:
-    """Another attempt of an action begins: events of one that was cut off have ended."""
+    """Another attempt of an action begins, or none will: events of one that was cut off have ended."""
     connection.execute(_CUT_OFF, {"number": number, "finish_time": now()})
 
 

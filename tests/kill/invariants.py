@@ -58,16 +58,16 @@ def actions_ended(rows: Rows) -> Iterator[str]:
     for row in rows.actions:
         if row.state not in {"done", "failed"}:
             yield f"{row.action} of server {row.server_id} is {row.state}"
-    states = {row.id: row.state for row in rows.actions}
+    known = {row.id: row for row in rows.actions}
     for row in rows.events:
-        if row.action_id not in states:
+        if row.action_id not in known:
             yield f"event {row.event} is of no action"
         elif (row.finish_time is None) != (row.result is None):
             yield f"event {row.event} of action {row.action_id} ended at {row.finish_time} with {row.result}"
     last = {row.action_id: row for row in rows.events}
     for id, row in last.items():
         if row.finish_time is None:
-            yield f"the last event of action {id}, {row.event}, has no end"
+            yield f"the last event of action {id}, {row.event} of server {known[id].server_id}, has no end"
 
 
 def claims_have_servers(rows: Rows) -> Iterator[str]:
@@ -162,6 +162,16 @@ def hosts_have(world: World, rows: Rows) -> Iterator[str]:
             yield f"domain {id} on {host}: {id in domains}, the server {id in there}"
 
 
+def moves_end(world: World, rows: Rows) -> Iterator[str]:
+    """Hosts have no half of a migration that has not ended, but of servers in error."""
+    unsure = {row.id for row in rows.servers.values() if row.vm_state == "error"}
+    for host, endpoint in world.hosts.items():
+        with world.parts.agents.client(endpoint) as client:
+            for one in client.list("migration", status=audit.OPEN):
+                if one["server"] not in unsure:
+                    yield f"server {one['server']}: the {one['side']}'s half on {host} is {one['status']}"
+
+
 def limits_count(world: World, rows: Rows) -> Iterator[str]:
     """What the API counts as used are the rows."""
     project = world.admin.project_id
@@ -196,7 +206,7 @@ def broken(world: World) -> list[str]:
     """What is not as it must be."""
     rows = Rows(world)
     found = [text for check in ABOUT_ROWS for text in check(rows)]
-    found += [*hosts_have(world, rows), *limits_count(world, rows)]
+    found += [*hosts_have(world, rows), *moves_end(world, rows), *limits_count(world, rows)]
     told, _state = audit.run_with_state(world.parts.store, world.parts.agents, world.services)
     # Of a move that failed both hosts may have the server: that somebody looks is what the error asks for.
     unsure = {row.id for row in rows.servers.values() if row.vm_state == "error"}

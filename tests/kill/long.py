@@ -10,7 +10,7 @@ import random
 import time
 
 from .story import live
-from .world import World, second_flavor
+from .world import ROOT, World, second_flavor
 
 
 def main() -> None:
@@ -21,12 +21,11 @@ def main() -> None:
     parser.add_argument("--operations", type=int, default=2000, help="changes of a round (default: 2000)")
     parser.add_argument("--quick", type=int, default=1, help="of them, those that no host does for one that hosts do")
     parser.add_argument("--seed", default=str(random.randrange(10**6)), help="of the first round; others count on")
-    parser.add_argument("--full-disk", action="store_true", help="fill the disk of agents and cloud, too (root)")
     given = parser.parse_args()
     end, number = time.monotonic() + given.minutes * 60, 0
     while time.monotonic() < end:
         os.environ["MAGNETAR_KILL_SEED"] = f"{given.seed}-{number}" if number else given.seed
-        with World(given.engine, small=given.full_disk) as world:
+        with World(given.engine, small=ROOT) as world:
             second_flavor(world)
             live(world, given.operations, quick=given.quick)
         number += 1

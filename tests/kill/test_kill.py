@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whatever is killed, stopped, cut and frozen while servers live: at the end nothing is stuck, lost, doubled or
+"""Whatever is killed, stopped, cut, frozen and filled while servers live: at the end nothing is stuck, lost, doubled or
 left behind.
 
 The seed draws what people ask for and what happens when; it is printed, and MAGNETAR_KILL_SEED gives another.
@@ -15,7 +15,7 @@ import pytest
 from tools import postgres
 
 from .story import live
-from .world import World, second_flavor
+from .world import ROOT, World, second_flavor
 
 ENGINES = ("sqlite", "postgres")
 
@@ -25,7 +25,7 @@ def world(request):
     """A cloud on each engine."""
     if request.param == "postgres" and postgres.programs() is None:
         pytest.skip("PostgreSQL's server is not installed (Debian's package postgresql)")
-    with World(request.param) as found:
+    with World(request.param, small=ROOT) as found:
         second_flavor(found)
         yield found
 

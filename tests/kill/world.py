@@ -39,8 +39,8 @@ from tests.ports import free_port
 from tests.unit.control.cloud import Caller, Cloud
 from tools import postgres
 
-#: MiB of the small disk.
-SMALL = 256
+#: MiB of the small disk; whether it can be mounted.
+SMALL, ROOT = 256, os.getuid() == 0
 #: Runs ``magnetar``, with an audit every five seconds, so that nobody waits four minutes for what is left to it.
 MAGNETAR = ("import sys; from magnetar_control.conductor import periodic; from magnetar_core.commands import main; "
             "periodic.TASKS = tuple(one._replace(every=min(one.every, 5.0)) if one.name == 'audit' else one "
@@ -49,7 +49,7 @@ MAGNETAR = ("import sys; from magnetar_control.conductor import periodic; from m
 
 class World(Cloud):
     """``with World("sqlite"):``; ``parts`` looks at the same databases from this process and does no work. *small*: its
-    disk is so small that it can be filled (root)."""
+    disk is so small that it can be filled; for that one has to be ``ROOT``."""
 
     def __init__(self, engine: str, hosts: int = 3, small: bool = False, **settings: Any) -> None:
         super().__init__(hosts, links=True, **settings)

@@ -238,3 +238,13 @@ def test_an_image_that_is_loaded_again_keeps_nobody_from_starting(host: Host) ->
     assert found.status == "failed" and isinstance(found.exception, Unreachable)
     with pytest.raises(InvalidField, match="still loaded, or could not be"):
         host.server("next", image="img")
+
+
+def test_an_agent_starts_where_the_boot_cannot_be_noted(
+        host: Host, running: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(power_sync, "write_atomically", full)
+    host.restart()
+    assert host.show()["power_state"] == "running"

@@ -82,6 +82,8 @@ class Migrate:
         self.resource: Optional[dict[str, Any]] = None
         #: What ``plan`` takes for granted.
         self.warnings: list[str] = []
+        #: Whether the attempt before cannot be taken back.
+        self._gone = False
 
     def plan(self) -> list[Step]:
         """What would be done: empty when the server is at the target for good. Raises what the agents refuse."""
@@ -104,8 +106,9 @@ class Migrate:
             return
         half = begun[self.source] or begun[self.target]
         if half and here and half["status"] in ("failed", "prepared") and self._type(here) != half["type"]:
-            yield self._step("abort", "forget the attempt before"), lambda: abort(self.source, self.target, self.server)
-            begun, half = {self.source: None, self.target: None}, None
+            yield self._step("abort", "forget the attempt before"), self._forget
+            if not self._gone:
+                begun, half = {self.source: None, self.target: None}, None
         self.id = half["id"] if half else self._given or str(uuid.uuid4())
         if here is not None:
             yield from self._bring(here, begun, dry)
@@ -114,6 +117,12 @@ class Migrate:
         if here is not None or begun[self.source]:
             yield self._step("leave", "remove it from %s" % self.source.host["name"]), lambda: self._ensure(
                 self.source, {"phase": "settled"})
+
+    def _forget(self) -> None:
+        try:
+            abort(self.source, self.target, self.server)
+        except Conflict:  # the guest has gone with it, so that attempt goes on
+            self._gone = True
 
     def _half(self, side: Side, server: str) -> Optional[dict[str, Any]]:
         """The half that is not ended. One with another host is in the way."""
@@ -137,7 +146,8 @@ class Migrate:
             told = self.source.client.ensure("migration", str(self.id), want, dry_run=True)["resource"]["manifest"]
             come = {"server": server["id"], "name": server["name"], "side": "target", "type": kind,
                     "peer": self.source.link_name(), "address": self.source.link_address(), "manifest": told}
-            if begun[self.target] is None:
+            there = begun[self.target]
+            if there is None or there["status"] == "failed":  # it has not let the source in
                 if dry:
                     answer = self.target.client.ensure("migration", str(self.id), come, dry_run=True)
                     self.warnings += answer.get("warnings") or []

@@ -10,7 +10,6 @@ import uuid
 import pytest
 from sqlalchemy import delete, insert, select, update
 
-from magnetar_control.agents import AgentClient
 from magnetar_control.conductor import audit
 from magnetar_control.conductor.periodic import Periodic, remove_unused
 from magnetar_control.conductor.repair import REPAIRS
@@ -18,7 +17,6 @@ from magnetar_control.services import Context
 from magnetar_control.store import allocations, tables
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict
-from magnetar_core.flows.migrate import Side
 from tests.unit.control.cloud import Cloud
 
 SOMEBODY = Context("u", "p", frozenset(("admin",)))
@@ -168,26 +166,6 @@ def test_what_is_left_on_a_host(cloud, periodic):
         assert kinds(cloud) == ["stranger"]  # which is told and not touched
         client.delete("server", stranger)
     assert kinds(cloud) == []
-
-
-def test_what_a_migration_has_left_of_a_deleted_server(cloud, periodic, monkeypatch):
-    """The agent keeps a server that is moving; of one that is deleted the migration goes first."""
-    id = cloud.admin.boot("moved")["id"]
-    delete, halves = AgentClient.delete, ["half"]
-    monkeypatch.setattr(Side, "open_migrations", lambda _side, _server: [{"id": half} for half in halves])
-
-    def kept(client, noun, key, **how):
-        if noun == "migration":
-            halves.remove(key)
-        elif halves:
-            raise Conflict("The server is moving.")
-        else:
-            delete(client, noun, key, **how)
-
-    monkeypatch.setattr(AgentClient, "delete", kept)
-    cloud.admin.delete(f"/v2.1/servers/{id}")
-    assert cloud.admin.settled(id) is None
-    repaired(cloud, periodic, "left")
 
 
 @pytest.fixture

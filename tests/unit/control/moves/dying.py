@@ -118,12 +118,12 @@ def ask(cloud: Cloud, id: str, key: str, columns: Mapping[str, Any] | None = Non
         return int(connection.execute(select(actions.c.id).where(actions.c.request_id == request)).scalar_one())
 
 
-def take(cloud: Cloud, number: int, conductor: Any = None) -> Work:
+def take(cloud: Cloud, number: int, conductor: Any = None, attempts: int = 1) -> Work:
     """The action in the hands of *conductor*; where it is put back, no other takes it."""
     conductor = conductor or cloud.parts.working
     with conductor.database.write() as connection:
         connection.execute(update(actions).where(actions.c.id == number).values(
-            state="running", holder=conductor.holder, lease_until=NEVER, attempts=1))
+            state="running", holder=conductor.holder, lease_until=NEVER, attempts=attempts))
         action = connection.execute(select(actions).where(actions.c.id == number)).one()
     work = Work(conductor, conductor.database, action)
     put_back = work.put_back

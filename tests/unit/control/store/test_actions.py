@@ -149,6 +149,19 @@ def test_deleted_servers_lose_what_is_queued(database):
     assert states(database) == ["failed"]
 
 
+def test_the_event_of_an_attempt_that_was_cut_off_ends_with_the_action(database):
+    """It is in the queue again, and is dropped there."""
+    number = put(database, "s1")
+    taken(database)
+    with database.write() as connection:
+        queue.started(connection, number, "compute_stop_instance", "kvm1")
+        queue.put_back(connection, number, "one", database.clock(60))
+        queue.cancel(connection, "s1")
+        [event] = connection.execute(select(action_events.c.result, action_events.c.finish_time)).all()
+    assert states(database) == ["failed"]
+    assert event.result == "Error" and event.finish_time
+
+
 @pytest.mark.parametrize("threads", [4])
 def test_racing_conductors_take_each_action_once(database, threads):
     for at in range(40):

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A server is deleted in the middle of a move, while its hosts are away: of whichever comes back first the audit
+removes what it has, without the other."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from magnetar_control.conductor import audit, delete_server
+from magnetar_control.conductor.periodic import Periodic
+from magnetar_control.conductor.repair import repair
+from magnetar_core.flows.migrate import Migrate
+from tests.unit.agent.pair import WAY
+
+from .clouds import flavors, row
+from .dying import ask, turn
+from .inside import Inside
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    """Agents in this process."""
+    with Inside() as found:
+        flavors(found)
+        yield found
+
+
+def nothing_left(cloud, id, *names):
+    """After a repair these hosts have nothing of a server; returns the kinds of what was found there."""
+    watch = Periodic(cloud.parts.working).watch
+    state = audit.read_state(cloud.parts.store, cloud.parts.agents, cloud.services, names)
+    found = [one for one in audit.findings(state) if one.id == id]
+    for one in found:
+        repair(watch, state, one)
+    for kvm in (cloud.kvm[name] for name in names):
+        assert kvm.side().open_migrations(id) == []
+        assert kvm.side().host["orphans"] == {"domains": [], "files": []}
+        assert not kvm.knows(id) and kvm.fake.domain(id) is None
+        assert not (kvm.agent.host.settings.state_dir / "servers" / id).exists()
+    return {one.kind for one in found}
+
+
+@pytest.mark.parametrize("first", ["source", "target"])
+@pytest.mark.parametrize("kind", ["live", "cold"])
+@pytest.mark.parametrize("done", range(len(WAY) + 1))
+def test_what_a_move_has_left(cloud, monkeypatch, done, kind, first):
+    id = cloud.admin.boot(flavorRef="small", networks="none")["id"]
+    here = row(cloud, id).host
+    there = next(name for name in cloud.hosts if name != here)
+    steps = Migrate(cloud.kvm[here].side(), cloud.kvm[there].side(), id, {"type": kind}).steps()
+    list(itertools.islice(steps, done + 1))  # the last of them is not done
+    with monkeypatch.context() as patch:
+        patch.setattr(delete_server, "_delete_on", lambda *_host, **_more: None)
+        assert turn(cloud, ask(cloud, id, "delete"))
+    assert row(cloud, id).deleted_at
+    found = [nothing_left(cloud, id, name) for name in ((here, there) if first == "source" else (there, here))]
+    if first == "target":
+        found.reverse()
+    assert found == [*EXPECTED[done]], (found, done)
+    assert nothing_left(cloud, id, here, there) == set()
+
+
+#: What the audit finds on source and target, by the number of steps that were done.
+EXPECTED = (({"left"}, set()), ({"left"}, {"half"}), ({"left"}, {"half"}), ({"left"}, {"left"}), ({"left"}, {"left"}),
+            (set(), {"left"}))
