@@ -17,12 +17,6 @@ ALL_PORTS = {"tcp": (1, 65535), "udp": (1, 65535)}
 #: Of other protocols, which have none.
 NO_PORTS = (-1, -1)
 ANYWHERE = "0.0.0.0/0"
-FIELDS = Fields(
-    *(ApiField(name, shows="show") for name in ("id", "name", "description")),
-    ApiField("tenant_id", name="project_id", shows="show"),
-    ApiField("rules", shows="show", show=lambda _view, group: [
-        rule(one) for one in group["rules"] if _known(one)]),
-    mapping=True)
 
 
 def _known(one: Mapping[str, Any]) -> bool:
@@ -39,6 +33,14 @@ def rule(one: Mapping[str, Any]) -> dict[str, Any]:
             "from_port": ports[0], "to_port": ports[1],
             "group": {"name": remote["name"], "tenant_id": remote["project_id"]} if remote else {},
             "ip_range": {} if remote else {"cidr": one["remote_ip_prefix"] or ANYWHERE}}
+
+
+FIELDS = Fields(
+    *(ApiField(name, shows="show") for name in ("id", "name", "description")),
+    ApiField("tenant_id", name="project_id", shows="show"),
+    ApiField("rules", shows="show", show=lambda _view, group: [
+        rule(one) for one in group["rules"] if _known(one)]),
+    mapping=True)
 
 
 def _of_server(call: Call, found: Documents) -> dict[str, Any]:

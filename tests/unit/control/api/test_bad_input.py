@@ -86,7 +86,8 @@ class Pictures(EmbeddedImages):
 
     def show(self, context, image_id):
         if image_id == UUID:
-            return {"id": UUID, "status": "active", "size": 1, "properties": {}}
+            return {"id": UUID, "name": "one", "status": "active", "size": 1, "min_disk": 0, "min_ram": 0,
+                    "created_at": now(), "updated_at": None, "properties": {}}
         return super().show(context, image_id)
 
 

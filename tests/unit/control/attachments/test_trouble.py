@@ -64,7 +64,7 @@ def test_a_server_goes_while_its_host_is_down(owner: Owner, monkeypatch: pytest.
     owner.attach(server, far)
     until(lambda: owner.state(far) == "in-use")
     with monkeypatch.context() as patch:
-        patch.setattr(delete_server, "_delete_on", lambda _work, _host: None)  # nobody there hears of it
+        patch.setattr(delete_server, "_delete_on", lambda _work, _host, moves: None)  # nobody there hears of it
         owner.call.delete(f"/v2.1/servers/{server}")
         until(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404)
     assert owner.state(far) == "available"
