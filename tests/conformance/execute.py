@@ -26,7 +26,8 @@ MADE = {
     "/os-aggregates": ("aggregate", "id", "/os-aggregates/{}"),
     "/os-server-groups": ("server_group", "id", "/os-server-groups/{}"),
 }
-PAGES = 300
+#: Pages after which links count as endless; a list of usage may have one for each server that the run has made.
+PAGES = 2000
 
 
 class Runner:
