@@ -82,8 +82,8 @@ def recover(task: Task) -> None:
         except NotFound as error:
             if not is_here(task):
                 raise NotRemovable(
-                    f"{error} It was the target's turn to say where the server is. Look at the server there, then end "
-                    "this half with the event discard.") from error
+                    f"{error} Only the target could say whether the server has arrived. Look for the server there, "
+                    "then end this half with the event discard.") from error
     restore_server(task)
 
 

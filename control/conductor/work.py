@@ -48,13 +48,20 @@ class HostDown(MagnetarError):
     status = 503
 
 
+class HostFull(HostDown):
+    """The host answers, and has no room on its disk to do it now."""
+
+    code = NoSpace.code
+    status = NoSpace.status
+
+
 @contextlib.contextmanager
 def full_is_down() -> Iterator[None]:
     """Within, a host with a full disk is one that may do it later: for what has begun, and has no other way than on."""
     try:
         yield
     except NoSpace as full:
-        raise HostDown(full.message) from full
+        raise HostFull(full.message) from full
 
 
 class LeaseLost(Exception):

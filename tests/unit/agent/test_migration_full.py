@@ -105,6 +105,28 @@ def noted(host: Kvm, server: str, name: str) -> Document:
     return document
 
 
+def test_an_abort_when_the_target_has_given_it_up_by_itself(pair: Pair) -> None:
+    """While the guest runs at the source, it is there for sure."""
+    id = pair.make()
+    with FullDisk(7, True).of(pair.one), pytest.raises(NoSpace):
+        pair.migrate(type="live")
+    [half] = pair.one.side().open_migrations(id)
+    pair.two.side().client.event("migration", half["id"], "discard")
+    pair.one.side().client.delete("migration", half["id"])
+    pair.check(id, pair.one)
+
+
+def test_an_abort_when_only_the_target_knew(pair: Pair) -> None:
+    id = arrived(pair)
+    [half] = pair.one.side().open_migrations(id)
+    pair.two.side().client.event("migration", half["id"], "discard")
+    with pytest.raises(Conflict, match="Only the target could say"):
+        pair.one.side().client.delete("migration", half["id"])
+    pair.one.side().client.event("migration", half["id"], "discard")
+    pair.one.side().client.ensure("server", id, {"power": "running"})
+    pair.check(id, pair.one)
+
+
 def test_a_mark_without_a_migration_keeps_nobody_away(pair: Pair) -> None:
     """The half was given up, and the server could not be written."""
     id = arrived(pair)
