@@ -76,8 +76,8 @@ class Settings:
     image_downloads: int = _doc("Downloads of image content by users at once, in one process.", 64, 1)
     image_min_rate: int = _doc("Bytes a second below which an upload or download is ended.", 1024, 1)
     image_rate_window: float = _doc("Seconds of waiting for a client over which that is measured.", 120.0, 1)
-    operations: int = _doc("Operations of the modules' API at once, in one process. More of them wait, projects in "
-                           "turn.", 64, 1)
+    operations: int = _doc("Operations of the modules' API at work at once, in one process. Those that wait for "
+                           "servers or volumes are not counted. More of them wait, projects in turn.", 64, 1)
     heartbeat: float = _doc("Seconds between two signs of life of an agent.", 5.0)
     host_down_after: float = _doc("Seconds of silence after which a host counts as down.", 15.0)
     workers: int = _doc("Actions that a conductor works on at once.", 16)

@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from magnetar_control.agents import Agents
 from magnetar_control.compute.policy import Policy
+from magnetar_control.compute.server_watch import ServerWatch
 from magnetar_control.compute.waiting import Shares
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
@@ -116,3 +117,4 @@ class Cloud:
         self.policy = Policy(settings.policy_file)
         self.hosts = hosts or Hosts(store, settings)
         self.waiting = Shares()
+        self.watch = ServerWatch(settings.cell_timeout)

@@ -38,6 +38,10 @@ _CHANGED = update(servers).where(servers.c.id == _AT)
 _PROGRESSED = _CHANGED.values(task_state=case((servers.c.task_state == DELETING, DELETING), else_=bindparam("task")))
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _EACH = select(servers).where(servers.c.id.in_(_IDS))
+_STAMPS = select(
+    servers.c.id, servers.c.updated_at, servers.c.vm_state, servers.c.task_state,
+    select(func.max(actions.c.updated_at)).where(actions.c.server_id == servers.c.id).scalar_subquery()).where(
+    servers.c.id.in_(_IDS), servers.c.deleted_at.is_(None))
 _IO_OPS = select(servers.c.host, func.count()).where(
     servers.c.task_state.in_(HEAVY), servers.c.host.is_not(None), servers.c.deleted_at.is_(None)
 ).group_by(servers.c.host)
@@ -152,6 +156,11 @@ def shelved_before(connection: Connection, moment: str) -> Sequence[Found]:
     return connection.execute(select(servers).where(
         servers.c.vm_state == SHELVED, servers.c.shelved_at < moment, servers.c.task_state.is_(None),
         servers.c.deleted_at.is_(None))).all()
+
+
+def stamps(connection: Connection, ids: Collection[str]) -> dict[str, tuple[Any, ...]]:
+    """Something of each of these servers that is another one when the server, or an action of it, has changed."""
+    return {row.id: tuple(row) for row in connection.execute(_STAMPS, {"ids": list(ids)})}
 
 
 def allowed(server: Found, key: str) -> bool:

@@ -190,11 +190,12 @@ class V1Application:
             started.append(self.parts.begin(one, lambda operation, key=key, want=want, allowed=allowed: driver.ensure(  # type: ignore[misc]
                 caller, key, want, allowed, dry, operation)))
         found = []
-        for operation in started:
-            while not operation.wait(0.5):
-                if parent.cancelling:
-                    self.parts.stop(operation)
-            found.append({"error": operation.error} if operation.error else operation.result.as_dict())
+        with parent.waiting():
+            for operation in started:
+                while not operation.wait(0.5):
+                    if parent.cancelling:
+                        self.parts.stop(operation)
+                found.append({"error": operation.error} if operation.error else operation.result.as_dict())
         return found
 
     def _event(self, request: Request, caller: Caller, driver: CloudDriver, key: str) -> Answer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -28,6 +29,18 @@ _LOCK = threading.Lock()
 
 #: The parameter of lists with which administrators see what is of other projects.
 ALL_PROJECTS = "all_projects"
+
+
+@contextmanager
+def _held(lock: threading.Lock, operation: Operation) -> Iterator[None]:
+    """Within, *lock* is held; who does the same already is waited for."""
+    if not lock.acquire(blocking=False):
+        with operation.waiting():
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class CloudDriver:
@@ -177,7 +190,7 @@ class CloudDriver:
             raise InvalidField("kind", f"{self.kind.noun} is only reported here, and not made or changed")
         with _LOCK:
             lock = _LOCKS.setdefault((self.kind.noun, caller.project, key), threading.Lock())
-        with lock:
+        with _held(lock, operation):
             if want is None:
                 return self.removal(caller, self.find(caller, key), dry_run, operation)
             change = CloudChange(self, caller, self.given(key, want), permissions, dry_run, operation)
@@ -252,7 +265,7 @@ class CloudChange(reconcile.Change):
         driver.check_change(self.caller, want, allowed)
         changes = self._difference(have, want)
         if self.dry_run:
-            with check_mode(True, self.warnings):
+            with check_mode(True, self.warnings), self.operation.waiting():
                 planned = driver.predicted_plan(self.caller, want, allowed)
             shown = driver.public(driver.predicted(self.caller, want, have))
         else:

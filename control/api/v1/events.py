@@ -88,7 +88,8 @@ def event(caller: Caller, driver: CloudDriver, key: str, sent: Mapping[str, Any]
     with one[0].read() as connection:
         before = instance_actions.one(connection, row.id, [action], caller.request_id)
     if before is None:
-        image = function(server, row, args)
+        with operation.waiting():  # for the host, to change a password
+            image = function(server, row, args)
     else:
         image = orjson.loads(before.args).get("image") if name == "create_image" else None
     if before is not None or name != "change_password":  # which waits by itself

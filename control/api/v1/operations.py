@@ -13,8 +13,10 @@ import logging
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, TypeVar
 
 from sqlalchemy.exc import DataError
 
@@ -37,9 +39,13 @@ from magnetar_core.errors import (
 from magnetar_core.operations import Operation, Operations
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 Function = Callable[[Operation], Any]
-#: Operations of one project that may wait for those before them, and seconds after which who is refused may ask again.
+#: Operations of one project that may wait, and seconds after which who is refused may ask again.
 QUEUED, AGAIN = 1000, "10"
+#: How many of one project that have begun may wait for servers or volumes; of several projects that have such, each may
+#: have its part. So all of them are a few times as many.
+WAITING = 1000
 #: What the web server itself refuses, by its status.
 FAULTS: Mapping[int, type[MagnetarError]] = {404: NotFound, 409: Conflict, 413: TooLarge, 503: Unreachable}
 
@@ -74,6 +80,19 @@ class ProjectOperation(Operation):
         self.user_id = context.user_id
         who = f"{context.user_name or context.user_id}@{context.project_name or caller.project}"
         super().__init__(name, kind, key, caller.request_id, who, caller.project)
+        #: Lets others go on while it waits; set by who does it.
+        self.gives_way: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        self._waits = False
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """May be within another."""
+        before, self._waits = self._waits, True
+        try:
+            with contextlib.nullcontext() if before else self.gives_way():
+                yield
+        finally:
+            self._waits = before
 
     def raise_if_cancelled(self) -> None:
         if self.cancelling:
@@ -99,33 +118,40 @@ def check_may_cancel(caller: Caller, operation: Operation) -> None:
 
 
 class ProjectOperations(Operations):
-    """Operations of all projects in *workers* threads, of which one project has *share* at most. More of them wait in a
-    queue for each project, where they hold no thread: *queued* at most."""
+    """Operations of all projects: *workers* at once, of which one project has *share* at most. More of them wait in a
+    queue for each project: *queued* at most. One that waits for servers or volumes gives its place to others meanwhile:
+    it keeps a thread, which is cheap, and no other from going on."""
 
     def __init__(self, workers: int, share: int, queued: int = sys.maxsize) -> None:
-        super().__init__(workers)
+        super().__init__(workers + 10 * WAITING)  # threads, which come when they are needed
         self._free, self._share, self._most = workers, share, queued
         self._busy: Counter[str | None] = Counter()
+        self._waiting: Counter[str | None] = Counter()
         self._queues: dict[str | None, deque[tuple[Operation, Function]]] = {}
+        #: Those that have waited, and go on when it is their turn, before others of their project.
+        self._back: dict[str | None, deque[threading.Event]] = {}
         self._turns = threading.Lock()
 
     def begin(self, operation: Operation, function: Function, stream: bool = False) -> Operation:
         """See ``Operations``. Raises ``TooManyRequests``."""
-        waiting = len(self._queues.get(operation.project, ()))
+        with self._turns:
+            waiting = len(self._queues.get(operation.project, ())) + self._waiting[operation.project]
         if waiting >= self._most:
             raise TooManyRequests(
-                f"The project has {self._share} operations under way, which is all that one may have at once, and "
-                f"{waiting} more that wait. Ask again when some have ended.", headers={"Retry-After": AGAIN})
+                f"{waiting} operations of the project wait, for servers or for their turn, which is all that may at "
+                "once. Ask again when some have ended.", headers={"Retry-After": AGAIN})
+        if isinstance(operation, ProjectOperation):
+            operation.gives_way = partial(self._giving_way, operation.project)
         return super().begin(operation, function, stream)
 
     def stop(self, operation: Operation) -> None:
-        """Cancel it; one that still waits ends at once."""
+        """Cancel it; one that has not begun ends at once."""
         operation.cancel()
         with self._turns:
             queue = self._queues.get(operation.project, deque())
             found = [one for one in queue if one[0] is operation]
             for one in found:
-                self._taken(operation.project, one)
+                _taken(self._queues, operation.project, one)
         for one in found:
             self._run(*one)
 
@@ -135,29 +161,72 @@ class ProjectOperations(Operations):
         self._next()
 
     def _next(self) -> None:
-        """Give free threads to those that wait, projects with the least under way first."""
+        """Give free places to those that wait for one, projects with the least under way first."""
         with self._turns:
-            while self._free and (may := [name for name in self._queues if self._busy[name] < self._share]):
+            while self._free and (may := [name for name in {*self._back, *self._queues} if self._may(name)]):
                 project = min(may, key=self._busy.__getitem__)
-                one = self._queues[project][0]
-                self._taken(project, one)
                 self._free -= 1
                 self._busy[project] += 1
-                self._pool.submit(self._work, project, *one)
+                if project in self._back:
+                    turn = self._back[project][0]
+                    _taken(self._back, project, turn)
+                    turn.set()
+                else:
+                    one = self._queues[project][0]
+                    _taken(self._queues, project, one)
+                    self._begun(project, one)
 
-    def _taken(self, project: str | None, one: tuple[Operation, Function]) -> None:
-        self._queues[project].remove(one)
-        if not self._queues[project]:
-            del self._queues[project]
+    def _may(self, project: str | None) -> bool:
+        """Whether one of the project may go on, or another begin."""
+        room = WAITING // len({*self._waiting, project})
+        return self._busy[project] < self._share and (project in self._back or self._waiting[project] < room)
+
+    def _begun(self, project: str | None, one: tuple[Operation, Function]) -> None:
+        try:
+            self._pool.submit(self._work, project, *one)
+        except RuntimeError as error:
+            if "start new thread" not in str(error):  # the process ends: no other begins
+                self._ended_one(project)
+                self._queues.clear()
+            # Else the system has no more threads, and it begins when one of this process is free.
+
+    def _ended_one(self, project: str | None) -> None:
+        self._free += 1
+        _less(self._busy, project)
+
+    @contextlib.contextmanager
+    def _giving_way(self, project: str | None) -> Iterator[None]:
+        """Within, an operation that has a place leaves it to others."""
+        with self._turns:
+            self._ended_one(project)
+            self._waiting[project] += 1
+        self._next()
+        try:
+            yield
+        finally:
+            turn = threading.Event()
+            with self._turns:
+                _less(self._waiting, project)
+                self._back.setdefault(project, deque()).append(turn)
+            self._next()
+            turn.wait()
 
     def _work(self, project: str | None, operation: Operation, function: Function) -> None:
         try:
             self._run(operation, function)
         finally:
             with self._turns:
-                self._free += 1
-                self._busy[project] -= 1
-                if not self._busy[project]:
-                    del self._busy[project]
-            with contextlib.suppress(RuntimeError):  # the process ends
-                self._next()
+                self._ended_one(project)
+            self._next()
+
+
+def _taken(queues: dict[str | None, deque[T]], project: str | None, one: T) -> None:
+    queues[project].remove(one)
+    if not queues[project]:
+        del queues[project]
+
+
+def _less(counter: Counter[str | None], project: str | None) -> None:
+    counter[project] -= 1
+    if not counter[project]:
+        del counter[project]

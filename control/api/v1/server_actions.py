@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import orjson
@@ -23,8 +24,8 @@ from magnetar_core.reconcile import Document
 
 from .server_plan import PlannedAction
 
-#: Seconds between two looks when nobody rings, and after which waiting for a server ends, and for a NIC.
-LOOK, LIMIT, NIC_LIMIT = 0.1, 3600.0, 60.0
+#: Seconds after which waiting for a server ends, and for a NIC.
+LIMIT, NIC_LIMIT = 3600.0, 60.0
 
 
 def found(caller: Caller, id: str) -> tuple[Any, Any] | None:
@@ -37,18 +38,23 @@ def found(caller: Caller, id: str) -> tuple[Any, Any] | None:
     return None
 
 
-def _looks(caller: Caller, id: str, operation: Operation, late: str) -> Iterator[tuple[Any, Any]]:
-    """Database and row of a server, at once and whenever somebody rings, until it is gone. Raises ``Cancelled``, or
-    ``TimedOut`` with what is *late*."""
-    deadline = time.monotonic() + LIMIT
-    while time.monotonic() < deadline:
-        operation.raise_if_cancelled()
-        one = found(caller, id)
-        if one is None:
-            return
-        seen = one[0].bell.count(servers.SERVERS_BELL)
-        yield one
-        one[0].bell.wait(servers.SERVERS_BELL, seen, LOOK)
+def _awaited(caller: Caller, id: str, operation: Operation, late: str, done: Callable[[Any, Any], bool]) -> Any:
+    """The row of a server as soon as *done* says so of its database and row; ``None`` when it is gone. Raises
+    ``Cancelled``, or ``TimedOut`` with what is *late*."""
+    watch, deadline = caller.cloud.watch, time.monotonic() + LIMIT
+    before, stamp = None, None
+    with ExitStack() as stack:
+        while (left := deadline - time.monotonic()) > 0:
+            operation.raise_if_cancelled()
+            one = found(caller, id)
+            if one is None or done(*one):
+                return one and one[1]
+            if before is None:
+                stack.enter_context(operation.waiting())
+            if stamp is None or one[0] is not before:  # and one more look, for what has changed before
+                before, stamp = one[0], watch.stamp(one[0], id)
+            else:
+                stamp = watch.changed(before, id, stamp, lambda: operation.cancelling, left)
     raise TimedOut(f"Server {id} {late}")
 
 
@@ -56,10 +62,8 @@ def settled(caller: Caller, id: str, operation: Operation, done: Callable[[Any, 
     """The row when nothing is done to the server any more (and *done* says so); ``None`` when it is gone. Raises
     ``Cancelled``, ``TimedOut``."""
     late = f"has been busy for {LIMIT:.0f} s; look at its task_state and its actions."
-    for database, row in _looks(caller, id, operation, late):
-        if row.task_state is None and row.vm_state != BUILDING and (done is None or done(database, row)):
-            return row
-    return None
+    return _awaited(caller, id, operation, late, lambda database, row: (
+        row.task_state is None and row.vm_state != BUILDING and (done is None or done(database, row))))
 
 
 def why_failed(row: Any) -> str:
@@ -120,8 +124,9 @@ class ServerActions:
 
     def attach_interface(self, network_id: str, address: str | None, tag: str | None) -> None:
         """A NIC on a new port; returns when the server has it."""
-        interfaces.attach(self.caller.under(f"req-{uuid.uuid4()}"), self.target, network_id, None, address or None,
-                          tag or None, NIC_LIMIT)
+        with self.operation.waiting():
+            interfaces.attach(self.caller.under(f"req-{uuid.uuid4()}"), self.target, network_id, None, address or None,
+                              tag or None, NIC_LIMIT)
 
 
 def _update(server: ServerActions, args: Document) -> None:
@@ -173,6 +178,7 @@ def removed(caller: Caller, id: str, operation: Operation) -> None:
         compute.delete(caller.under(f"req-{uuid.uuid4()}"), find(caller, id))
     except NotFound:
         return
-    for _database, row in _looks(caller, id, operation, "is still being deleted."):
-        if row.task_state is None and row.fault:
-            raise Failed(f"Server {row.name!r} could not be deleted: {why_failed(row)}", server=id)
+    row = _awaited(caller, id, operation, "is still being deleted.",
+                   lambda _database, row: bool(row.task_state is None and row.fault))
+    if row is not None:
+        raise Failed(f"Server {row.name!r} could not be deleted: {why_failed(row)}", server=id)

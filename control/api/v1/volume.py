@@ -122,12 +122,13 @@ class Stored(CloudDriver):
 
     def wait_until_ready(self, caller: Caller, id: str, operation: Operation) -> None:
         """Wait until nothing is done to it any more. Raises ``Conflict`` when it is in error then."""
-        for status in self._statuses(caller, id):
-            if status in ("available", "in-use"):
-                return
-            operation.raise_if_cancelled()
-            if status is None or "error" in status:
-                raise Conflict(f"The {self.kind.noun} became {status or 'nothing'}: {self.why(caller, id)}")
+        with operation.waiting():
+            for status in self._statuses(caller, id):
+                if status in ("available", "in-use"):
+                    return
+                operation.raise_if_cancelled()
+                if status is None or "error" in status:
+                    raise Conflict(f"The {self.kind.noun} became {status or 'nothing'}: {self.why(caller, id)}")
 
     def made(self, caller: Caller, id: str, operation: Operation) -> str:
         """Its uuid, when it is made; nothing is left of one that could not be."""
@@ -152,11 +153,12 @@ class Stored(CloudDriver):
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         self.store(caller).delete(caller.context, have["id"])
-        for status in self._statuses(caller, str(have["id"]), f"{have['name']!r} is still being removed"):
-            if status is None:
-                return
-            if "error" in status:
-                raise Conflict(f"The {self.kind.noun} {have['name']!r} could not be removed; it is {status}.")
+        with operation.waiting():
+            for status in self._statuses(caller, str(have["id"]), f"{have['name']!r} is still being removed"):
+                if status is None:
+                    return
+                if "error" in status:
+                    raise Conflict(f"The {self.kind.noun} {have['name']!r} could not be removed; it is {status}.")
 
 
 class CloudVolumes(Stored):

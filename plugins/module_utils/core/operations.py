@@ -10,6 +10,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timezone
 from typing import Any, Optional
 
@@ -77,6 +78,10 @@ class Operation:
     def cancelling(self) -> bool:
         """Whether somebody asked it to stop."""
         return self._cancelled.is_set()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Within, the work waits for somebody else. Where work is counted (in a cloud), others may go on meanwhile."""
+        return nullcontext()
 
     def forget(self) -> None:
         """Drop the result once the caller has it, so that a thousand ended batches do not fill the memory."""

@@ -12,16 +12,20 @@ from magnetar_control.store.tables import actions
 from magnetar_core import client
 from tests.unit.control.attachments.asking import Owner, until
 from tests.unit.control.cloud import Cloud, Reply
+from tests.unit.control.v1.test_servers import ensure
 
 from .test_silent_host import HOST, hangs
 
 WORKERS, SHARE, MANY = 4, 2, 6
+OFF = {"power": "off"}
 
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Cloud]:
-    """Two hosts, which do not count as down soon; half of the workers are for one of them."""
-    with Cloud(hosts=2, heartbeat=0.5, host_down_after=600.0, workers=WORKERS, host_share=0.5) as made:
+    """Two hosts, which do not count as down soon; half of the workers are for one of them, and half of the operations
+    for one project."""
+    with Cloud(hosts=2, heartbeat=0.5, host_down_after=600.0, workers=WORKERS, host_share=0.5, operations=2,
+               project_share=0.5) as made:
         made.admin.image()
         yield made
 
@@ -95,6 +99,30 @@ def test_others_pass_those_that_wait_for_another_host_than_their_servers(cloud: 
     until(lambda: busy(cloud) == 0 and not waiting(cloud), 60)
     assert cloud.parts.working and not cloud.parts.working.shares.now().held
     owner.clear()
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["each", "batch"])
+def test_operations_that_wait_for_a_silent_host_keep_none_from_going_on(cloud: Cloud, batch: bool) -> None:
+    """Not of the same project either, and however few may be at work at once."""
+    there, elsewhere = [create(cloud, HOST) for _number in range(MANY)], create(cloud, "kvm2")
+    assert all(cloud.admin.settled(id, 60) for id in (*there, elsewhere))
+    operations: list[str] = []
+    with hangs(cloud):
+        if batch:
+            asked = [cloud.admin.call("PUT", "/v1/server?wait=0", [{"key": id, "want": OFF} for id in there])]
+        else:
+            asked = [ensure(cloud.admin, f"server/{id}", OFF, wait=0) for id in there]
+        assert {one.status for one in asked} == {202}, asked
+        operations = [one.json["operation"]["id"] for one in asked]
+        until(lambda: all(one["OS-EXT-STS:task_state"] for one in map(cloud.admin.server, there)), 60)
+        done = ensure(cloud.admin, f"server/{elsewhere}", OFF, wait=60)
+        assert done.status == 200 and done.json["changed"], done
+        assert {cloud.admin.get(f"/v1/operations/{id}").json["status"] for id in operations} == {"running"}
+    for id in operations:
+        ended = cloud.admin.get(f"/v1/operations/{id}?wait=60").json
+        assert ended["status"] == "succeeded" and ended["result"], ended
+        if batch:
+            assert all(one["changed"] for one in ended["result"]["results"]), ended
 
 
 def test_a_host_that_is_down_has_a_quarter() -> None:

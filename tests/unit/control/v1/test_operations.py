@@ -6,14 +6,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from magnetar_control.api.v1.operations import ProjectOperations
+from magnetar_control.api.v1 import operations as operations_module
+from magnetar_control.api.v1.operations import ProjectOperation, ProjectOperations
 from magnetar_core.errors import TooManyRequests
 from magnetar_core.operations import CANCELLED, RUNNING, SUCCEEDED, Operation
 
 Begin = Callable[[str, str], Operation]
+CALLER: Any = SimpleNamespace(
+    context=SimpleNamespace(user_id="ann", user_name="ann", project_name="red"), project="red",
+    settings=SimpleNamespace(cell_timeout=60.0), request_id="req-1")
 
 
 @contextmanager
@@ -62,7 +68,7 @@ def test_a_project_that_waits_too_much_is_refused_and_others_are_not() -> None:
     with blocked(4, 1, queued=2) as (_operations, begin, _going):
         for number in range(3):
             begin(f"red{number}", "red")
-        with pytest.raises(TooManyRequests, match="has 1 operations under way.*2 more that wait") as refused:
+        with pytest.raises(TooManyRequests, match="2 operations of the project wait") as refused:
             begin("red3", "red")
         assert refused.value.retry_after == 10
         begin("blue0", "blue")
@@ -75,3 +81,49 @@ def test_one_that_waits_is_cancelled_at_once() -> None:
         operations.stop(second)
         assert second.status == CANCELLED and third.status == RUNNING
     assert going == ["first", "third"]
+
+
+def test_those_that_wait_for_a_server_keep_nobody_from_going_on() -> None:
+    with blocked(2, 1, queued=8) as (operations, begin, going):
+        over, back, most = threading.Event(), list[str](), list[int]()
+
+        def function(operation: Operation) -> None:
+            with operation.waiting(), operation.waiting():
+                over.wait(60)
+            back.append(operation.name)
+            most.append(operations._busy["red"])
+
+        waiting = [ProjectOperation(f"red{number}", "server", None, CALLER) for number in range(8)]
+        for one in waiting:
+            operations.begin(one, function)
+        until(lambda: operations._waiting["red"] == 8)
+        with pytest.raises(TooManyRequests, match="8 operations of the project wait"):
+            begin("red8", "red")
+        begin("blue0", "blue")
+        until(lambda: going == ["blue0"])
+        over.set()
+        assert all(one.wait(60) for one in waiting)
+        assert sorted(back) == [one.name for one in waiting] and set(most) == {1}, "one at once, as the share is"
+        begin("red8", "red")
+        until(lambda: going == ["blue0", "red8"])
+    assert not operations._waiting and not operations._back
+
+
+def test_projects_have_a_part_of_those_that_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations_module, "WAITING", 4)
+    with blocked(2, 2) as (operations, begin, going):
+        over = threading.Event()
+
+        def function(operation: Operation) -> None:
+            with operation.waiting():
+                over.wait(60)
+
+        waiting = [ProjectOperation(f"red{number}", "server", None, CALLER) for number in range(6)]
+        for one in waiting:
+            operations.begin(one, function)
+        until(lambda: operations._waiting["red"] >= 4)
+        begin("blue0", "blue")
+        until(lambda: going == ["blue0"])
+        assert operations._waiting["red"] < 6, "the others have not begun"
+        over.set()
+        assert all(one.wait(60) for one in waiting)
