@@ -70,7 +70,7 @@ def event(drivers: Drivers, kind: type[Kind], key: str, name: str, args: Mapping
         # What is secret is not kept, not even as a digest: a password could be guessed from one.
         plain = {field: value for field, value in given.items() if field not in action.rule.secrets()}
         entry = {"event": name, "args": plain, "server": document.id, "at": now()}
-        found = journal.ended(request_id, entry, action.again)
+        found = journal.ended(request_id, entry, action.again(given))
         if found is None:
             journal.begin(request_id, entry)
             try:

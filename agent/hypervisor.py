@@ -205,9 +205,6 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
     def reboot(self, uuid: str) -> None:
         """Ask the guest to reboot (ACPI); returns at once."""
 
-    def reset(self, uuid: str) -> None:
-        """Press the reset button."""
-
     # Devices of running domains ---------------------------------------------------------------------------------
     def running(self, uuid: str) -> Domain | None:
         """A domain with the devices that it has now (``domain``: of its next start); ``None`` when it does not run."""

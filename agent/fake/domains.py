@@ -101,11 +101,6 @@ class Domains(State):
             if uuid not in self.deaf:
                 self._events.append(DomainEvent(uuid, "rebooted"))
 
-    def reset(self, uuid: str) -> None:
-        with self._call("reset", f"domain {uuid}"):
-            self._active(uuid, "reset")
-            self._events.append(DomainEvent(uuid, "rebooted"))
-
     def _ours(self, uuid: str, missing_is_fine: bool = False) -> Any:
         domain = self._domains.get(uuid)
         if domain is None and not missing_is_fine:

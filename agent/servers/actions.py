@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import reconcile
-from magnetar_agent.servers import snapshot
+from magnetar_agent.servers import snapshot, verbs
+from magnetar_agent.task import Task
 from magnetar_core.errors import Conflict
 from magnetar_core.events import CrashDumpArgs, CreateImageArgs, RebootArgs, RebuildArgs
 from magnetar_core.fields import Field, Kind
@@ -50,27 +51,39 @@ class EventCall:
 
 
 def reboot(call: EventCall) -> Fields:
-    """Nova's reboot (ACT: SOFT from running only; HARD also starts what is off). Follows Nova: soft falls back."""
-    host, document, args, state = call.host, call.document, call.args, call.state()
-    if args["type"] == "soft" and state == RUNNING:
+    """Nova's reboot: soft asks the guest, which must run, and falls back to hard; hard works in every state."""
+    host, document, state = call.host, call.document, call.state()
+    if call.args["type"] == "soft":
+        if state != RUNNING:
+            raise Conflict(f"A soft reboot needs a running server, and {document.name!r} is {state}. Start it, or "
+                           "reboot it hard.", power_state=state)
         before = host.reboots.get(document.id, 0)
         host.hypervisor.reboot(document.id)
         if _rebooted(host, document.id, before, call.operation):
             return {}
-        log.warning("server %s did not reboot by itself; reset", document.name)
-    elif args["type"] == "soft" or state in (MISSING, SUSPENDED):
-        raise Conflict(f"A {args['type']} reboot needs a running server, and {document.name!r} is {state}. "
-                       "Start it instead.", power_state=state)
-    if state == RUNNING:
-        host.hypervisor.reset(document.id)
-        return {}
-    host.hypervisor.destroy(document.id)
-    document.want["power"] = RUNNING
-    document.state.pop("reason", None)
-    document.state.pop("crashed", None)
-    host.documents.write(document)
-    host.hypervisor.start(document.id)
+        log.warning("server %s did not reboot by itself; it is powered off and on", document.name)
+    power_cycle(call)
     return {}
+
+
+def power_cycle(call: EventCall) -> None:
+    """Nova's hard reboot: power off, define the domain anew from the document, and start, with whatever was missing of
+    its disks, volumes and NICs. A saved memory is dropped. What a crash cuts short is finished when the agent starts
+    again; the request's id in the document keeps the plug from being pulled twice."""
+    host, document, state = call.host, call.document, call.state()
+    if document.state.get("power_cycled") != call.request:
+        document.want["power"] = RUNNING
+        document.state["unfinished"] = True
+        for note in ("reason", "crashed"):
+            document.state.pop(note, None)
+        host.documents.write(document)
+        host.hypervisor.destroy(document.id)
+        if state == SUSPENDED:
+            host.hypervisor.discard_save(document.id)
+        document.state["power_cycled"] = call.request
+    verbs.define(Task(host, document, call.operation))
+    reconcile.change(call.drivers, Server, document, {"power": RUNNING}, {"on_immutable": "fail", "merge": []},
+                     call.operation)
 
 
 def _rebooted(host: LocalHost, id: str, before: int, operation: Operation) -> bool:
@@ -143,22 +156,30 @@ def change_password(call: EventCall) -> Fields:
     return {}
 
 
+def _never(_args: Fields) -> bool:
+    return False
+
+
+def _always(_args: Fields) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class EventAction:
-    """*rule* declares the arguments; *act* does it and returns what the answer says besides. *again*: it finds out by
-    itself what of a request was done, or doing it twice is doing it once."""
+    """*rule* declares the arguments; *act* does it and returns what the answer says besides. *again*: with which
+    arguments it finds out by itself what of a request was done, or doing it twice is doing it once."""
 
     rule: type[Kind]
     act: Callable[[EventCall], Fields]
-    again: bool = False
+    again: Callable[[Fields], bool] = _never
 
 
 ACTIONS: Mapping[str, EventAction] = {
-    "reboot": EventAction(RebootArgs, reboot),
-    "rebuild": EventAction(HostRebuildArgs, rebuild, again=True),
-    "create_image": EventAction(CreateImageArgs, create_image, again=True),
+    "reboot": EventAction(RebootArgs, reboot, again=lambda args: args["type"] == "hard"),
+    "rebuild": EventAction(HostRebuildArgs, rebuild, again=_always),
+    "create_image": EventAction(CreateImageArgs, create_image, again=_always),
     "crash_dump": EventAction(CrashDumpArgs, crash_dump),
-    "change_password": EventAction(ChangePasswordArgs, change_password, again=True),
+    "change_password": EventAction(ChangePasswordArgs, change_password, again=_always),
 }
 
 

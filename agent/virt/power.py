@@ -159,10 +159,6 @@ class Domains:
         """virDomainReboot by ACPI."""
         self._with("reboot", uuid, lambda domain: domain.reboot(libvirt.VIR_DOMAIN_REBOOT_ACPI_POWER_BTN))
 
-    def reset(self, uuid: str) -> None:
-        """virDomainReset."""
-        self._with("reset", uuid, lambda domain: domain.reset())
-
     def _domains(self, conn: Any) -> dict[str, DomainSeen]:
         states = {domain.UUIDString(): (domain, facts["state.state"], facts["state.reason"])
                   for domain, facts in conn.getAllDomainStats(libvirt.VIR_DOMAIN_STATS_STATE)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from magnetar_core.client import Client
 from magnetar_core.errors import NotFound
-from magnetar_core.power import ERROR, LIVE, STOPPED, SUSPENDED, number
+from magnetar_core.power import LIVE, SUSPENDED, number
 
 from .retry import of_host
 from .work import Work
@@ -36,10 +36,7 @@ def converge(work: Work, client: Client) -> dict[str, Any]:
 @of_host(Work.failed)
 def reboot(work: Work, client: Client) -> dict[str, Any]:
     """soft or hard. A server in error is active again when it comes up."""
-    if work.server.vm_state in (STOPPED, "suspended", "paused", ERROR):
-        client.ensure("server", work.id, {"power": "running"})
-    else:
-        client.event("server", work.id, "reboot", {"type": work.args["type"]}, request_id=work.idempotency_key)
+    client.event("server", work.id, "reboot", {"type": work.args["type"]}, request_id=work.idempotency_key)
     return {"power_state": number(client.get("server", work.id)["power_state"]), "fault": None}
 
 

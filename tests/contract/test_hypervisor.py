@@ -92,16 +92,14 @@ def test_control_characters_and_line_breaks_pass(place: Place) -> None:
 def test_power(place: Place) -> None:
     hypervisor, uuid = place.hypervisor, place.defined()
     steps = [(hypervisor.start, RUNNING), (hypervisor.pause, PAUSED), (hypervisor.resume, RUNNING),
-             (hypervisor.reset, RUNNING), (hypervisor.save, SUSPENDED), (hypervisor.start, RUNNING),
-             (hypervisor.save, SUSPENDED), (hypervisor.discard_save, OFF), (hypervisor.start, RUNNING),
-             (hypervisor.destroy, OFF)]
+             (hypervisor.save, SUSPENDED), (hypervisor.start, RUNNING), (hypervisor.save, SUSPENDED),
+             (hypervisor.discard_save, OFF), (hypervisor.start, RUNNING), (hypervisor.destroy, OFF)]
     for act, state in steps:
         act(uuid)
         assert place.state(uuid) == state, act
-        if act != hypervisor.reset:
-            act(uuid)  # what is as it was asked for is no error
-            assert place.state(uuid) == state, act
-    for what in ("started", "suspended", "resumed", "rebooted", "stopped"):
+        act(uuid)  # what is as it was asked for is no error
+        assert place.state(uuid) == state, act
+    for what in ("started", "suspended", "resumed", "stopped"):
         assert place.happened(uuid, what)
     hypervisor.undefine(uuid)
     assert place.state(uuid) == "missing" and place.happened(uuid, "undefined")
@@ -131,8 +129,7 @@ def test_undefine_forgets_a_save_and_refuses_a_running_domain(place: Place) -> N
 
 def test_what_is_off_cannot_be_paused(place: Place) -> None:
     uuid = place.defined()
-    for act in (place.hypervisor.pause, place.hypervisor.resume, place.hypervisor.save, place.hypervisor.reset,
-                place.hypervisor.reboot):
+    for act in (place.hypervisor.pause, place.hypervisor.resume, place.hypervisor.save, place.hypervisor.reboot):
         with pytest.raises(HypervisorError, match="not running"):
             act(uuid)
     place.hypervisor.shutdown(uuid)
@@ -202,7 +199,7 @@ def test_other_peoples_domains_are_not_touched(place: Place) -> None:
     with pytest.raises(Conflict, match=spec.name):
         hypervisor.define(replace(place.spec(), name=spec.name))
     for act in (hypervisor.undefine, hypervisor.start, hypervisor.shutdown, hypervisor.destroy, hypervisor.pause,
-                hypervisor.resume, hypervisor.save, hypervisor.discard_save, hypervisor.reboot, hypervisor.reset):
+                hypervisor.resume, hypervisor.save, hypervisor.discard_save, hypervisor.reboot):
         with pytest.raises(Conflict):
             act(spec.uuid)
     assert hypervisor.domain(spec.uuid) == before

@@ -137,7 +137,7 @@ def domain(hypervisor: LibvirtHypervisor, folder: Path, guest_image: dict[str, P
 def test_a_guest_obeys_the_power_button_and_reboots(domain: Guest) -> None:
     domain.boot()
     before = domain.count()
-    domain.hypervisor.reset(domain.uuid)
+    domain.hypervisor.reboot(domain.uuid)
     eventually(lambda: DomainEvent(domain.uuid, "rebooted") in domain.events, "the reboot event")
     domain.up(before)
     domain.hypervisor.shutdown(domain.uuid)

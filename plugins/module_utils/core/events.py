@@ -26,8 +26,8 @@ class EventRequest(Kind):
 class RebootArgs(Kind):
     """Arguments of a reboot."""
 
-    type = Field(Choices("soft", "hard"), "soft asks the guest and falls back to hard; hard presses reset.",
-                 default="soft")
+    type = Field(Choices("soft", "hard"), "soft asks the guest and falls back to hard; hard powers off, defines the "
+                 "domain anew, and starts.", default="soft")
 
 
 class RebuildArgs(Kind):

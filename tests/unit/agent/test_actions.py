@@ -5,6 +5,7 @@ agent dies in the middle."""
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -232,13 +233,60 @@ def test_rebuild(web: Host) -> None:
 @pytest.mark.parametrize(("power", "event", "args", "message"), [
     ("suspended", "rebuild", {}, "lose its memory"), ("off", "crash_dump", {}, "needs a running server"),
     ("off", "change_password", {"password": "x"}, "running server only"),
-    ("off", "reboot", {}, "needs a running server")])
+    ("off", "reboot", {"type": "soft"}, "needs a running server"),
+    ("suspended", "reboot", {"type": "soft"}, "reboot it hard")])
 def test_refused(web: Host, power: str, event: str, args: dict[str, Any], message: str) -> None:
     web.ensure("server", "web1", {"power": power})
     for _time in range(2):  # nothing was done, so the request id is not used up
         with pytest.raises(Conflict, match=message):
             web.event(event, "r1", **args)
     assert web.show()["power_state"] == power
+
+
+@pytest.mark.parametrize("power", ["running", "paused", "off", "suspended", "missing", "crashed"])
+def test_a_hard_reboot_repairs(web: Host, power: str) -> None:
+    """Whatever became of the domain, it is as the document says afterwards, and runs."""
+    id = str(web.show()["id"])
+    whole, happened = web.fake.xml(id), list[str]()
+    if power == "crashed":
+        web.fake.crash(id)
+    elif power == "missing":
+        web.fake.undefined_outside(id)
+    else:
+        web.ensure("server", "web1", {"power": power})
+        web.fake.defined_outside(re.sub(r"(?s)<interface.*</interface>", "", whole), power)
+    web.settled()
+    web.fake.on_event(lambda event: happened.append(event.what))
+    for request in ("r1", "r1"):
+        assert web.event("reboot", request, type="hard")["resource"]["power_state"] == "running"
+    assert happened.count("started") == 1, "once for each request"
+    assert web.fake.xml(id) == whole
+    assert web.ensure("server", "web1", {"power": "running"}).steps == []
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
+def test_death_during_a_hard_reboot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """The server runs when the agent is back, before anybody asks again."""
+    for lives in range(40):
+        with monkeypatch.context() as patch:
+            host = Host(tmp_path / str(lives))
+            host.start()
+            host.server()
+            reaper, survived = Reaper(patch, lives, late), True
+            try:
+                host.event("reboot", "r1", type="hard")
+            except Dead:
+                survived = False
+            reaper.armed = False
+            host.restart()
+            assert host.show()["power_state"] == "running"
+            assert host.event("reboot", "r1", type="hard")["resource"]["power_state"] == "running"
+            assert not {"unfinished"} & set(host.agent.host.documents.find("server", "web1").state)
+            host.agent.close()
+        if survived:
+            assert lives > 1
+            return
+    pytest.fail("the story never ends")
 
 
 def test_what_a_rescued_server_refuses(web: Host) -> None:
