@@ -40,7 +40,7 @@ WAITS = {
     "magnetar_control.api.v1.volume.LIMIT": 0.1,
     "magnetar_control.api.v1.volume.LOOK": 0.02,
     "magnetar_control.api.v1.server_actions.LIMIT": 0.1,
-    "magnetar_control.api.v1.server_actions.LOOK": 0.02,
+    "magnetar_control.compute.server_watch.LOOK": 0.02,
 }
 
 

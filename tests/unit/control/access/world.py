@@ -18,7 +18,7 @@ from sqlalchemy import insert, select
 from magnetar_control import serve
 from magnetar_control.api.v1 import server_actions
 from magnetar_control.api.v1 import volume as v1_volume
-from magnetar_control.compute import interfaces
+from magnetar_control.compute import interfaces, server_watch
 from magnetar_control.services.identity import assignments
 from magnetar_control.services.identity import tables as identity
 from magnetar_control.services.identity.resources import DEFAULT, new_row
@@ -75,7 +75,7 @@ class World(Things):
         self.v1 = self.mounts[""].v1
         self.v1.until = self._until
         self._patched = contextlib.ExitStack()
-        for module, name, seconds in ((server_actions, "LOOK", 0.005), (v1_volume, "LOOK", 0.005),
+        for module, name, seconds in ((server_watch, "LOOK", 0.005), (v1_volume, "LOOK", 0.005),
                                       (server_actions, "NIC_LIMIT", 0.05), (interfaces, "DONE", 0.05)):
             self._patched.enter_context(patch.object(module, name, seconds))
         self.common, self.personas, self.projects = {}, {}, {}
