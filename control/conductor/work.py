@@ -259,6 +259,7 @@ class Work:
         if number is None:
             values = dict(noted) if noted else None
             with self.write(values) as connection:
+                self.confirm_lease(connection)  # else an event would stay open that nobody ends
                 number = actions.started(connection, self.action.id, name or self.rule.event or self.action.action,
                                          host or self.server.host)
                 if values:

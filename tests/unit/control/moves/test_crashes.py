@@ -8,9 +8,11 @@ import copy
 import os
 
 import pytest
+from sqlalchemy import select
 
 from magnetar_control.conductor.flows import CELL
 from magnetar_control.conductor.work import LeaseLost
+from magnetar_control.store.tables import action_events, actions
 
 from .clouds import at, check, claims, disabled, flavors, row
 from .dying import Fate, Stall, ask, flavor, take, through, turn
@@ -112,6 +114,13 @@ def test_a_deletion_of_what_waits(cloud, late):
     until_none(cloud, None, late, (gone,))
 
 
+def begun_after_its_end(cloud, number):
+    """Events that began when their action had ended: nobody would end them."""
+    with cloud.parts.working.database.read() as connection:
+        return connection.execute(select(action_events.c.event).join(actions).where(
+            actions.c.id == number, action_events.c.start_time > actions.c.updated_at)).all()
+
+
 @pytest.mark.parametrize(("key", "args", "then"), [
     ("resize", {"flavor": flavor("large")}, "revertResize"), ("os-migrateLive", {}, None),
     ("migrate", {}, "confirmResize")])
@@ -130,6 +139,7 @@ def test_a_conductor_that_stood_still_undoes_nothing(cloud, id, key, args, then)
         fate, work = Stall(number, meanwhile), take(cloud, asked)
         with contextlib.suppress(LeaseLost), fate.looms():
             CELL[key](work)
+        assert begun_after_its_end(cloud, asked) == [], number
         assert row(cloud, id).vm_state == ("active" if fate.died or not then else "resized"), number
         assert check(cloud, id, waits=not fate.died and then is not None)["power_state"] == "running", number
         if not fate.died:
