@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from magnetar_control.compute.caller import Caller, use_case
-from magnetar_control.store import aggregates, hosts, services
+from magnetar_control.store import aggregates, hosts, image_requests, services
 from magnetar_control.store.aggregates import ZONE, Aggregate
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
 
@@ -154,3 +154,33 @@ def set_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | None]) -> 
         aggregates.change(connection, row.id, metadata=merged)
 
     return _changed(caller, id, change)
+
+
+@use_case("compute:aggregates:images")
+def cache_images(caller: Caller, id: Id, images: Sequence[str]) -> None:
+    """Have the hosts of an aggregate fetch images before a server needs them: the conductors bring them, one after the
+    other. Raises ``NotFound`` for the aggregate, ``InvalidRequest`` for an image twice, or one without content."""
+    if len({*images}) < len(images):
+        raise InvalidRequest("Duplicate images in request")
+    names = caller.fetch(_found, id).hosts
+    for image in images:
+        _check_content(caller, image)
+    places: dict[str, list[str]] = {}
+    for host in map(caller.cloud.hosts.get, names):
+        if host is not None:
+            places.setdefault(host.cell_id, []).append(host.name)
+    for cell, of_cell in places.items():
+        with caller.cloud.store.cell(cell).write() as connection:
+            image_requests.ask(connection, of_cell, images)
+
+
+def _check_content(caller: Caller, image: str) -> None:
+    """Raises ``InvalidRequest`` for an image that hosts cannot fetch."""
+    found = caller.cloud.services.image.show(caller.context, image)
+    if found is None:
+        raise InvalidRequest(f"Image {image} could not be found.")
+    if found["status"] != "active":
+        raise InvalidRequest(f"Image {image} is {found['status']}; only the content of active images can be brought to "
+                             "hosts.")
+    if "block_device_mapping" in (found.get("properties") or {}):
+        raise InvalidRequest(f"Image {image} has no content of its own: it stands for snapshots of volumes.")

@@ -158,14 +158,20 @@ def create_image(caller: Caller, target: Target, name: str, properties: Mapping[
     mapping, taken = snapshots(caller, server, id)
     if taken:
         caller.check_policy(f"{rule_of('createImage')}:allow_volume_backed", server)
+    return make_image(caller, target, "createImage", id, {
+        "name": name, **image_fields(caller, server, properties, mapping if taken else None)}, snapshots=taken)
+
+
+def make_image(caller: Caller, target: Target, key: str, id: str, fields: Mapping[str, Any], **args: Any) -> str:
+    """Make the image *id* of these *fields*, queued, and ask for the action *key* that gives it its content, with these
+    *args* besides. Returns its uuid. Raises ``Forbidden`` where the project may have no more images."""
     images = caller.cloud.services.image
     try:
-        images.create(caller.context, name, id=id, **image_fields(caller, server, properties,
-                                                                  mapping if taken else None))
+        images.create(caller.context, id=id, **fields)
     except TooLarge as error:  # what is over quota at Glance is forbidden at Nova
         raise Forbidden(error.message) from None
     try:
-        enqueue(caller, target, "createImage", {"image": id, "name": name, "snapshots": taken})
+        enqueue(caller, target, key, {"image": id, "name": fields["name"], **args})
     except MagnetarError:
         images.delete(caller.context, id)
         raise

@@ -10,6 +10,7 @@ from magnetar_core.actions import ACTIONS
 
 from .attach_interface import attach_interface, detach_interface
 from .attach_volume import attach_volume, detach_volume
+from .backup import create_backup
 from .build import build
 from .conductor import Flow
 from .confirm_resize import confirm
@@ -30,12 +31,13 @@ CELL: Mapping[str, Flow] = {
     "create": build, "delete": delete_server, "forceDelete": delete_server, "rebuild": rebuild, "rescue": rescue,
     "unrescue": unrescue, "attach_volume": attach_volume, "detach_volume": detach_volume,
     "attach_interface": attach_interface, "detach_interface": detach_interface, "createImage": create_image,
+    "createBackup": create_backup,
     "reboot-soft": reboot, "reboot-hard": reboot, "trigger_crash_dump": crash_dump, "os-migrateLive": live_migrate,
     "shelve": shelve, "shelveOffload": offload, "unshelve": unshelve,
     "resize": resize, "migrate": migrate, "confirmResize": confirm, "revertResize": revert}
 FLOWS: Mapping[str, Mapping[str, Any]] = {
     "cell": CELL,
     "cell0": {"create": schedule, "delete": delete_server, "forceDelete": delete_server},
-    "gone": {"createImage": server_deleted},
+    "gone": {"createImage": server_deleted, "createBackup": server_deleted},
     # Flows for several actions of cell0 at once; they take actions at their first attempt only.
     "together": {"create": schedule_together}}

@@ -30,6 +30,7 @@ from .audit import Finding, findings, read_state
 from .conductor import Conductor
 from .environment import Environment
 from .host_watch import HostWatch
+from .image_cache import LOOK, ImageCache
 from .repair import repair
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Periodic:
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
         self.watch = HostWatch(conductor)
+        self.image_cache = ImageCache(conductor, conductor.over)
         self._before: set[Finding] = set()  # what the audit found last time; only what is found twice is repaired
         self._reported: set[Finding] = set()
 
@@ -105,8 +107,8 @@ class Periodic:
 
 
 def remove_unused(conductor: Environment) -> int:
-    """Remove images from hosts where no server has needed them for a day, and copies of servers that ``createImage``
-    has left; returns how many. A build brings images again."""
+    """Remove images from hosts where no server has needed them for a day, and copies of servers that
+    ``createImage`` and the like have left; returns how many. A build brings images again."""
     count, before = 0, now(-UNUSED)
     for name, host in list(conductor.states.hosts.items()):
         if host.profile.cell_id != conductor.cell.id or not host.profile.up:
@@ -129,12 +131,12 @@ def remove_unused(conductor: Environment) -> int:
 
 
 def _is_spent_copy(conductor: Environment, name: str) -> bool:
-    """Whether an image on a host is the copy of a ``createImage`` or ``shelve`` that has ended."""
+    """Whether an image on a host is the copy of an action that has ended."""
     if not OF_A_SERVER.fullmatch(name):
         return False
     with conductor.database.read() as connection:
         states = set(connection.execute(select(actions.c.state).where(
-            actions.c.action.in_(("createImage", "shelve")),
+            actions.c.action.in_(("createImage", "createBackup", "shelve")),
             actions.c.args.contains(name.removeprefix(snapshot.COPY), autoescape=True))).scalars())
     return bool(states) and not states & {"queued", "running"}
 
@@ -173,6 +175,8 @@ TASKS = (
                  lambda periodic: confirm_resize.confirm_expired(periodic.conductor)),
     PeriodicTask("offloading shelved servers", shelve.LOOK,
                  lambda periodic: shelve.offload_expired(periodic.conductor)),
+    PeriodicTask("bringing images to hosts", LOOK, lambda periodic: periodic.image_cache.look()),
+    PeriodicTask("giving up images for hosts", 3600.0, lambda periodic: periodic.image_cache.forget()),
     PeriodicTask("audit", 120.0, Periodic.audit),
     PeriodicTask("purge", 3600.0, _purge),
     PeriodicTask("looking at hosts again", 3600.0, _forget_deliveries, alone=False),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from magnetar_control.services import Context, Document
@@ -26,8 +26,9 @@ COPY = "snapshot-"
 POLL = 0.1
 
 
-def create_image(work: Work) -> None:
-    """Give the image ``args["image"]`` its content; it is killed when that fails. The server goes on as before."""
+def create_image(work: Work, then: Callable[[], None] = lambda: None) -> None:
+    """Give the image ``args["image"]`` its content; it is killed when that fails. The server goes on as before. *then*
+    is called when the image has it."""
     if work.action.cancel:  # before it began, or after another conductor had begun it
         delete_copy(work)
         _fail(work, Cancelled("The server was deleted, or its state was reset, before the image had its content."))
@@ -36,6 +37,7 @@ def create_image(work: Work) -> None:
     def make() -> None:
         _make(work)
         delete_copy(work)
+        then()
 
     def fails(error: MagnetarError) -> None:
         work.confirm_lease()
@@ -74,11 +76,13 @@ def _fail_image(work: Work, why: str) -> bool:
 
 
 def image(work: Work, id: str) -> Document | None:
-    """An image of the server. An administrator of another project may have asked for it, so it is read as an
-    administrator."""
-    server = work.server
-    return work.conductor.services.image.show(
-        Context(server.user_id, server.project_id, frozenset(("admin",))), id)
+    """An image of the server, where there is one."""
+    return work.conductor.services.image.show(as_admin(work), id)
+
+
+def as_admin(work: Work) -> Context:
+    """Who reads images of the server: an administrator of another project may have asked for one."""
+    return Context(work.server.user_id, work.server.project_id, frozenset(("admin",)))
 
 
 def _make(work: Work) -> None:

@@ -91,8 +91,9 @@ class Images(Protocol):
     def show(self, context: Context, id: str) -> Document | None:
         """The image, if *context* may see it."""
 
-    def list(self, context: Context, name: str | None = None) -> Documents:
-        """All images that a list of *context* shows; those of a *name* where it is given."""
+    def list(self, context: Context, name: str | None = None,
+             properties: Mapping[str, str] | None = None) -> Documents:
+        """All images that a list of *context* shows; those of a *name*, and with these *properties*, where given."""
 
     def update(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
         """Change an image: *change* gives the new values of its fields and properties, ``None`` for a property that
@@ -182,8 +183,7 @@ class Networks(Protocol):
         ``InvalidRequest``."""
 
     def groups_of(self, server_id: str) -> Documents:
-        """The security groups of a server's ports, each once: as ``resources`` show them, with ``rules``, of which each
-        has a ``remote_group`` ({name, project_id}) where it has a ``remote_group_id``."""
+        """The security groups of a server's ports, each once, as ``resources`` show them: with ``rules``."""
 
     def change_groups(self, project_id: str, server_id: str, name: str, *, add: bool) -> None:
         """Give all ports of a server of a project its security group *name* (or uuid) besides theirs, or take it off

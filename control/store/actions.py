@@ -28,14 +28,14 @@ LEASE, HEARTBEAT = 12.0, 3.0
 #: How many rows of the queue are read for each action wanted.
 LOOKED_AT = 8
 #: Actions that are taken although they were cancelled: an image waits for their end.
-OWING = ("createImage",)
+OWING = ("createImage", "createBackup")
 #: Messages of queued actions that are dropped.
 DELETED = "The server was deleted meanwhile."
 RESET = "An administrator reset the server's state before this began."
 #: Actions that a reset of the state does not drop: deletions; and those that only their flow can end, since they would
 #: leave an image without content, a volume or port reserved, or a server between two hosts.
 GOING = ("delete", "forceDelete")
-LEFT_BEHIND = ("createImage", "attach_volume", "attach_interface", "shelve", "shelveOffload", "unshelve")
+LEFT_BEHIND = (*OWING, "attach_volume", "attach_interface", "shelve", "shelveOffload", "unshelve")
 Limits = Mapping[str, int]
 Row = Any
 

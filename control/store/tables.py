@@ -190,6 +190,12 @@ migrations = Table(
     Column("asked", String(16)),  # of a live migration under way: abort, force_complete
     Index("migrations_server", "server_id", "id"), Index("migrations_status", "status"))
 
+#: Images that hosts are to have ahead of any server, until they have them.
+image_requests = Table(
+    "image_requests", CELL,
+    Column("host", NAME, primary_key=True), Column("image_id", UUID, primary_key=True),
+    Column("attempts", Integer, nullable=False, default=0, server_default="0"), *stamped())
+
 #: What the watcher of a host last heard from its agent; one watcher at a time, by lease.
 host_states = Table(
     "host_states", CELL,

@@ -15,6 +15,8 @@ description:
     V(resume), V(shelve), V(unshelve)) change nothing on a server that is in that state.
   - V(create_image) copies the root disk as it is at one instant, while the guest runs. Where a guest agent
     (C(qemu-guest-agent)) answers, file systems are frozen for that instant; RV(consistency) says so.
+  - V(create_backup) makes such an image, of a cloud's server, as one of several of its kind. The oldest beyond
+    O(rotation) are deleted when it has its content; one that fails costs none of them.
   - V(rebuild) powers the guest off and loses its root disk, swap, and ephemeral disk unless O(preserve_ephemeral).
 author:
   - Magnetar contributors (@magnetar)
@@ -263,14 +265,14 @@ actions:
   sample: [reboot_soft]
 image:
   description: The image that was made, or that was there.
-  returned: with O(action=create_image), but in check mode only when it is there
+  returned: with O(action=create_image), but in check mode only when it is there; when O(action=create_backup) is done
   type: dict
   sample: {id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11, name: web1-before-upgrade}
 consistency:
   description:
     - State of the file systems in the image. V(frozen) when the guest agent had written them out and frozen them;
       V(crash-consistent) when it is as after a power cut; V(stopped) when the server was off.
-  returned: when O(action=create_image) has made one
+  returned: when O(action=create_image) or O(action=create_backup) has made one
   type: str
   sample: frozen
 console:

@@ -38,6 +38,7 @@ STATES = {"servers.action.unshelve": "shelved_offloaded", "servers.os-instance-a
 REUSED = frozenset({
     "servers.update", "servers.action.rebuild", "servers.action.reboot", "servers.action.changePassword",
     "servers.action.createImage", "servers.action.os-getConsoleOutput", "servers.action.injectNetworkInfo",
+    "servers.action.createBackup",
     "servers.metadata.replace", "servers.metadata.update", "servers.tags.replace", "servers.remote-consoles.create",
     "servers.action.trigger_crash_dump",
 })

@@ -9,12 +9,12 @@ from typing import Any
 from magnetar_control.api.nova.fields import ApiField, Fields
 from magnetar_control.api.nova.operation import ApiOperation, Call, noun
 from magnetar_control.api.nova.values import HOST, KEY, record
-from magnetar_control.api.values import Wrapped
+from magnetar_control.api.values import Id, Wrapped
 from magnetar_control.compute import aggregates
 from magnetar_control.compute.caller import UseCase
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
-from magnetar_core.values import MapOf, Nullable, Text, Value
+from magnetar_core.values import ListOf, MapOf, Nullable, Text, Value
 
 ZONE = Nullable(Text(1, 255, r"[^\s\x00-\x1f\x7f:](?:[^\x00-\x1f\x7f:]*[^\s\x00-\x1f\x7f:])?",
                      "must be printable text without a colon, and without a blank at the beginning or the end"))
@@ -47,6 +47,12 @@ def _action(name: str, use: UseCase[..., Any], field: str, value: Value) -> ApiO
                 body=Wrapped(name, record({field: value}, field)))
 
 
+def _images(call: Call) -> dict[str, Any]:
+    if not call.body["cache"]:
+        raise InvalidField("cache", "must have one image at least")
+    return {"images": [one["id"] for one in call.body["cache"]]}
+
+
 OPERATIONS = (
     _row("GET", "", "list", aggregates.every, shown=FIELDS.many("aggregates"), strict=102),
     _row("POST", "", "create", aggregates.create, body=Wrapped("aggregate", FIELDS.body("create")),
@@ -55,6 +61,8 @@ OPERATIONS = (
     _row("PUT", "/{id}", "update", aggregates.update, body=Wrapped("aggregate", FIELDS.body("update")), given=_change,
          shown=ONE),
     _row("DELETE", "/{id}", "delete", aggregates.delete),
+    _row("POST", "/{id}/images", "images.create", aggregates.cache_images, since=81, status=202, given=_images,
+         body=record({"cache": ListOf(record({"id": Id()}, "id"), 1000)}, "cache")),
     _action("add_host", aggregates.add_host, "host", HOST),
     _action("remove_host", aggregates.remove_host, "host", HOST),
     _action("set_metadata", aggregates.set_metadata, "metadata", MapOf(KEY, Nullable(Text(0, 255)), 1000)),

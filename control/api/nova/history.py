@@ -24,7 +24,7 @@ class Gate(Enum):
     NETWORKS_REQUIRED = 37, "A new server says which networks it wants, be it auto or none."
     STATUS_CHECKED = 38, "Lists refuse a status that is none of Nova's words; before, no server fits it."
     USAGE_PAGES = 40, "Usage is paged by servers, and links to the next page; before, it ends at max_limit."
-    IMAGE_IN_BODY = 45, "createImage answers with the image's uuid in the body, and not with a Location header."
+    IMAGE_IN_BODY = 45, "createImage and createBackup answer with the image's uuid in the body, not in Location."
     EMBEDDED_FLAVORS = 47, "Servers show the sizes of their flavor, and not a link to it."
     DIAGNOSTICS_FORM = 48, "Diagnostics have one form for all hypervisors."
     EVENTS_FOR_ALL = 51, "The events of an action are shown to all who may see it, without tracebacks."

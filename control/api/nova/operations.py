@@ -35,6 +35,7 @@ from magnetar_control.api.nova import (
     versions,
     volume_attachments,
     volumes,
+    volumes_boot,
 )
 from magnetar_control.api.nova.app import ROOTS
 from magnetar_control.api.nova.operation import ApiOperation, Call
@@ -44,7 +45,7 @@ NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attac
          instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
          server_groups, diagnostics, usage, extensions, hosts,
          security_groups, external_events, images, networks, volumes,
-         bare_metal)
+         bare_metal, volumes_boot)
 
 
 def _version(call: Call, id: str) -> dict[str, Any]:

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""servers/{id}/os-security-groups: the security groups of a server in Nova's form, which is older than Neutron's."""
+"""servers/{id}/os-security-groups, and until 2.35 os-security-groups and os-security-group-rules: security groups in
+Nova's form, which is older than Neutron's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import itemgetter
 from typing import Any
 
 from magnetar_control.api.nova.fields import ApiField, Fields
-from magnetar_control.api.nova.operation import ApiOperation, Call
+from magnetar_control.api.nova.operation import ApiOperation, Call, Query, noun
+from magnetar_control.api.nova.paging import Limit
+from magnetar_control.api.nova.values import PROXIES, TRUTH, record
+from magnetar_control.api.values import Number, Wrapped
 from magnetar_control.compute import security_groups
 from magnetar_control.services import Documents
+from magnetar_core.values import Choices, Nullable, Text
 
 #: Protocols of which a rule without ports means all: as Nova shows that.
 ALL_PORTS = {"tcp": (1, 65535), "udp": (1, 65535)}
@@ -43,11 +47,39 @@ FIELDS = Fields(
     mapping=True)
 
 
-def _of_server(call: Call, found: Documents) -> dict[str, Any]:
-    return FIELDS.many("security_groups")(call, sorted(found, key=itemgetter("project_id", "name")))
+def _page(call: Call, found: Documents) -> dict[str, Any]:
+    begin, most = call.query.get("offset", 0), call.settings.max_limit
+    return FIELDS.many("security_groups")(call, found[begin:begin + min(call.query.get("limit") or most, most)])
 
 
+def _new_rule(call: Call) -> dict[str, Any]:
+    want = call.body
+    protocol = want.get("ip_protocol")
+    return {"group_id": want["parent_group_id"], "remote_group_id": want.get("group_id"), "cidr": want.get("cidr"),
+            "protocol": None if protocol is None else protocol.lower(),
+            "ports": (want.get("from_port"), want.get("to_port"))}
+
+
+TEXT = Text(0, 255)
+GROUP = Wrapped("security_group", record({"name": TEXT, "description": TEXT}, "name", "description"))
+RULE = Wrapped("security_group_rule", record({
+    "parent_group_id": Text(1, 255), "group_id": Nullable(Text(1, 255)), "cidr": Nullable(TEXT),
+    "ip_protocol": Nullable(Choices("tcp", "udp", "icmp", "TCP", "UDP", "ICMP")),
+    "from_port": Nullable(Number(-1, 65535)), "to_port": Nullable(Number(-1, 65535))}, "parent_group_id"))
+ONE = FIELDS.one("security_group")
+_row = noun("os-security-groups", "/os-security-groups", until=PROXIES)
+_rule = noun("os-security-group-rules", "/os-security-group-rules", until=PROXIES)
 OPERATIONS = (
     ApiOperation(method="GET", path="/servers/{server_id}/os-security-groups", name="servers.os-security-groups.list",
-                 target="server", use=security_groups.of_one, shown=_of_server, strict=102),
+                 target="server", use=security_groups.of_one, shown=FIELDS.many("security_groups"), strict=102),
+    _row("GET", "", "list", security_groups.every, shown=_page,
+         given=lambda call: {"everywhere": call.query.get("all_tenants", False)},
+         query={"all_tenants": Query(value=TRUTH), "limit": Query(value=Limit()), "offset": Query(value=Limit())}),
+    _row("POST", "", "create", security_groups.create, body=GROUP, given=lambda call: call.body, shown=ONE),
+    _row("GET", "/{id}", "show", security_groups.show, shown=ONE),
+    _row("PUT", "/{id}", "update", security_groups.update, body=GROUP, given=lambda call: call.body, shown=ONE),
+    _row("DELETE", "/{id}", "delete", security_groups.delete, status=202),
+    _rule("POST", "", "create", security_groups.create_rule, body=RULE, given=_new_rule,
+          shown=lambda _call, made: {"security_group_rule": rule(made)}),
+    _rule("DELETE", "/{id}", "delete", security_groups.delete_rule, status=202),
 )

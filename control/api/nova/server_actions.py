@@ -14,7 +14,7 @@ from magnetar_control.api.nova.server_fields import ATTRIBUTE, FIELDS, FQDN, WOR
 from magnetar_control.api.nova.servers import changed
 from magnetar_control.api.nova.values import METADATA, PASSWORD, TRUTH, record, since
 from magnetar_control.api.values import Address, Anything, ByVersion, Id, Null, Number, Wrapped
-from magnetar_control.compute import networks, security_groups, server_actions, servers, shelve
+from magnetar_control.compute import backup, networks, security_groups, server_actions, servers, shelve
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
@@ -60,6 +60,12 @@ def _image(call: Call, id: str) -> Answer:
     return Answer(None, 202, {"Location": f"{call.request.root}/image/v2/images/{id}"})
 
 
+def _backup(call: Call, id: str) -> Answer:
+    if call.body["rotation"] or call.at(Gate.IMAGE_IN_BODY):
+        return _image(call, id)
+    return Answer(None, 202)  # there is nothing to look for: no backup of that type is kept
+
+
 def _unshelved(call: Call) -> dict[str, Any]:
     given = call.body if call.at(Gate.UNSHELVE_TO_ZONE) and call.body else {}
     zone = given.get("availability_zone")
@@ -93,6 +99,8 @@ RESIZE_BODY = record({"flavorRef": OneOf(Text(1, 255), Number()), "OS-DCF:diskCo
 UNSHELVE_BODY = ByVersion(
     ("2.1", "2.76", Anything()), ("2.77", "2.90", Nullable(record({"availability_zone": WORD}, "availability_zone"))),
     ("2.91", None, Nullable(record({"availability_zone": Nullable(WORD), "host": FQDN}))))
+BACKUP_BODY = record({"name": NAME, "backup_type": Text(0, 255), "rotation": Number(), "metadata": METADATA},
+                     "name", "backup_type", "rotation")
 RESCUE_BODY = Nullable(record({"adminPass": PASSWORD, "rescue_image_ref": Id()}))
 
 
@@ -130,6 +138,9 @@ OPERATIONS = (
         "image_id": (call.body or {}).get("rescue_image_ref"), "volume_backed": call.at(Gate.RESCUE_OF_VOLUMES)}),
     _row("createImage", server_actions.create_image, record({"name": NAME, "metadata": METADATA}, "name"), shown=_image,
          given=lambda call: {"name": call.body["name"], "properties": call.body.get("metadata")}),
+    _row("createBackup", backup.create_backup, BACKUP_BODY, shown=_backup, given=lambda call: {
+        "name": call.body["name"], "backup_type": call.body["backup_type"], "rotation": call.body["rotation"],
+        "properties": call.body.get("metadata")}),
     _row("shelve", shelve.shelve),
     _row("unshelve", shelve.unshelve, UNSHELVE_BODY, given=_unshelved),
     _row("changePassword", server_actions.change_password, record({"adminPass": PASSWORD}, "adminPass"),

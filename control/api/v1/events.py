@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.compute import server_actions
+from magnetar_control.compute import backup, server_actions
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.metadata import METADATA
 from magnetar_control.store import instance_actions
@@ -19,7 +19,7 @@ from magnetar_core.fields import Field, Kind
 from magnetar_core.operations import Operation
 from magnetar_core.power import STOPPED
 from magnetar_core.reconcile import Document
-from magnetar_core.values import Choices, Text
+from magnetar_core.values import Choices, Integer, Text
 
 from .driver import NAMESPACE, CloudDriver
 from .server import CloudServers
@@ -50,9 +50,26 @@ def _rebuild(server: ServerActions, row: Any, args: Document) -> None:
 
 
 def _create_image(server: ServerActions, _row: Any, args: Document) -> str:
-    properties = {**args["metadata"], **({"description": args["description"]} if args["description"] else {})}
-    return server_actions.create_image(server.caller, server.target, args["name"],
-                                       METADATA.check(properties, "metadata"))
+    return server_actions.create_image(server.caller, server.target, args["name"], _properties(args))
+
+
+class CreateBackupArguments(CreateImageArgs):
+    """Of a backup."""
+
+    backup_type = Field(Text(0, 255), "Of which kind it is, such as daily: backups are counted by it.", required=True)
+    rotation = Field(Integer(0), "How many of the server's backups of this kind are kept; older ones are deleted when "
+                     "this one is made.", required=True)
+
+
+def _create_backup(server: ServerActions, _row: Any, args: Document) -> str:
+    return backup.create_backup(server.caller, server.target, args["name"], args["backup_type"], args["rotation"],
+                                _properties(args))
+
+
+def _properties(args: Document) -> Any:
+    """The properties of an image that is made."""
+    described = {"description": args["description"]} if args["description"] else {}
+    return METADATA.check({**args["metadata"], **described}, "metadata")
 
 
 #: Event: rule of its arguments, the action in the queue, how; that returns the uuid of an image that it makes.
@@ -60,12 +77,16 @@ EVENTS: Mapping[str, tuple[type[Kind], str, Callable[[ServerActions, Any, Docume
     "reboot": (RebootArgs, "reboot-{type}", lambda server, _row, args: server_actions.reboot(
         server.caller, server.target, args["type"])),
     "rebuild": (RebuildArgs, "rebuild", _rebuild), "create_image": (CreateImageArgs, "createImage", _create_image),
+    "create_backup": (CreateBackupArguments, "createBackup", _create_backup),
     "crash_dump": (CrashDumpArgs, "trigger_crash_dump", lambda server, _row, _args: server_actions.PLAIN[
         "trigger_crash_dump"](server.caller, server.target)),
     "shelve_offload": (ShelveOffloadArguments, "shelveOffload", lambda server, _row, _args: server_actions.PLAIN[
         "shelveOffload"](server.caller, server.target)),
     "change_password": (ChangePasswordArguments, "changePassword", lambda server, _row, args: (
         server_actions.change_password(server.caller, server.target, args["password"])))}
+
+#: What events take that make an image.
+IMAGES_OF = (CreateImageArgs, CreateBackupArguments)
 
 
 def event(caller: Caller, driver: CloudDriver, key: str, sent: Mapping[str, Any], operation: Operation) -> Document:
@@ -91,7 +112,7 @@ def event(caller: Caller, driver: CloudDriver, key: str, sent: Mapping[str, Any]
         with operation.waiting():  # for the host, to change a password
             image = function(server, row, args)
     else:
-        image = orjson.loads(before.args).get("image") if name == "create_image" else None
+        image = orjson.loads(before.args).get("image") if rule in IMAGES_OF else None
     if before is not None or name != "change_password":  # which waits by itself
         server.ended(caller.request_id, action)
     answer = {"image": {"id": image, "name": args["name"]},

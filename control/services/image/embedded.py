@@ -51,8 +51,12 @@ class EmbeddedImages:
         with self.database.read() as connection:
             return images.find(connection, context, id)
 
-    def list(self, context: Context, name: str | None = None) -> Documents:
-        filters = [] if name is None else [("name", "eq", name)]
+    def list(self, context: Context, name: str | None = None,
+             properties: Mapping[str, str] | None = None) -> Documents:
+        """See ``services.Images``."""
+        filters = [(key, "eq", value) for key, value in (properties or {}).items()]
+        if name is not None:
+            filters.append(("name", "eq", name))
         return self.page(context, ImageListing(filters=[*filters, ("os_hidden", "eq", False)]))[0]
 
     def page(self, context: Context, listing: ImageListing) -> Page:

@@ -8,7 +8,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,12 @@ class Remote:
         hidden = image["visibility"] == "private" and image["owner"] not in (None, context.project_id)
         return None if hidden and not context.token and not context.is_admin else image
 
-    def list(self, context: Context, name: str | None = None) -> Documents:
+    def list(self, context: Context, name: str | None = None,
+             properties: Mapping[str, str] | None = None) -> Documents:
+        """See ``services.Images``."""
         found: Documents = []
-        following = "?" + urllib.parse.urlencode({"limit": 1000, **({} if name is None else {"name": name})})
+        following = "?" + urllib.parse.urlencode(
+            {**(properties or {}), "limit": 1000, **({} if name is None else {"name": name})})
         while following:
             page = self._json("GET", following, token=context.token)
             found += map(plain, page["images"])

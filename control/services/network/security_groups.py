@@ -33,7 +33,7 @@ _NAMED = select(security_groups.c.id, security_groups.c.name).where(
 #: Of a server: its ports, and their groups.
 _PORTS = select(*ports.c["id", "security_groups", "port_security_enabled"]).where(
     ports.c.device_id == bindparam("server"), TAKEN).order_by(ports.c.place).with_for_update()
-_HELD = select(ports.c.security_groups).where(ports.c.device_id == bindparam("server"), TAKEN).order_by(ports.c.place)
+_HELD = select(ports.c.security_groups).where(ports.c.device_id == bindparam("server"), TAKEN)
 _ADDRESSED = select(addresses.c.port_id).where(addresses.c.port_id == bindparam("port")).limit(1)
 
 
@@ -89,18 +89,10 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Docume
 
 
 def of_server(connection: Connection, server_id: str) -> list[Document]:
-    """The groups of the server's ports, each once, with their rules. A rule's ``remote_group`` is {name, project_id} of
-    the group that it names, or none."""
-    ids = {id: None for text in connection.execute(_HELD, {"server": server_id}).scalars() for id in orjson.loads(text)}
-    found = documents(connection, connection.execute(select(security_groups).where(
+    """The groups of the server's ports, each once, with their rules."""
+    ids = {id for text in connection.execute(_HELD, {"server": server_id}).scalars() for id in orjson.loads(text)}
+    return documents(connection, connection.execute(select(security_groups).where(
         security_groups.c.id.in_(ids))).mappings().all())
-    remote = {rule["remote_group_id"] for group in found for rule in group["rules"]}
-    known = {row.id: {"name": row.name, "project_id": row.project_id} for row in connection.execute(
-        select(security_groups).where(security_groups.c.id.in_(remote)))}
-    for group in found:
-        for rule in group["rules"]:
-            rule["remote_group"] = known.get(rule["remote_group_id"])
-    return found
 
 
 def change(connection: Connection, project: str, server_id: str, name: str, *, add: bool) -> None:

@@ -93,6 +93,8 @@ ACTIONS: dict[str, Action] = {
                              event="compute_live_migration", kind="live", rule="os-migrate-server:migrate_live"),
     "createImage": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_snapshot", None, locked=False,
                           label="createImage", event="compute_snapshot_instance", rule="servers:create_image"),
+    "createBackup": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_backup", None, locked=False,
+                           label="createBackup", event="compute_backup_instance", rule="os-create-backup"),
     "changePassword": Action((ACTIVE,), "updating_password", None, label="changePassword",
                              event="compute_set_admin_password", rule="os-admin-password"),
     "shelve": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "shelving", None, label="shelve",

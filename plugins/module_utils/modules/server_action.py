@@ -24,12 +24,14 @@ EVENTS = {
     "reboot": ("reboot_type",), "reboot_soft": (), "reboot_hard": (),
     "rebuild": ("image", "key_name", "userdata", "metadata", "preserve_ephemeral"),
     "create_image": ("image_name", "metadata"), "crash_dump": (), "shelve_offload": (),
+    "create_backup": ("image_name", "backup_type", "rotation", "metadata"),
     "change_password": ("user", "password"),
 }
 #: Options of the remaining actions.
 OTHERS = {"rescue": ("image",), "console_output": ("length",)}
 #: What an action cannot do without.
-NEEDED = {"create_image": "image_name", "change_password": "password"}
+NEEDED = {"create_image": ("image_name",), "change_password": ("password",),
+          "create_backup": ("image_name", "backup_type", "rotation")}
 OPTIONS = dict(dict.fromkeys(STATES, ()), **dict(EVENTS, **OTHERS))
 LINES = 50
 
@@ -40,7 +42,7 @@ class ServerActionModule(Module):
     name = "server_action"
     rules = {
         "required_one_of": [["name", "id"]],
-        "required_if": [["action", action, [option]] for action, option in NEEDED.items()],
+        "required_if": [["action", action, list(options)] for action, options in NEEDED.items()],
     }
     masked = ("userdata",)
     options = collect(
@@ -50,7 +52,8 @@ class ServerActionModule(Module):
             Choices(*OPTIONS), "What to do. V(reboot_soft) asks the guest to restart; V(reboot_hard) restarts its "
             "machine; V(reboot) does what O(reboot_type) says. V(rebuild) makes the root disk anew from its image or "
             "O(image), and keeps uuid, name, NICs and volumes. V(create_image) makes an image O(image_name) of the "
-            "root disk. V(rescue) boots from another image with the root disk as second disk, V(unrescue) from the "
+            "root disk; V(create_backup) makes one each time, and deletes the oldest beyond O(rotation), in a cloud. "
+            "V(rescue) boots from another image with the root disk as second disk, V(unrescue) from the "
             "root disk again. V(crash_dump) sends a non-maskable interrupt. V(change_password) sets the password of "
             "O(user) through the guest agent. V(console_output) returns the end of the console log. V(start), V(stop), "
             "V(pause), V(unpause), V(suspend), V(resume), V(shelve) and V(unshelve) set the power state, as "
@@ -61,9 +64,14 @@ class ServerActionModule(Module):
                      "same again when omitted; for O(action=rescue) the one to boot from, the server's own when "
                      "omitted.", aliases=("rescue_image",)),
         image_name=Option(NAME, "Name of the image that O(action=create_image) makes. If there is an image of that "
-                          "name that was made of this server, nothing is done; any other is an error."),
-        metadata=Option(MapOf(Text(), Value()), "Properties of the image of O(action=create_image), or the metadata "
-                        "that the server has after O(action=rebuild)."),
+                          "name that was made of this server, nothing is done; any other is an error. Also of the "
+                          "image that O(action=create_backup) makes, whatever others are called."),
+        backup_type=Option(Text(0, 255), "Kind of the backup of O(action=create_backup), such as V(daily): those of "
+                           "each kind are counted by themselves."),
+        rotation=Option(Integer(0), "How many of the server's backups of that kind O(action=create_backup) keeps, the "
+                        "new one among them. With V(0) it keeps none."),
+        metadata=Option(MapOf(Text(), Value()), "Properties of the image of O(action=create_image) or "
+                        "O(action=create_backup), or the metadata that the server has after O(action=rebuild)."),
         key_name=Option(Text(), "Keypair that the guest is given by O(action=rebuild), in place of the present one."),
         userdata=Option(Value(), "User data of the guest after O(action=rebuild), in place of the present ones: text, "
                         "or a mapping, which is sent as C(#cloud-config).", secret=True, aliases=("user_data",)),
@@ -119,9 +127,9 @@ def _check(action, params):
     for name in sorted(known - set(OPTIONS[action])):
         if params.get(name) is not None:
             raise InvalidField(name, "does not belong to action %s" % action)
-    needed = NEEDED.get(action)
-    if needed and params.get(needed) is None:
-        raise InvalidField(needed, "is required for action %s" % action)
+    for needed in NEEDED.get(action, ()):
+        if params.get(needed) is None:
+            raise InvalidField(needed, "is required for action %s" % action)
 
 
 def _assumed(params):

@@ -16,7 +16,7 @@ from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.services import Context, Services
 from magnetar_control.services.image import EmbeddedImages
-from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network import EmbeddedNetworks, quotas
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.settings import make
 from magnetar_control.store import hosts
@@ -133,9 +133,9 @@ class Compute:
             if name != "api":
                 self.store.add_cell(name, _url(database), id_of(name))
                 self.store._open[id_of(name)] = database
-        images = EmbeddedImages(self.api, Path(folder) / "images")
-        self.cloud = Cloud(make({"state_dir": str(folder), **settings}), self.store, Services(
-            Identity(), images, EmbeddedNetworks(self.api), EmbeddedVolumes(
+        given, images = make({"state_dir": str(folder), **settings}), EmbeddedImages(self.api, Path(folder) / "images")
+        self.cloud = Cloud(given, self.store, Services(
+            Identity(), images, EmbeddedNetworks(self.api, limits=quotas.defaults(given)), EmbeddedVolumes(
                 self.api, list, Agents(), lambda _host, _image: None, images)), Agents())
         self.application = ComputeApplication(self.cloud, OPERATIONS)
         self.admin, self.alice, self.bob, self.rita = (Caller(self.application, token) for token in WHO)

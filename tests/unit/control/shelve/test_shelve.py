@@ -61,6 +61,8 @@ def test_one_that_stays_on_its_host_holds_what_it_has_there(owner):
     assert claims(owner.cloud, id) == held
     assert owner.named("web1-shelved")
     assert owner.act(id, "unshelve")["status"] == "ACTIVE"
+    last = owner.last_action(id)
+    assert (last["action"], [one["event"] for one in last["events"]]) == ("unshelve", ["compute_start_instance"])
     assert check(owner.cloud, id)["power_state"] == "running" and owner.host_of(id) == host
     assert owner.named("web1-shelved") == []
 
@@ -133,3 +135,16 @@ def test_an_administrator_shelves_the_server_of_another_project(owner):
     finally:
         other.clear()
         other.call.delete(f"/image/v2/images/{source}")
+
+
+def test_what_is_changed_of_a_port_meanwhile_is_so_in_the_guest(owner):
+    id = owner.server(networks="auto", flavorRef="small")["id"]
+    [port] = owner.call.get(f"/network/v2.0/ports?device_id={id}").json["ports"]
+    change = {"port": {"mac_address": "fa:16:3e:00:00:07"}}
+    assert owner.call.put(f"/network/v2.0/ports/{port['id']}", change).status == 409
+    owner.act(id, "shelve")
+    assert owner.call.put(f"/network/v2.0/ports/{port['id']}", change).status == 200
+    owner.act(id, "unshelve")
+    assert [nic["mac"] for nic in check(owner.cloud, id)["networks"]] == ["fa:16:3e:00:00:07"]
+    [address] = next(iter(owner.call.server(id)["addresses"].values()))
+    assert address["OS-EXT-IPS-MAC:mac_addr"] == "fa:16:3e:00:00:07"
