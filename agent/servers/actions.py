@@ -74,8 +74,6 @@ def power_cycle(call: EventCall) -> None:
     if document.state.get("power_cycled") != call.request:
         document.want["power"] = RUNNING
         document.state["unfinished"] = True
-        for note in ("reason", "crashed"):
-            document.state.pop(note, None)
         host.documents.write(document)
         host.hypervisor.destroy(document.id)
         if state == SUSPENDED:

@@ -20,8 +20,9 @@ from .services import uuid_of
 from .target import Target, of_server
 
 RULE = "os_compute_api:os-security-groups:"
-#: Ports of a rule that names none, by its protocol, for what comes from another group.
+#: Ports of a rule that names none, by its protocol; addresses of one that names none.
 ALL_PORTS = {"icmp": (-1, -1), "tcp": (1, 65535), "udp": (1, 65535)}
+ANYWHERE = "0.0.0.0/0"
 
 
 def _with_remotes(caller: Caller, groups: Sequence[Document]) -> Documents:
@@ -128,12 +129,13 @@ def create_rule(caller: Caller, group_id: str, *, remote_group_id: str | None = 
                 protocol: str | None = None, ports: tuple[int | None, int | None] = (None, None)) -> Document:
     """Let in what comes from a group, or from addresses (anywhere where left out). Raises ``InvalidRequest``,
     ``NotFound``, ``Forbidden``."""
-    context, rule = caller.context, {"security_group_id": uuid_of(group_id), "direction": "ingress"}
+    context, remote, rule = caller.context, None, {"security_group_id": uuid_of(group_id), "direction": "ingress"}
     _store(caller).show(context, rule["security_group_id"])
     if remote_group_id is None:
-        rule.update(_from_addresses(cidr or "0.0.0.0/0"))
+        rule.update(_from_addresses(cidr or ANYWHERE))
     else:
-        rule["remote_group_id"] = _store(caller).show(context, uuid_of(remote_group_id))["id"]
+        remote = _store(caller).show(context, uuid_of(remote_group_id))
+        rule["remote_group_id"] = remote["id"]
         if ports == (None, None) and protocol in ALL_PORTS:
             ports = ALL_PORTS[protocol]
     if protocol is not None and None not in ports:
@@ -142,8 +144,7 @@ def create_rule(caller: Caller, group_id: str, *, remote_group_id: str | None = 
         raise InvalidRequest("Not enough parameters to build a valid rule.")
     with _told():
         made = _store(caller, "security_group_rules").create(context, rule)[0]
-    remote = made["remote_group_id"]
-    return {**made, "remote_group": _store(caller).show(context, remote) if remote else None}
+    return {**made, "remote_group": remote}
 
 
 def _from_addresses(cidr: str) -> dict[str, Any]:

@@ -259,11 +259,12 @@ class Work:
         if number is None:
             values = dict(noted) if noted else None
             with self.write(values) as connection:
-                self.confirm_lease(connection)  # else an event would stay open that nobody ends
                 number = actions.started(connection, self.action.id, name or self.rule.event or self.action.action,
                                          host or self.server.host)
                 if values:
                     self._noted(connection, values)
+                else:
+                    self.confirm_lease(connection)  # else the event would stay open, for nobody would end it
         ended: dict[str, Any] = {"result": "Success"}
         try:
             yield

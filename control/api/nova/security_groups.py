@@ -16,11 +16,8 @@ from magnetar_control.compute import security_groups
 from magnetar_control.services import Documents
 from magnetar_core.values import Choices, Nullable, Text
 
-#: Protocols of which a rule without ports means all: as Nova shows that.
-ALL_PORTS = {"tcp": (1, 65535), "udp": (1, 65535)}
-#: Of other protocols, which have none.
+#: Ports of rules for protocols that have none.
 NO_PORTS = (-1, -1)
-ANYWHERE = "0.0.0.0/0"
 
 
 def _known(one: Mapping[str, Any]) -> bool:
@@ -32,11 +29,11 @@ def rule(one: Mapping[str, Any]) -> dict[str, Any]:
     """A rule of the network service as Nova shows it."""
     protocol, ports, remote = one["protocol"], (one["port_range_min"], one["port_range_max"]), one["remote_group"]
     if protocol and ports == (None, None):
-        ports = ALL_PORTS.get(protocol.lower(), NO_PORTS)
+        ports = security_groups.ALL_PORTS.get(protocol.lower(), NO_PORTS)
     return {"id": one["id"], "parent_group_id": one["security_group_id"], "ip_protocol": protocol,
             "from_port": ports[0], "to_port": ports[1],
             "group": {"name": remote["name"], "tenant_id": remote["project_id"]} if remote else {},
-            "ip_range": {} if remote else {"cidr": one["remote_ip_prefix"] or ANYWHERE}}
+            "ip_range": {} if remote else {"cidr": one["remote_ip_prefix"] or security_groups.ANYWHERE}}
 
 
 FIELDS = Fields(
