@@ -22,7 +22,7 @@ def attach_interface(work: Work) -> None:
         with work.event():
             nic = network.allocate(work.context(), work.id, [work.args["wish"]])[0]
             _plug(work, nic)
-            network.bind(work.id, work.server.host)
+            network.bind(work.id, work.server.host, work.confirm_lease)
     except HostDown:
         retry_forever(work)
     except MagnetarError as error:
@@ -30,7 +30,7 @@ def attach_interface(work: Work) -> None:
             work.failed(error)
         else:
             take_back(work, f"port {nic['port_id']}", error, partial(_unplug, work, nic["mac"], nic["port_id"]),
-                      partial(network.release, work.id, nic["port_id"]))
+                      partial(network.release, work.id, nic["port_id"], work.confirm_lease))
     else:
         work.done()
 
@@ -48,7 +48,7 @@ def detach_interface(work: Work) -> None:
     """Detach the NIC ``args["mac"]``, and free or delete the port ``args["port_id"]``."""
     def detach() -> None:
         _unplug(work, work.args["mac"], work.args["port_id"])
-        work.conductor.services.network.release(work.id, work.args["port_id"])
+        work.conductor.services.network.release(work.id, work.args["port_id"], work.confirm_lease)
 
     attempt(work, detach, work.failed)
 

@@ -42,7 +42,7 @@ def _attach(work: Work, entry: Document) -> None:
     if not host:  # shelved: it gets the volume when it is on a host again
         return
     device = f"/dev/{connect(work, host, entry)}"
-    volumes.attached(entry["attachment_id"], host, device)
+    volumes.attached(entry["attachment_id"], host, device, work.confirm_lease)
     if device != entry["device"]:
         _change_entry(work, entry["attachment_id"], lambda one: {**one, "device": device})
 
@@ -63,7 +63,7 @@ def detach_volume(work: Work) -> None:
 
 def _forget(work: Work, entry: Document) -> None:
     """The guest is without the volume: free it, and remove the entry."""
-    work.conductor.services.volume.detached(entry["attachment_id"])
+    work.conductor.services.volume.detached(entry["attachment_id"], work.confirm_lease)
     _change_entry(work, entry["attachment_id"], lambda _one: None)
 
 

@@ -161,7 +161,7 @@ def finish_build(work: Work, host: str, resource: Document, abroad: Collection[s
         device = connect(work, host, entry) if id in abroad else seen.get(id)
         if device:
             devices[entry["attachment_id"]] = f"/dev/{device}"
-            work.conductor.services.volume.attached(entry["attachment_id"], host, f"/dev/{device}")
+            work.conductor.services.volume.attached(entry["attachment_id"], host, f"/dev/{device}", work.confirm_lease)
     if devices:
         _save(work, devices)
     if not abroad or power == OFF:
@@ -205,7 +205,7 @@ def disconnect(work: Work) -> None:
     """The server is on no host: its volumes stay reserved for it."""
     for entry in work.volumes:
         _unexport(work, entry)
-        work.conductor.services.volume.disconnected(entry["attachment_id"])
+        work.conductor.services.volume.disconnected(entry["attachment_id"], work.confirm_lease)
 
 
 def release(work: Work) -> None:
@@ -217,7 +217,7 @@ def release(work: Work) -> None:
 
 def _free(work: Work, entry: Mapping[str, Any], *, delete: bool) -> None:
     volumes = work.conductor.services.volume
-    volumes.detached(entry["attachment_id"])
+    volumes.detached(entry["attachment_id"], work.confirm_lease)
     if delete:
         try:
             volumes.delete(work.context(), entry["volume_id"])

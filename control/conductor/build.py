@@ -73,7 +73,7 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]]) -> dict[str,
         if abroad:  # it is started when it has these volumes
             document["power"] = "off"
         answer = client.ensure("server", work.id, document, progress=work.progress, request_id=work.idempotency_key)
-    work.conductor.services.network.bind(work.id, host)
+    work.conductor.services.network.bind(work.id, host, work.confirm_lease)
     return block_devices.finish_build(work, host, answer["resource"], abroad, power_of(work))
 
 
@@ -107,7 +107,7 @@ def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
         log.warning("server %s: what is left of it on %s is removed later: %s", work.id, host, why.message)
     last = len(tried) >= work.conductor.settings.max_attempts or for_all_hosts(error)
     block_devices.give_back(work, everything=last)
-    with work.conductor.store.api.write() as connection:
+    with leased(work.confirm_lease, work.conductor.store.api).write() as connection:
         allocations.release(connection, work.id)
     work.conductor.read_host(host)
     work.note(host=None)

@@ -46,7 +46,7 @@ def delete_server(work: Work) -> None:
         for host in names:
             _delete_on(work, host, moves=len(names) > 1)
         block_devices.release(work)
-        work.conductor.services.network.release(work.id)
+        work.conductor.services.network.release(work.id, sure=work.confirm_lease)
         delete_image(work, server.shelved_image_id)
         _release_claims(work)
         moment = now()

@@ -208,12 +208,11 @@ class MigrationTask:
             raise
         except MagnetarError as error:
             self._back_or_on(kind, here, there, error)
-        self.work.confirm_lease()
         services, work = self.conductor.services, self.work  # which are told the new host
-        services.network.bind(work.id, there)
+        services.network.bind(work.id, there, work.confirm_lease)
         for one in work.volumes:
             if one.get("attachment_id"):
-                services.volume.attached(one["attachment_id"], there, one.get("device") or "")
+                services.volume.attached(one["attachment_id"], there, one.get("device") or "", work.confirm_lease)
 
     def _back_or_on(self, kind: str, here: str, there: str, error: MagnetarError) -> None:
         """A move has failed with *error*. Raises as ``move_server`` does."""

@@ -92,7 +92,7 @@ def _leave_host(work: Work) -> dict[str, Any]:
 def give_back(work: Work) -> None:
     """The server is on no host: nobody connects its volumes, its ports are not bound, and it claims nothing."""
     block_devices.disconnect(work)
-    work.conductor.services.network.unbind(work.id)
+    work.conductor.services.network.unbind(work.id, work.confirm_lease)
     with work.conductor.store.api.write() as connection:
         work.confirm_lease()
         held = [row["host"] for row in allocations.held(connection, work.id)]

@@ -10,10 +10,17 @@ from typing import Any, Protocol
 
 Document = dict[str, Any]
 Documents = list[Document]
+#: Called before a change is kept, in its transaction where there is one: raises when the caller may not make it any
+#: more.
+Sure = Callable[[], None]
 #: Roles that may change what a project has: the default rules of Neutron and Cinder.
 WRITERS = frozenset({"admin", "manager", "member", "service"})
 #: Those that may see images: the default rules of Glance.
 READERS = frozenset({"admin", "manager", "member", "reader"})
+
+
+def always() -> None:
+    """A caller who may."""
 
 
 @dataclass(frozen=True)
@@ -156,13 +163,13 @@ class Networks(Protocol):
         """How many more of a resource, such as ``port``, the caller's project may have, below 0 where it has too many
         already; ``None``: as many as it likes."""
 
-    def bind(self, server_id: str, host: str) -> None:
+    def bind(self, server_id: str, host: str, sure: Sure = always) -> None:
         """The server's ports are on *host* now."""
 
-    def unbind(self, server_id: str) -> None:
+    def unbind(self, server_id: str, sure: Sure = always) -> None:
         """The server keeps its ports, and is on no host."""
 
-    def release(self, server_id: str, port_id: str | None = None) -> None:
+    def release(self, server_id: str, port_id: str | None = None, sure: Sure = always) -> None:
         """The server has no port any more (or not this one): those made with it are deleted, others are free again."""
 
     def on_host(self, network_id: str) -> Document | None:
@@ -236,13 +243,13 @@ class Volumes(Protocol):
         """Keep it for a server: {id (of the attachment), volume}; *fields*: attachment_id. Asked twice, the same.
         Raises ``InvalidRequest`` or 409 when it is in use."""
 
-    def attached(self, attachment_id: str, host: str, device: str) -> None:
+    def attached(self, attachment_id: str, host: str, device: str, sure: Sure = always) -> None:
         """The server on *host* has it now."""
 
-    def disconnected(self, attachment_id: str) -> None:
+    def disconnected(self, attachment_id: str, sure: Sure = always) -> None:
         """The server keeps it, and is on no host: it is reserved again. Nothing when the server had it not."""
 
-    def detached(self, attachment_id: str) -> None:
+    def detached(self, attachment_id: str, sure: Sure = always) -> None:
         """The server has it no more; nothing when it had not."""
 
     def users(self) -> dict[str, str]:

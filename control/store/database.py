@@ -115,18 +115,11 @@ class Database:
         self._listener: Listener | None = None
         self._notifier = Notifier(self.name, self.reading, self.origin) if self.kind == "postgresql" else None
 
-    def read(self) -> contextlib.AbstractContextManager[Connection]:
-        """A connection for reading; each statement is a transaction of its own."""
-        return self._asked(self._to_read)
-
-    def write_one(self) -> contextlib.AbstractContextManager[Connection]:
-        """A connection for one statement that writes and is a transaction by itself. It cannot ring."""
-        return self._asked(self._to_write)
-
     @contextlib.contextmanager
-    def _asked(self, turn: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[Connection]:
+    def read(self) -> Iterator[Connection]:
+        """A connection for reading; each statement is a transaction of its own."""
         self._refuse()
-        with self.breaker.observed(), turn(), self.reading.connect() as connection:
+        with self.breaker.observed(), self._to_read(), self.reading.connect() as connection:
             yield connection
 
     @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from sqlalchemy import bindparam, delete, select, true, update
 
-from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services import Context, Document, Documents, Sure, always
 from magnetar_control.store.database import Database, added, now
 from magnetar_core import addresses
 from magnetar_core.errors import Conflict, Forbidden
@@ -90,20 +90,23 @@ class EmbeddedNetworks:
             limit = self.quota.limits(connection, project)[name]
             return None if limit < 0 else limit - self.quota.count(connection, project, (name,))[name]
 
-    def bind(self, server_id: str, host: str) -> None:
-        with self.database.write_one() as connection:
+    def bind(self, server_id: str, host: str, sure: Sure = always) -> None:
+        with self.database.write() as connection:
             connection.execute(_BIND, {"server": server_id, "host": host, "updated_at": now(), "status": "ACTIVE"})
+            sure()
 
-    def unbind(self, server_id: str) -> None:
-        with self.database.write_one() as connection:
+    def unbind(self, server_id: str, sure: Sure = always) -> None:
+        with self.database.write() as connection:
             connection.execute(_BIND, {"server": server_id, "host": "", "updated_at": now(), "status": "DOWN"})
+            sure()
 
-    def release(self, server_id: str, port_id: str | None = None) -> None:
+    def release(self, server_id: str, port_id: str | None = None, sure: Sure = always) -> None:
         which = (ports.c.device_id == server_id) & nics.TAKEN & (true() if port_id is None else ports.c.id == port_id)
         with self.database.write() as connection:
             connection.execute(delete(ports).where(which, ports.c.made_for_server))
             connection.execute(update(ports).where(which).values(
                 device_id="", device_owner="", host="", status="DOWN", place=None, tag=None, updated_at=now()))
+            sure()
 
     def names(self) -> set[str]:
         with self.database.read() as connection:

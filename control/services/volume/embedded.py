@@ -12,7 +12,7 @@ import orjson
 from sqlalchemy import select
 
 from magnetar_control.agents import Agents
-from magnetar_control.services import Context, Document, Images
+from magnetar_control.services import Context, Document, Images, Sure, always
 from magnetar_control.store.database import Database
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
@@ -159,17 +159,20 @@ class EmbeddedVolumes:
                 row = attachments.reserve(connection, context, id, server_id, fields.get("attachment_id"))
             return {"id": row["id"], "volume": documents(connection, [seen(connection, table, context, id)])[0]}
 
-    def attached(self, attachment_id: str, host: str, device: str) -> None:
+    def attached(self, attachment_id: str, host: str, device: str, sure: Sure = always) -> None:
         with self.database.write() as connection:
             attachments.complete(connection, attachment_id, host, device)
+            sure()
 
-    def disconnected(self, attachment_id: str) -> None:
+    def disconnected(self, attachment_id: str, sure: Sure = always) -> None:
         with self.database.write() as connection:
             attachments.disconnect(connection, attachment_id)
+            sure()
 
-    def detached(self, attachment_id: str) -> None:
+    def detached(self, attachment_id: str, sure: Sure = always) -> None:
         with self.database.write() as connection:
             attachments.drop(connection, attachment_id)
+            sure()
 
     def quotas(self, project_id: str) -> tuple[dict[str, int], dict[str, int]]:
         with self.database.read() as connection:

@@ -145,10 +145,13 @@ def finish(cloud, number, conductor=None):
 def test_a_conductor_that_stood_still_undoes_nothing(owner, key):
     """Another one has done its action, and the way back, when it goes on. While the first sends the content of the
     image, the other cannot: the server is not shelved, and runs on."""
-    cloud, id = owner.cloud, owner.server(flavorRef="small")["id"]
+    cloud, id = owner.cloud, owner.server(networks="auto", flavorRef="small")["id"]
+    volume = owner.volume(host="kvm2")
+    assert owner.attach(id, volume).status == 200
+    until(lambda: owner.state(volume) == "in-use")
     other = copy.copy(cloud.parts.working)
     other.holder = "another"
-    for at_ in range(1, 60, 5):
+    for at_ in range(1, 80, 2):
         number = asked(owner, id, key)
 
         def meanwhile(number=number):
@@ -167,6 +170,8 @@ def test_a_conductor_that_stood_still_undoes_nothing(owner, key):
             owner.check_offloaded(id)
             owner.act(id, "unshelve")
         assert check(cloud, id)["power_state"] == "running", at_
+        assert owner.state(volume) == "in-use", at_
+        assert [(host, state) for _address, host, state in owner.ports(id)] == [(owner.host_of(id), "ACTIVE")], at_
         if not fate.died:
             return
     raise AssertionError
