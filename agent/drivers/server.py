@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os.path
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -74,9 +75,8 @@ class ServerDriver:
         domain = snapshot.domains.get(document.id) if snapshot else host.hypervisor.domain(document.id)
         if domain is not None and not domain.owned:
             domain = None  # somebody else's: left alone, and defining ours is refused
-        folder = servers.folder(host, document.id)
         needed = spec.files(document.want)
-        absent = [name for name in needed if not (folder / name).exists()]
+        absent = [name for name in needed if not os.path.exists(servers.path(host, document.id, name))]  # noqa: PTH110
         made = document.state.get("made", [])
         have: Fields = {
             "power": MISSING,
@@ -118,7 +118,7 @@ class ServerDriver:
             **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"),
             "host": host.name, "instance_name": servers.domain_name(document.id),
             "addresses": domains.addresses(want["networks"], power == RUNNING),
-            "console_log": str(servers.folder(host, document.id) / "console.log"),
+            "console_log": servers.path(host, document.id, "console.log"),
             "created_at": document.created_at, "updated_at": document.updated_at,
         }
         return {f.name: known.get(f.name) for f in Server.fields if SHOW in f.on}

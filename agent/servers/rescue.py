@@ -53,8 +53,8 @@ def _name(document: Document, kept: Fields) -> str | None:
 def seen(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
     """What ``observe`` tells: *rescue*, the disk that is made; *rescued*, whether the domain boots from it, which one
     that is missing will when it is made again."""
-    made, there = document.state.get("rescue"), folder(host, document.id)
-    whole = made is not None and (there / (PREFIX + "base" if made["iso"] else DISK)).exists()
+    made = document.state.get("rescue")
+    whole = made is not None and (folder(host, document.id) / (PREFIX + "base" if made["iso"] else DISK)).exists()
     return {"rescue": {"image": made["image"]} if made and whole else None, "rescue_left": made is not None,
             "rescued": whole if domain is None else any(disk.path.name.endswith((DISK, PREFIX + "base"))
                                                         for disk in domain.disks)}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -183,7 +184,7 @@ class Domains:
         if self.connection.uri != "qemu:///system":
             return None
         try:
-            seen = (_DEFINITIONS / f"{name}.xml").stat()
+            seen = os.stat(f"{_DEFINITIONS}/{name}.xml")  # noqa: PTH116
         except OSError:
             return None
         return seen.st_ino, seen.st_mtime_ns, seen.st_size
