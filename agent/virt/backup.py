@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Seconds between two looks at a job.
 LOOK = 0.1
 #: Seconds that a job may take to end once it is told to.
-END = 30.0
+END = 120.0
 
 
 class Backups(Domains):

@@ -315,7 +315,7 @@ def test_an_image_cancelled_and_an_agent_killed_in_one(lab: LabAgent, full: str)
     with lab.client() as client:
         client.cancel(operation["id"])
     asking.join()
-    assert errors[-1].code == "cancelled"
+    assert errors[-1].code == "cancelled", errors[-1]
     nothing_left(lab)
 
     asking = begun()
