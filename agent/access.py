@@ -38,6 +38,8 @@ SO_PEERGROUPS = 59
 #: Python takes no more: 256 groups. A member of more is told that the kernel cannot say.
 PEER_GROUPS_BYTES = 1024
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
+#: What stands for the method of a WebSocket: who has a console types in it.
+WEBSOCKET = "opening a console"
 PREFIX = "mag_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,62}")
 

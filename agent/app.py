@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from magnetar_agent import access, audit, inventory, openapi
+from magnetar_agent.consoles import OpenConsoles
 from magnetar_agent.metrics import AgentMetrics
 from magnetar_agent.routes import Json, Resources, Tasks, key, query
 from magnetar_agent.servers.diagnostics import diagnostics
@@ -49,18 +50,21 @@ class Front:
     """Around the application: gives each request its id, admits its caller, and turns whatever is raised into an
     answer. A trace goes to the log, never to the caller."""
 
-    def __init__(self, app: ASGIApp, agent: Agent, tokens: access.BearerTokens, metrics: AgentMetrics) -> None:
-        self.app, self.agent, self.tokens, self.metrics = app, agent, tokens, metrics
+    def __init__(self, app: ASGIApp, agent: Agent, tokens: access.BearerTokens, metrics: AgentMetrics,
+                 consoles: ASGIApp) -> None:
+        self.app, self.agent, self.tokens, self.metrics, self.consoles = app, agent, tokens, metrics, consoles
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
+        if scope["type"] == "websocket":
+            await self._console(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         began, status = time.perf_counter(), 500
         headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4()}"
+        request_id = _request_id(headers)
         token = audit.request_id.set(request_id)
 
         async def answer(message: Message) -> None:
@@ -79,25 +83,51 @@ class Front:
 
     async def _admitted(self, scope: Scope, headers: dict[bytes, bytes], request_id: str, receive: Receive,
                         send: Send) -> None:
-        state = scope.setdefault("state", {})
-        state["request_id"] = request_id
-        caller = state.get("peer", access.NOBODY)
         try:
-            scope["path"] = path(scope)
-            if scope["path"] != "/healthz" or caller.via != "socket":
-                caller = access.admit(caller, scope["method"], headers, self.tokens)
-            state["caller"], state["scope"] = caller.name, caller.scope
-            state["cloud"] = headers.get(b"user-agent") == CLOUD.encode()
+            self._admit(scope, scope["method"], headers, request_id)
         except MagnetarError as error:
-            if scope["method"] not in access.SAFE:
-                audit.record(scope["method"], None, scope["path"].replace("\x00", "/"), caller.name, request_id,
-                             "refused", error={"code": error.code, "message": error.message})
             await failure(error, request_id)(scope, receive, send)
             return
         try:
             await self.app(scope, receive, send)
         except Exception:  # FastAPI has answered by now, through `unexpected`
             log.exception("%s %s failed", scope["method"], scope["path"])
+
+    def _admit(self, scope: Scope, method: str, headers: dict[bytes, bytes], request_id: str) -> None:
+        """Note who calls. Raises ``MagnetarError`` when they may not."""
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        caller = state.get("peer", access.NOBODY)
+        try:
+            scope["path"] = path(scope)
+            if scope["path"] != "/healthz" or caller.via != "socket":
+                caller = access.admit(caller, method, headers, self.tokens)
+            state["caller"], state["scope"] = caller.name, caller.scope
+            state["cloud"] = headers.get(b"user-agent") == CLOUD.encode()
+        except MagnetarError as error:
+            if method not in access.SAFE:
+                audit.record(method, None, scope["path"].replace("\x00", "/"), caller.name, request_id,
+                             "refused", error={"code": error.code, "message": error.message})
+            raise
+
+    async def _console(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket. One that is refused gets an answer over HTTP, as any request does."""
+        headers = dict(scope["headers"])
+        request_id = _request_id(headers)
+        token = audit.request_id.set(request_id)
+        try:
+            self._admit(scope, access.WEBSOCKET, headers, request_id)
+            await self.consoles(scope, receive, send)
+        except MagnetarError as error:
+            await failure(error, request_id)(scope, receive, send)
+        finally:
+            audit.request_id.reset(token)
+
+
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    """The caller's id of a request, if it is one; else a new one."""
+    given = headers.get(b"x-request-id", b"").decode("latin-1")
+    return given if REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4()}"
 
 
 def path(scope: Scope) -> str:
@@ -195,7 +225,7 @@ class AgentApplication(Front):
         api.add_exception_handler(HTTPException, unknown)
         api.add_exception_handler(Exception, unexpected)
         openapi.complete(api)
-        super().__init__(api, agent, tokens, metrics)
+        super().__init__(api, agent, tokens, metrics, OpenConsoles(agent))
         self.api = api
 
     def _routes(self, api: FastAPI, agent: Agent, metrics: AgentMetrics) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command ``magnetar``: run an agent, keep its tokens, complete the shell."""
+"""The command ``magnetar``: run an agent, keep its tokens, show consoles, complete the shell."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent import settings as configuration
 from magnetar_agent.completion import SHELLS, script
+from magnetar_core.endpoint import SOCKET
 from magnetar_core.errors import MagnetarError
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ def parser(also: Adds | None = None) -> argparse.ArgumentParser:
                     "  magnetar agent --fake --state-dir /tmp/m --socket /tmp/m/agent.sock   (no libvirt needed)"))
     _token(_command(commands, "token", None, "Make, list and revoke bearer tokens for HTTPS.",
                     "magnetar token create awx --scope operate\n  magnetar token list\n  magnetar token revoke awx"))
+    _console(_command(
+        commands, "console", run_console, "Show the serial console of a server here, and type in it; Ctrl-] ends it.",
+        "magnetar console web1\n  magnetar console --cloud mycloud web1\n"
+        "  magnetar console \"$(openstack console url show --serial -f value -c url web1)\""))
     shell = _command(commands, "completion", functools.partial(run_completion, top),
                      "Print a completion script for the shell.",
                      "source <(magnetar completion bash)\n  magnetar completion zsh > ~/.zfunc/_magnetar")
@@ -81,6 +86,23 @@ def _token(command: argparse.ArgumentParser) -> None:
     for one in (create, revoke, shown):
         one.add_argument("--config", type=Path, metavar="FILE", help="settings that name the tokens_file")
         one.add_argument("--tokens-file", type=Path, metavar="FILE", help="file of the tokens, in place of the setting")
+
+
+def _console(command: argparse.ArgumentParser) -> None:
+    command.add_argument("server", help="name or uuid; or the URL that `openstack console url show --serial` prints")
+    command.add_argument("--cloud", metavar="NAME", help="of this cloud of clouds.yaml (default: OS_CLOUD, or the cloud"
+                         " of the other OS_* variables; without these, this host)")
+    command.add_argument("--socket", metavar="PATH", help=f"of the host whose agent listens there (default: {SOCKET})")
+    command.add_argument("--ca-cert", metavar="FILE", help="PEM file with the CA of the API's certificate")
+    command.add_argument("--insecure", action="store_true", help="believe any certificate of the API")
+    command.add_argument("--break", action="store_true", dest="send_break", help="send a break first")
+
+
+def run_console(given: argparse.Namespace) -> int:
+    """``magnetar console``."""
+    from magnetar_agent import terminal
+
+    return terminal.run(given)
 
 
 def run_agent(given: argparse.Namespace) -> int:

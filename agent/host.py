@@ -5,6 +5,7 @@ changed, it calls ``ensure`` or ``revise``, which the agent sets."""
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar_agent.changes import Changes
@@ -56,6 +57,8 @@ class LocalHost:
         self.progress: dict[str, dict[str, Any]] = {}
         #: How often the domain of each server rebooted since the agent started.
         self.reboots: dict[str, int] = {}
+        #: How many consoles are open, by server and kind.
+        self.consoles: Counter[tuple[str, str]] = Counter()
         self.documents.listen(self._forget)
 
     def _forget(self, document: Document, removed: bool) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from socket import socket
 from typing import Any, Protocol
 
 from magnetar_agent.networks import HypervisorNetworks
@@ -218,6 +219,18 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
 
     def resize(self, uuid: str, target: str, size: int) -> None:
         """Tell a running domain that its disk *target* has *size* bytes; QEMU grows the file."""
+
+    # Consoles ---------------------------------------------------------------------------------------------------
+    def open_vnc(self, uuid: str) -> socket:
+        """A connection to the VNC server of an active domain; it ends with the domain. ``Conflict`` when it does not
+        run, ``NotSupported`` when it has none."""
+
+    def open_serial(self, uuid: str) -> int:
+        """A descriptor of the serial line of an active domain, raw and non-blocking; it ends with the domain. What the
+        guest says has to be read of it, though it is in the log too. Errors as of ``open_vnc``."""
+
+    def send_break(self, uuid: str) -> None:
+        """Send a break over the serial line of an active domain."""
 
     # Inside the guest -------------------------------------------------------------------------------------------
     def freeze(self, uuid: str) -> bool:

@@ -59,6 +59,11 @@ class AgentMetrics:
         """The current values; called at each scrape."""
         yield GaugeMetricFamily("magnetar_operations_running", "Operations that run or wait for a thread.",
                                 self._host.operations.running())
+        consoles = GaugeMetricFamily("magnetar_consoles", "Consoles that are open.", labels=("kind",))
+        for kind in ("vnc", "serial"):
+            consoles.add_metric((kind,), sum(many for (_id, one), many in tuple(self._host.consoles.items())
+                                             if one == kind))
+        yield consoles
         states = self._states()
         yield GaugeMetricFamily("magnetar_libvirt_up", "1 when libvirt answers.", states is not None)
         servers = GaugeMetricFamily("magnetar_servers", "Servers by the state that is seen.", labels=("state",))

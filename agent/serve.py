@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE = 75
 #: How long a client whose connection is idle may take to part with an agent that stops.
 FAREWELL = 0.5
+#: Most bytes of one message of a console.
+LONGEST = 1 << 20
 #: How long answers that are under way may take once no operation runs any more.
 LAST_ANSWERS = 5
 
@@ -104,6 +106,19 @@ def tcp_socket(address: tuple[str, int]) -> socket.socket:
     return found
 
 
+def websocket(**given: Any) -> Any:
+    """uvicorn's protocol for WebSockets; imported with the first console, as it takes some MiB."""
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+    class Protocol(WebSocketsSansIOProtocol):
+        async def send(self, message: Any) -> None:
+            """A refusal ends the handshake, too: uvicorn would say in its log that the application failed."""
+            await super().send(message)
+            self.handshake_complete |= message["type"] == "websocket.http.response.body"
+
+    return Protocol(**given)
+
+
 class HttpServer(uvicorn.Server):
     """A uvicorn server without signal handlers: ``run`` has them, for both listeners."""
 
@@ -134,7 +149,8 @@ def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SS
                 self.loop.call_later(FAREWELL, self.transport.abort)
 
     config = uvicorn.Config(
-        application, http=Protocol, ws="none", loop="asyncio", lifespan="off", log_config=None, access_log=False,
+        application, http=Protocol, ws=websocket, ws_max_size=LONGEST,  # type: ignore[arg-type]
+        ws_per_message_deflate=False, loop="asyncio", lifespan="off", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=LAST_ANSWERS)
     config.load()

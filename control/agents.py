@@ -9,11 +9,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from magnetar_core import transport
 from magnetar_core.client import Client
 from magnetar_core.endpoint import CLOUD
 from magnetar_core.errors import HypervisorDown, HypervisorError, MagnetarError, TimedOut, Unreachable
+
+if TYPE_CHECKING:
+    import ssl
 
 #: Id of the API request for which this thread works. The agents log it too.
 request_id: contextvars.ContextVar[str | None] = contextvars.ContextVar("request_id", default=None)
@@ -102,6 +106,10 @@ class Agents:
         """A client outside of the pool. By its name the agents know that a cloud asks."""
         tls = self.tls if endpoint.startswith("https") else {}
         return AgentClient(endpoint, timeout=self.timeout, agent_name=CLOUD, **tls)  # type: ignore[arg-type]
+
+    def context(self) -> ssl.SSLContext:
+        """TLS as the clients have it, for other connections to agents."""
+        return transport.tls(self.tls["ca_cert"], self.tls["client_cert"], self.tls["client_key"])
 
     def close(self) -> None:
         """Close the pooled clients."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
@@ -28,6 +28,8 @@ class Metrics:
 
     def __init__(self, health: Health) -> None:
         self.health = health
+        #: How many consoles are open through this process; of an API.
+        self.consoles: Callable[[], int] | None = None
         self.registry = CollectorRegistry()
         self.requests = Counter("magnetar_requests", "HTTP requests.", ("service", "method", "route", "status"),
                                 registry=self.registry)
@@ -60,6 +62,9 @@ class Metrics:
         health = self.health.read()
         yield GaugeMetricFamily("magnetar_database_up", "1 when the API database answers.", int(health.database))
         yield GaugeMetricFamily("magnetar_claims", "Rows of claims: one for each server and host.", health.claims)
+        if self.consoles is not None:
+            yield GaugeMetricFamily("magnetar_consoles", "Consoles that are open through this process.",
+                                    self.consoles())
         for name, text, field, label in GAUGES:
             family = GaugeMetricFamily(name, text, labels=("cell", label) if label else ("cell",))
             for cell in health.cells:

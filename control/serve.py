@@ -15,6 +15,7 @@ import uvicorn
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
+from magnetar_control.api.console import ConsoleApplication
 from magnetar_control.api.health import HealthServer, Healthz, MetricsForAdmins
 from magnetar_control.api.identity import app as identity
 from magnetar_control.api.image import app as image
@@ -50,6 +51,7 @@ from magnetar_control.store.tables import API, CELL
 from magnetar_control.web.application import Application, by_token
 from magnetar_control.web.asgi import AsgiServer
 from magnetar_control.web.transfers import Pace, Places, Transfers
+from magnetar_control.web.websocket import OPTIONS
 
 log = logging.getLogger(__name__)
 #: Seconds that requests in hand may take when the process is told to end.
@@ -160,6 +162,8 @@ class Parts:
     def applications(self, services: Services) -> dict[str, Application]:
         """What is mounted where."""
         cloud = Cloud(self.settings, self.store, services, self.agents, self.hosts)
+        console = ConsoleApplication(cloud)
+        self.metrics.consoles = console.proxy.count
         where = self.settings.keystone_url or "/identity"
         authenticate = by_token(self.identity.validate, where)
         of_operators = by_token(self.identity.validate, where, ("project", "system", ""))
@@ -170,6 +174,7 @@ class Parts:
                 "/image": image.application(self.images, authenticate),
                 "/network": network.application(self.networks, authenticate),
                 "/volume": volume.VolumeApplication(self.volumes, authenticate),
+                "/console": console,
                 "/healthz": Healthz(self.health),
                 "/metrics": MetricsForAdmins(self.metrics.text, of_operators)}
 
@@ -242,4 +247,5 @@ def listen(settings: Settings, server: AsgiServer) -> None:
     host, _colon, port = settings.listen.rpartition(":")
     tls = {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)} if settings.tls_cert else {}
     uvicorn.run(server, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, lifespan="off",
-                timeout_graceful_shutdown=GRACE, server_header=False, proxy_headers=False, **tls)  # type: ignore[arg-type]
+                timeout_graceful_shutdown=GRACE, server_header=False, proxy_headers=False,
+                **OPTIONS, **tls)  # type: ignore[arg-type]

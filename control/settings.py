@@ -62,6 +62,16 @@ class Settings:
     image_url: str | None = _doc("URL of the image service, such as https://api1:8774/image, for a conductor on "
                                  "another machine than the images; left out, they are in state_dir.")
     image_ca_cert: Path | None = _doc("PEM file with the CA of its certificate.")
+    console_url: str | None = _doc("URL by which browsers reach consoles; /console below public_url when left out.")
+    console_token_ttl: float = _doc("Seconds for which the URL of a console is good, once.", 600.0, 1)
+    console_allowed_origins: list[str] = _doc("Other sites whose pages may open consoles, such as "
+                                              "https://dashboard.example: those that show serial consoles themselves, "
+                                              "or ours in a frame.", list)
+    console_connections: int = _doc("Consoles that are open at once in one process; project_share is of these, too.",
+                                    200, 1)
+    novnc_dir: Path = _doc("Folder of noVNC, as Debian's package novnc has it.", Path("/usr/share/novnc"))
+    xterm_dir: Path = _doc("Folder of xterm.js, as Debian's package node-xterm or npm's package xterm has it.",
+                           Path("/usr/share/nodejs/xterm"))
     trust_proxy: bool = _doc("Believe X-Forwarded-Proto, -Host and -For; only behind a proxy that sets them.", False)
     threads: int = _doc("Requests that are worked on at once in one process.", 16)
     log_level: str = _doc("debug, info, warning or error.", "info")
@@ -70,8 +80,8 @@ class Settings:
     agent_ca_cert: Path | None = _doc("PEM file with the CA of the agents' certificates.")
     agent_client_cert: Path | None = _doc("Certificate that the agents know this service by.")
     agent_client_key: Path | None = _doc("Key of that certificate.")
-    project_share: float = _doc("Part of image_uploads, image_downloads and operations that one project may have, "
-                                "from 0 to 1, but one at least.", 0.25, 0, 1)
+    project_share: float = _doc("Part of image_uploads, image_downloads, operations and console_connections that "
+                                "one project may have, from 0 to 1, but one at least.", 0.25, 0, 1)
     image_uploads: int = _doc("Uploads of image content by users at once, in one process.", 32, 1)
     image_downloads: int = _doc("Downloads of image content by users at once, in one process.", 64, 1)
     image_min_rate: int = _doc("Bytes a second below which an upload or download is ended.", 1024, 1)

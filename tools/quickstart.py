@@ -24,6 +24,7 @@ Two servers of this host and one of the cloud run on this machine. What to try n
   curl --unix-socket {machine.SOCKET} http://localhost/v1/server
   virsh -c qemu:///system list                                the domains behind the servers
   tail -f /var/lib/magnetar/servers/*/console.log             what the guests say
+  magnetar console quick-1                                    the serial console of one; Ctrl-] ends it
 
   source .venv/bin/activate; export ANSIBLE_COLLECTIONS_PATH=$PWD/.cache
   ansible-doc magnetar.compute.server                         every option, with examples
@@ -33,6 +34,7 @@ Two servers of this host and one of the cloud run on this machine. What to try n
   export OS_CLIENT_CONFIG_FILE={control_plane.CLOUDS} OS_CLOUD=magnetar
   openstack server list; openstack server show cloud-1        the cloud, by OpenStack's client
   openstack server create web --image quickstart --flavor quickstart --wait; openstack console log show web
+  openstack console url show cloud-1                          its screen, for a browser
 
   ./quickstart --down                                         remove all of it; with --all also what you made
 """
@@ -65,7 +67,7 @@ def play(name: str, *options: object) -> None:
 
 def up() -> None:
     """Every step, each of which does nothing when there is nothing to do."""
-    machine.install_packages("agent", "test")
+    machine.install_packages("agent", "console", "test")
     machine.development_environment()
     fresh = machine.agent_environment()
     machine.group()

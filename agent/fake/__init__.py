@@ -12,6 +12,7 @@ import threading
 from ipaddress import IPv4Interface
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.fake.consoles import Consoles
 from magnetar_agent.fake.devices import Devices
 from magnetar_agent.fake.disks import Disks
 from magnetar_agent.fake.guest_agent import GuestAgent
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeHypervisor"]
 
 
-class FakeHypervisor(GuestAgent, Devices, Statistics, Migrations, Storage, Disks):
+class FakeHypervisor(GuestAgent, Consoles, Devices, Statistics, Migrations, Storage, Disks):
     """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
 
     #: What ``routes`` gives: the host is on no network that anybody could meet.

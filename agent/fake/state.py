@@ -19,6 +19,7 @@ from magnetar_core.errors import HypervisorDown
 from magnetar_core.power import OFF
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
@@ -68,6 +69,8 @@ class State:
         self.passwords: dict[tuple[str, str], str] = {}
         self.interrupted: list[str] = []
         self._copies: set[str] = set()
+        #: The guests' ends of consoles that are open.
+        self._consoles: dict[str, list[socket.socket]] = {}
         self.permitted: list[Path] = []
         self.wiped: list[str] = []
         self._bridges, self._kvm = frozenset(bridges), kvm
@@ -108,8 +111,12 @@ class State:
                 self._journal.write(changed, self._plain, self._names)
             events, self._events = self._events, []
         for event in events:
+            self._happened(event)
             for listener in list(self._on_event):
                 listener(event)
+
+    def _happened(self, event: DomainEvent) -> None:
+        """For what of the fake ends with a domain."""
 
     def _names(self) -> list[str]:
         """Of all things, what others need first."""

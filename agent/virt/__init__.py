@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .backup import Backups
 from .capabilities import Capabilities
 from .connection import Connection
+from .consoles import Consoles
 from .devices import Devices
 from .disks import Disks
 from .events import listen
@@ -32,8 +33,8 @@ __all__ = ["LibvirtHypervisor"]
 log = logging.getLogger(__name__)
 
 
-class LibvirtHypervisor(Capabilities, Backups, Exports, GuestAgent, Devices, Statistics, Migrations, LibvirtNetworks,
-                        Storage, Disks):
+class LibvirtHypervisor(Capabilities, Backups, Exports, GuestAgent, Consoles, Devices, Statistics, Migrations,
+                        LibvirtNetworks, Storage, Disks):
     """``LocalHypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),

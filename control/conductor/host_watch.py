@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from magnetar_control.store import hosts
 from magnetar_control.store.database import INSERT, Database, now
 from magnetar_control.store.scatter_gather import scatter_gather_cells
-from magnetar_control.store.servers import SERVERS_BELL, io_ops
+from magnetar_control.store.servers import SERVERS_BELL, end_consoles, io_ops
 from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import host_states, servers
 from magnetar_core.client import Client
@@ -214,6 +214,7 @@ class HostWatch:
                 connection.execute(update(servers).where(
                     servers.c.id == row.id, servers.c.task_state.is_(None), servers.c.vm_state == row.vm_state,
                     servers.c.host == name).values(vm_state=power.vm_state, power_state=power.number, updated_at=now()))
+                end_consoles(connection, row.id, power.vm_state)
                 database.ring(connection, SERVERS_BELL)
             log.info("server %s is %s by itself", row.id, word, extra={"server": row.id, "host": name})
 

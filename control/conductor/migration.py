@@ -17,7 +17,7 @@ import orjson
 
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place
-from magnetar_control.store import allocations, migrations, servers
+from magnetar_control.store import allocations, consoles, migrations, servers
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.flows import migrate
 
@@ -96,6 +96,8 @@ class MigrationTask:
             migrations.change(connection, self.id, **values)
             if server:
                 servers.progress(connection, self.work.id, **server)
+            if server and "host" in server:
+                consoles.end(connection, self.work.id)
             self.work.database.ring(connection, servers.SERVERS_BELL)
             self.row = migrations.find(connection, self.id)
         self.work.load()

@@ -14,6 +14,7 @@ from sqlalchemy.sql.expression import BindParameter
 from magnetar_core.actions import ACTIONS, ANY
 from magnetar_core.power import OFFLOADED, SHELVED
 
+from . import consoles
 from .database import Database, added, added_row, now, returning, written
 from .scatter_gather import scatter_gather_cells
 from .store import CELL0, Store
@@ -175,6 +176,14 @@ def change(connection: Connection, id: str, **values: Any) -> None:
     """Set columns of a server; documents as JSON text. Raises ``Moved``."""
     if not connection.execute(_CHANGED, {"at": id, "updated_at": now(), **values}).rowcount:
         raise Moved
+    end_consoles(connection, id, values.get("vm_state"))
+
+
+def end_consoles(connection: Connection, id: str, vm_state: str | None) -> None:
+    """A server that goes into a *vm_state* without consoles: leave to open one is not leave to open one of its next
+    run."""
+    if vm_state is not None and vm_state not in ACTIONS["remote_console"].states:
+        consoles.end(connection, id)
 
 
 def revise(connection: Connection, id: str, column: str,
@@ -192,11 +201,13 @@ def revise(connection: Connection, id: str, column: str,
 def progress(connection: Connection, id: str, **values: Any) -> None:
     """As ``change``, for a running action: the task_state of a server that is to be deleted stays."""
     connection.execute(*_progress(id, values))
+    end_consoles(connection, id, values.get("vm_state"))
 
 
 def progressed(connection: Connection, id: str, **values: Any) -> Found | None:
     """As ``progress``; returns the new row."""
     statement, parameters = _progress(id, values)
+    end_consoles(connection, id, values.get("vm_state"))
     return connection.execute(returning(statement), parameters).one_or_none()
 
 

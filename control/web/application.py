@@ -14,6 +14,7 @@ from .answer import Answer, Fault, fault_of
 from .quick import Way
 from .request import Request
 from .routing import Route, Router
+from .websocket import WebSocket
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,11 @@ class Application:
     def way(self, request: Request) -> Way:
         """Where it is answered."""
         return Way.THREAD
+
+    async def websocket(self, socket: WebSocket) -> None:
+        """Serve a WebSocket to its end."""
+        message = f"There is no WebSocket at {socket.path[:200]}."
+        await socket.refuse(Answer({"error": {"code": 404, "message": message}}, 404))
 
     def refused(self, request: Request, fault: Fault) -> Answer:
         """Its form of *fault*, also of one that comes before ``handle``."""

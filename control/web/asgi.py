@@ -21,6 +21,7 @@ from .application import Application
 from .quick import Together, Way
 from .request import Request
 from .transfers import Clock, Pace, Transfers
+from .websocket import WebSocket, cut
 
 log = logging.getLogger(__name__)
 access = logging.getLogger("magnetar.access")
@@ -61,6 +62,8 @@ class AsgiServer:
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             await self._http(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
 
@@ -77,10 +80,10 @@ class AsgiServer:
     async def _http(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         started = time.perf_counter()
         loop = asyncio.get_running_loop()
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = _headers(scope)
         # A client may send one id with many requests (Nova's global request id); what it asks for needs ids of its own.
         theirs = headers.pop("x-openstack-request-id", None)
-        raw = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").partition("?")[0]
+        raw = _path(scope)
         prefix, application = self._mounted(raw)
         request = Request(scope["method"], raw[len(prefix):] or "/", scope["query_string"].decode("latin-1"), headers,
                           root=self._root(scope, headers))
@@ -97,6 +100,18 @@ class AsgiServer:
                 "milliseconds":
                 round((time.perf_counter() - started) * 1000, 2), "user": getattr(request.context, "user_id", None),
                 "project": getattr(request.context, "project_id", None)})
+
+    async def _websocket(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        headers, raw = _headers(scope), _path(scope)
+        prefix, application = self._mounted(raw)
+        socket = WebSocket(scope, receive, send, raw[len(prefix):] or "/", self._root(scope, headers),
+                           self._address(scope, headers))
+        scope["query_string"] = b""  # it may have a token, and uvicorn's log is not to
+        try:
+            await application.websocket(socket)
+        except Exception:
+            log.exception("WebSocket %s failed", raw)
+            raise
 
     async def _answer(self, application: Application, request: Request, receive: Any,
                       loop: asyncio.AbstractEventLoop) -> Answer:
@@ -129,7 +144,7 @@ class AsgiServer:
     def _root(self, scope: dict[str, Any], headers: Mapping[str, str]) -> str:
         if self.url:
             return self.url
-        scheme, host = scope["scheme"], headers.get("host", "localhost")
+        scheme, host = scope["scheme"].replace("ws", "http"), headers.get("host", "localhost")
         if self.trusted:
             scheme = headers.get("x-forwarded-proto", scheme)
             host = headers.get("x-forwarded-host", host)
@@ -159,7 +174,7 @@ class AsgiServer:
             await self._pieces(body, send, gone)
         except TooSlow:
             access.warning("a download was ended: its client did not read", extra={"request_id": request.id})
-            await _cut(send)
+            await cut(send)
         finally:
             gone.cancel()
             if (close := getattr(body, "close", None)) is not None:
@@ -184,6 +199,16 @@ async def _gone(receive: Any) -> None:
         pass
 
 
+def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _path(scope: Mapping[str, Any]) -> str:
+    """The path as the client wrote it."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw.decode("latin-1").partition("?")[0]
+
+
 async def _sent(sending: Any, clock: Clock, size: int) -> None:
     """Wait until *sending* has given *size* bytes to the client. Raises ``TooSlow``."""
     task = asyncio.ensure_future(sending)
@@ -195,15 +220,6 @@ async def _sent(sending: Any, clock: Clock, size: int) -> None:
         task.result()
     finally:
         task.cancel()
-
-
-async def _cut(send: Any) -> None:
-    """End a connection whose client does not read: what waits to be sent would keep it open. ASGI has no word for it;
-    *send* is uvicorn's."""
-    transport = getattr(getattr(send, "__self__", None), "transport", None)
-    if transport is not None:
-        transport.abort()
-        await asyncio.sleep(0)  # so that uvicorn knows
 
 
 async def _body(receive: Any, headers: Mapping[str, str]) -> bytes:

@@ -1,96 +1,27 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The cloud that a task asks: an entry of clouds.yaml, or the OS_* variables. Not in the core, which has no YAML."""
+"""The cloud that a task asks; see ``core.clouds``, which has no YAML."""
 
 from __future__ import annotations
 
-import os
-
+from .core import clouds
+from .core.clouds import meant
 from .core.errors import InvalidField
-from .core.login import from_environment
 
-#: Where clouds.yaml is looked for, after OS_CLIENT_CONFIG_FILE.
-FOLDERS = (".", "~/.config/openstack", "/etc/openstack")
-
-
-def meant(params):
-    """``(name, None)`` for an entry of clouds.yaml, ``(None, entry)`` for the variables, ``None`` for an agent.
-
-    An endpoint wins, but one of the environment does not win over a cloud that the task names.
-    """
-    endpoint, cloud = params.get("endpoint"), params.get("cloud")
-    named = cloud and cloud != os.environ.get("OS_CLOUD")
-    if endpoint and not (named and endpoint == os.environ.get("MAGNETAR_ENDPOINT")):
-        return None
-    if cloud:
-        return cloud, None
-    return (None, from_environment()) if os.environ.get("OS_AUTH_URL") else None
+__all__ = ["described", "meant"]
 
 
 def described(params):
-    """The entry of clouds.yaml, or its like out of the variables; ``None`` for an agent. Raises ``InvalidField``."""
-    found = meant(params)
-    if found is None:
-        return None
-    name, entry = found
-    if name is not None:
-        entry = _entry(name)
-    if params.get("ca_cert"):
-        entry = dict(entry, cacert=params["ca_cert"])
-    if params.get("validate_certs") is False:
-        entry = dict(entry, verify=False)
-    return entry
+    """As ``core.clouds.described``."""
+    return clouds.described(params, _load)
 
 
-def _entry(name):
-    path = _file()
-    known = _read(path)
-    entry = known.get(name)
-    if entry is None:
-        raise InvalidField("cloud", "is not in %s, which has: %s" % (path, ", ".join(sorted(known)) or "none"), name)
-    secret = os.path.join(os.path.dirname(path), "secure.yaml")
-    if os.path.exists(secret):
-        entry = _merged(entry, _read(secret).get(name) or {})
-    return entry
-
-
-def _file():
-    named = os.environ.get("OS_CLIENT_CONFIG_FILE")
-    tried = [named] if named else [os.path.join(os.path.expanduser(folder), file)
-                                   for folder in FOLDERS for file in ("clouds.yaml", "clouds.yml")]
-    for path in tried:
-        try:
-            os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            raise InvalidField("cloud", "%s cannot be read: %s" % (path, error.strerror)) from None
-        return os.path.abspath(path)
-    raise InvalidField("cloud", "needs a clouds.yaml, and there is none at %s on the machine where the task is done"
-                       % ", ".join(tried))
-
-
-def _read(path):
+def _load(stream):
     try:
         import yaml
     except ImportError:
         raise InvalidField("cloud", "needs PyYAML for clouds.yaml on the machine where the task is done; install it, "
                            "or set the OS_* variables") from None
     try:
-        with open(path, encoding="utf-8") as stream:
-            found = yaml.safe_load(stream) or {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidField("cloud", "%s cannot be read: %s" % (path, getattr(error, "strerror", "no text"))) from None
+        return yaml.safe_load(stream)
     except yaml.YAMLError:
-        found = None  # its text may hold passwords: it is not repeated
-    clouds = found.get("clouds") if isinstance(found, dict) else None
-    if not isinstance(clouds, dict):
-        raise InvalidField("cloud", "%s is no clouds.yaml: it must be a mapping with the key clouds" % path)
-    return {str(name): entry for name, entry in clouds.items() if isinstance(entry, dict)}
-
-
-def _merged(one, other):
-    found = dict(one)
-    for key, value in other.items():
-        both = isinstance(value, dict) and isinstance(found.get(key), dict)
-        found[key] = _merged(found[key], value) if both else value
-    return found
+        raise ValueError from None

@@ -39,7 +39,7 @@ def discover(there: Cloud) -> None:
     claimed = int(document["version"].partition(".")[2])
     if claimed < target.maximum:
         target.max_microversion = document["version"]
-    found: dict[str, Any] = {"vnc": True}
+    found: dict[str, Any] = {"vnc": True, "serial": True}
     found["network"] = there.service("network", "GET", "/v2.0/networks").status == 200
     found["volume"] = there.service("volume", "GET", f"/v3/{there.admin.project_id}/volumes").status == 200
     try:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -226,7 +227,7 @@ def _console(scene: Scene) -> dict[str, str]:
     server = scene.fx.server()
     body = {"remote_console": {"protocol": "vnc", "type": "novnc"}}
     made = scene.fx.compute("POST", f"/servers/{server}/remote-consoles", body, 31)["remote_console"]["url"]
-    return {"id": made.rpartition("token")[2].lstrip("=%3D")}
+    return {"id": re.split("token(?:=|%3D)", made)[-1]}
 
 
 def _newest_server(scene: Scene) -> dict[str, str]:

@@ -17,6 +17,7 @@ from magnetar_control.api.network.resources import CONTROLS, FORMS
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.nova.versions import VERSIONS
 from magnetar_control.api.v1.app import DRIVERS
+from magnetar_control.api.v1.consoles import OpenConsoleRequest
 from magnetar_control.api.v1.driver import CloudDriver
 from magnetar_control.api.v1.events import EVENTS
 from magnetar_control.api.volume import attachments, limits, nouns, snapshots, volumes
@@ -319,7 +320,10 @@ def _of_kind(noun: str, driver: CloudDriver, ensure: Mapping[str, Schema]) -> It
     )
     for path, methods in getattr(driver, "more", {}).items():
         for method in methods:
-            yield Target("v1", method, f"{one}/{path}", media=OCTETS)
+            if path == "consoles":
+                yield Target("v1", method, f"{one}/{path}", OpenConsoleRequest.schema())
+            else:
+                yield Target("v1", method, f"{one}/{path}", media=OCTETS)
 
 
 # All ----------------------------------------------------------------------------------------------------------------
@@ -347,6 +351,8 @@ def routed(mounts: Mapping[str, Any]) -> Iterator[Target]:
         yield Target("volume", one.method, f"/volume{one.path}", VOLUMES.get((one.method, below)), VOLUME_QUERY)
     for path in ("/healthz", "/metrics"):
         yield Target("health", "GET", path)
+    for path in ("vnc.html", "serial.html", "xterm.js", "app/{file}", "socket"):
+        yield Target("console", "GET", f"/console/{path}")
 
 
 def of_agent(document: Mapping[str, Any]) -> Iterator[Target]:

@@ -99,9 +99,9 @@ def packages(profile: str) -> list[str]:
 def base(name: str = "base", wanted: Sequence[str] = ()) -> Path:
     """The folder of a base image, built when it is missing or its list of packages has changed.
 
-    Without *wanted* it is the one with the agent's packages.
+    Without *wanted* it is the one with the packages of an agent and of an API's consoles.
     """
-    wanted = sorted({*(wanted or (*SYSTEM, *packages("agent")))})
+    wanted = sorted({*(wanted or (*SYSTEM, *packages("agent"), *packages("console")))})
     recipe = hashlib.sha256(f"{RELEASE} {wanted} {CONFIGURE}".encode()).hexdigest()
     folder, stamp = CACHE / name, CACHE / f"{name}.key"
     with locked(name):

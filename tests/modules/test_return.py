@@ -79,7 +79,8 @@ def test_of_migrations(pair, go):  # noqa: F811
 @pytest.fixture
 def cloud(module, tmp_path, monkeypatch):
     """``cloud(name, ...)``: a module that asks a cloud with a server web1."""
-    with Cloud(hosts=1) as made:
+    (tmp_path / "vnc.html").touch()
+    with Cloud(hosts=1, novnc_dir=str(tmp_path)) as made:
         made.admin.boot("web1")
         text = (Path(made.parts.settings.state_dir) / "clouds.yaml").read_text()
         (tmp_path / "clouds.yaml").write_text(text.replace("127.0.0.1:8774", f"127.0.0.1:{made.port}"))
@@ -108,6 +109,8 @@ def test_of_clouds(cloud):
         found = cloud(f"{module}_info")
         assert not found.get("failed"), found
         check(f"{module}_info", found)
+    for type in ("novnc", "serial"):
+        check("console_info", cloud("console_info", server="web1", type=type))
     (action,) = cloud("instance_action_info", server="web1")["instance_actions"]
     check("instance_action_info", cloud("instance_action_info", server="web1", id=action["id"]))
 

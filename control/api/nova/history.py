@@ -18,6 +18,7 @@ class Gate(Enum):
     DESCRIPTIONS = 19, "A new server has the description that it was given, and not its name."
     SHELVED_VOLUMES = 20, "Volumes are attached to and detached from shelved servers; before, that is refused with 409."
     DELETED_ACTIONS = 21, "The actions of deleted servers are shown too."
+    ALL_CONSOLE_TOKENS = 31, "Tokens of all consoles are shown; before, those of RDP only."
     HYPERVISOR_PAGES = 33, "Lists of hypervisors are paged, and link to the next page."
     LIVE_MIGRATION_UNCHECKED = 34, "A live migration that finds no other host fails afterwards, and is not refused."
     KEYPAIR_PAGES = 35, "The list of key pairs is paged, and links to the next page."
@@ -47,6 +48,7 @@ class Gate(Enum):
     RESCUE_OF_VOLUMES = 87, "Servers that boot from volumes can be rescued."
     HYPERVISOR_UPTIME = 88, "Hypervisors show for how long they are up, and not what is on them."
     IMAGE_PROPERTIES_SHOWN = 98, "Servers show the properties of their image."
+    CONSOLE_TLS_PORT = 99, "Tokens of consoles show the port for TLS."
     ATTACH_ANSWERS_202 = 101, "Attaching a volume answers 202 without a body."
 
     def __init__(self, version: int, change: str) -> None:

@@ -9,6 +9,7 @@ from magnetar_control.api.nova import (
     aggregates,
     availability_zones,
     bare_metal,
+    consoles,
     diagnostics,
     extensions,
     external_events,
@@ -43,7 +44,7 @@ from magnetar_core.errors import NotFound
 
 NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
          instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
-         server_groups, diagnostics, usage, extensions, hosts,
+         server_groups, diagnostics, consoles, usage, extensions, hosts,
          security_groups, external_events, images, networks, volumes,
          bare_metal, volumes_boot)
 

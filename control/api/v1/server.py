@@ -30,7 +30,7 @@ from magnetar_core.plan import Result, Step
 from magnetar_core.reconcile import Document, is_uuid, recorded, warn
 from magnetar_core.values import Text
 
-from . import server_dry_run, server_plan, server_view
+from . import consoles, server_dry_run, server_plan, server_view
 from .driver import ALL_PROJECTS, CloudChange, CloudDriver
 from .server_actions import ServerActions, found, removed, settled, why_failed
 from .server_request import complete, network_of, new_server, rebuild_of
@@ -48,7 +48,7 @@ class CloudServers(CloudDriver):
     host_only = {**server_view.CONSTANT, "personality": None}
 
     def __init__(self) -> None:
-        self.more = {"console": {"GET": self.console}}
+        self.more = {"console": {"GET": self.console}, "consoles": {"POST": consoles.opened}}
 
     # What there is
     def every(self, caller: Caller) -> list[Document]:

@@ -130,6 +130,8 @@ ACTIONS: dict[str, Action] = {
     "update": Action(ANY, None, None, locked=False, busy=True, placed=False, rule="servers:update"),
     "console": Action((ACTIVE, PAUSED, RESCUED, RESIZED, ERROR, STOPPED, SUSPENDED), None, None, locked=False,
                       busy=True, rule="os-console-output"),
+    "remote_console": Action((ACTIVE, PAUSED, RESCUED, RESIZED, ERROR), None, None, locked=False, busy=True,
+                             rule="os-remote-consoles"),
 }
 
 

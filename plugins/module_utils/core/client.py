@@ -149,12 +149,14 @@ class Client:
         return str(self._call("GET", _route("server", key) + "/console", {"format": "json", **_query({"lines": lines})})
                    .get("output", ""))
 
+    def open_console(self, key: str, type: str) -> Document:
+        """URLs of a console of a server of a cloud, good once: ``{type, url, page, socket, expires_at, …}``."""
+        return self._call("POST", _route("server", key) + "/consoles", body={"type": type})
+
     def upload(self, noun: str, key: str, path: Union[str, os.PathLike[str]], timeout: Optional[float] = None,
                request_id: Optional[str] = None, progress: Progress = None) -> Document:
-        """Send the file at *path* as the content of the resource; the answer is that of ``ensure``.
-
-        *progress* is called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``.
-        """
+        """Send the file at *path* as the content of the resource; the answer is that of ``ensure``. *progress* is
+        called with ``{"phase": "upload", "done": bytes, "total": bytes, "unit": "bytes"}``."""
         from . import content
         deadline = time.monotonic() + (timeout or self.timeout)
         return content.sent(path, progress, deadline, lambda pieces, total: self.send(
@@ -205,8 +207,7 @@ class Client:
             asked = dict(query, wait=self._slice(deadline) if wait else BRIEFLY)
             return self._call(method, route, asked, body, deadline, request_id)
 
-        answer = ask()
-        return self._finish(answer, deadline, request_id, progress, ask) if wait else answer
+        return self._finish(ask(), deadline, request_id, progress, ask) if wait else ask()
 
     def _finish(self, answer: Document, deadline: float, request_id: str, progress: Progress, again: _Ask) -> Document:
         """Follow the operation of a 202 *answer* to its end. *again* asks anew if the agent has forgotten it."""

@@ -19,7 +19,7 @@ from .serving import Client, Unix
 
 
 @pytest.mark.parametrize("words", [[], ["agent"], ["token"], ["token", "create"], ["token", "list"],
-                                   ["token", "revoke"], ["completion"], ["version"]])
+                                   ["token", "revoke"], ["console"], ["completion"], ["version"]])
 def test_help_has_examples(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*words, "--help"])

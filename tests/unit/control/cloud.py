@@ -26,6 +26,7 @@ import uvicorn
 
 from magnetar_control import serve
 from magnetar_control.settings import make
+from magnetar_control.web.websocket import OPTIONS
 from tests.ports import free_port
 
 #: Runs an agent whose imaginary host has the name of the first argument: hosts of one name are one host to the agents.
@@ -272,7 +273,7 @@ class Cloud:
 def listening(server: Any) -> Iterator[int]:
     """Serve an ASGI application on a loopback port."""
     running = uvicorn.Server(uvicorn.Config(server, host="127.0.0.1", port=0, log_level="warning", lifespan="off",
-                                            access_log=False))
+                                            access_log=False, **OPTIONS))
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
     while not running.started:

@@ -28,13 +28,15 @@ from .play import ROOT, play, prepared
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = ("availability_zone_info", "cell_info", "compute_service", "compute_service_info", "hypervisor_info",
-            "instance_action_info", "limits_info")
+EXAMPLES = ("availability_zone_info", "cell_info", "compute_service", "compute_service_info", "console_info",
+            "hypervisor_info", "instance_action_info", "limits_info")
 
 
 @pytest.fixture(scope="module")
-def cloud() -> Iterator[Cloud]:
-    with Cloud(hosts=1) as made:
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    folder = tmp_path_factory.mktemp("novnc")
+    (folder / "vnc.html").touch()
+    with Cloud(hosts=1, novnc_dir=str(folder)) as made:
         made.admin.boot("web1")
         yield made
 

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``/console``: pages for browsers, with noVNC and xterm.js as the operating system's packages have them, and the
+WebSocket that they open, which leads to the agent of the server's host."""
+
+from __future__ import annotations
+
+from .app import ConsoleApplication
+
+__all__ = ["ConsoleApplication"]

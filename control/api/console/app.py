@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The pages, and the way to the WebSocket."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from magnetar_control.compute.cloud import Cloud
+from magnetar_control.web import Answer, Fault, Request
+from magnetar_control.web.application import Application
+from magnetar_control.web.websocket import WebSocket
+from magnetar_core.errors import Forbidden
+
+from .proxy import ConsoleProxy
+from .sites import ConsoleSites
+from .xterm import XTERM, stylesheet, terminal
+
+#: Our own pages.
+PAGES = Path(__file__).parent / "pages"
+#: Folders of noVNC that its page needs, and names in them.
+NOVNC = ("app", "core", "vendor")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_OURS = re.compile(r"/(serial\.(?:html|js|css))")
+#: Types of files by their endings.
+TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+         ".css": "text/css; charset=utf-8", ".json": "application/json", ".svg": "image/svg+xml", ".png": "image/png",
+         ".ttf": "font/ttf", ".woff": "font/woff", ".mp3": "audio/mpeg", ".oga": "audio/ogg"}
+#: Seconds for which browsers keep files.
+KEPT = 3600
+SOCKET = "/socket"
+
+
+class ConsoleApplication(Application):
+    """Mounted at ``/console``."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.settings, self.proxy, self.sites = cloud.settings, ConsoleProxy(cloud), ConsoleSites(cloud.settings)
+
+    def handle(self, request: Request) -> Answer:
+        """A page or a file."""
+        try:
+            return self._file(request)
+        except Fault as fault:
+            return self.refused(request, fault)
+
+    def _file(self, request: Request) -> Answer:
+        if request.method not in ("GET", "HEAD"):
+            raise Fault(405, f"{request.method} is not possible here.", {"Allow": "GET, HEAD"})
+        path = request.path
+        if path == SOCKET:
+            raise Fault(426, "This is a WebSocket: open it with a client for WebSockets.", {"Upgrade": "websocket"})
+        content: bytes | None = None
+        if path == "/xterm.js":
+            content = terminal(self.settings.xterm_dir)
+        elif path == "/xterm.css":
+            content = stylesheet(self.settings.xterm_dir)
+        elif found := _OURS.fullmatch(path):
+            content = (PAGES / found[1]).read_bytes()
+        elif _of_novnc(path):
+            content = _read(self.settings.novnc_dir / path[1:])
+        if content is None:
+            raise Fault(404, self._missing(path))
+        return Answer(content, 200, self._headers(request.root, path), TYPES[Path(path).suffix])
+
+    def _missing(self, path: str) -> str:
+        if path in XTERM:
+            return (f"xterm.js is not installed at {self.settings.xterm_dir}: Debian's package node-xterm has it, and "
+                    "xterm_dir of the settings says where it is.")
+        if path == "/vnc.html":
+            return (f"noVNC is not installed at {self.settings.novnc_dir}: Debian's package novnc has it, and "
+                    "novnc_dir of the settings says where it is.")
+        return f"There is nothing at {path[:200]}. The URL of a console comes from `openstack console url show`."
+
+    def _headers(self, root: str, path: str) -> dict[str, str]:
+        """No other site is asked for anything, nor may show a page in a frame that is not named in the settings; nobody
+        is told the URL with its token."""
+        host = urlsplit(root).netloc
+        here = f" ws://{host} wss://{host}" if re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", host) else ""
+        sites = "".join(f" {site}" for site in self.settings.console_allowed_origins)
+        policy = (f"default-src 'self'; connect-src 'self'{here}; img-src 'self' data: blob:; style-src 'self' "
+                  "'unsafe-inline'; object-src 'none'; base-uri 'none'; form-action 'none'; "
+                  f"frame-ancestors 'self'{sites}")
+        return {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer",
+                "X-Content-Type-Options": "nosniff", "Cache-Control":
+                "no-cache" if path.endswith(".html") else f"max-age={KEPT}"}
+
+    async def websocket(self, socket: WebSocket) -> None:
+        if socket.path != SOCKET:
+            await super().websocket(socket)
+            return
+        try:
+            self.sites.check(socket.headers, socket.root)
+        except Forbidden as error:
+            await socket.refuse(self.proxy.refusal(error))
+            return
+        await self.proxy.serve(socket)
+
+
+def _of_novnc(path: str) -> bool:
+    """Whether it is a path of what noVNC's page needs. Nothing else of its folder is served, and nothing beside it."""
+    first, *names = path[1:].split("/")
+    return path == "/vnc.html" or (first in NOVNC and bool(names) and all(map(_NAME.fullmatch, names)))
+
+
+def _read(path: Path) -> bytes | None:
+    if path.suffix not in TYPES or not path.is_file():
+        return None
+    return path.read_bytes()

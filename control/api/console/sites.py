@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whose pages may open consoles. A browser says which site a page is of (``Origin``) and which it asks (``Host``); a
+page cannot change either."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from magnetar_control.settings import Settings
+from magnetar_core.errors import Forbidden, InvalidSettings
+
+PORTS = {"http": 80, "https": 443}
+#: What a name or an address with a port is made of.
+_HOST = re.compile(r"[A-Za-z0-9.:\[\]_-]+")
+
+
+class Site(NamedTuple):
+    """Scheme, host and port: what browsers call an origin."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+def site_of(url: str) -> Site | None:
+    """The site of a URL; ``None`` when it is none of the web, such as the origin ``null``."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    if parts.scheme not in PORTS or not parts.hostname or not port or not _HOST.fullmatch(parts.netloc):
+        return None
+    return Site(parts.scheme, parts.hostname, port)
+
+
+class ConsoleSites:
+    """The sites of the settings. Raises ``InvalidSettings`` for what is none: it would have no effect, and nobody would
+    know why."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.trust_proxy = settings.trust_proxy
+        self.ours = {_checked(name, url) for name in ("console_url", "public_url") if (url := getattr(settings, name))}
+        self.others = {_checked("console_allowed_origins", url) for url in settings.console_allowed_origins}
+
+    def check(self, headers: Mapping[str, str], root: str) -> None:
+        """Whether this is the site that the client believes to speak to, and the page that opens the console one of it,
+        or of another that the settings allow. Clients that are no browsers need not say it. Raises ``Forbidden``.
+
+        *root*: the URL of the API as the request has it. Against what: CVE-2015-0259."""
+        if self.ours and not self._meant(headers):
+            raise Forbidden("This is not the address under which consoles are. Open the URL that you were given.")
+        origin = headers.get("origin")
+        if origin and site_of(origin) not in (self.ours or {site_of(root)} - {None}) | self.others:
+            raise Forbidden("A page of another site opens this console. Sites that may are listed in "
+                            "console_allowed_origins of the API's settings.")
+
+    def _meant(self, headers: Mapping[str, str]) -> bool:
+        name = headers.get("x-forwarded-host" if self.trust_proxy else "host") or headers.get("host", "")
+        return any(site_of(f"{site.scheme}://{name}") == site for site in self.ours)
+
+
+def _checked(name: str, url: str) -> Site:
+    site = site_of(url) if isinstance(url, str) else None
+    if site is None:
+        raise InvalidSettings(f"{name}: {url!r} is no URL such as https://cloud.example.")
+    return site

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""console_info: the URLs of a console of a server of a cloud."""
+
+from __future__ import annotations
+
+from ..core.errors import InvalidField
+from ..core.options import Option, collect
+from ..core.values import Choices, Text
+from .module import Module, key_of
+
+
+class ConsoleInfoModule(Module):
+    """Asks for URLs of a console."""
+
+    name = "console_info"
+    rules = {"required_one_of": [["name", "id"]]}
+    options = collect(
+        name=Option(Text(1, 255), "Name or uuid of the server.", aliases=("server",)),
+        id=Option(Text(1, 255), "Uuid of the server, in place of O(name)."),
+        type=Option(Choices("novnc", "serial"), "V(novnc) is the screen with keyboard and mouse, V(serial) the serial "
+                    "line.", default="novnc"),
+    )
+
+    def check_endpoint(self, client):
+        if not client.of_cloud:
+            raise InvalidField("cloud", "is required: URLs of consoles are those of a cloud, and %s is an agent. On "
+                               "its host, `magnetar console NAME` shows the serial console" % client.endpoint)
+
+    def execute(self, params, check_mode, diff_mode, client):
+        return {"changed": False, "console": client.open_console(key_of(params), params["type"])}

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A headless Chromium, driven by its DevTools protocol: it opens a page, types, and tells what is to be seen."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import subprocess
+import tempfile
+import time
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from websockets.sync.client import connect
+
+PROGRAM = "chromium-headless-shell"
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",
+         "--remote-debugging-port=0", "--window-size=1024,700")
+LIMIT = 120.0
+#: Keys that are no letters: the name of the key, and what it types.
+OTHERS = {" ": ("Space", " "), "\n": ("Enter", "\r"), "/": ("Slash", "/")}
+
+
+class Browser:
+    """A context manager; one page at a time."""
+
+    def __enter__(self) -> Self:
+        self._end, self._numbers = ExitStack(), itertools.count(1)
+        with self._end:
+            folder = Path(self._end.enter_context(tempfile.TemporaryDirectory(prefix="browser")))
+            process = subprocess.Popen([PROGRAM, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self._end.callback(process.wait)
+            self._end.callback(process.kill)
+            port = until(lambda: _port(folder), "Chromium listens")
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=LIMIT) as answer:
+                page = next(one for one in json.load(answer) if one["type"] == "page")
+            self._talk = self._end.enter_context(connect(
+                page["webSocketDebuggerUrl"], proxy=None, max_size=None, open_timeout=LIMIT, ping_interval=None))
+            self._end = self._end.pop_all()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._end.close()
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """A command of the protocol; its result."""
+        number = next(self._numbers)
+        self._talk.send(json.dumps({"id": number, "method": method, "params": params}))
+        while (answer := json.loads(self._talk.recv(LIMIT))).get("id") != number:
+            pass
+        assert "error" not in answer, answer
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    def open(self, url: str) -> None:
+        """Load a page."""
+        told = self.call("Page.navigate", url=url)
+        assert "errorText" not in told, told
+
+    def ask(self, expression: str) -> Any:
+        """The value of an expression in the page."""
+        told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in told, told
+        return told["result"].get("value")
+
+    def type(self, words: str) -> None:
+        """Press keys: small letters, blanks, slashes, and Enter."""
+        for letter in words:
+            code, text = OTHERS.get(letter, (f"Key{letter.upper()}", letter))
+            key = "Enter" if letter == "\n" else letter
+            how = {"key": key, "code": code, "windowsVirtualKeyCode": ord(text.upper())}
+            self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **how)
+            self.call("Input.dispatchKeyEvent", type="keyUp", **how)
+
+    def screenshot(self, path: Path) -> None:
+        """What is to be seen now, as PNG."""
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+
+
+def until(ready: Any, what: str) -> Any:
+    """What *ready* gives, as soon as it gives something."""
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        if found := ready():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{what}: not within {LIMIT:g} s")
+
+
+def _port(folder: Path) -> str | None:
+    file = folder / "DevToolsActivePort"
+    words = file.read_text().split() if file.exists() else []
+    return words[0] if words else None

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Consoles of a real guest: in a browser that opens what OpenStack's client prints, and on a terminal."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pty
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+from browser import Browser, until
+from plane import SERVE, LabControl
+
+from agent import CACHE, LIMIT, LabAgent, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.lab
+
+#: Asks for a login on the guest's screen, whose shell is in /run.
+LOGIN = ("printf '#!/bin/sh\\ncd /run; exec sh\\n' >/run/shell; chmod +x /run/shell; "
+         "setsid getty -n -l /run/shell 0 tty1 linux </dev/null >/dev/null 2>&1 &")
+CANVAS = "document.querySelector('#noVNC_container canvas')"
+#: Whether noVNC's canvas has just the pixels of a PNG, which stands for %s in Base64.
+SAME = f"""(async () => {{
+  const canvas = {CANVAS}, image = new Image();
+  image.src = 'data:image/png;base64,%s';
+  await image.decode();
+  if (!canvas || canvas.width !== image.width || canvas.height !== image.height) return false;
+  const other = new OffscreenCanvas(image.width, image.height);
+  other.getContext('2d').drawImage(image, 0, 0);
+  const [seen, meant] = [canvas, other].map((one) => new Uint32Array(
+    one.getContext('2d').getImageData(0, 0, image.width, image.height).data.buffer));
+  return seen.every((pixel, at) => pixel === meant[at]);
+}})()"""
+#: Whether xterm.js has drawn text: a canvas with several colours.
+DRAWN = """[...document.querySelectorAll('#terminal canvas')].some((one) => new Set(new Uint32Array(
+  one.getContext('2d').getImageData(0, 0, one.width, one.height).data.buffer)).size > 9)"""
+
+
+class Lab:
+    """A cloud with a server web1 that is up."""
+
+    def __init__(self, agent: LabAgent, control: LabControl) -> None:
+        self.agent, self.control = agent, control
+        self.id = ""
+
+    def openstack(self, words: str) -> str:
+        """What OpenStack's client prints."""
+        done = self.control.openstack(words)
+        assert done.returncode == 0, done.stdout
+        return done.stdout.strip()
+
+    def screen(self) -> bytes:
+        """The guest's screen, as QEMU has it: a PNG."""
+        stream, found = self.agent.libvirt.newStream(), b""
+        self.agent.domain(self.id).screenshot(stream, 0)
+        while piece := stream.recv(1 << 18):
+            found += piece
+        stream.finish()
+        return found
+
+    def shown(self, browser: Browser) -> bool:
+        """Whether the browser shows the guest's screen. Its cursor blinks, so it may take another look."""
+        return bool(browser.ask(SAME % base64.b64encode(self.screen()).decode()))
+
+    def has(self, path: str) -> None:
+        """Wait until the guest has a file."""
+        eventually(lambda: self.agent.ask(self.id, f"sh ls {path}")["code"] == 0, f"the guest has {path}")
+
+
+@pytest.fixture(scope="module")
+def lab(guest_image: dict[str, Path]) -> Iterator[Lab]:
+    with LabAgent() as agent, LabControl(agent) as control:
+        made = Lab(agent, control)
+        made.openstack("image create guest --disk-format qcow2 --container-format bare "
+                       f"--file {guest_image['disk']}")
+        made.openstack("flavor create small --vcpus 1 --ram 128 --disk 1")
+        made.id = made.openstack("server create web1 --image guest --flavor small --no-network --wait -f value -c id")
+        agent.up(made.id)
+        yield made
+
+
+def test_the_screen_in_a_browser(lab: Lab, tmp_path: Path) -> None:
+    lab.agent.sh(lab.id, LOGIN)
+    with Browser() as browser:
+        browser.open(lab.openstack("console url show web1 -f value -c url"))
+        until(lambda: lab.shown(browser), "the browser shows the guest's screen")
+        browser.screenshot(tmp_path / "login.png")
+        browser.ask(f"{CANVAS}.focus()")
+        browser.type("\ntouch typed\n")
+        lab.has("/run/typed")
+        until(lambda: lab.shown(browser), "the browser shows what was typed")
+        browser.screenshot(tmp_path / "typed.png")
+        browser.open(browser.ask("window.location.href"))
+        until(lambda: "noVNC_status_error" in browser.ask("document.getElementById('noVNC_status')?.className ?? ''"),
+              "the URL is not good twice")
+
+
+def test_the_serial_console_in_a_browser(lab: Lab, tmp_path: Path) -> None:
+    found = lab.openstack("console url show --serial web1 -f value -c url")
+    assert found.startswith("ws://")
+    base, _console, rest = found.replace("ws://", "http://").partition("/console/")
+    with Browser() as browser:
+        browser.open(f"{base}/console/serial.html?path=console/{quote(rest)}")
+        until(lambda: browser.ask("document.getElementById('status')?.textContent") == "connected", "it is connected")
+        browser.type("sh touch /run/serial\n")
+        lab.has("/run/serial")
+        until(lambda: browser.ask(DRAWN), "the page shows what the guest said")
+        browser.screenshot(tmp_path / "serial.png")
+
+
+def test_the_serial_console_on_a_terminal(lab: Lab) -> None:
+    environment = {**os.environ, "OS_CLIENT_CONFIG_FILE": str(lab.control.folder / "clouds.yaml"),
+                   "PYTHONPATH": str(CACHE / "src")}
+    for number, words in enumerate((["--cloud", "magnetar", "web1"], ["--socket", str(lab.agent.socket), lab.id])):
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen([sys.executable, "-c", SERVE, "console", *words], stdin=theirs, stdout=theirs,
+                                   stderr=theirs, env=environment)
+        try:
+            os.close(theirs)
+            said_on(ours, "GUEST ready")  # before the console was opened
+            os.write(ours, f"sh echo $((6 * 7 + {number}))\n".encode())
+            said_on(ours, f'"output":"{42 + number}')
+            os.write(ours, b"\x1d")
+            assert process.wait(LIMIT) == 0
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)
+
+
+def said_on(terminal: int, words: str) -> None:
+    """Read the terminal until the *words* were there."""
+    said, end = "", time.monotonic() + LIMIT
+    while words not in said:
+        assert time.monotonic() < end, said
+        said += os.read(terminal, 4096).decode(errors="replace")

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who may open a console's WebSocket, by Host and Origin; and the script that is made of Debian's xterm.js."""
+
+from __future__ import annotations
+
+import subprocess
+from shutil import which
+
+import pytest
+
+from magnetar_control.api.console import xterm
+from magnetar_control.api.console.sites import ConsoleSites
+from magnetar_control.settings import make
+from magnetar_core.errors import Forbidden, InvalidSettings
+
+TLS, PLAIN = "https://cloud.example:8774", "http://127.0.0.1:8774"
+PUBLIC = {"public_url": TLS}
+BESIDE = {"console_url": "https://consoles.example/x/console", "public_url": TLS}
+PROXIED = {"trust_proxy": True}
+DASHBOARD = {"console_allowed_origins": ["https://dashboard.example"]}
+
+
+@pytest.mark.parametrize(("settings", "root", "headers", "good"), [
+    # No URL in the settings: the page's site is the one that is asked.
+    ({}, PLAIN, {"host": "127.0.0.1:8774", "origin": "http://127.0.0.1:8774"}, True),
+    ({}, PLAIN, {"host": "127.0.0.1:8774"}, True),  # no browser
+    ({}, PLAIN, {"host": "127.0.0.1:8774", "origin": "http://localhost:8774"}, False),
+    ({}, PLAIN, {"host": "127.0.0.1:8774", "origin": "http://127.0.0.1:8775"}, False),
+    ({}, PLAIN, {"host": "127.0.0.1:8774", "origin": ""}, True),
+    ({}, PLAIN, {"host": "127.0.0.1:8774", "origin": "null"}, False),
+    ({}, PLAIN, {"host": "127.0.0.1:8774", "origin": "https://[::1"}, False),
+    ({}, "http://cloud.example", {"host": "cloud.example", "origin": "http://cloud.example:80"}, True),
+    # Over TLS, only a page that came over TLS.
+    ({}, TLS, {"host": "cloud.example:8774", "origin": "http://cloud.example:8774"}, False),
+    ({}, TLS, {"host": "cloud.example:8774", "origin": TLS}, True),
+    # A URL in the settings: another name of the machine, such as one that leads here since a moment ago, is refused.
+    (PUBLIC, TLS, {"host": "cloud.example:8774", "origin": TLS}, True),
+    (PUBLIC, TLS, {"host": "CLOUD.example:8774", "origin": TLS}, True),
+    (PUBLIC, TLS, {"host": "rebound.example:8774", "origin": "https://rebound.example:8774"}, False),
+    (PUBLIC, TLS, {"host": "rebound.example:8774"}, False),
+    (BESIDE, TLS, {"host": "consoles.example", "origin": "https://consoles.example"}, True),
+    (BESIDE, TLS, {"host": "consoles.example:443", "origin": "https://consoles.example"}, True),
+    (BESIDE, TLS, {"host": "consoles.example", "origin": "http://consoles.example"}, False),
+    # Behind a proxy that says what it was asked for.
+    (PROXIED, TLS, {"host": "10.0.0.1:8774", "x-forwarded-host": "cloud.example:8774", "origin": TLS}, True),
+    ({}, PLAIN, {"host": "127.0.0.1:8774", "x-forwarded-host": "evil.example", "origin": "http://evil.example"}, False),
+    ({**PUBLIC, **PROXIED}, TLS, {"host": "10.0.0.1", "x-forwarded-host": "evil.example", "origin": TLS}, False),
+    # Other sites that the settings name.
+    (DASHBOARD, TLS, {"host": "cloud.example:8774", "origin": "https://dashboard.example"}, True),
+    (DASHBOARD, TLS, {"host": "cloud.example:8774", "origin": "http://dashboard.example"}, False),
+    (DASHBOARD, TLS, {"host": "cloud.example:8774", "origin": "https://dashboard.example.evil.example"}, False),
+])
+def test_who_may_open_a_console(settings, root, headers, good):
+    sites = ConsoleSites(make(settings))
+    if good:
+        sites.check(headers, root)
+    else:
+        with pytest.raises(Forbidden):
+            sites.check(headers, root)
+
+
+@pytest.mark.parametrize("settings", [
+    {"console_url": "consoles.example"}, {"public_url": "ftp://cloud.example"}, {"console_url": "https://a b"},
+    {"console_allowed_origins": ["dashboard.example"]}, {"console_allowed_origins": ["null"]},
+    {"console_allowed_origins": ["https://*.example"]}, {"console_allowed_origins": ["https://x.example;script-src *"]},
+    {"console_allowed_origins": [1]}])
+def test_a_setting_that_is_no_site(settings):
+    with pytest.raises(InvalidSettings, match=next(iter(settings))):
+        ConsoleSites(make(settings))
+
+
+def test_xterm_of_debian(tmp_path):
+    """Its modules require one another, also in circles; what is not there, and what is outside, is left out."""
+    files = {"public/Terminal.js": 'var one = require("../Terminal"); exports.Terminal = one.made;',
+             "Terminal.js": 'exports.name = "xterm"; var two = require("./common/Parts");'
+                            'exports.made = function () { return two.told(); }; require("./Types");',
+             "common/Parts.js": 'var back = require("../Terminal");'
+                                'exports.told = function () { return back.name + " works"; };',
+             "unused.test.js": "throw 1;"}
+    for name, text in files.items():
+        (tmp_path / "lib" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "lib" / name).write_text(text)
+    assert xterm.terminal(tmp_path / "lib") is None
+    found = xterm.terminal(tmp_path)
+    assert found is not None and b"throw" not in found and str(tmp_path).encode() not in found
+    if which("node"):
+        (tmp_path / "run.js").write_bytes(b"var window = {};" + found + b"console.log(new window.Terminal().valueOf(),"
+                                          b" window.Terminal());")
+        done = subprocess.run(["node", tmp_path / "run.js"], check=True, capture_output=True, text=True)
+        assert "xterm works" in done.stdout
+
+
+def test_xterm_of_npm(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "css").mkdir()
+    (tmp_path / "lib/xterm.js").write_text("whole")
+    (tmp_path / "css/xterm.css").write_text("styles")
+    assert (xterm.terminal(tmp_path), xterm.stylesheet(tmp_path)) == (b"whole", b"styles")

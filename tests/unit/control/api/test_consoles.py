@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tokens of consoles: what they are good for, and until when. Requests: tests/cases/api/consoles.yml."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from sqlalchemy import func, select, update
+
+from magnetar_control.compute import consoles
+from magnetar_control.store import consoles as store
+from magnetar_control.store import servers
+from magnetar_control.store.database import now
+from magnetar_control.store.tables import console_tokens
+from magnetar_core.errors import Forbidden
+
+from .compute import Compute
+
+SERIAL = {"remote_console": {"protocol": "serial", "type": "serial"}}
+
+
+def opened(compute, id, who="alice", body=SERIAL):
+    """A new token."""
+    reply = getattr(compute, who).post(f"/servers/{id}/remote-consoles", body, "2.6")
+    assert reply.status == 200, reply
+    url = urlsplit(reply.json["remote_console"]["url"])
+    return parse_qs(parse_qs(url.query)["path"][0].partition("?")[2] if "path" in url.query else url.query)["token"][0]
+
+
+def refused(compute, token):
+    """Whether the token is good for nothing."""
+    with pytest.raises(Forbidden) as error:
+        consoles.granted(compute.cloud, token)
+    assert error.value.message == consoles.REFUSED
+    return True
+
+
+@pytest.fixture
+def server(compute):
+    compute.host()
+    compute.host("kvm2")
+    return compute.server(host="kvm1")
+
+
+def test_a_token_is_good_once(compute, server):
+    token = opened(compute, server)
+    with compute.cell.read() as connection:
+        assert token not in str(connection.execute(select(console_tokens)).all())
+    first, second = (consoles.granted(compute.cloud, token) for _who in range(2))
+    assert (first.server.id, first.host.name, first.kind) == (server, "kvm1", "serial")
+    assert (first.token.project_id, first.token.user_id) == ("red", "alice")
+    consoles.use(first)
+    with pytest.raises(Forbidden):
+        consoles.use(second)
+    assert refused(compute, token)
+
+
+def test_a_token_of_another_server(compute, server):
+    other = compute.server(host="kvm1")
+    token = opened(compute, server)
+    assert refused(compute, f"{other}.{token.partition('.')[2]}")
+    assert refused(compute, token[:-1] + ("a" if token[-1] != "a" else "b"))
+    assert refused(compute, "") and refused(compute, server) and refused(compute, f"{server}.")
+
+
+def test_an_expired_token(compute, server):
+    token = opened(compute, server)
+    with compute.cell.write() as connection:
+        connection.execute(update(console_tokens).values(expires_at=compute.cell.clock(-1)))
+    assert refused(compute, token)
+    assert compute.admin.get(f"/os-console-auth-tokens/{token}", "2.31").status == 404
+    opened(compute, server)
+    with compute.cell.read() as connection:  # it goes with the next one
+        assert connection.execute(select(func.count()).select_from(console_tokens)).scalar() == 1
+
+
+@pytest.mark.parametrize("values", [{"host": "kvm2"}, {"deleted_at": "2026-01-01T00:00:00.000000"},
+                                    {"vm_state": "stopped"}, {"host": None}])
+def test_a_token_of_a_server_that_has_gone(compute, server, values):
+    token = opened(compute, server)
+    with compute.cell.write() as connection:
+        servers.change(connection, server, **values)
+    assert refused(compute, token)
+
+
+def test_a_token_ends_with_a_move_also_when_the_server_comes_back(compute, server):
+    token = opened(compute, server)
+    with compute.cell.write() as connection:
+        store.end(connection, server)
+    assert refused(compute, token)
+
+
+@pytest.mark.parametrize("change", [servers.change, servers.progress, servers.progressed])
+@pytest.mark.parametrize("state", ["stopped", "suspended", "shelved", "shelved_offloaded", "deleted"])
+def test_a_token_ends_with_the_run_of_its_server(compute, server, change, state):
+    """It is not good for the next one."""
+    token, kept = opened(compute, server), opened(compute, compute.server(host="kvm1"))
+    with compute.cell.write() as connection:
+        change(connection, server, vm_state="paused")
+    consoles.granted(compute.cloud, token)
+    with compute.cell.write() as connection:
+        change(connection, server, vm_state=state)
+        change(connection, server, vm_state="active")
+    assert refused(compute, token)
+    consoles.granted(compute.cloud, kept)
+
+
+def test_a_token_that_is_good_again_is_so_for_a_moment(compute, server):
+    """After a live migration: at the new host, once."""
+    token = opened(compute, server)
+    grant = consoles.granted(compute.cloud, token)
+    consoles.use(grant)
+    with compute.cell.write() as connection:
+        servers.change(connection, server, host="kvm2")
+    consoles.renew(compute.cloud, grant, compute.cloud.hosts.get("kvm2"))
+    with compute.cell.read() as connection:
+        assert connection.execute(select(console_tokens.c.expires_at)).scalar() < now(consoles.AGAIN + 5)
+    again = consoles.granted(compute.cloud, token)
+    assert again.host.name == "kvm2"
+    consoles.use(again)
+    assert refused(compute, token)
+
+
+def test_a_flood_of_tokens(compute, server):
+    """Of each server there are some; the oldest go."""
+    tokens = [opened(compute, server) for _one in range(store.OF_SERVER + 3)]
+    other = opened(compute, compute.server(host="kvm2"))
+    assert all(refused(compute, token) for token in tokens[:3])
+    for token in (*tokens[3:], other):
+        consoles.granted(compute.cloud, token)
+
+
+def test_where_a_token_leads(compute, server):
+    token = opened(compute, server)
+    found = {"instance_uuid": server, "host": "kvm1.example", "port": 6553,
+             "internal_access_path": server}
+    assert compute.admin.get(f"/os-console-auth-tokens/{token}", "2.31").json == {"console": found}
+    since = compute.admin.get(f"/os-console-auth-tokens/{token}", "2.99")
+    assert since.json == {"console": {**found, "tls_port": 6553}}
+    assert compute.admin.get(f"/os-console-auth-tokens/{token}", "2.30").status == 401
+    assert compute.admin.get(f"/os-console-auth-tokens/{token}?x=1", "2.99").status == 400
+    assert compute.alice.get(f"/os-console-auth-tokens/{token}", "2.31").status == 403
+    consoles.granted(compute.cloud, token)  # looking does not use it up
+
+
+def test_the_page_of_novnc(sqlite_three, small, tmp_path):
+    small.host()
+    id = small.server(host="kvm1")
+    (tmp_path / "novnc").mkdir()
+    (tmp_path / "novnc/vnc.html").touch()
+    cloud = Compute(sqlite_three, tmp_path, novnc_dir=str(tmp_path / "novnc"),
+                    console_url="https://consoles.example/below/console")
+    url = cloud.alice.post(f"/servers/{id}/action", {"os-getVNCConsole": {"type": "novnc"}}).json["console"]["url"]
+    parts = urlsplit(url)
+    assert (parts.netloc, parts.path) == ("consoles.example", "/below/console/vnc.html")
+    query = parse_qs(parts.query)
+    assert query["autoconnect"] == ["true"]
+    path, _mark, asked = query["path"][0].partition("?")
+    assert path == "below/console/socket"
+    assert consoles.granted(cloud.cloud, parse_qs(asked)["token"][0]).kind == "vnc"
+    assert url.endswith(asked.replace("=", "%3D"))  # who adds to the URL, as dashboards do, adds a parameter of its own

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The proxy between browsers and agents: who is let in, what goes through, and when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from magnetar_agent.fake.consoles import GREETING
+from magnetar_control.api.console import proxy
+from magnetar_core.errors import HypervisorError
+from tests.unit.agent.pair import Held
+from tests.unit.control.moves.clouds import flavors
+from tests.unit.control.moves.inside import Inside
+
+LIMIT = 60.0
+VNC, SERIAL = ("vnc", "novnc"), ("serial", "serial")
+ANYWHERE = {"host": None, "block_migration": "auto"}
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory):
+    """Agents in this process, over TLS; a noVNC of nothing but its page."""
+    folder = tmp_path_factory.mktemp("novnc")
+    (folder / "vnc.html").write_text("<title>noVNC</title>")
+    with Inside(novnc_dir=str(folder), console_connections=8, console_allowed_origins=["https://dashboard.example"],
+                project_share=0.5) as found:
+        flavors(found)
+        yield found
+
+
+@pytest.fixture
+def server(cloud):
+    """The uuid of a running server."""
+    found = cloud.admin.boot(flavorRef="small")
+    yield found["id"]
+    cloud.admin.delete(f"/v2.1/servers/{found['id']}")
+    assert cloud.admin.settled(found["id"]) is None
+    nothing_open(cloud)
+
+
+def nothing_open(cloud):
+    """Wait until no console is open."""
+    until(lambda: cloud.server.mounts and not application(cloud).proxy.count())
+
+
+def until(ready):
+    deadline = time.monotonic() + LIMIT
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def application(cloud):
+    return dict(cloud.server.mounts)["/console"]
+
+
+def url(cloud, server, kind=SERIAL, who=None):
+    """The URL of the WebSocket of a new console."""
+    protocol, type = kind
+    body = {"remote_console": {"protocol": protocol, "type": type}}
+    reply = (who or cloud.admin).post(f"/v2.1/servers/{server}/remote-consoles", body, "2.6")
+    assert reply.status == 200, reply
+    token = re.search(r"token(?:=|%3D)(.*)$", reply.json["remote_console"]["url"])[1]
+    return f"ws://127.0.0.1:{cloud.port}/console/socket?token={token}"
+
+
+@contextlib.contextmanager
+def console(where, **more):
+    with connect(where, subprotocols=["binary"], proxy=None, **more) as opened:
+        yield opened
+
+
+def refusal(where, **more):
+    """Status and words."""
+    with pytest.raises(InvalidStatus) as error, console(where, **more):
+        pass
+    response = error.value.response
+    return response.status_code, json.loads(response.body)["error"]["message"]
+
+
+def heard(opened, words):
+    said, deadline = "", time.monotonic() + LIMIT
+    while not re.search(words, said):
+        said += opened.recv(deadline - time.monotonic()).decode()
+    return said
+
+
+def end(opened):
+    """Code and reason."""
+    with pytest.raises(ConnectionClosed) as closed:
+        while True:
+            opened.recv(LIMIT)
+    return closed.value.rcvd.code, closed.value.rcvd.reason
+
+
+def host_of(cloud, server):
+    return cloud.admin.get(f"/v2.1/servers/{server}").json["server"]["OS-EXT-SRV-ATTR:host"]
+
+
+def test_both_kinds(cloud, server):
+    with console(url(cloud, server, VNC)) as screen, console(url(cloud, server)) as line:
+        assert screen.subprotocol == "binary"
+        assert screen.recv(LIMIT) == GREETING
+        screen.send(b"x" * 200_000)
+        there = b""
+        while len(there) < 200_000:
+            there += screen.recv(LIMIT)
+        assert there == b"x" * 200_000
+        line.send(b"typed\r")
+        assert heard(line, "typed") == "typed\r"
+        line.send("break")
+        assert "[break]" in heard(line, "break")
+        assert application(cloud).proxy.count() == 2
+        with console(url(cloud, server)) as other:
+            assert "somebody else types" in heard(other, "somebody else .*\n")
+        assert "magnetar_consoles 2.0" in cloud.admin.get("/metrics").content.decode()
+
+
+def test_a_token_twice(cloud, server):
+    where = url(cloud, server)
+    with console(where):
+        status, words = refusal(where)
+        assert status == 403 and "Ask for a new one" in words
+    assert refusal(where)[0] == 403
+    assert refusal(where.partition("?")[0])[0] == 403
+    assert refusal(where.replace("/console/socket", "/console/other"))[0] == 404
+    assert refusal(where.replace("/console/socket", "/v2.1/servers"))[0] == 404
+
+
+def test_a_token_is_in_no_log(cloud, server, caplog):
+    caplog.set_level("DEBUG")
+    where = url(cloud, server, VNC)
+    token = where.partition("token=")[2]
+    cloud.admin.get(f"/console/vnc.html?path=console/socket%3Ftoken%3D{token}")
+    with console(where):
+        pass
+    assert refusal(where)[0] == 403
+    nothing_open(cloud)
+    ours = [one for one in caplog.records if not one.name.startswith("websockets.client")]  # which is the test's
+    secret = token.partition(".")[2]
+    assert ours and not [one for one in ours if secret in str(vars(one)) or secret in one.getMessage()]
+
+
+def test_pages_of_other_sites(cloud, server):
+    """CVE-2015-0259: the page of another site opens a console with a token that it got hold of."""
+    where, here = url(cloud, server), f"http://127.0.0.1:{cloud.port}"
+    for origin in ("https://elsewhere.example", f"https://127.0.0.1:{cloud.port}", f"http://127.0.0.1:{cloud.port + 1}",
+                   "null", "http://[", "http://127.0.0.1"):
+        status, words = refusal(where, origin=origin)
+        assert status == 403 and "console_allowed_origins" in words, origin
+    with console(where, origin=here):
+        pass
+    with console(url(cloud, server), origin="https://dashboard.example"):
+        pass
+
+
+def test_the_console_ends_with_its_guest(cloud, server):
+    where = url(cloud, server)
+    with console(url(cloud, server)) as line, console(url(cloud, server, VNC)) as screen:
+        cloud.admin.act(server, "os-stop")
+        assert "stopped" in end(line)[1]
+        assert end(screen)[0] == 1000
+    cloud.admin.settled(server)
+    assert refusal(where)[0] == 403
+    reply = cloud.admin.post(f"/v2.1/servers/{server}/remote-consoles",
+                             {"remote_console": {"protocol": "serial", "type": "serial"}}, "2.6")
+    assert reply.status == 409
+
+
+def test_the_console_ends_with_its_server(cloud):
+    server = cloud.admin.boot(flavorRef="small")["id"]
+    where = url(cloud, server)
+    with console(url(cloud, server)) as line:
+        cloud.admin.delete(f"/v2.1/servers/{server}")
+        assert end(line)[0] == 1000
+    assert cloud.admin.settled(server) is None
+    assert refusal(where)[0] == 403
+
+
+def test_a_live_migration(cloud, server):
+    """A serial console goes on at the other host; of VNC, the same URL is good once more. Unused tokens end."""
+    unused, screens, host = url(cloud, server), url(cloud, server, VNC), host_of(cloud, server)
+    with console(url(cloud, server)) as line, console(screens) as screen:
+        line.send(b"before")
+        heard(line, "before")
+        assert cloud.admin.act(server, "os-migrateLive", ANYWHERE, "2.30").status == 202
+        assert cloud.admin.settled(server)["OS-EXT-SRV-ATTR:host"] != host
+        assert "goes on here" in heard(line, "goes on here.*\n")
+        line.send(b"after")
+        assert heard(line, "after").endswith("after")
+        code, reason = end(screen)
+        assert code == 1013 and "load the page again" in reason
+        with console(screens) as again:
+            assert again.recv(LIMIT) == GREETING
+    assert refusal(screens)[0] == 403
+    assert refusal(unused)[0] == 403
+
+
+def test_a_live_migration_that_fails_keeps_the_console(cloud, server):
+    host = host_of(cloud, server)
+    cloud.kvm[host].fake.fail_next("migrate", HypervisorError("no"))
+    with console(url(cloud, server)) as line:
+        cloud.admin.act(server, "os-migrateLive", ANYWHERE, "2.30")
+        assert cloud.admin.settled(server)["OS-EXT-SRV-ATTR:host"] == host
+        line.send(b"here")
+        assert heard(line, "here") == "here"
+
+
+def test_a_console_while_its_server_moves(cloud, server):
+    host = host_of(cloud, server)
+    held = Held(cloud.kvm[host], "live", 4)
+    try:
+        with console(url(cloud, server)) as line:
+            cloud.admin.act(server, "os-migrateLive", ANYWHERE, "2.30")
+            assert held.reached.wait(10)
+            line.send(b"still here")
+            heard(line, "still here")
+            held.on.set()
+            cloud.admin.settled(server)
+            heard(line, "goes on here")
+    finally:
+        held.on.set()
+        cloud.kvm[host].fake.migrate = held._whole
+
+
+def test_a_cold_move_ends_tokens(cloud, server):
+    where = url(cloud, server)
+    assert cloud.admin.act(server, "migrate", None, "2.56").status == 202
+    cloud.admin.settled(server)
+    cloud.admin.act(server, "revertResize")
+    cloud.admin.settled(server)
+    assert refusal(where)[0] == 403  # though it is where it was
+
+
+def test_a_flood_of_one_project(cloud, server):
+    """Half of the places is the most of one; others find theirs."""
+    alice = cloud.caller("alice", "red")
+    mine = alice.boot(flavorRef="small")["id"]
+    with contextlib.ExitStack() as opened:
+        for _one in range(4):
+            opened.enter_context(console(url(cloud, mine, VNC, alice)))
+        where = url(cloud, mine, VNC, alice)
+        status, words = refusal(where)
+        assert status == 429 and "Close one" in words
+        with console(url(cloud, server)):
+            pass
+    nothing_open(cloud)
+    with console(where):  # it was not used up
+        pass
+    alice.delete(f"/v2.1/servers/{mine}")
+    alice.settled(mine)
+
+
+def test_a_flood_of_handshakes(cloud, server, monkeypatch):
+    monkeypatch.setattr(proxy, "ASKED", 0)
+    where = url(cloud, server)
+    assert refusal(where)[0] == 503
+    monkeypatch.undo()
+    with console(where):
+        pass
+
+
+def test_a_host_that_does_not_answer(cloud, server):
+    where, host = url(cloud, server), host_of(cloud, server)
+    cloud.kvm[host].fake.fail_next("open_serial", HypervisorError("QEMU of kvm1 is broken"))
+    status, words = refusal(where)
+    assert status == 503 and "kvm1" not in words
+    with console(where):  # it was not used up
+        pass
+
+
+def test_what_is_not_a_console(cloud):
+    get = cloud.admin.get
+    page = get("/console/vnc.html")
+    assert page.status == 200 and b"noVNC" in page.content
+    assert "frame-ancestors 'self' https://dashboard.example" in page.headers["content-security-policy"]
+    assert f"ws://127.0.0.1:{cloud.port}" in page.headers["content-security-policy"]
+    assert page.headers["referrer-policy"] == "no-referrer"
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert get("/console/serial.html").status == get("/console/serial.js").status == 200
+    for path in ("/console/../control.yml", "/console/app/../vnc.html", "/console/app/%2e%2e/vnc.html", "/console/",
+                 "/console/app/ui.js", "/console/app/.hidden.js", "/console/vnc.htm", "/console/utils/x.js"):
+        assert get(path).status == 404, path
+    assert get("/console/socket").status == 426
+    assert cloud.admin.post("/console/vnc.html").status == 405
