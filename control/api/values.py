@@ -139,16 +139,14 @@ class ByVersion(Value):
 
 
 class Address(Parsed):
-    """An IP address of *family* 4 or 6, or either, as text in its usual form; with *empty* ``None`` for empty text."""
+    """An IP address of *family* 4 or 6, or either, as text in its usual form."""
 
-    def __init__(self, family: int | None = None, empty: bool = False) -> None:
+    def __init__(self, family: int | None = None) -> None:
         super().__init__(self._text, f"must be an IP{f'v{family}' if family else ''} address",
                          type="string", format=f"ipv{family or 4}")
-        self.family, self.empty = family, empty
+        self.family = family
 
-    def _text(self, value: Any) -> str | None:
-        if self.empty and value == "":
-            return None
+    def _text(self, value: Any) -> str:
         address = ip_address(value if isinstance(value, str) else "")
         if self.family not in (None, address.version):
             raise ValueError

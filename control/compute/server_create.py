@@ -272,20 +272,31 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
 def _place(caller: Caller, wanted: NewServers) -> Place:
     """Zone and hosts that are asked for, where they exist and may be asked for. ``ZONE:HOST`` forces a host."""
     known = caller.cloud.hosts.all()
-    zone, place = wanted.availability_zone, Place(wanted.availability_zone, wanted.host, wanted.hypervisor_hostname)
+    zone, forced = wanted.availability_zone, None
     if zone and ":" in zone:
         caller.check_policy(f"{CREATE}:forced_host")
-        zone, _colon, host = zone.partition(":")
-        host = host.partition(":")[2] or host.partition(":")[0]
-        place = place._replace(zone=zone or None, host=host or None)
-    elif place.host or place.hypervisor_hostname:
+        zone, forced = _forced(zone)
+    place = Place(zone or None, forced or wanted.host, wanted.hypervisor_hostname)
+    if wanted.host or wanted.hypervisor_hostname:
         caller.check_policy(f"{CREATE}:requested_destination")
+        if forced:
+            raise InvalidRequest("One mechanism with host and/or hypervisor_hostname and another mechanism with "
+                                 "zone:host:node are mutually exclusive. Leave one of them out.")
     for name in (place.host, place.hypervisor_hostname):
         if name and name not in known:
             raise InvalidRequest(f"Compute host {name} could not be found.")
     if zone:
         check_zone(caller, zone)
     return place
+
+
+def _forced(text: str) -> tuple[str, str]:
+    """Zone and host of ``ZONE:HOST``, ``ZONE:HOST:NODE`` and ``ZONE::NODE``, either of which may be empty. Raises
+    ``InvalidField``."""
+    words = text.split(":")
+    if len(words) > 3:
+        raise InvalidField("server.availability_zone", "must be ZONE, ZONE:HOST or ZONE:HOST:NODE", text)
+    return words[0], words[-1] or words[1]
 
 
 def check_zone(caller: Caller, zone: str) -> None:

@@ -38,6 +38,8 @@ def _page(caller: Caller, query: ServerListRequest, columns: Sequence[Any], rule
         if not caller.context.is_admin:
             raise Forbidden("Only administrators may list deleted instances")
         query.deleted = True
+    if not caller.context.is_admin and any(column == "host" for column, _down in query.sort):
+        raise Forbidden("Only administrators can sort servers by host")
     if query.statuses is not None and not query.statuses:
         return server_list.ServerPage((), more=False)
     if not query.all_projects:

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -48,7 +47,6 @@ class ServerListRequest:
     tags: list[tuple[Sequence[str], bool, bool]] = field(default_factory=list)
     statuses: Sequence[str] | None = None
     locked: bool | None = None
-    metadata: Mapping[str, Any] | None = None
     zone: str | None = None
     zone_hosts: Sequence[str] = ()
     since: str | None = None
@@ -145,7 +143,6 @@ def _conditions(wanted: ServerListRequest, kind: str) -> list[Condition]:
         found.append(or_(*(one for status in wanted.statuses for one in _with_status(status))))
     if wanted.locked is not None:
         found.append(servers.c.locked_by.is_not(None) if wanted.locked else servers.c.locked_by.is_(None))
-    found += [_metadata(kind, key) == str(value) for key, value in (wanted.metadata or {}).items()]
     if wanted.zone is not None:  # without a host: who asked for the zone
         found.append(or_(servers.c.host.in_(wanted.zone_hosts),
                          and_(servers.c.host.is_(None), servers.c.availability_zone == wanted.zone)))
@@ -191,10 +188,3 @@ def _has_tag(kind: str, tag: str, at: int) -> Condition:
         return func.jsonb_exists(cast(servers.c.tags, JSONB), tag)
     each = func.json_each(servers.c.tags).table_valued("value", name=f"tag{at}")
     return exists(select(literal_column("1")).select_from(each).where(each.c.value == tag))
-
-
-def _metadata(kind: str, key: str) -> Any:
-    """The value of a metadata key."""
-    if kind == "postgresql":
-        return cast(servers.c.metadata, JSONB)[key].astext
-    return cast(func.json_extract(servers.c.metadata, "$." + json.dumps(key)), String)

@@ -7,7 +7,6 @@ rebuild (what rebuild shows besides).
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from orjson import Fragment
@@ -28,7 +27,6 @@ from magnetar_control.api.nova.values import METADATA, PASSWORD, TAGS, TRUTH, de
 from magnetar_control.api.nova.versions import FIRST
 from magnetar_control.api.values import Address, Anything, ByVersion, Id, Number, Regex, Time
 from magnetar_control.compute.servers import EXTENDED
-from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.power import status
 from magnetar_core.values import Base64, Choices, Const, Integer, ListOf, Nullable, OneOf, Text, Value
@@ -37,7 +35,7 @@ HOST_STATUS = "os_compute_api:servers:show:host_status"
 ATTRIBUTE = "OS-EXT-SRV-ATTR:"
 FULL, ALL = "detail show", "detail show basic"
 EVERY_REQUEST = "create update rebuild"
-ADDRESS_4, ADDRESS_6, COUNT, WORD = Address(4, empty=True), Address(6, empty=True), Number(1), Text(1, 255)
+ADDRESS_4, ADDRESS_6, COUNT, WORD = Address(4), Address(6), Number(1), Text(1, 255)
 
 
 # Values that only servers have ----------------------------------------------------------------------------------
@@ -71,20 +69,6 @@ class _OrNull(Value):
         return None if value in ("None", "null") else self.value.check(value, path, version)
 
 
-class _Metadata(Value):
-    """JSON text of an object."""
-
-    def check(self, value: Any, path: str, version: Any = None) -> Any:
-        """The object."""
-        try:
-            found = json.loads(value)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise InvalidField(path, "must be a JSON object of keys and values", value)
-        return dict(METADATA.check({key: str(one) for key, one in found.items()}, path))
-
-
 # Kinds of filters -----------------------------------------------------------------------------------------------
 def _equal(names: str, everyone: int = NEVER, value: Value = _OrNull(Anything())) -> ListFilter:  # noqa: B008
     return ListFilter(names, lambda query, column, given: query.equal.update({column: given}), value, everyone)
@@ -116,8 +100,7 @@ FIELDS = Fields(
     ApiField("status", shows=ALL, show=lambda _view, row: status(row.vm_state, row.task_state)),
     ApiField("tenant_id", name="project_id", shows=ALL, sorts="project_id"),
     ApiField("user_id", shows=ALL, filters=(_equal("user_id", 83),), sorts="user_id"),
-    ApiField("metadata", METADATA, takes="create rebuild", shows=ALL, show=lambda _view, row: Fragment(row.metadata),
-             filters=(_of_list("metadata", "metadata", _Metadata()),)),
+    ApiField("metadata", METADATA, takes="create rebuild", shows=ALL, show=lambda _view, row: Fragment(row.metadata)),
     ApiField("hostId", shows=ALL, show=lambda _view, row: host_id(row.project_id, row.host)),
     ApiField("imageRef", OneOf(Const(""), Id()), name="image_id", takes="create",
              filters=(_equal("image", FIRST), _equal("image_ref")), sorts="image_ref"),

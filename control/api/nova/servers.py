@@ -19,21 +19,24 @@ from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.power import states_of
 from magnetar_core.query import check_sort
 
-#: Sort keys that Nova takes before 2.75 and that order nothing here.
+#: Sort keys that Nova takes before 2.75 and that order nothing; and those that it takes always, of which all servers
+#: here have one value.
 OLD_SORTS = frozenset((
     "architecture", "cell_name", "cleaned", "default_ephemeral_device", "default_swap_device", "deleted", "deleted_at",
-    "disable_terminate", "ephemeral_gb", "ephemeral_key_uuid", "id", "internal_id", "kernel_id", "launched_on",
-    "memory_mb", "os_type", "ramdisk_id", "reservation_id", "root_gb", "shutdown_terminate", "user_data", "vcpus",
-    "vm_mode", "info_cache", "metadata", "pci_devices", "security_groups", "services", "system_metadata"))
+    "disable_terminate", "ephemeral_gb", "ephemeral_key_uuid", "id", "key_data", "launched_on", "locked", "memory_mb",
+    "os_type", "reservation_id", "root_gb", "shutdown_terminate", "user_data", "vcpus", "vm_mode"))
+ALIKE = frozenset(("kernel_id", "ramdisk_id"))
 _WORD = Query(value=Anything())
+#: Parameters that Nova refuses from those who may filter by everything; from others it takes no notice of them.
+REFUSED = ("block_device_mapping", "services", "metadata", "system_metadata", "info_cache", "security_groups",
+           "pci_devices")
 #: Parameters that are no fields of a server: those that everybody may use; those of administrators; those that Nova
-#: takes and that filter nothing here.
+#: takes and that filter nothing here; those that it refuses.
 OPEN: Mapping[str, Query] = {"all_tenants": _WORD, **pages(), **dict.fromkeys(
     ("status", "sort_key", "sort_dir"), Query(value=Anything(), many=True))}
 LIST_QUERY: Mapping[str, Query] = {
     **FIELDS.query(), **OPEN, **dict.fromkeys(("deleted", "project_id", "tenant_id"), _WORD),
-    **dict.fromkeys(("soft_deleted", "kernel_id", "ramdisk_id", "block_device_mapping", "services", "info_cache",
-                     "pci_devices", "security_groups", "system_metadata", "locked_by"), _WORD)}
+    **dict.fromkeys(("soft_deleted", "kernel_id", "ramdisk_id", "locked_by", *REFUSED), _WORD)}
 
 
 def _listed(call: Call, found: ServerPage, answer: str) -> dict[str, Any]:
@@ -62,6 +65,9 @@ def _query(call: Call) -> dict[str, ServerListRequest]:
     if not call.allows(servers.ALL_FILTERS):
         given = {name: value for name, value in given.items() if name in OPEN or (
             name in FIELDS.filters and FIELDS.filters[name][1].everyone <= call.version)}
+    for name in REFUSED:
+        if name in given:
+            raise InvalidRequest(f"Invalid filter field: {name}.")
     query = ServerListRequest(
         limit=size(call), sort=_sort(call, given), marker=str(given["marker"]) if "marker" in given else None,
         all_projects=everywhere, project=given.get("project_id") or given.get("tenant_id"),
@@ -88,19 +94,33 @@ def _statuses(call: Call, words: Sequence[str]) -> list[str]:
 
 
 def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    keys = [str(key) for key in query.get("sort_key") or ()]
-    directions = [str(word) for word in query.get("sort_dir") or ()]
-    found: list[tuple[str, bool]] = []
-    for at, key in enumerate(keys):
-        if at < len(directions) and directions[at] not in ("asc", "desc"):
-            raise InvalidField("sort_dir", "must be asc or desc", directions[at])
-        if key in FIELDS.sorts and FIELDS.sorts[key].at(call.version):
-            found.append((FIELDS.sorts[key].column, (directions[at] if at < len(directions) else "desc") == "desc"))
-        elif key not in OLD_SORTS or call.at(Gate.OLD_SORT_KEYS):
-            raise InvalidField("sort_key", f"must be one of {', '.join(sorted(FIELDS.sorts))}", key)
-    names = [name for name, _descending in found]
+    """The columns in order, and whether each is sorted downwards. A direction is that of the key at its place; the
+    first one is that of all keys without one."""
+    directions = [str(word).strip() for word in query.get("sort_dir") or ("desc",)]
+    for word in directions:
+        if word not in ("asc", "desc"):
+            raise InvalidField("sort_dir", "must be asc or desc", word)
+    keys = [_sorted_by(call, str(key)) for key in query.get("sort_key") or ("created_at",)]
+    if len(directions) > len(keys):
+        raise InvalidField("sort_dir", f"must not be given more often than sort_key: there are {len(directions)} "
+                                       f"directions for {len(keys)}")
+    usual = directions[0] == "desc"
+    found = [(column, directions[at] == "desc" if at < len(directions) else usual) for at, column in enumerate(keys)]
+    kept = [(column, descending) for column, descending in found if column is not None]
+    names = [column for column, _descending in kept]
     check_sort("sort_key", names)
-    return found + [(name, True) for name in ("created_at", "id") if name not in names]
+    return kept + [(name, usual) for name in ("created_at", "id") if name not in names]
+
+
+def _sorted_by(call: Call, key: str) -> str | None:
+    """The column of a sort key; ``None`` for one that orders nothing. Raises ``InvalidField``."""
+    field = FIELDS.sorts.get(key)
+    if field is not None and field.at(call.version):
+        return field.column
+    if key in ALIKE or (key in OLD_SORTS and not call.at(Gate.OLD_SORT_KEYS)):
+        return None
+    known = sorted({*ALIKE, *(name for name, one in FIELDS.sorts.items() if one.at(call.version))})
+    raise InvalidField("sort_key", f"must be one of {', '.join(known)}", key)
 
 
 # One server -----------------------------------------------------------------------------------------------------

@@ -193,7 +193,8 @@ def test_actions_that_do_not_exist(small, body):
 @pytest.mark.parametrize(("field", "value"), [
     ("name", ""), ("name", "x" * 256), ("name", " a"), ("name", "a\x00"), ("name", 1), ("flavorRef", None),
     ("imageRef", "no-uuid"), ("min_count", 0), ("max_count", -1), ("metadata", {"k" * 256: "v"}),
-    ("metadata", {"k": "v" * 256}), ("metadata", {"": "v"}), ("accessIPv4", "1.2.3"), ("user_data", "not base64!"),
+    ("metadata", {"k": "v" * 256}), ("metadata", {"": "v"}), ("accessIPv4", "1.2.3"), ("accessIPv4", ""),
+    ("accessIPv4", "fd00::1"), ("accessIPv6", ""), ("accessIPv6", "10.0.0.1"), ("user_data", "not base64!"),
     ("OS-DCF:diskConfig", "auto"), ("config_drive", "maybe"), ("security_groups", [{"id": 1}]),
     ("availability_zone", "x" * 256), ("key_name", ""), ("networks", "auto"), ("block_device_mapping_v2", [1])])
 def test_fields_of_a_new_server(small, field, value):
