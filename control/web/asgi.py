@@ -16,7 +16,7 @@ import orjson
 
 from magnetar_core.errors import TooSlow
 
-from .answer import Answer, Fault
+from .answer import JSON, Answer, Fault
 from .application import Application
 from .quick import Together, Way
 from .request import Request
@@ -160,7 +160,7 @@ class AsgiServer:
         headers = [(name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
                    for name, value in answer.headers.items()]
         headers.append((b"x-openstack-request-id", request.id.encode()))
-        if body or answer.media_type != "application/json":
+        if (body or answer.media_type != JSON) and "content-type" not in answer.headers:
             headers.append((b"content-type", answer.media_type.encode()))
         if isinstance(body, bytes):
             if answer.status != 204:

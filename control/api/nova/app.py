@@ -89,25 +89,27 @@ class ComputeApplication(Application):
         if head == "v1" and self.v1:
             answer: Answer = self.v1.refused(request, fault)
             return answer
+        if head != "v2.1":
+            return self._stamped(request, faults.answer(fault), {})
         version = versions.FIRST
-        if head == "v2.1":
-            with contextlib.suppress(Fault, MagnetarError):
-                version = versions.negotiate(request.headers)
+        with contextlib.suppress(Fault, MagnetarError):
+            version = versions.negotiate(request.headers)
         return self._stamped(request, faults.answer(fault), versions.stamp(version))
 
     def _stamped(self, request: Request, answer: Answer, stamp: Mapping[str, str]) -> Answer:
         answer.headers.update(stamp)
         answer.headers.setdefault("x-compute-request-id", request.id)
+        answer.headers.setdefault("content-type", answer.media_type)  # Nova says so of empty answers too
         return answer
 
     def _versioned(self, request: Request, head: str, rest: str, stamp: dict[str, str]) -> Answer:
-        if not rest and request.method in ("GET", "HEAD"):
-            return Answer(versions.one(ROOTS[head], request.root))
         version = versions.FIRST
-        stamp.update(versions.stamp(version))
         if head == "v2.1":
+            stamp.update(versions.stamp(version))
             version = versions.negotiate(request.headers)
             stamp.update(versions.stamp(version))
+        if not rest and request.method in ("GET", "HEAD"):
+            return Answer(versions.one(ROOTS[head], request.root))
         self.authenticate(request)
         path = self._below(request, head, rest)
         call = self._found(request, path, version)

@@ -53,7 +53,7 @@ def _malformed(text: str) -> MagnetarError:
 
 
 def stamp(version: int) -> dict[str, str]:
-    """Headers of every answer under a version."""
+    """Headers of every answer below ``/v2.1``; below ``/v2`` there are no versions."""
     return {"openstack-api-version": f"compute 2.{version}", "x-openstack-nova-api-version": f"2.{version}",
             "vary": VARY}
 
