@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
+from socket import AF_INET6, inet_ntop
 from typing import Any
 
 from magnetar_control.store import regex
@@ -148,9 +149,10 @@ class Address(Parsed):
 
     def _text(self, value: Any) -> str:
         address = ip_address(value if isinstance(value, str) else "")
-        if self.family not in (None, address.version):
+        if self.family not in (None, address.version) or "%" in value:
             raise ValueError
-        return str(address)
+        # As Nova writes them: with a part in IPv4's form where there is one (::ffff:192.0.2.1).
+        return str(address) if address.version == 4 else inet_ntop(AF_INET6, address.packed)
 
 
 class Time(Parsed):

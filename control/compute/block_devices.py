@@ -17,6 +17,7 @@ from magnetar_core.fields import Field, Record
 from magnetar_core.values import Boolean, Choices, Integer, ListOf, Text, Uuid, Value
 
 from .caller import Caller
+from .flavors import check_memory
 from .tags import TAG
 
 DEVICE = Text(0, 255, r"[a-zA-Z0-9._\-/]*", "must be a device name")
@@ -199,8 +200,11 @@ def _item(caller: Caller, request: BlockDeviceRequest, one: Mapping[str, Any], w
         raise _invalid(f"volume type {one['volume_type']} could not be found.")
     if uuid:
         found = _CHECK_SOURCE[source](caller, request, uuid, size if target == "volume" else None)
-        if one.get("boot_index") == 0 and found is not None and not found.get("bootable", True):
+        if one.get("boot_index") == 0 and not found.get("bootable", True):
             raise _invalid(f"Block Device {uuid} is not bootable.")
+        if one.get("boot_index") == 0:
+            image = found.get("volume_image_metadata", found)
+            check_memory(request.flavor, image.get("image_id") or uuid, image.get("min_ram"))
     return {"source_type": source, "destination_type": target, "uuid": uuid, "boot_index": one.get("boot_index"),
             "volume_size": size, "delete_on_termination": bool(one.get("delete_on_termination", target == "local")),
             "guest_format": one.get("guest_format"), "device_name": one.get("device_name") or None,
@@ -232,22 +236,23 @@ def _check_snapshot(caller: Caller, _request: BlockDeviceRequest, uuid: str, siz
     return found
 
 
-def _check_image(caller: Caller, _request: BlockDeviceRequest, uuid: str, size: int | None) -> None:
+def _check_image(caller: Caller, _request: BlockDeviceRequest, uuid: str, size: int | None) -> Mapping[str, Any]:
     image = caller.cloud.services.image.show(caller.context, uuid)
     if image is None:
         raise _invalid(f"failed to get image {uuid}.")
     if image["status"] != "active":
         raise InvalidRequest(f"Image {uuid} is not active.")
     if size is None:
-        return
+        return image
     if size < int(image.get("min_disk") or 0):
         raise InvalidRequest(f"Volume is smaller than the minimum size specified in image metadata. Volume size is "
                              f"{size << 30} bytes, minimum size is {int(image['min_disk']) << 30} bytes.")
     need = max(int(image.get("size") or 0), int(image.get("virtual_size") or 0))
     if need > size << 30:
         raise InvalidRequest(f"Volume is too small for image {uuid}: it has {size << 30} bytes, and the image {need}.")
+    return image
 
 
-#: Each returns the volume or snapshot, which says whether it is bootable.
-_CHECK_SOURCE: Mapping[str, Callable[[Caller, BlockDeviceRequest, str, int | None], Mapping[str, Any] | None]] = {
+#: Each returns the volume or snapshot, which says whether it is bootable, or the image.
+_CHECK_SOURCE: Mapping[str, Callable[[Caller, BlockDeviceRequest, str, int | None], Mapping[str, Any]]] = {
     "volume": _check_volume, "snapshot": _check_snapshot, "image": _check_image}

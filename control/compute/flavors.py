@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.exc import IntegrityError
@@ -79,3 +79,13 @@ def delete(caller: Caller, id: str) -> None:
     """Delete it; servers keep the sizes that they were made with. Raises ``NotFound``."""
     if not caller.write(flavors.remove, id):
         raise not_found(id)
+
+
+def check_memory(flavor: Mapping[str, Any], image: str, least: Any) -> None:
+    """Raises ``InvalidRequest`` where *flavor* has less memory than the *image*, a uuid, needs at *least*, in MiB, if
+    that is known."""
+    need = int(least) if str(least).isdecimal() else 0
+    if flavor["ram"] < need:
+        raise InvalidRequest("Flavor's memory is too small for requested image. Flavor "
+                             f"{flavor['name']} has {flavor['ram']} MiB, image {image} needs {need} MiB (min_ram). "
+                             "Choose a larger flavor.")

@@ -21,6 +21,7 @@ from . import quotas, waiting
 from .block_devices import snapshots
 from .caller import Caller, Owner
 from .cloud import HostView
+from .flavors import check_memory
 from .server_create import check_specs, find_flavor, find_image, find_public_key, kept_of_image
 from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server
 
@@ -58,6 +59,8 @@ def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | No
     if flavor["disk"] < old["disk"] and not on_volume(server):
         raise InvalidRequest("Resize error: the disk of the new flavor is smaller than that of the old one."
                              if flavor["disk"] else "Resize to zero disk flavor is not allowed.")
+    if not on_volume(server):
+        check_memory(flavor, server.image_id, orjson.loads(server.image).get("min_ram"))
     quotas.check_flavor(caller, Owner(server.project_id, server.user_id), old, flavor)
     warning = check_specs(caller, flavor, None)
     enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config}, message=warning)

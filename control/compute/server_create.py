@@ -22,6 +22,7 @@ from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 
 from . import block_devices, quotas
 from .caller import Caller, Owner, use_case
+from .flavors import check_memory
 from .target import visible
 
 CREATE = rule_of("create")
@@ -223,8 +224,7 @@ def find_image(caller: Caller, id: str | None, flavor: Mapping[str, Any]) -> dic
         raise InvalidRequest(f"Image {id} could not be found.")
     if image["status"] != "active":
         raise InvalidRequest(f"Image {id} is not active.")
-    if int(image.get("min_ram") or 0) > flavor["ram"]:
-        raise InvalidRequest("Flavor's memory is too small for requested image.")
+    check_memory(flavor, id, image.get("min_ram"))
     if flavor["disk"]:
         need = max(int(image.get("size") or 0), int(image.get("virtual_size") or 0))
         if need > flavor["disk"] << 30:

@@ -29,7 +29,7 @@ METADATA_LAST = 38
 def _links(view: View, image: Mapping[str, Any]) -> list[dict[str, str]]:
     return [*view.links("images", image["id"]), {
         "rel": "alternate", "type": "application/vnd.openstack.image",
-        "href": f"{view.call.request.root}/image/v2/images/{image['id']}"}]
+        "href": f"{view.call.images}/v2/images/{image['id']}"}]
 
 
 def _server(view: View, image: Mapping[str, Any]) -> dict[str, Any]:

@@ -126,6 +126,11 @@ class Call(Caller):
         """What links to resources begin with: with version and, where the client gave it, project."""
         return str(self.request.extra["base"])
 
+    @property
+    def images(self) -> str:
+        """Where the image service is, for links to what it has."""
+        return (self.settings.image_url or f"{self.request.root}/image").rstrip("/").removesuffix("/v2")
+
     def at(self, gate: Gate) -> bool:
         """Whether the version asked for is that of *gate*, or a later one."""
         return self.version >= gate.version

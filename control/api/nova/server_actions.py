@@ -57,7 +57,7 @@ def _rescued(call: Call, _none: None) -> Any:
 def _image(call: Call, id: str) -> Answer:
     if call.at(Gate.IMAGE_IN_BODY):
         return Answer({"image_id": id}, 202)
-    return Answer(None, 202, {"Location": f"{call.request.root}/image/v2/images/{id}"})
+    return Answer(None, 202, {"Location": f"{call.images}/v2/images/{id}"})
 
 
 def _backup(call: Call, id: str) -> Answer:

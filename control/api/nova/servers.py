@@ -94,8 +94,8 @@ def _statuses(call: Call, words: Sequence[str]) -> list[str]:
 
 
 def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """The columns in order, and whether each is sorted downwards. A direction is that of the key at its place; the
-    first one is that of all keys without one."""
+    """The columns in order, and whether each is sorted downwards. A direction is that of the key at its place, and
+    falls with it where that orders nothing; the first one is that of all keys without one."""
     directions = [str(word).strip() for word in query.get("sort_dir") or ("desc",)]
     for word in directions:
         if word not in ("asc", "desc"):
@@ -104,12 +104,12 @@ def _sort(call: Call, query: Mapping[str, Any]) -> list[tuple[str, bool]]:
     if len(directions) > len(keys):
         raise InvalidField("sort_dir", f"must not be given more often than sort_key: there are {len(directions)} "
                                        f"directions for {len(keys)}")
-    usual = directions[0] == "desc"
-    found = [(column, directions[at] == "desc" if at < len(directions) else usual) for at, column in enumerate(keys)]
-    kept = [(column, descending) for column, descending in found if column is not None]
-    names = [column for column, _descending in kept]
+    names = [column for column in keys if column is not None]
     check_sort("sort_key", names)
-    return kept + [(name, usual) for name in ("created_at", "id") if name not in names]
+    down = [word == "desc" for column, word in zip(keys, directions, strict=False) if column is not None]
+    usual = down[0] if down else True
+    names += [name for name in ("created_at", "id") if name not in names]
+    return list(zip(names, [*down, *[usual] * (len(names) - len(down))], strict=True))
 
 
 def _sorted_by(call: Call, key: str) -> str | None:
