@@ -55,7 +55,7 @@ def guard(caller: Caller, target: Target, key: str) -> None:
     word = action.label or key
     if action.states != ANY and server.vm_state not in action.states:
         raise Conflict(f"Cannot '{word}' instance {server.id} while it is in vm_state {server.vm_state}")
-    if not action.busy and server.task_state is not None:
+    if not action.during(server.task_state):
         raise Conflict(f"Cannot '{word}' instance {server.id} while it is in task_state {server.task_state}")
     raise Conflict(f"Instance {server.id} is not ready: it has no host, so '{word}' is not possible. Delete it; its "
                    "fault says why it got none.")
@@ -75,12 +75,11 @@ def enqueue(caller: Caller, target: Target, key: str, args: Mapping[str, Any] | 
     with target.database.write() as connection:
         done = servers.ask(connection, target.row, key, caller.request_id, caller.context.user_id, caller.project,
                            args, message, **values)
-        if done:
-            if also:
-                also(connection)
-            target.database.ring(connection, servers.ACTIONS_BELL)
-    if not done:
-        raise changed_meanwhile(target, key)
+        if not done:
+            raise changed_meanwhile(target, key)
+        if also:
+            also(connection)
+        target.database.ring(connection, servers.ACTIONS_BELL)
 
 
 def changed_meanwhile(target: Target, key: str) -> Conflict:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 from magnetar_core.client import Client
-from magnetar_core.errors import NotFound
+from magnetar_core.errors import Conflict, NotFound
 from magnetar_core.power import LIVE, SUSPENDED, number
 
 from .retry import of_host
@@ -29,14 +31,24 @@ def stop_guest(work: Work, host: str) -> None:
 @of_host(Work.failed)
 def converge(work: Work, client: Client) -> dict[str, Any]:
     """Actions whose row in ``ACTIONS`` says what the agent's server shall be (``want``)."""
+    work.begin()
     answer = client.ensure("server", work.id, dict(work.rule.want or {}))
     return {"power_state": number(answer["resource"]["power_state"]), "fault": None}
 
 
 @of_host(Work.failed)
 def reboot(work: Work, client: Client) -> dict[str, Any]:
-    """soft or hard. A server in error is active again when it comes up."""
-    client.event("server", work.id, "reboot", {"type": work.args["type"]}, request_id=work.idempotency_key)
+    """soft or hard. A server in error is active again when it comes up. A guest that is asked softly is not waited for
+    any longer when something else comes over it."""
+    work.begin()
+
+    def watch(operation: Mapping[str, Any]) -> None:
+        if work.cancelled.is_set():
+            with contextlib.suppress(Conflict, NotFound):  # it has ended meanwhile
+                client.cancel(operation["id"])
+
+    client.event("server", work.id, "reboot", {"type": work.args["type"]}, request_id=work.idempotency_key,
+                 progress=watch if work.args["type"] == "soft" else None)
     return {"power_state": number(client.get("server", work.id)["power_state"]), "fault": None}
 
 

@@ -198,6 +198,11 @@ class Work:
         if self.cancelled.is_set():
             raise Cancelled("The server was deleted meanwhile.")
 
+    def begin(self) -> None:
+        """Raises ``Cancelled`` when the action was cancelled before it was taken, which it may have been before."""
+        if self.action.cancel:
+            raise Cancelled("Something else came over it before it was done.")
+
     def confirm_lease(self, connection: Connection | None = None) -> None:
         """Raise ``LeaseLost`` when another conductor has the action: this one stood still for longer than its lease.
         Call it in each transaction that notes progress (with its *connection* to the server's database), and before a
@@ -311,7 +316,8 @@ class Work:
                 if values and self.rule.task == servers.DELETING:
                     servers.change(connection, self.id, **values)
                 elif values:
-                    servers.progress(connection, self.id, **values)
+                    own = None if self.rule.over and servers.comes_again(connection, self.id) else self.rule.task
+                    servers.progress(connection, self.id, own=own, **values)
                 for write in self.end_writes:
                     write(connection)
                 self.database.ring(connection, servers.SERVERS_BELL)

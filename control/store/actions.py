@@ -32,6 +32,7 @@ OWING = ("createImage", "createBackup")
 #: Messages of queued actions that are dropped.
 DELETED = "The server was deleted meanwhile."
 RESET = "An administrator reset the server's state before this began."
+OVERTAKEN = "A later action came over this before it began."
 #: Actions that a reset of the state does not drop: deletions; and those that only their flow can end, since they would
 #: leave an image without content, a volume or port reserved, or a server between two hosts.
 GOING = ("delete", "forceDelete")
@@ -319,6 +320,12 @@ def reset(connection: Connection, server_id: str) -> bool:
     _stop(connection, [mine, actions.c.action.not_in(GOING)], LEFT_BEHIND, RESET)
     return connection.execute(select(actions.c.id).where(
         mine, actions.c.action.in_(GOING), actions.c.state.in_(("queued", "running"))).limit(1)).first() is not None
+
+
+def overtake(connection: Connection, server_id: str, keys: Collection[str]) -> None:
+    """As ``cancel``, for the actions of these *keys* only, over which another one comes."""
+    if keys:
+        _stop(connection, [actions.c.server_id == server_id, actions.c.action.in_(keys)], (), OVERTAKEN)
 
 
 def _stop(connection: Connection, which: Sequence[Any], taken: Sequence[str], why: str) -> None:

@@ -8,13 +8,29 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Row, RowMapping, Update, bindparam, case, delete, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    RowMapping,
+    Update,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.sql.expression import BindParameter
+from sqlalchemy.types import String
 
 from magnetar_core.actions import ACTIONS, ANY
 from magnetar_core.power import OFFLOADED, SHELVED
 
 from . import consoles
+from .actions import overtake
 from .database import Database, added, added_row, now, returning, written
 from .scatter_gather import scatter_gather_cells
 from .store import CELL0, Store
@@ -36,7 +52,12 @@ _ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
 _MAPPED = select(server_mappings.c.cell_id).where(server_mappings.c.server_id == _ID)
 _NEW, _ASKED = insert(servers), insert(actions)
 _CHANGED = update(servers).where(servers.c.id == _AT)
-_PROGRESSED = _CHANGED.values(task_state=case((servers.c.task_state == DELETING, DELETING), else_=bindparam("task")))
+#: The task_states of actions that come over others: these leave them there when they end.
+_COMING = [action.task for action in ACTIONS.values() if action.over]
+_PROGRESSED = _CHANGED.values(task_state=case(
+    (servers.c.task_state == DELETING, DELETING),
+    (and_(servers.c.task_state.in_(_COMING), servers.c.task_state != bindparam("own", type_=String)),
+     servers.c.task_state), else_=bindparam("task")))
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _EACH = select(servers).where(servers.c.id.in_(_IDS))
 _STAMPS = select(
@@ -54,6 +75,10 @@ _CANCELLED = update(actions).where(actions.c.server_id == _AT, actions.c.state =
 _OTHERS = select(actions.c.id).where(
     actions.c.server_id == _AT, actions.c.action.in_([key for key, action in ACTIONS.items() if action.alone]),
     actions.c.state.in_(("queued", "running"))).limit(1)
+#: Actions that wait to come over another one.
+_NEXT = select(actions.c.id).where(
+    actions.c.server_id == _AT, actions.c.action.in_([key for key, action in ACTIONS.items() if action.over]),
+    actions.c.state == "queued").limit(1)
 #: The bell that conductors of a cell listen to.
 ACTIONS_BELL = "actions"
 #: The bell that rings when a server has changed.
@@ -169,7 +194,7 @@ def allowed(server: Found, key: str) -> bool:
     action = ACTIONS[key]
     ready = not action.placed or server.host is not None or server.vm_state == OFFLOADED
     return (action.states == ANY or server.vm_state in action.states) and (
-        action.busy or server.task_state is None) and ready
+        action.during(server.task_state)) and ready
 
 
 def change(connection: Connection, id: str, **values: Any) -> None:
@@ -198,25 +223,33 @@ def revise(connection: Connection, id: str, column: str,
     return kept
 
 
-def progress(connection: Connection, id: str, **values: Any) -> None:
-    """As ``change``, for a running action: the task_state of a server that is to be deleted stays."""
-    connection.execute(*_progress(id, values))
+def progress(connection: Connection, id: str, *, own: str | None = None, **values: Any) -> None:
+    """As ``change``, for a running action, whose task_state is *own*: that of a deletion stays, and that of an action
+    which comes over it."""
+    connection.execute(*_progress(id, values, own))
     end_consoles(connection, id, values.get("vm_state"))
 
 
 def progressed(connection: Connection, id: str, **values: Any) -> Found | None:
     """As ``progress``; returns the new row."""
-    statement, parameters = _progress(id, values)
+    statement, parameters = _progress(id, values, None)
     end_consoles(connection, id, values.get("vm_state"))
     return connection.execute(returning(statement), parameters).one_or_none()
 
 
-def _progress(id: str, values: Mapping[str, Any]) -> tuple[Update, dict[str, Any]]:
+def _progress(id: str, values: Mapping[str, Any], own: str | None) -> tuple[Update, dict[str, Any]]:
     parameters = {"at": id, "updated_at": now(), **values}
     if "task_state" not in values:
         return _CHANGED, parameters
     parameters["task"] = parameters.pop("task_state")
-    return _PROGRESSED, parameters
+    return _PROGRESSED, {**parameters, "own": own or ""}
+
+
+def comes_again(connection: Connection, id: str) -> bool:
+    """Whether an action that comes over others waits for its turn at a server; none comes before the transaction
+    ends."""
+    row(connection, id, lock=True)
+    return connection.execute(_NEXT, {"at": id}).first() is not None
 
 
 def ask(connection: Connection, server: Found, key: str, request_id: str, user_id: str, project_id: str,
@@ -224,16 +257,19 @@ def ask(connection: Connection, server: Found, key: str, request_id: str, user_i
     """Ask for the action *key*: insert the action and set the task_state with *values*, in one transaction. *message*:
     of the action, a warning.
 
-    ``False`` when the server's state does not allow it any more.
+    ``False`` when the server's state does not allow it any more: then nothing of the transaction must stay.
     """
     action = ACTIONS[key]
+    overtake(connection, server.id, action.overtakes())  # before the server's row, as who ends an action does
     if action.alone:  # locked first, so that one that is asked for at the same time is seen before anything is changed
         row(connection, server.id, lock=True)
         if connection.execute(_OTHERS, {"at": server.id}).first():
             return False
-    condition = [servers.c.id == server.id, servers.c.vm_state == server.vm_state, servers.c.deleted_at.is_(None)]
+    condition = [servers.c.id == server.id, servers.c.deleted_at.is_(None), servers.c.vm_state.in_(
+        action.states if action.over else (server.vm_state,))]  # what it comes over may have ended meanwhile
     if not action.busy:
-        condition.append(servers.c.task_state.is_(None))
+        free = servers.c.task_state.is_(None)
+        condition.append(or_(free, servers.c.task_state.in_(action.over)) if action.over else free)
     if action.task:
         values["task_state"] = action.task
     changed = connection.execute(update(servers).where(*condition).values(updated_at=now(), **values))

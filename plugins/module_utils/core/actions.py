@@ -36,7 +36,8 @@ class Action(NamedTuple):
     os-instance-actions calls it. *event*: the name of its event. *kind*: which limit of the host it counts against.
     *placed*: whether a server that never got a host is refused (Nova's "is not ready"); an offloaded one had one.
     *rule*: who may, below ``os_compute_api:``. *plain*: it has no arguments, so the API only writes it down for the
-    conductors. *alone*: it is refused while one such is queued or done, of which a task_state need not tell."""
+    conductors. *alone*: it is refused while one such is queued or done, of which a task_state need not tell. *over*:
+    task_states in which it comes over what is done: what has not begun is dropped, and what has begun ends first."""
 
     states: tuple[str, ...]
     task: Optional[str]
@@ -51,6 +52,15 @@ class Action(NamedTuple):
     rule: str = ""
     plain: bool = False
     alone: bool = False
+    over: tuple[str, ...] = ()
+
+    def during(self, task: Optional[str]) -> bool:
+        """Whether it may be asked for while a server has this task_state."""
+        return self.busy or task is None or task in self.over
+
+    def overtakes(self) -> list[str]:
+        """The keys of the actions over which it comes."""
+        return [key for key, action in ACTIONS.items() if action.task in self.over]
 
 
 def _power(states: tuple[str, ...], task: str, power: str, label: str, rule: str) -> Action:
@@ -74,7 +84,8 @@ ACTIONS: dict[str, Action] = {
     "reboot-soft": Action((ACTIVE,), "rebooting", ACTIVE, label="reboot", event="compute_reboot_instance",
                           rule="servers:reboot"),
     "reboot-hard": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED, ERROR), "rebooting_hard", ACTIVE, label="reboot",
-                          event="compute_reboot_instance", rule="servers:reboot"),
+                          event="compute_reboot_instance", rule="servers:reboot", over=(
+                              "rebooting", "rebooting_hard", "pausing", "unpausing", "suspending", "resuming")),
     "rebuild": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, label="rebuild",
                       event="compute_rebuild_instance", kind="build", rule="servers:rebuild"),
     "rescue": Action((ACTIVE, STOPPED, ERROR), "rescuing", RESCUED, label="rescue", event="compute_rescue_instance",

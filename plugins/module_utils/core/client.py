@@ -138,11 +138,12 @@ class Client:
                             progress)
 
     def event(self, noun: str, key: str, event: str, args: Optional[Document] = None, timeout: Optional[float] = None,
-              request_id: Optional[str] = None) -> Document:
-        """Do a one-shot such as ``reboot``. Asking again with the same *request_id* never does it twice."""
+              request_id: Optional[str] = None, progress: Progress = None) -> Document:
+        """Do a one-shot such as ``reboot``. Asking again with the same *request_id* never does it twice. *progress* is
+        called as in ``ensure``."""
         request_id = request_id or new_request_id()
         body = {"event": event, "args": args or {}, "request_id": request_id}
-        return self._change("POST", _route(noun, key) + "/events", {}, body, True, timeout, request_id, None)
+        return self._change("POST", _route(noun, key) + "/events", {}, body, True, timeout, request_id, progress)
 
     def console(self, key: str, lines: Optional[int] = None) -> str:
         """The last *lines* of a server's console log."""
