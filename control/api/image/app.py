@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 
 from magnetar_control.api.failures import RoutedService
@@ -15,7 +15,7 @@ from magnetar_control.web.application import route
 from magnetar_core.errors import NotFound
 from magnetar_core.kinds.image import BOOT, FORMATS
 
-from . import members
+from . import members, none
 from .images import METHODS, ImageRoutes
 
 #: The minor versions that are told; the newest is the current one.
@@ -58,17 +58,27 @@ def _many(name: str, item: Document) -> Document:
             "links": [{"rel": "first", "href": "{first}"}, {"rel": "next", "href": "{next}"}]}
 
 
-SCHEMAS = {"image": IMAGE, "images": _many("images", IMAGE), "member": MEMBER, "members": _many("members", MEMBER)}
+def _of(name: str, properties: Sequence[str]) -> Document:
+    return {"name": name, "properties": dict.fromkeys(properties, TIME)}
+
+
+_TASK, _NAMESPACE = _of("task", none.TASK), _of("namespace", none.NAMESPACE)
+_RESOURCE_TYPE = _of("resource_type_association", none.RESOURCE_TYPE)
+SCHEMAS = {"image": IMAGE, "images": _many("images", IMAGE), "member": MEMBER, "members": _many("members", MEMBER),
+           "task": _TASK, "tasks": _many("tasks", _TASK)}
+METADEFS = {"namespace": _NAMESPACE, "namespaces": _many("namespaces", _NAMESPACE), "resource_type": _RESOURCE_TYPE,
+            "resource_types": _many("resource_type_associations", _RESOURCE_TYPE)}
 
 
 def application(service: EmbeddedImages, authenticate: Callable[[Request], None]) -> RoutedService:
     """What is mounted at ``/image``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
     return RoutedService([
         route("GET /", versions, who="anyone"), route("GET /versions", versions, who="anyone"),
-        route("GET /v2/schemas/{name}", schema),
+        route("GET /v2/schemas/{name}", lambda request: schema(request, SCHEMAS)),
+        route("GET /v2/schemas/metadefs/{name}", lambda request: schema(request, METADEFS)),
         route("GET /v2/info/import", lambda _request: {"import-methods": {
             "description": "Import methods available.", "type": "array", "value": list(METHODS)}}),
-        *ImageRoutes(service).routes(), *members.routes(service.members),
+        *ImageRoutes(service).routes(), *members.routes(service.members), *none.routes(),
     ], authenticate, rendered)
 
 
@@ -85,9 +95,9 @@ def versions(request: Request) -> Answer:
     return Answer({"versions": found}, 200 if request.path.startswith("/versions") else 300)
 
 
-def schema(request: Request) -> Document:
+def schema(request: Request, known: Mapping[str, Document]) -> Document:
     """One of the schemas, for clients that look at them (python-glanceclient)."""
     name = request.params["name"]
-    if name not in SCHEMAS:
-        raise NotFound(f"There is no schema {name}; there are {', '.join(SCHEMAS)}.")
-    return SCHEMAS[name]
+    if name not in known:
+        raise NotFound(f"There is no schema {name}; there are {', '.join(known)}.")
+    return known[name]

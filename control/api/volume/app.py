@@ -31,6 +31,8 @@ NONE_OF = {"backups": "backups", "backups/detail": "backups", "groups": "groups"
            "group_snapshots": "group_snapshots", "group_snapshots/detail": "group_snapshots",
            "volume-transfers": "transfers", "volume-transfers/detail": "transfers",
            "os-volume-transfer": "transfers", "os-volume-transfer/detail": "transfers", "qos-specs": "qos_specs",
+           "consistencygroups": "consistencygroups", "consistencygroups/detail": "consistencygroups",
+           "cgsnapshots": "cgsnapshots", "cgsnapshots/detail": "cgsnapshots",
            "clusters": "clusters", "extensions": "extensions", "group_types": "group_types"}
 
 

@@ -32,7 +32,8 @@ class LimitRoutes:
         """Where they are, below ``/v3``."""
         quotas, service = "os-quota-sets/{id}", self.service
         return [route("GET types", self.types), route("GET types/{id}", self.type),
-                route("GET types/{id}/extra_specs", self.extra_specs), route("GET limits", self.limits),
+                route("GET types/{id}/extra_specs", self.extra_specs),
+                route("GET types/{id}/encryption", self.encryption, who="admin"), route("GET limits", self.limits),
                 route(f"GET {quotas}", self.quota), route(f"PUT {quotas}", self.set_quota),
                 route(f"DELETE {quotas}", self.drop_quota),
                 route(f"GET {quotas}/defaults", lambda request: {"quota_set": {
@@ -56,6 +57,11 @@ class LimitRoutes:
     def extra_specs(self, request: Request) -> Document:
         self.service.types.named(request.params["id"])
         return {"extra_specs": {}}
+
+    def encryption(self, request: Request) -> Document:
+        """How volumes of a type are encrypted: not at all."""
+        self.service.types.named(request.params["id"])
+        return {}
 
     def limits(self, request: Request) -> Document:
         """What the project may have, and has."""
@@ -92,12 +98,14 @@ class LimitRoutes:
         self.service.set_quotas(request.params["id"], dict.fromkeys(RESOURCES))
 
     def services(self, request: Request) -> Document:
-        """The hosts that hold volumes; for admins."""
+        """The hosts that hold volumes; for admins. None can be disabled or frozen, or is copied elsewhere."""
         check_admin(request.context)
+        never = {"status": "enabled", "disabled_reason": None, "frozen": False, "replication_status": "disabled",
+                 "active_backend_id": None, **views.since(request, (7, True, "cluster", None))}
         return {"services": [
-            {"binary": "cinder-volume", "host": f"{host['name']}@magnetar", "zone": self.service.zone,
-             "status": "enabled", "state": "up" if host["up"] else "down", "updated_at": now()}
-            for host in self.service.reach.hosts()]}
+            {"binary": "cinder-volume", "host": f"{host['name']}@magnetar", "zone": self.service.zone, **never,
+             "state": state, "updated_at": now(), **views.since(request, (49, True, "backend_state", state))}
+            for host in self.service.reach.hosts() for state in ("up" if host["up"] else "down",)]}
 
     def messages(self, request: Request) -> Document:
         """Why something failed (3.3)."""

@@ -46,7 +46,7 @@ def volume(request: Request, row: Row, types: Types) -> Document:
         host = f"{row['host']}@magnetar#{row['volume_type']}" if row["host"] else None
         found |= {"migration_status": None, "os-vol-host-attr:host": host, "os-vol-mig-status-attr:migstat": None,
                   "os-vol-mig-status-attr:name_id": None}
-    return found | _since(
+    return found | since(
         request, (13, True, "group_id", None), (21, admin, "provider_id", None), (48, True, "service_uuid", None),
         (48, True, "shared_targets", shared), (61, admin, "cluster_name", None),
         (63, True, "volume_type_id", types.id(row["volume_type"])), (65, True, "consumes_quota", True))
@@ -57,7 +57,7 @@ def is_shown_later(name: str) -> bool:
     return name.startswith("os-vol-") or name == "volume_image_metadata"
 
 
-def _since(request: Request, *rows: tuple[int, bool, str, Any]) -> Document:
+def since(request: Request, *rows: tuple[int, bool, str, Any]) -> Document:
     """What came with microversions: since 3.x, and where it holds, a name and its value."""
     return {name: value for since, holds, name, value in rows if holds and request.extra["version"] >= (3, since)}
 
@@ -78,7 +78,7 @@ def snapshot(request: Request, row: Row, detailed: bool = True) -> Document:
     if detailed:
         found |= {"os-extended-snapshot-attributes:project_id": row["project_id"],
                   "os-extended-snapshot-attributes:progress": "100%" if row["status"] == "available" else "0%"}
-    return found | _since(request, (14, detailed, "group_snapshot_id", None), (41, True, "user_id", row["user_id"]),
+    return found | since(request, (14, detailed, "group_snapshot_id", None), (41, True, "user_id", row["user_id"]),
                           (65, True, "consumes_quota", True))
 
 

@@ -42,7 +42,7 @@ def first(connection: Connection, url: str, password_hash: str) -> bool:
     if known is None:
         user = named(connection, tables.users, "admin", domain_id=DEFAULT, password=password_hash,
                      default_project_id=project)
-        for target, target_id in (("project", project), ("system", assignments.ALL)):
+        for target, target_id in (("project", project), ("domain", DEFAULT), ("system", assignments.ALL)):
             added(connection, tables.assignments, target=target, target_id=target_id, actor="user", actor_id=user,
                   role_id=roles[0])
     _catalogue(connection, url.rstrip("/"))

@@ -75,7 +75,7 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
 NETWORK = NetworkResource(
     name="network", table=networks, visible=visible, documents=documents, create=create, update=update, delete=delete,
     defaults={"name": "", "description": "", "admin_state_up": True, "shared": False, "is_default": False,
-              "port_security_enabled": True, "mtu": 1500, "type": "nat", "bridge": None},
+              "external": False, "port_security_enabled": True, "mtu": 1500, "type": "nat", "bridge": None},
     admin=frozenset({"shared", "is_default", "external", "type", "bridge"}),
     filters={"external": lambda values: false() if {value.lower() for value in values} & {"true", "1"} else true(),
              "status": lambda values: true() if "ACTIVE" in values else false(), "tags": lambda _values: false()})

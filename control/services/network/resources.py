@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,9 +27,10 @@ class NetworkResource:
     """One kind of resource. *visible*: the condition of rows that a caller sees; *documents*: rows as callers get them.
     *create*, *update* and *delete* work in a transaction: *create* adds the row of the values and what belongs to it;
     *update* (none: it cannot change) checks and completes the values before they are set; *delete* says whether the row
-    may go. *defaults*: values of a new one that are left out; *admin*: values that only admins give; *filters*: of
-    lists, besides the columns; *before_list*: what a list needs to be there. *counts*: what a new one is more of,
-    besides itself; *owner*: the project whose a new one will be, where that is not said by its values."""
+    may go. *defaults*: values of a new one that are left out; *admin*: values that only admins change, or give a new
+    one otherwise than by default; *filters*: of lists, besides the columns; *before_list*: what a list needs to be
+    there. *counts*: what a new one is more of, besides itself; *owner*: the project whose a new one will be, where that
+    is not said by its values."""
 
     name: str
     table: Table
@@ -114,7 +116,7 @@ class NetworkStore:
         self._check_writer(context, "update")
         with self.database.write() as connection:
             row = self._owned(connection, context, id, "update")
-            self._check_admin(context, "update", values)
+            self._check_admin(context, "update", set(values))
             assert resource.update, "a resource without it has no such operation"
             resource.update(connection, context, row, values)
             connection.execute(update(table).where(table.c.id == id).values(**columns(table, values), updated_at=now()))
@@ -140,14 +142,15 @@ class NetworkStore:
         if not context.is_writer:
             raise forbidden(f"{verb}_{self.resource.name}", "it needs the role member of the project")
 
-    def _check_admin(self, context: Context, verb: str, values: Document) -> None:
-        for name in self.resource.admin & set(values):
+    def _check_admin(self, context: Context, verb: str, names: AbstractSet[str]) -> None:
+        for name in self.resource.admin & names:
             if not context.is_admin:
                 raise forbidden(f"{verb}_{self.resource.name}:{name}", "only admins may set it")
 
     def _completed(self, context: Context, values: Document) -> Document:
         """*values* with the defaults, an id and the project."""
-        self._check_admin(context, "create", values)
+        usual = self.resource.defaults
+        self._check_admin(context, "create", {name for name, value in values.items() if value != usual.get(name)})
         project = values.get("project_id") or context.project_id or ""
         if project != context.project_id and not context.is_admin:
             raise InvalidRequest("Specifying 'project_id' or 'tenant_id' other than the authenticated project in "

@@ -23,6 +23,14 @@ def test_it_is_done_once(cloud):
     assert counts == {"users": 1, "projects": 2, "roles": 4, "endpoints": 18}
 
 
+@pytest.mark.parametrize("scope", [
+    {"domain": {"id": "default"}}, {"system": {"all": True}},
+    {"project": {"name": "admin", "domain": {"id": "default"}}}])
+def test_the_first_admin_comes_in_everywhere(cloud, scope):
+    got = cloud.ask.login("admin", cloud.password, scope=scope)
+    assert got.status == 201 and "admin" in {role["name"] for role in got["token"]["roles"]}
+
+
 def test_a_password_may_be_given(sqlite):
     identity = EmbeddedIdentity(sqlite)
     assert identity.bootstrap(URL, "given") == "given"

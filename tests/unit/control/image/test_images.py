@@ -281,6 +281,24 @@ def test_versions_and_schemas(small):
     small.ann("GET", "/v2/schemas/moon", None, 404)
 
 
+def test_what_there_is_none_of(small):
+    """In the form in which clients look for it."""
+    namespaces = small.ann("GET", "/v2/metadefs/namespaces", None, 200).body
+    assert namespaces == {"namespaces": [], "first": "/v2/metadefs/namespaces",
+                          "schema": "/v2/schemas/metadefs/namespaces"}
+    assert small.ann("GET", "/v2/metadefs/resource_types", None, 200).body == {"resource_types": []}
+    assert small.admin("GET", "/v2/tasks", None, 200).body == {
+        "tasks": [], "first": "/v2/tasks", "schema": "/v2/schemas/tasks"}
+    for name in ("task", "tasks", "metadefs/namespace", "metadefs/namespaces", "metadefs/resource_type",
+                 "metadefs/resource_types"):
+        assert small.ann("GET", f"/v2/schemas/{name}", None, 200)["properties"]
+    small.ann("GET", "/v2/schemas/metadefs/moon", None, 404)
+    small.ann("GET", "/v2/metadefs/namespaces/none", None, 404)
+    small.ann("GET", "/v2/tasks", None, 403)
+    small.admin("GET", "/v2/tasks/none", None, 404)
+    small.admin("POST", "/v2/tasks", {"type": "import"}, 400)
+
+
 def test_the_interface(database, tmp_path):
     """As Nova uses it: see ``services.Images``."""
     service, ann = Glance(database, tmp_path).service, USERS["ann"]

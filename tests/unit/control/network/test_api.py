@@ -88,6 +88,14 @@ def test_what_only_admins_may_set(ask, body):
     assert ask("POST", "/v2.0/networks", {"network": body}, status=403)
 
 
+def test_what_is_so_anyway_everybody_may_say(ask):
+    """Dashboards do, of a new network. A change is another matter, as in Neutron."""
+    body = {"shared": False, "is_default": False, "router:external": False, "provider:network_type": "nat"}
+    made = ask("POST", "/v2.0/networks", {"network": body}, status=201)["network"]
+    assert (made["shared"], made["router:external"]) == (False, False)
+    ask("PUT", f"/v2.0/networks/{made['id']}", {"network": {"shared": False}}, status=403)
+
+
 def test_readers_read(ask):
     reader = ask.as_(READER)
     assert reader("GET", "/v2.0/networks")

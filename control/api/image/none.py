@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What Glance has and embedded images have none of: metadata definitions and tasks. Lists are empty, and name
+their schemas, which clients look at (API reference, "Metadata definitions", "Tasks")."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from magnetar_control.web import Request
+from magnetar_control.web.application import Guarded, route
+from magnetar_core.errors import InvalidRequest, NotFound
+
+#: The properties of each thing, for its schema.
+NAMESPACE = ("namespace", "display_name", "description", "visibility", "protected", "owner", "created_at", "updated_at",
+             "self", "schema")
+RESOURCE_TYPE = ("name", "prefix", "properties_target", "created_at", "updated_at")
+TASK = ("id", "type", "status", "owner", "expires_at", "created_at", "updated_at", "self", "schema")
+
+
+def routes() -> list[Guarded]:
+    """Where they are. Tasks are for administrators, as in Glance."""
+    namespaces = "/v2/metadefs/namespaces"
+    return [
+        route(f"GET {namespaces}", lambda _request: {
+            "namespaces": [], "first": namespaces, "schema": "/v2/schemas/metadefs/namespaces"}),
+        route(f"GET {namespaces}/{{id}}", _no_namespace), route(f"POST {namespaces}", _not_made, who="admin"),
+        route("GET /v2/metadefs/resource_types", lambda _request: {"resource_types": []}),
+        route("GET /v2/tasks", lambda _request: {
+            "tasks": [], "first": "/v2/tasks", "schema": "/v2/schemas/tasks"}, who="admin"),
+        route("GET /v2/tasks/{id}", _no_task, who="admin"), route("POST /v2/tasks", _not_made, who="admin")]
+
+
+def _no_namespace(request: Request) -> NoReturn:
+    raise NotFound(f"Metadata definition namespace={request.params['id'][:80]} was not found.")
+
+
+def _no_task(request: Request) -> NoReturn:
+    raise NotFound(f"No task found with ID {request.params['id'][:80]}")
+
+
+def _not_made(_request: Request) -> NoReturn:
+    raise InvalidRequest("Embedded images have neither metadata definitions nor tasks. Properties of images are set on "
+                         "the images; content comes with PUT /v2/images/ID/file.")
