@@ -158,7 +158,8 @@ class Cloud:
             self.start_agent(name)
         for name in self.hosts:
             self.wait_agent(name)
-        settings = make({"state_dir": str(self.folder / "control"), "hosts": self.hosts, "reserved_host_memory_mb": 0,
+        settings = make({"state_dir": str(self.folder / "control"), "novnc_dir": str(self.folder / "novnc"),
+                         "hosts": self.hosts, "reserved_host_memory_mb": 0,
                          "heartbeat": 1.0, "quota_instances": -1, "quota_cores": -1, "quota_ram": -1,
                          **self.databases, **self.settings})
         self.parts = self._stack.enter_context(contextlib.closing(serve.Parts(settings)))

@@ -133,7 +133,8 @@ class Compute:
             if name != "api":
                 self.store.add_cell(name, _url(database), id_of(name))
                 self.store._open[id_of(name)] = database
-        given, images = make({"state_dir": str(folder), **settings}), EmbeddedImages(self.api, Path(folder) / "images")
+        given = make({"state_dir": str(folder), "novnc_dir": f"{folder}/novnc", **settings})
+        images = EmbeddedImages(self.api, Path(folder) / "images")
         self.cloud = Cloud(given, self.store, Services(
             Identity(), images, EmbeddedNetworks(self.api, limits=quotas.defaults(given)), EmbeddedVolumes(
                 self.api, list, Agents(), lambda _host, _image: None, images)), Agents())
