@@ -109,6 +109,9 @@ class Settings:
     shelved_offload_time: int = _doc(
         "Seconds after which a shelved server leaves its host: 0 at once, -1 never (an administrator may offload it). "
         "One whose root disk is a volume leaves at once, whatever this says.", 0, least=-1)
+    reclaim_instance_interval: int = _doc(
+        "Seconds for which a deleted server can be restored (soft delete); 0: it is gone at once, and what was "
+        "soft-deleted before stays so.", 0)
     cpu_allocation_ratio: float = _doc("Virtual CPUs for each of the host.", 16.0)
     ram_allocation_ratio: float = _doc("Memory that may be claimed, as a multiple of the host's.", 1.5)
     disk_allocation_ratio: float = _doc("Disk that may be claimed, as a multiple of the host's.", 1.0)

@@ -73,7 +73,8 @@ class HeldAction(NamedTuple):
         """Whether the server is deleted, or about to be."""
         with self.target.database.read() as connection:
             server = servers.row(connection, self.target.row.id)
-        return server is None or server.deleted_at is not None or server.task_state == servers.DELETING
+        return server is None or server.deleted_at is not None or server.task_state in (
+            servers.DELETING, servers.SOFT_DELETING)
 
     def failure(self) -> str:
         """Why the action failed: to admins, what its last event says; to users, what the server's fault says."""

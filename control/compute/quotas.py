@@ -9,15 +9,17 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Integer, Select, bindparam, cast, func, select
+from sqlalchemy import Connection, Integer, Select, bindparam, cast, func, or_, select
 from sqlalchemy.dialects.postgresql import JSONB
 
 from magnetar_control.compute.caller import Caller, Owner, use_case
 from magnetar_control.store import keypairs, quotas, server_groups
 from magnetar_control.store.database import Database
 from magnetar_control.store.scatter_gather import scatter_gather
+from magnetar_control.store.servers import RESTORING
 from magnetar_control.store.tables import server_group_members, servers
 from magnetar_core.errors import Forbidden, InvalidRequest
+from magnetar_core.power import SOFT_DELETED
 from magnetar_core.values import Text
 
 RULE = "os_compute_api:os-quota-sets:"
@@ -54,9 +56,10 @@ def limits(caller: Caller, project: str | None = None, user: str | None = None) 
 
 def used(caller: Caller, project: str | None = None, user: str | None = None,
          connection: Connection | None = None) -> Limits:
-    """What the servers of a project (of one user in it) use: instances, cores, ram. One query for each cell; servers
-    of a cell that does not answer are not counted, as in Nova. *connection*: a transaction of cell0, which is asked
-    first. A server that moves from cell0 to its cell meanwhile is then counted twice, and never missed."""
+    """What the servers of a project (of one user in it) use: instances, cores, ram. As in Nova, soft-deleted ones use
+    nothing until they are being restored. One query for each cell; servers of a cell that does not answer are not
+    counted, as in Nova. *connection*: a transaction of cell0, which is asked first. A server that moves from cell0 to
+    its cell meanwhile is then counted twice, and never missed."""
     total = {"instances": 0, "cores": 0, "ram": 0}
     values = {"project": project or caller.project, **({"user": user} if user else {})}
 
@@ -97,21 +100,22 @@ def _count(kind: str, of_user: bool) -> Select[Any]:
     sizes = [cast(flavor[name].astext, Integer) if kind == "postgresql" else func.json_extract(
         servers.c.flavor, f"$.{name}") for name in ("vcpus", "ram")]
     question = select(func.count(), *map(func.sum, sizes)).where(
-        servers.c.project_id == bindparam("project"), servers.c.deleted_at.is_(None))
+        servers.c.project_id == bindparam("project"), servers.c.deleted_at.is_(None),
+        or_(servers.c.vm_state != SOFT_DELETED, servers.c.task_state == RESTORING))
     return question.where(servers.c.user_id == bindparam("user")) if of_user else question
 
 
 def check_servers(caller: Caller, flavor: Mapping[str, Any], least: int, most: int, among: Bounds | None = None,
-                  connection: Connection | None = None) -> int:
+                  connection: Connection | None = None, owner: Owner = Owner()) -> int:  # noqa: B008
     """How many servers of *flavor* may be made, from *least* to *most*. Raises ``Forbidden`` when not even *least*.
     With *connection*, a transaction of cell0, the answer is true until it ends: those who make servers in a project
-    wait for each other. *among*: what ``bounds`` has found."""
+    wait for each other. *among*: what ``bounds`` has found. *owner*: whose they are, the caller's when left out."""
     among = bounds(caller) if among is None else among
     if connection is not None and among:
-        quotas.turn(connection, caller.project)
+        quotas.turn(connection, owner.project_id or caller.project)
     each = {"instances": 1, "cores": flavor["vcpus"], "ram": flavor["ram"]}
     for limit, user in among:
-        have = used(caller, user=user, connection=connection)
+        have = used(caller, owner.project_id, user, connection)
         limited = [name for name in each if limit[name] >= 0 and each[name]]
         most = min([most, *((limit[name] - have[name]) // each[name] for name in limited)])
         if most < least:

@@ -14,6 +14,7 @@ from magnetar_control.store.tables import server_group_members, server_groups
 from magnetar_control.store.tables import servers as table
 from magnetar_core.errors import Forbidden, InvalidRequest
 
+from . import soft_delete
 from .caller import Caller, use_case
 from .target import Target, find, of_server, visible
 
@@ -24,7 +25,7 @@ EXTENDED = "os_compute_api:os-extended-server-attributes"
 #: Columns of short lists, and of full ones: what no list shows stays where it is, since it is half of a row.
 BRIEF = (table.c.id, table.c.name)
 FULL = tuple(column for column in table.c if column.name not in (
-    "request", "interfaces", "old_flavor", "shelved_at", "shelved_image_id", "deleted_at"))
+    "request", "interfaces", "old_flavor", "shelved_at", "shelved_image_id", "soft_deleted_at", "deleted_at"))
 #: More servers than one project has.
 EVERY = 10000
 
@@ -65,16 +66,17 @@ def detail(caller: Caller, query: ServerListRequest) -> server_list.ServerPage:
 
 
 @use_case(INDEX)
-def of_project(caller: Caller) -> Sequence[servers.Found]:
-    """All servers of the caller's project, with all columns."""
-    query = ServerListRequest(limit=EVERY, project=caller.project, equal={"project_id": caller.project})
+def of_project(caller: Caller, *, soft_deleted: bool = False) -> Sequence[servers.Found]:
+    """All servers of the caller's project, with all columns; with *soft_deleted* also those."""
+    query = ServerListRequest(limit=EVERY, project=caller.project, equal={"project_id": caller.project},
+                              soft_deleted=soft_deleted)
     return server_list.page(caller.cloud.store, query, tuple(table.c), caller.settings.cell_timeout).rows
 
 
 @use_case(f"{DETAIL}:get_all_tenants")
-def of_all_projects(caller: Caller) -> Sequence[servers.Found]:
-    """All servers of the cloud, with all columns. Raises ``Forbidden``."""
-    query = ServerListRequest(limit=100 * EVERY, all_projects=True)
+def of_all_projects(caller: Caller, *, soft_deleted: bool = False) -> Sequence[servers.Found]:
+    """As ``of_project``, of all projects of the cloud. Raises ``Forbidden``."""
+    query = ServerListRequest(limit=100 * EVERY, all_projects=True, soft_deleted=soft_deleted)
     return server_list.page(caller.cloud.store, query, tuple(table.c), caller.settings.cell_timeout).rows
 
 
@@ -129,7 +131,26 @@ def update(caller: Caller, target: Target, columns: Mapping[str, Any]) -> server
 
 @of_server("delete")
 def delete(caller: Caller, target: Target) -> None:
-    """Delete the server: what is being done to it is cancelled, and the conductors remove it."""
+    """Delete the server: what is being done to it is cancelled, and the conductors remove it. One that is
+    ``restorable`` is soft-deleted; one that is so already, once more, and its time begins anew."""
+    while soft_delete.restorable(caller, target.row):
+        with target.database.write() as connection:
+            server = servers.row(connection, target.row.id, lock=True)
+            if server is not None and not server.deleted_at and soft_delete.restorable(caller, server):
+                soft_delete.ask(caller, connection, server)
+                target.database.ring(connection, servers.ACTIONS_BELL)
+                return
+        target = find(caller, target.row.id)  # it has changed since it was read
+    _delete(caller, target)
+
+
+@of_server("forceDelete")
+def force_delete(caller: Caller, target: Target) -> None:
+    """Delete the server for good, whatever its state is."""
+    _delete(caller, target)
+
+
+def _delete(caller: Caller, target: Target) -> None:
     server = target.row
     while True:
         with target.database.write() as connection:
@@ -139,7 +160,3 @@ def delete(caller: Caller, target: Target) -> None:
                 return
         target = find(caller, server.id)  # it has changed since it was read
         server = target.row
-
-
-#: As ``delete``: there is no deleting in two steps here that could be cut short.
-force_delete = of_server("forceDelete")(delete.function)

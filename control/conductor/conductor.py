@@ -22,7 +22,7 @@ from magnetar_control.store.database import Database
 from magnetar_control.store.store import Store
 from magnetar_control.store.timeouts import statement_timeout
 from magnetar_core.errors import Conflict
-from magnetar_core.power import ERROR, OFFLOADED, SHELVED
+from magnetar_core.power import ERROR, OFFLOADED, SHELVED, SOFT_DELETED
 
 from .environment import Environment
 from .host_shares import HostBusy
@@ -30,6 +30,8 @@ from .retry import AGAIN, TRIES
 from .work import Continuation, LeaseLost, Work
 
 log = logging.getLogger(__name__)
+#: vm_states of servers that are put away: they stay so where something unexpected fails.
+CALM = (SHELVED, OFFLOADED, SOFT_DELETED)
 Flow = Callable[[Work], None]
 #: Seconds that actions in hand may go on after the conductor is told to stop.
 GRACE = 20.0
@@ -246,8 +248,8 @@ class Conductor(Environment):
 
     def _unexpected(self, database: Database, action: Any, error: Exception) -> None:
         """After an exception that no flow handles (a database that is away, or a bug): try again for a while; at last
-        the server is in error, unless it is shelved, so that nothing is stuck. When not even that can be written, the
-        lease ends."""
+        the server is in error, unless it is shelved or soft-deleted, so that nothing is stuck. When not even that can
+        be written, the lease ends."""
         try:
             if action.attempts < TRIES:
                 pause = AGAIN * min(action.attempts, 10)  # in all some eight minutes, for a database that is away
@@ -255,7 +257,7 @@ class Conductor(Environment):
                     actions.put_back(connection, action.id, self.holder, database.clock(pause))
             else:
                 work = Work(self, database, action)
-                kept = not work.rule.task or (work.server and work.server.vm_state in (SHELVED, OFFLOADED))
+                kept = not work.rule.task or (work.server and work.server.vm_state in CALM)
                 work.failed(error, **({} if kept else {"vm_state": ERROR}))
         except (DBAPIError, LeaseLost) as again:
             log.warning("action %s of server %s is taken when its lease ends: %s", action.id, action.server_id, again)

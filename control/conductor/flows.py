@@ -24,6 +24,7 @@ from .revert_resize import revert
 from .schedule import schedule, schedule_together
 from .shelve import offload, shelve
 from .snapshot import create_image, server_deleted
+from .soft_delete import restore, soft_delete
 from .unshelve import unshelve
 
 CELL: Mapping[str, Flow] = {
@@ -33,7 +34,7 @@ CELL: Mapping[str, Flow] = {
     "attach_interface": attach_interface, "detach_interface": detach_interface, "createImage": create_image,
     "createBackup": create_backup,
     "reboot-soft": reboot, "reboot-hard": reboot, "trigger_crash_dump": crash_dump, "os-migrateLive": live_migrate,
-    "shelve": shelve, "shelveOffload": offload, "unshelve": unshelve,
+    "softDelete": soft_delete, "restore": restore, "shelve": shelve, "shelveOffload": offload, "unshelve": unshelve,
     "resize": resize, "migrate": migrate, "confirmResize": confirm, "revertResize": revert}
 FLOWS: Mapping[str, Mapping[str, Any]] = {
     "cell": CELL,

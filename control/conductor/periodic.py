@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Periodic tasks of a conductor: audit and repair, confirming resizes, offloading shelved servers, removing unused
-images.
+"""Periodic tasks of a conductor: audit and repair, confirming resizes, offloading shelved servers, reclaiming
+soft-deleted ones, removing unused images.
 
 By design there is nothing to repair. What there is nevertheless (after a crash between two databases, or an operator's
 change) is repaired and logged. Every task may run twice, and in several conductors at once.
@@ -25,7 +25,7 @@ from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import actions, conductors, servers
 from magnetar_core.errors import InUse, MagnetarError, NotFound
 
-from . import confirm_resize, shelve, snapshot
+from . import confirm_resize, shelve, snapshot, soft_delete
 from .audit import Finding, findings, read_state
 from .conductor import Conductor
 from .environment import Environment
@@ -175,6 +175,8 @@ TASKS = (
                  lambda periodic: confirm_resize.confirm_expired(periodic.conductor)),
     PeriodicTask("offloading shelved servers", shelve.LOOK,
                  lambda periodic: shelve.offload_expired(periodic.conductor)),
+    PeriodicTask("reclaiming soft-deleted servers", soft_delete.LOOK,
+                 lambda periodic: soft_delete.reclaim_expired(periodic.conductor)),
     PeriodicTask("bringing images to hosts", LOOK, lambda periodic: periodic.image_cache.look()),
     PeriodicTask("giving up images for hosts", 3600.0, lambda periodic: periodic.image_cache.forget()),
     PeriodicTask("audit", 120.0, Periodic.audit),

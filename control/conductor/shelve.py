@@ -112,7 +112,8 @@ def _fails(work: Work, error: MagnetarError) -> None:
     if work.args["image"]:
         snapshot.delete_copy(work)
         delete_image(work, work.args["image"])
-    again = {} if work.server.task_state == servers.DELETING else _start_again(work)
+    going = work.server.task_state in (servers.DELETING, servers.SOFT_DELETING)
+    again = {} if going else _start_again(work)
     work.failed(error, shelved_image_id=None, **again)
 
 

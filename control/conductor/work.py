@@ -229,7 +229,7 @@ class Work:
             if values is not None:
                 values.update({name: value for name, value in columns.items() if name not in values})
             elif columns:
-                servers.progress(connection, self.id, **columns)
+                servers.progress(connection, self.id, self.rule.task, **columns)
             yield connection
         del self._deferred[:len(deferred)]
         self._deferred_columns.clear()
@@ -247,7 +247,7 @@ class Work:
 
     def _noted(self, connection: Connection, values: Mapping[str, Any]) -> None:
         self.confirm_lease(connection)
-        self.server = servers.progressed(connection, self.id, **values)
+        self.server = servers.progressed(connection, self.id, self.rule.task, **values)
         self.database.ring(connection, servers.SERVERS_BELL)
 
     def defer(self, **values: Any) -> None:
@@ -317,7 +317,7 @@ class Work:
                     servers.change(connection, self.id, **values)
                 elif values:
                     own = None if self.rule.over and servers.comes_again(connection, self.id) else self.rule.task
-                    servers.progress(connection, self.id, own=own, **values)
+                    servers.progress(connection, self.id, own, **values)
                 for write in self.end_writes:
                     write(connection)
                 self.database.ring(connection, servers.SERVERS_BELL)

@@ -308,10 +308,10 @@ def let_go(database: Database, holder: str) -> None:
         database.ring(connection, "actions")
 
 
-def cancel(connection: Connection, server_id: str) -> None:
+def cancel(connection: Connection, server_id: str, *, stays: bool = False) -> None:
     """Cancel the actions of a server that is to be deleted: those that run are told, queued ones are dropped except
-    ``OWING``."""
-    _stop(connection, [actions.c.server_id == server_id], OWING, DELETED)
+    ``OWING``. *stays*: it is soft-deleted, so that those of ``LEFT_BEHIND`` take back what they have reserved."""
+    _stop(connection, [actions.c.server_id == server_id], LEFT_BEHIND if stays else OWING, DELETED)
 
 
 def reset(connection: Connection, server_id: str) -> bool:

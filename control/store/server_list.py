@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, cast, exists, fun
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import Integer, String
 
-from magnetar_core.power import states_of, with_word
+from magnetar_core.power import SOFT_DELETED, states_of, with_word
 
 from .database import Database
 from .paging import beyond
@@ -34,7 +34,8 @@ class ServerListRequest:
     *equal*: column to value; *matching*: (column, regular expression, see ``regex``); *addresses*: IP version to a
     regular expression; *tags*: (tags, whether all of them, whether none of that); *statuses*: Nova's words, of which
     one fits, or none at all when it is empty; *zone*, whose hosts are *zone_hosts*; *since* and *before*: when the
-    server last changed."""
+    server last changed. *soft_deleted*: whether soft-deleted servers are listed; when left out, only beside *deleted*
+    ones, with *since* and *before*, and where *statuses* or *equal* ask for them."""
 
     limit: int
     sort: Sequence[tuple[str, bool]] = NEWEST_FIRST
@@ -52,6 +53,7 @@ class ServerListRequest:
     since: str | None = None
     before: str | None = None
     deleted: bool = False
+    soft_deleted: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -151,8 +153,17 @@ def _conditions(wanted: ServerListRequest, kind: str) -> list[Condition]:
         found += [changed >= wanted.since] if wanted.since else []
         found += [changed <= wanted.before] if wanted.before else []
     if wanted.deleted or not (wanted.since or wanted.before):
-        found.append(servers.c.deleted_at.is_not(None) if wanted.deleted else servers.c.deleted_at.is_(None))
+        found += _with_deleted(wanted)
     return found
+
+
+def _with_deleted(wanted: ServerListRequest) -> list[Condition]:
+    """Deleted servers, or those that are not; soft-deleted ones are with the former."""
+    gone, soft = servers.c.deleted_at.is_not(None), servers.c.vm_state == SOFT_DELETED
+    if wanted.deleted:
+        return [gone if wanted.soft_deleted is False else gone | soft]
+    named = wanted.equal.get("vm_state") == SOFT_DELETED or "SOFT_DELETED" in map(str.upper, wanted.statuses or ())
+    return [~gone] if wanted.soft_deleted or named else [~gone, ~soft]
 
 
 def _with_address(kind: str, version: int, pattern: str) -> Condition:

@@ -27,7 +27,7 @@ from sqlalchemy.sql.expression import BindParameter
 from sqlalchemy.types import String
 
 from magnetar_core.actions import ACTIONS, ANY
-from magnetar_core.power import OFFLOADED, SHELVED
+from magnetar_core.power import OFFLOADED, SHELVED, SOFT_DELETED
 
 from . import consoles
 from .actions import overtake
@@ -37,8 +37,10 @@ from .store import CELL0, Store
 from .tables import actions, server_mappings, servers
 
 Found = Row[Any]
-#: The task_state of a server that is to be deleted, and of one that its host builds.
-DELETING, SPAWNING = "deleting", "spawning"
+#: The task_states of servers that are to be deleted, for good or not, and of one that its host builds.
+DELETING, SOFT_DELETING, SPAWNING = "deleting", "soft-deleting", "spawning"
+#: The task_state of a soft-deleted server that is to be active again. Quotas count it.
+RESTORING = "restoring"
 #: The task_states in which a server keeps the disks of its host busy: Nova's, and those of one that is being built,
 #: which Nova knows by its vm_state; task_state has an index.
 HEAVY = ("scheduling", SPAWNING, "resize_prep", "resize_migrating", "rebuilding", "rescuing", "unshelving",
@@ -52,10 +54,9 @@ _ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
 _MAPPED = select(server_mappings.c.cell_id).where(server_mappings.c.server_id == _ID)
 _NEW, _ASKED = insert(servers), insert(actions)
 _CHANGED = update(servers).where(servers.c.id == _AT)
-#: The task_states of actions that come over others: these leave them there when they end.
-_COMING = [action.task for action in ACTIONS.values() if action.over]
+#: The task_states of deletions, and of actions that come over others: these leave them there when they end.
+_COMING = [DELETING, SOFT_DELETING, *(action.task for action in ACTIONS.values() if action.over)]
 _PROGRESSED = _CHANGED.values(task_state=case(
-    (servers.c.task_state == DELETING, DELETING),
     (and_(servers.c.task_state.in_(_COMING), servers.c.task_state != bindparam("own", type_=String)),
      servers.c.task_state), else_=bindparam("task")))
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
@@ -128,14 +129,14 @@ def places(store: Store, id: str) -> Iterable[Database]:
 
 
 def by_name(store: Store, project_id: str, name: str) -> list[tuple[Database, Found]]:
-    """The servers of a project that have this name, each with its database. One query for each cell, cell0 first: a
-    server is written to its cell before it leaves cell0, so it is never missed."""
+    """The servers of a project that have this name and are not soft-deleted, each with its database. One query for each
+    cell, cell0 first: a server is written to its cell before it leaves cell0, so it is never missed."""
     found: dict[str, tuple[Database, Found]] = {}
     for _cell, database in store.databases():
         with database.read() as connection:
             rows = connection.execute(select(servers).where(
-                servers.c.project_id == project_id, servers.c.name == name, servers.c.deleted_at.is_(None)).order_by(
-                servers.c.created_at, servers.c.id)).all()
+                servers.c.project_id == project_id, servers.c.name == name, servers.c.deleted_at.is_(None),
+                servers.c.vm_state != SOFT_DELETED).order_by(servers.c.created_at, servers.c.id)).all()
         found.update((row.id, (database, row)) for row in rows)
     return list(found.values())
 
@@ -184,6 +185,13 @@ def shelved_before(connection: Connection, moment: str) -> Sequence[Found]:
         servers.c.deleted_at.is_(None))).all()
 
 
+def soft_deleted_before(connection: Connection, moment: str) -> Sequence[Found]:
+    """Servers to which nothing is done, and which have been soft-deleted since before a *moment*."""
+    return connection.execute(select(servers).where(
+        servers.c.soft_deleted_at < moment, servers.c.vm_state == SOFT_DELETED, servers.c.task_state.is_(None),
+        servers.c.deleted_at.is_(None))).all()
+
+
 def stamps(connection: Connection, ids: Collection[str]) -> dict[str, tuple[Any, ...]]:
     """Something of each of these servers that is another one when the server, or an action of it, has changed."""
     return {row.id: tuple(row) for row in connection.execute(_STAMPS, {"ids": list(ids)})}
@@ -223,26 +231,26 @@ def revise(connection: Connection, id: str, column: str,
     return kept
 
 
-def progress(connection: Connection, id: str, *, own: str | None = None, **values: Any) -> None:
+def progress(connection: Connection, id: str, own: str | None = None, **values: Any) -> None:
     """As ``change``, for a running action, whose task_state is *own*: that of a deletion stays, and that of an action
     which comes over it."""
-    connection.execute(*_progress(id, values, own))
+    connection.execute(*_progress(id, own, values))
     end_consoles(connection, id, values.get("vm_state"))
 
 
-def progressed(connection: Connection, id: str, **values: Any) -> Found | None:
+def progressed(connection: Connection, id: str, own: str | None = None, **values: Any) -> Found | None:
     """As ``progress``; returns the new row."""
-    statement, parameters = _progress(id, values, None)
+    statement, parameters = _progress(id, own, values)
     end_consoles(connection, id, values.get("vm_state"))
     return connection.execute(returning(statement), parameters).one_or_none()
 
 
-def _progress(id: str, values: Mapping[str, Any], own: str | None) -> tuple[Update, dict[str, Any]]:
+def _progress(id: str, own: str | None, values: Mapping[str, Any]) -> tuple[Update, dict[str, Any]]:
     parameters = {"at": id, "updated_at": now(), **values}
     if "task_state" not in values:
         return _CHANGED, parameters
-    parameters["task"] = parameters.pop("task_state")
-    return _PROGRESSED, {**parameters, "own": own or ""}
+    parameters.update(task=parameters.pop("task_state"), own=own or "")
+    return _PROGRESSED, parameters
 
 
 def comes_again(connection: Connection, id: str) -> bool:

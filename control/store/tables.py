@@ -149,10 +149,12 @@ servers = Table(
     Column("request", DOCUMENT, nullable=False, default="{}"), Column("hints", DOCUMENT, nullable=False, default="{}"),
     # Since when it is shelved, and the image that its root disk is in then, from the moment that this is asked for.
     Column("shelved_at", TIME), Column("shelved_image_id", UUID),
+    Column("soft_deleted_at", TIME),
     Column("trusted_certs", DOCUMENT), Column("old_flavor", DOCUMENT), Column("fault", DOCUMENT),
     Column("launched_at", TIME), Column("terminated_at", TIME), Column("deleted_at", TIME), *stamped(),
     Index("servers_project", "project_id", "created_at", "id"), Index("servers_host", "host"),
-    Index("servers_created", "created_at", "id"), Index("servers_task", "task_state"))
+    Index("servers_created", "created_at", "id"), Index("servers_task", "task_state"),
+    Index("servers_soft_deleted", "soft_deleted_at"))
 
 #: What was asked of servers: the durable queue, and what os-instance-actions shows.
 actions = Table(

@@ -17,6 +17,8 @@ description:
     (C(qemu-guest-agent)) answers, file systems are frozen for that instant; RV(consistency) says so.
   - V(create_backup) makes such an image, of a cloud's server, as one of several of its kind. The oldest beyond
     O(rotation) are deleted when it has its content; one that fails costs none of them.
+  - V(restore) and V(force_delete) are for clouds that keep deleted servers for a while. V(restore) changes nothing on a
+    server that is not deleted, V(force_delete) nothing where there is no such server.
   - V(rebuild) powers the guest off and loses its root disk, swap, and ephemeral disk unless O(preserve_ephemeral).
 author:
   - Magnetar contributors (@magnetar)
@@ -92,6 +94,11 @@ EXAMPLES = r"""
     name: web1
     action: crash_dump
 
+- name: Delete a server of a cloud, see that it was the wrong one, and have it back
+  magnetar.compute.server_action:
+    name: web1
+    action: restore
+
 - name: As in playbooks for openstack.cloud
   magnetar.compute.server_action:
     server: web1
@@ -101,8 +108,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 server:
-  description: The server afterwards.
-  returned: on success
+  description: The server afterwards; as it was, when V(force_delete) has deleted it.
+  returned: on success, unless there is none
   type: dict
   contains:
     id:

@@ -27,6 +27,7 @@ def body_of(answer: Exchange, what: str) -> Any:
 #: How to bring an active server into a state: actions, each with the status that follows.
 WAYS: dict[str, tuple[tuple[dict[str, Any], tuple[str, ...]], ...]] = {
     "active": (),
+    "soft-delete": (),
     "reused": (),
     "stopped": (({"os-stop": None}, ("SHUTOFF",)),),
     "paused": (({"pause": None}, ("PAUSED",)),),
@@ -261,6 +262,9 @@ class Fixtures:
             self.wait(id, statuses)
         if state == "shelved_offloaded":
             self.offload(id)
+        if state == "soft-delete":
+            body_of(self.cloud.compute("DELETE", f"/servers/{id}"), "delete")
+            self.wait(id, ("SOFT_DELETED",))
         return id
 
     def offload(self, id: str) -> None:
@@ -272,7 +276,10 @@ class Fixtures:
     def delete(self, id: str) -> None:
         """Remove a server and wait until it is gone."""
         self.cloud.compute("POST", f"/servers/{id}/action", {"unlock": None})
-        self.cloud.compute("DELETE", f"/servers/{id}")
+        if self.cloud.target.capabilities.get("soft_delete"):
+            self.cloud.compute("POST", f"/servers/{id}/action", {"forceDelete": None})
+        else:
+            self.cloud.compute("DELETE", f"/servers/{id}")
         until = time.monotonic() + (PATIENCE if id in self.stuck else self.timeout)
         while time.monotonic() < until and self.cloud.compute("GET", f"/servers/{id}").status == 200:
             time.sleep(0.01)

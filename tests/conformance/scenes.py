@@ -43,7 +43,8 @@ REUSED = frozenset({
     "servers.metadata.replace", "servers.metadata.update", "servers.tags.replace", "servers.remote-consoles.create",
     "servers.action.trigger_crash_dump",
 })
-_KNOWN = {"active", "stopped", "paused", "suspended", "resized", "rescued", "shelved", "shelved_offloaded", "error"}
+_KNOWN = {"active", "stopped", "paused", "suspended", "resized", "rescued", "shelved", "shelved_offloaded", "error",
+          "soft-delete"}
 
 
 def state(operation: Operation) -> str:

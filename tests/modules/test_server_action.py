@@ -40,6 +40,14 @@ def test_an_agent_alone_shelves_nothing(check, web):
     assert refused["failed"] and "event" in refused["msg"], refused
 
 
+def test_an_agent_alone_keeps_nothing_that_is_deleted(web):
+    assert not web("server_action", name="s", action="restore")["changed"]
+    refused = web("server_action", name="s", action="force_delete")
+    assert refused["failed"] and "event" in refused["msg"], refused
+    assert web("server_action", name="none", action="restore")["error"]["code"] == "not-found"
+    assert not web("server_action", name="none", action="force_delete")["changed"]
+
+
 def test_rescued_is_rescued(web):
     web("server_action", name="s", action="rescue", image="img")
     assert not web("server_action", name="s", action="rescue")["changed"], "omitted is what is there"

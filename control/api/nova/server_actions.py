@@ -14,7 +14,7 @@ from magnetar_control.api.nova.server_fields import ATTRIBUTE, FIELDS, FQDN, WOR
 from magnetar_control.api.nova.servers import changed
 from magnetar_control.api.nova.values import METADATA, PASSWORD, TRUTH, record, since
 from magnetar_control.api.values import Address, Anything, ByVersion, Id, Null, Number, Wrapped
-from magnetar_control.compute import backup, networks, security_groups, server_actions, servers, shelve
+from magnetar_control.compute import backup, networks, security_groups, server_actions, servers, shelve, soft_delete
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
@@ -143,6 +143,7 @@ OPERATIONS = (
         "properties": call.body.get("metadata")}),
     _row("shelve", shelve.shelve),
     _row("unshelve", shelve.unshelve, UNSHELVE_BODY, given=_unshelved),
+    _row("restore", soft_delete.restore),
     _row("changePassword", server_actions.change_password, record({"adminPass": PASSWORD}, "adminPass"),
          waits=True, **_given("password", "adminPass")),
     _row("os-getConsoleOutput", server_actions.console_output, record({"length": Nullable(Number(-1))}), 200,

@@ -35,8 +35,8 @@ REFUSED = ("block_device_mapping", "services", "metadata", "system_metadata", "i
 OPEN: Mapping[str, Query] = {"all_tenants": _WORD, **pages(), **dict.fromkeys(
     ("status", "sort_key", "sort_dir"), Query(value=Anything(), many=True))}
 LIST_QUERY: Mapping[str, Query] = {
-    **FIELDS.query(), **OPEN, **dict.fromkeys(("deleted", "project_id", "tenant_id"), _WORD),
-    **dict.fromkeys(("soft_deleted", "kernel_id", "ramdisk_id", "locked_by", *REFUSED), _WORD)}
+    **FIELDS.query(), **OPEN, **dict.fromkeys(("deleted", "soft_deleted", "project_id", "tenant_id"), _WORD),
+    **dict.fromkeys(("kernel_id", "ramdisk_id", "locked_by", *REFUSED), _WORD)}
 
 
 def _listed(call: Call, found: ServerPage, answer: str) -> dict[str, Any]:
@@ -71,7 +71,8 @@ def _query(call: Call) -> dict[str, ServerListRequest]:
     query = ServerListRequest(
         limit=size(call), sort=_sort(call, given), marker=str(given["marker"]) if "marker" in given else None,
         all_projects=everywhere, project=given.get("project_id") or given.get("tenant_id"),
-        deleted="deleted" in given and _truth(given, "deleted"))
+        deleted="deleted" in given and _truth(given, "deleted"),
+        soft_deleted=_truth(given, "soft_deleted") if "soft_deleted" in given else None)
     for name, value in given.items():
         if name in FIELDS.filters:
             FIELDS.add_filter(query, name, value)

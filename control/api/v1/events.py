@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.compute import backup, server_actions
+from magnetar_control.compute import backup, server_actions, soft_delete
+from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.metadata import METADATA
 from magnetar_control.store import instance_actions
@@ -23,7 +24,7 @@ from magnetar_core.values import Choices, Integer, Text
 
 from .driver import NAMESPACE, CloudDriver
 from .server import CloudServers
-from .server_actions import ServerActions, found
+from .server_actions import ServerActions, found, removed
 from .volume import IMAGES
 
 
@@ -34,8 +35,8 @@ class ChangePasswordArguments(Kind):
     password = Field(Text(1, 255), "The password.", required=True, secret=True)
 
 
-class ShelveOffloadArguments(Kind):
-    """Of taking a shelved server off its host: none."""
+class NoArguments(Kind):
+    """Of what takes none."""
 
 
 def _rebuild(server: ServerActions, row: Any, args: Document) -> None:
@@ -80,11 +81,14 @@ EVENTS: Mapping[str, tuple[type[Kind], str, Callable[[ServerActions, Any, Docume
     "create_backup": (CreateBackupArguments, "createBackup", _create_backup),
     "crash_dump": (CrashDumpArgs, "trigger_crash_dump", lambda server, _row, _args: server_actions.PLAIN[
         "trigger_crash_dump"](server.caller, server.target)),
-    "shelve_offload": (ShelveOffloadArguments, "shelveOffload", lambda server, _row, _args: server_actions.PLAIN[
+    "restore": (NoArguments, "restore", lambda server, _row, _args: soft_delete.restore(server.caller, server.target)),
+    "shelve_offload": (NoArguments, "shelveOffload", lambda server, _row, _args: server_actions.PLAIN[
         "shelveOffload"](server.caller, server.target)),
     "change_password": (ChangePasswordArguments, "changePassword", lambda server, _row, args: (
         server_actions.change_password(server.caller, server.target, args["password"])))}
 
+#: The event after which there is no server.
+FORCE_DELETE = "force_delete"
 #: What events take that make an image.
 IMAGES_OF = (CreateImageArgs, CreateBackupArguments)
 
@@ -92,8 +96,10 @@ IMAGES_OF = (CreateImageArgs, CreateBackupArguments)
 def event(caller: Caller, driver: CloudDriver, key: str, sent: Mapping[str, Any], operation: Operation) -> Document:
     """Do it, unless this request id has done it before."""
     name = str(sent["event"])
+    if isinstance(driver, CloudServers) and name == FORCE_DELETE:
+        return _force_delete(caller, driver, key, dict(sent.get("args") or {}), operation)
     if not isinstance(driver, CloudServers) or name not in EVENTS:
-        raise InvalidField("event", f"must be one of {', '.join(EVENTS)}, on a server", name)
+        raise InvalidField("event", f"must be one of {', '.join((*EVENTS, FORCE_DELETE))}, on a server", name)
     rule, action, function = EVENTS[name]
     args = {**rule.defaults(), **rule.check(dict(sent.get("args") or {}))}
     action = action.format(**args)
@@ -118,3 +124,15 @@ def event(caller: Caller, driver: CloudDriver, key: str, sent: Mapping[str, Any]
     answer = {"image": {"id": image, "name": args["name"]},
               "consistency": "stopped" if row.vm_state == STOPPED else "crash-consistent"} if image else {}
     return {"done": True, **answer, "resource": driver.public(driver.one(caller, row.id))}
+
+
+def _force_delete(caller: Caller, driver: CloudServers, key: str, args: Document, operation: Operation) -> Document:
+    """Delete a server for good, also one that is soft-deleted. It may be asked for again: there is nothing left to do
+    then."""
+    NoArguments.check(args)
+    row = driver.row(caller, key)
+    if row is None:
+        return {"done": False, "resource": None}
+    shown = driver.public(driver.one(caller, row.id))
+    removed(caller, row.id, operation, compute.force_delete)
+    return {"done": True, "resource": shown}

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.compute import quotas, server_actions, server_create, volume_attachments
+from magnetar_control.compute import quotas, server_actions, server_create, soft_delete, volume_attachments
 from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller, Owner
 from magnetar_control.compute.scheduling import predicted_host, why_no_host
@@ -28,6 +28,7 @@ from magnetar_core.kinds import Server
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result, Step
 from magnetar_core.reconcile import Document, is_uuid, recorded, warn
+from magnetar_core.server_plan import step
 from magnetar_core.values import Text
 
 from . import consoles, server_dry_run, server_plan, server_view
@@ -56,9 +57,11 @@ class CloudServers(CloudDriver):
         return _shown(caller, compute.of_project(caller))
 
     def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
-        """*all_projects*: those of all, for administrators."""
-        everywhere = filters.pop(ALL_PROJECTS, False)
-        return _shown(caller, compute.of_all_projects(caller)) if everywhere else self.every(caller)
+        """*all_projects*: those of all, for administrators. Soft-deleted ones are listed for who names their status or
+        uuid."""
+        each = compute.of_all_projects if filters.pop(ALL_PROJECTS, False) else compute.of_project
+        named = power.status(power.SOFT_DELETED) in filters.get("status", ()) or "id" in filters
+        return _shown(caller, each(caller, soft_deleted=named))
 
     def row(self, caller: Caller, key: str) -> Any:
         """The row; ``None`` when there is none. Raises ``Ambiguous``."""
@@ -189,9 +192,16 @@ class CloudServers(CloudDriver):
             row = self.row(caller, key)
             if row is not None and not dry_run:
                 row = settled(caller, row.id, operation)
+            if row is not None and row.vm_state == power.SOFT_DELETED:
+                if not is_uuid(key):
+                    continue  # it is so since it was looked up: the name is free
+                if want is not None:
+                    raise Conflict(f"Server {row.name!r} is soft-deleted. Restore it first: server_action with "
+                                   "action: restore.", uuids=[row.id])
+                row = None
             have = None if row is None else self.seen(caller, row)
             if want is None:
-                return self.removal(caller, have, dry_run, operation)
+                return self._removal(caller, row, have, dry_run, operation)
             try:
                 return _ServerChange(self, caller, self.given(key, want), permissions, dry_run, operation).run(have)
             except Taken:
@@ -231,6 +241,12 @@ class CloudServers(CloudDriver):
         if settled(caller, have["id"], operation) is None:
             raise NotFound(f"Server {have['name']!r} was removed in the meantime.", kind="server", key=have["id"])
 
+    def _removal(self, caller: Caller, row: Any, have: Document | None, dry_run: bool, operation: Operation) -> Result:
+        """As ``removal``: of a server that may be soft-deleted, that is its only step."""
+        stays = row is not None and soft_delete.restorable(caller, row)
+        result = self.removal(caller, have, dry_run, operation)
+        return Result([step("soft_delete")], result.diff, result.resource) if stays else result
+
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         removed(caller, have["id"], operation)
 
@@ -241,7 +257,8 @@ class CloudServers(CloudDriver):
         for one in have["volumes_attached"]:
             if one["delete_on_termination"] and not named.isdisjoint((one["id"], one["name"])):
                 volume_attachments.update(caller, find(caller, have["id"]), one["id"], delete_on_termination=False)
-        removed(caller, have["id"], operation)
+        at_once = compute.force_delete if caller.settings.reclaim_instance_interval else compute.delete
+        removed(caller, have["id"], operation, at_once)  # the new one gets what it has
         return self.make(caller, new, operation)
 
 

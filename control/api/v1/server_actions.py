@@ -19,7 +19,7 @@ from magnetar_control.compute.target import Target, find
 from magnetar_control.store import instance_actions, servers
 from magnetar_core.errors import Failed, NotFound, TimedOut
 from magnetar_core.operations import Operation
-from magnetar_core.power import BUILDING
+from magnetar_core.power import BUILDING, SOFT_DELETED
 from magnetar_core.reconcile import Document
 
 from .server_plan import PlannedAction
@@ -172,13 +172,14 @@ DO: Mapping[str, Callable[[ServerActions, Document], object]] = {
     "detach_interface": lambda server, args: server.run("detach_interface", interfaces.detach, args["port"], anew=True)}
 
 
-def removed(caller: Caller, id: str, operation: Operation) -> None:
-    """Delete a server, and wait until it is gone."""
+def removed(caller: Caller, id: str, operation: Operation, use: Callable[..., object] = compute.delete) -> None:
+    """Delete a server with *use*, and wait until it is gone, or soft-deleted where *use* may do that."""
+    for_good = use is compute.force_delete
     try:
-        compute.delete(caller.under(f"req-{uuid.uuid4()}"), find(caller, id))
+        use(caller.under(f"req-{uuid.uuid4()}"), find(caller, id))
     except NotFound:
         return
-    row = _awaited(caller, id, operation, "is still being deleted.",
-                   lambda _database, row: bool(row.task_state is None and row.fault))
-    if row is not None:
+    row = _awaited(caller, id, operation, "is still being deleted.", lambda _database, row: bool(
+        row.task_state is None and (row.fault or (row.vm_state == SOFT_DELETED and not for_good))))
+    if row is not None and (for_good or row.vm_state != SOFT_DELETED):
         raise Failed(f"Server {row.name!r} could not be deleted: {why_failed(row)}", server=id)

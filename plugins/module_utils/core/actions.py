@@ -75,6 +75,11 @@ ACTIONS: dict[str, Action] = {
                      placed=False, rule="servers:delete"),
     "forceDelete": Action(ANY, "deleting", DELETED, busy=True, label="delete", event="compute_terminate_instance",
                           placed=False, rule="os-deferred-delete:force"),
+    # What a DELETE asks for where ``reclaim_instance_interval`` lets servers be restored.
+    "softDelete": Action(ANY, "soft-deleting", SOFT_DELETED, busy=True, label="delete",
+                         event="compute_soft_delete_instance", placed=False, rule="servers:delete"),
+    "restore": Action((SOFT_DELETED,), "restoring", ACTIVE, label="restore", event="compute_restore_instance",
+                      rule="os-deferred-delete:restore"),
     "os-start": _power((STOPPED,), "powering-on", RUNNING, "start", "servers:start"),
     "os-stop": _power((ACTIVE, ERROR), "powering-off", OFF, "stop", "servers:stop"),
     "pause": _power((ACTIVE,), "pausing", PAUSED, "pause", "os-pause-server:pause"),

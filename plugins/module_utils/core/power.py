@@ -68,7 +68,7 @@ VM_STATES: Mapping[str, VmState] = {
     RESCUED: VmState("RESCUE", (RUNNING,)),
     ERROR: VmState("ERROR", (), _REBUILD),
     DELETED: VmState("DELETED"),
-    SOFT_DELETED: VmState("SOFT_DELETED"),
+    SOFT_DELETED: VmState("SOFT_DELETED", (OFF, CRASHED)),
     SHELVED: VmState("SHELVED", (OFF, CRASHED)),
     OFFLOADED: VmState("SHELVED_OFFLOADED"),
 }

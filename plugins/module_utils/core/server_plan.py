@@ -29,6 +29,7 @@ TEXT: Mapping[str, str] = {
     # Of a cloud only.
     "confirm": "keep the new flavor", "migrate": "move it to another host",
     "shelve": "shut down, keep the root disk as an image, and leave the host", "unshelve": "start on a host again",
+    "soft_delete": "power off, and keep it for a while in case it is restored",
 }
 ROOT, EPHEMERAL, SWAP = "disk", "disk.ephemeral", "disk.swap"
 GIB, MIB = 2**30, 2**20

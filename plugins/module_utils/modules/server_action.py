@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from ..core.errors import Conflict, InvalidField, NotFound
+from ..core.errors import Ambiguous, Conflict, InvalidField, NotFound
 from ..core.kinds.common import NAME
 from ..core.options import Option, collect
+from ..core.power import SOFT_DELETED as SOFT_DELETED_STATE
+from ..core.power import status
 from ..core.reconcile import assumed
 from ..core.values import Boolean, Choices, Integer, MapOf, Text, Value
 from . import results
@@ -24,6 +26,7 @@ EVENTS = {
     "reboot": ("reboot_type",), "reboot_soft": (), "reboot_hard": (),
     "rebuild": ("image", "key_name", "userdata", "metadata", "preserve_ephemeral"),
     "create_image": ("image_name", "metadata"), "crash_dump": (), "shelve_offload": (),
+    "restore": (), "force_delete": (),
     "create_backup": ("image_name", "backup_type", "rotation", "metadata"),
     "change_password": ("user", "password"),
 }
@@ -34,6 +37,7 @@ NEEDED = {"create_image": ("image_name",), "change_password": ("password",),
           "create_backup": ("image_name", "backup_type", "rotation")}
 OPTIONS = dict(dict.fromkeys(STATES, ()), **dict(EVENTS, **OTHERS))
 LINES = 50
+SOFT_DELETED = status(SOFT_DELETED_STATE)
 
 
 class ServerActionModule(Module):
@@ -58,7 +62,10 @@ class ServerActionModule(Module):
             "O(user) through the guest agent. V(console_output) returns the end of the console log. V(start), V(stop), "
             "V(pause), V(unpause), V(suspend), V(resume), V(shelve) and V(unshelve) set the power state, as "
             "O(magnetar.compute.server#module:state) does. V(shelve_offload) has a shelved server leave its host, "
-            "which is for administrators of a cloud.", required=True),
+            "which is for administrators of a cloud. V(restore) makes a server that was deleted active again while its "
+            "cloud keeps it (C(reclaim_instance_interval)), with all that it had; it is found by its name when no "
+            "other server has that now. V(force_delete) deletes a server of a cloud for good, also such a one.",
+            required=True),
         reboot_type=Option(Choices("soft", "hard"), "Kind of O(action=reboot).", default="soft"),
         image=Option(Text(), "Image by name or uuid. For O(action=rebuild) the one to make the root disk from, the "
                      "same again when omitted; for O(action=rescue) the one to boot from, the server's own when "
@@ -88,9 +95,15 @@ class ServerActionModule(Module):
         try:
             server = find(client, "server", key_of(params))
         except NotFound:
-            if not check_mode:
+            server = _soft_deleted(client, key_of(params)) if action in ("restore", "force_delete") else None
+            if server is None and action == "force_delete":
+                return {"changed": False, "actions": []}
+            if server is None and not check_mode:
                 raise
-            return _assumed(params)
+            if server is None:
+                return _assumed(params)
+        if action == "restore" and server["status"] != SOFT_DELETED:
+            return {"changed": False, "server": server, "actions": []}
         if action in STATES:
             return self._ensure(server, params, check_mode, diff_mode, client)
         if action == "console_output":
@@ -119,6 +132,15 @@ class ServerActionModule(Module):
         answer = client.event("server", server["id"], event, args, timeout=params["timeout"])
         result.update((name, answer[name]) for name in ("image", "consistency") if name in answer)
         return dict(result, server=answer.get("resource") or server, request_id=answer.get("request_id"))
+
+
+def _soft_deleted(client, name):
+    """The soft-deleted server of that name; ``None`` when there is none. Raises ``Ambiguous``."""
+    named = list(client.list("server", name=name, status=SOFT_DELETED)) if client.of_cloud else []
+    if len(named) > 1:
+        raise Ambiguous("%d soft-deleted servers have the name %r; use a uuid." % (len(named), name),
+                        uuids=[one["id"] for one in named])
+    return named[0] if named else None
 
 
 def _check(action, params):

@@ -17,6 +17,7 @@ from ..power import (
     PAUSED,
     RESCUED,
     SHELVED,
+    SOFT_DELETED,
     STOPPED,
     SUSPENDED,
     WANTED,
@@ -33,8 +34,8 @@ from .volume import DEVICE as DISK
 USER_DATA_MAX = 65535
 #: The longest path that Linux takes, and files at once.
 PATH_MAX, FILES_MAX = 4095, 255
-#: Nova's status words for what a host alone can see.
-STATUSES = tuple(status(one) for one in (BUILDING, ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR))
+#: Nova's status words for what a host alone can see, and that by which soft-deleted servers of a cloud are listed.
+STATUSES = tuple(status(one) for one in (BUILDING, ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR, SOFT_DELETED))
 META = Text(0, 255)
 
 

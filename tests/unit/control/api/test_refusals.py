@@ -29,7 +29,7 @@ BODIES = {
     "servers.action.trigger_crash_dump": (17, {"trigger_crash_dump": None}),
     **{f"servers.action.{name}": (1, {name: None}) for name in (
         "os-start", "os-stop", "pause", "unpause", "suspend", "resume", "unrescue", "confirmResize", "revertResize",
-        "shelve", "shelveOffload", "unshelve", "migrate", "lock", "unlock", "forceDelete")},
+        "shelve", "shelveOffload", "unshelve", "migrate", "lock", "unlock", "forceDelete", "restore")},
 }
 WRITES = [one for one in OPERATIONS if one.name in BODIES]
 WITH_BODY = [one for one in OPERATIONS if one.body is not None]
@@ -132,7 +132,7 @@ GUARDED = [one for one in OF_SERVERS if one.key and ACTIONS[one.key].states != (
 @pytest.mark.parametrize("operation", GUARDED, ids=ids(GUARDED))
 def test_a_wrong_state_is_409_and_named(small, operation):
     version, body = BODIES[operation.name]
-    states = {"active", "stopped", "paused", "suspended", "rescued", "resized", "error", "shelved"}
+    states = {"active", "stopped", "paused", "suspended", "rescued", "resized", "error", "shelved", "soft-delete"}
     for state in sorted(states - set(ACTIONS[operation.key].states)):
         answer = send(small, operation, body, version, server=small.server(project="red", vm_state=state))
         assert answer.status == 409 and state in fault(answer)[1], (state, answer.content)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Soft delete: which deleted servers stay for a while (``reclaim_instance_interval``), and how they come back."""
+
+from __future__ import annotations
+
+import orjson
+from sqlalchemy import Connection
+
+from magnetar_control.store import actions, servers
+from magnetar_core.power import OFFLOADED, RESIZED
+
+from . import quotas
+from .caller import Caller, Owner
+from .target import Target, enqueue, of_server
+
+
+def restorable(caller: Caller, server: servers.Found) -> bool:
+    """Whether a DELETE leaves a server that can be restored: the settings say so, it has run, and its host is up. One
+    that is on no host, or that is being deleted for good already, goes at once."""
+    if not caller.settings.reclaim_instance_interval or not server.launched_at or not server.host or (
+            server.vm_state == OFFLOADED or server.task_state == servers.DELETING):
+        return False
+    host = caller.cloud.hosts.get(server.host)
+    return host is not None and host.up
+
+
+def ask(caller: Caller, connection: Connection, server: servers.Found) -> None:
+    """Have a server soft-deleted whose row is locked: what is done to it is cancelled, and a resize that waits is
+    confirmed before. Nothing is asked where it is being soft-deleted already."""
+    if server.task_state == servers.SOFT_DELETING:
+        return
+    actions.cancel(connection, server.id, stays=True)
+    by = (caller.request_id, caller.context.user_id, caller.project)
+    if server.vm_state == RESIZED:
+        servers.ask(connection, server, "confirmResize", *by)
+    servers.ask(connection, server, "softDelete", *by)
+
+
+@of_server("restore")
+def restore(caller: Caller, target: Target) -> None:
+    """Have a soft-deleted server be active again. Raises ``Forbidden`` where the quota of its project has no room for
+    it: soft-deleted servers do not count."""
+    owner = Owner(target.row.project_id, target.row.user_id)
+    bounds = quotas.bounds(caller, owner)
+    if not bounds:
+        enqueue(caller, target, "restore")
+        return
+    with caller.cloud.store.cell0.write() as connection:
+        quotas.check_servers(caller, orjson.loads(target.row.flavor), 1, 1, bounds, connection, owner)
+        enqueue(caller, target, "restore")
