@@ -31,18 +31,20 @@ class Delivery:
         """Check again what is on the host."""
         self.known = {key for key in list(self.known) if key[1] != host}
 
-    def image(self, client: Client, host: str, id: str, context: Context = ITSELF) -> None:
-        """Bring an image to the host; several servers that need it wait for one transfer."""
+    def image(self, client: Client, host: str, id: str, context: Context = ITSELF, checksum: str | None = None) -> None:
+        """Bring an image to the host; several servers that need it wait for one transfer. *checksum*: of the content
+        whose signature was verified; the agent is asked then whether it has that, and takes nothing else."""
         key = ("image", host, id)
-        if key in self.known:
+        if key in self.known and not checksum:
             return
         with self._lock:
             lock = self._under_way.setdefault((host, id), threading.Lock())
         with lock:
-            if key in self.known:
+            if key in self.known and not checksum:
                 return
             # A copy with another checksum is replaced; servers that are based on it keep it.
-            found = client.ensure("image", id, _wanted(id, self.images.show(context, id) or {}), "recreate")
+            found = client.ensure("image", id, _wanted(id, self.images.show(context, id) or {}, checksum),
+                                  "recreate")
             if found["resource"]["status"] != "active":
                 chunks, size = self.images.content(id)
                 client.send("image", id, chunks, size, timeout=self.timeout)
@@ -55,11 +57,14 @@ class Delivery:
         self.known.add(key)
 
 
-def _wanted(id: str, image: Document) -> Document:
-    """The image in the agent's form, with those properties that agents act on; none when it was deleted meanwhile."""
+def _wanted(id: str, image: Document, checksum: str | None = None) -> Document:
+    """The image in the agent's form, with those properties that agents act on; none when it was deleted meanwhile. Its
+    content has this *checksum*; where none is given, the one that its service says."""
     properties = IMAGE_PROPERTIES.acted_on(image.get("properties") or {}, AGENT)
     want = {"name": id, "source": {"upload": True}, "properties": {
         name: value[:255] for name, value in properties.items() if value}}
-    if image.get("os_hash_algo") in ("sha256", "sha512") and image.get("os_hash_value"):
+    if checksum:
+        want["checksum"] = checksum
+    elif image.get("os_hash_algo") in ("sha256", "sha512") and image.get("os_hash_value"):
         want["checksum"] = f"{image['os_hash_algo']}:{image['os_hash_value']}"
     return want

@@ -39,6 +39,7 @@ from magnetar_control.services.identity.service_user import ServiceUser
 from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.image import quotas as image_quotas
 from magnetar_control.services.image.remote import Remote
+from magnetar_control.services.key_manager import CertificateFolder
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network import quotas as network_quotas
 from magnetar_control.services.volume import EmbeddedVolumes
@@ -88,8 +89,10 @@ class Parts:
         database, settings = self.api_database, self.settings
         self.identity = EmbeddedIdentity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
             keystone.of(settings)
+        keys = CertificateFolder(settings.certificates)
         self.images = EmbeddedImages(database, settings.images, reserve=settings.image_reserve_mb << 20,
-                                     limits=image_quotas.defaults(settings))
+                                     limits=image_quotas.defaults(settings),
+                                     keys=keys if settings.verify_image_signatures else None)
         self.networks = EmbeddedNetworks(database, settings.network_cidr, settings.pools(),
                                          network_quotas.defaults(settings))
         #: As conductors and volumes ask for them: here, or at the machine that has them.
@@ -100,7 +103,7 @@ class Parts:
         self.volumes = EmbeddedVolumes(database, self.places, self.agents, self.bring, self.asked,
                                        zone=settings.default_availability_zone, used=self.has,
                                        limits=volume_quotas.defaults(settings))
-        return Services(self.identity, self.asked, self.networks, self.volumes)
+        return Services(self.identity, self.asked, self.networks, self.volumes, keys)
 
     def places(self) -> list[dict[str, Any]]:
         """The hosts on which volumes may lie."""

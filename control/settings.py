@@ -62,6 +62,17 @@ class Settings:
     image_url: str | None = _doc("URL of the image service, such as https://api1:8774/image, for a conductor on "
                                  "another machine than the images; left out, they are in state_dir.")
     image_ca_cert: Path | None = _doc("PEM file with the CA of its certificate.")
+    verify_image_signatures: bool = _doc(
+        "Whether servers are made of signed images only: signatures are verified before an image reaches a host, and "
+        "when content is uploaded (Nova's verify_glance_signatures). Give API and conductors the same.", False)
+    enable_certificate_validation: bool = _doc(
+        "Whether the certificate that signed an image must be linked to a trusted one. It counts only with "
+        "verify_image_signatures; a request that names trusted certificates has both done.", False)
+    default_trusted_certificate_ids: list[str] = _doc(
+        "Trusted certificates of servers that name none, where both of these are true.", list)
+    certificates_dir: Path | None = _doc("Folder of the embedded key manager: a certificate is UUID.pem in it, which "
+                                         "root or the service owns and nobody else may write; the folder certificates "
+                                         "in state_dir when left out.")
     console_url: str | None = _doc("URL by which browsers reach consoles; /console below public_url when left out.")
     console_token_ttl: float = _doc("Seconds for which the URL of a console is good, once.", 600.0, 1)
     console_allowed_origins: list[str] = _doc("Other sites whose pages may open consoles, such as "
@@ -189,6 +200,17 @@ class Settings:
     def images(self) -> Path:
         """Folder of the content of images."""
         return self.image_dir or self.state_dir / "images"
+
+    @property
+    def certificates(self) -> Path:
+        """Folder of the embedded key manager."""
+        return self.certificates_dir or self.state_dir / "certificates"
+
+    @property
+    def trusted_certificates(self) -> list[str]:
+        """What servers trust that name no certificates."""
+        both = self.verify_image_signatures and self.enable_certificate_validation
+        return self.default_trusted_certificate_ids if both else []
 
     def pools(self) -> list[IPv4Network]:
         """*network_pools*. Raises ``InvalidSettings``."""

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.agents import AgentClient, plain
-from magnetar_control.services.image.fields import is_property
+from magnetar_control.services.image.fields import SIGNATURE, is_property
 from magnetar_control.store import actions, migrations, servers
 from magnetar_core.actions import ACTIONS, rule_of
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound, NotSupported, TooLarge
@@ -22,7 +22,7 @@ from .block_devices import snapshots
 from .caller import Caller, Owner
 from .cloud import HostView
 from .flavors import check_memory
-from .server_create import check_specs, find_flavor, find_image, find_public_key, kept_of_image
+from .server_create import check_specs, find_flavor, find_image, find_public_key, kept_of_image, trusted_certificates
 from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server
 
 #: Seconds for a guest to set a password.
@@ -104,7 +104,8 @@ def _check_destination(caller: Caller, target: Target, key: str, host: str) -> N
 class Rebuild:
     """A root disk anew, of an image. *files*: {path, contents in base64} each; ``None`` for those of before.
     *columns*: what changes of the server with it, of name, description, hostname, access_ip_v4, access_ip_v6,
-    disk_config, user_data, key_name. *metadata*: in place of that of before."""
+    disk_config, user_data, key_name, trusted_certs (``None`` for the default ones). *metadata*: in place of that of
+    before."""
 
     image_id: str
     preserve_ephemeral: bool = False
@@ -125,6 +126,9 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
     quotas.check_metadata(limits["metadata_items"], wanted.metadata)
     quotas.check_files(limits, wanted.files or ())
     columns = {**wanted.columns, "image_id": wanted.image_id, "image": servers.text(kept_of_image(image))}
+    if "trusted_certs" in columns:
+        caller.check_policy(f"{rule_of('rebuild')}:trusted_certs", server)
+        columns["trusted_certs"] = trusted_certificates(caller, columns["trusted_certs"], on_volume(server))
     if wanted.metadata is not None:
         columns["metadata"] = servers.text(wanted.metadata)
     args: dict[str, Any] = {"preserve_ephemeral": wanted.preserve_ephemeral, "image": wanted.image_id}
@@ -186,9 +190,9 @@ def image_fields(caller: Caller, server: servers.Found, properties: Mapping[str,
     """What an image of the server's root disk is made with, beside name and id. *mapping*: it stands for these
     snapshots of volumes instead."""
     own = orjson.loads(server.image).get("properties") or {}
-    found = {**{key: value for key, value in own.items() if is_property(key)}, "image_type": "snapshot",
-             "instance_uuid": server.id, "user_id": caller.context.user_id, "base_image_ref": server.image_id or "",
-             **(properties or {})}
+    found = {**{key: value for key, value in own.items() if is_property(key) and key not in SIGNATURE},
+             "image_type": "snapshot", "instance_uuid": server.id, "user_id": caller.context.user_id,
+             "base_image_ref": server.image_id or "", **(properties or {})}
     if mapping is not None:
         found.update(block_device_mapping=servers.text(mapping), bdm_v2=True, root_device_name=server.root_device_name)
     return {"disk_format": "qcow2" if mapping is None else "raw", "container_format": "bare", "visibility": "private",

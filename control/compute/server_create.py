@@ -96,6 +96,7 @@ class Prepared(NamedTuple):
     networks: Sequence[Mapping[str, Any]]
     security_groups: list[dict[str, Any]]
     warning: str | None
+    trusted_certs: str | None
 
     @property
     def new_ports(self) -> int:
@@ -173,6 +174,10 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
     public_key = find_public_key(caller, wanted.key_name)
     blocks = block_devices.complete(caller, block_devices.BlockDeviceRequest(
         wanted.mapping, image, flavor, wanted.mapping_field, wanted.limit > 1, wanted.multiattach, instead_of))
+    if wanted.trusted_certs:
+        caller.check_policy(f"{CREATE}:trusted_certs")
+    trusted = trusted_certificates(caller, wanted.trusted_certs, image is None or any(
+        one["boot_index"] == 0 and one["destination_type"] == "volume" for one in blocks), "server.")
     network = caller.cloud.services.network
     nics = network.check_requested(caller.context, wanted.networks)
     if wanted.limit > 1:
@@ -182,7 +187,18 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
         limits = quotas.limits(caller)
         quotas.check_metadata(limits["metadata_items"], wanted.metadata)
         quotas.check_files(limits, wanted.files)
-    return Prepared(wanted, flavor, image, place, public_key, blocks, nics, groups, warning)
+    return Prepared(wanted, flavor, image, place, public_key, blocks, nics, groups, warning, trusted)
+
+
+def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: bool, where: str = "") -> str | None:
+    """The column of a server that trusts certificates of these *ids*, or the default ones where it names none.
+    *on_volume*: whether its root disk is a volume, of which no signature is verified. Errors name the field below
+    *where*. Raises ``InvalidField``."""
+    if ids and on_volume:
+        raise InvalidField(f"{where}trusted_image_certificates",
+                           "is not supported when booting from volume: no image is verified then. Leave it out")
+    found = ids or (None if on_volume else caller.settings.trusted_certificates)
+    return servers.text(found) if found else None
 
 
 def _check_nics_of_many(networks: Sequence[Mapping[str, Any]]) -> None:
@@ -359,7 +375,7 @@ def _shared(caller: Caller, prepared: Prepared) -> dict[str, Any]:
         "root_device_name": "/dev/vda", "reservation_id": reservation,
         "security_groups": servers.text(prepared.security_groups),
         "request": servers.text(request), "hints": servers.text(wanted.hints),
-        "trusted_certs": servers.text(wanted.trusted_certs) if wanted.trusted_certs else None,
+        "trusted_certs": prepared.trusted_certs,
         "created_at": moment, "updated_at": moment, "interfaces": "[]", "addresses": "{}", "volumes": "[]"}
 
 

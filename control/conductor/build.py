@@ -23,7 +23,7 @@ from magnetar_core.client import Client
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 from magnetar_core.power import OFF, POWERS, RUNNING
 
-from . import block_devices, nics
+from . import block_devices, images, nics
 from .resize import agent_flavor
 from .schedule import spec_of
 from .work import Work, WrongHost, leased
@@ -66,7 +66,7 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]]) -> dict[str,
         nics.networks(work, client, host, ports)
         document = document_of(work, ports)
         if document["image"]:
-            work.conductor.delivery.image(client, host, document["image"], work.context())
+            images.deliver(work, client, host, document["image"])
         if document["key_name"]:
             document["key_name"] = keypair(work, client, host)
         document["block_device_mapping"], abroad = block_devices.prepare(work, host)

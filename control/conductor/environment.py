@@ -19,6 +19,7 @@ from magnetar_control.scheduler import place
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.services import Services
+from magnetar_control.services.image.signatures import Signatures
 from magnetar_control.settings import Settings
 from magnetar_control.store import actions
 from magnetar_control.store.allocations import Ratios
@@ -39,6 +40,9 @@ class Environment:
                  delivery: Delivery) -> None:
         self.settings, self.store, self.services, self.agents = settings, store, services, agents
         self.delivery = delivery
+        self.signatures = Signatures(
+            services.key_manager, services.image, settings.verify_image_signatures,
+            settings.enable_certificate_validation, settings.trusted_certificates)
         self.cell = store.named(cell)
         self.name = settings.conductor_name or socket.gethostname()
         #: Holder of leases: unique, also among conductors of one name.

@@ -13,6 +13,7 @@ from magnetar_core.client import Client
 from magnetar_core.power import STOPPED, number
 
 from .build import keypair
+from .images import deliver
 from .retry import of_host, retry_forever
 from .work import Work
 
@@ -21,7 +22,7 @@ from .work import Work
 def rebuild(work: Work, client: Client) -> dict[str, Any]:
     """Make the root disk anew of the image. A stopped server stays off, as in Nova."""
     before = work.args.get("vm_state") or work.server.vm_state
-    work.conductor.delivery.image(client, work.server.host, work.args["image"], work.context())
+    deliver(work, client, work.server.host, work.args["image"])
     client.event("server", work.id, "rebuild", _anew(work, client), request_id=work.idempotency_key)
     found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
                                               "power": "off" if before == STOPPED else "running"})

@@ -8,6 +8,7 @@ from typing import Any
 from magnetar_core.client import Client
 from magnetar_core.power import RUNNING, number
 
+from .images import deliver
 from .retry import of_host, retry_forever
 from .work import Work
 
@@ -17,7 +18,7 @@ def rescue(work: Work, client: Client) -> dict[str, Any]:
     """Boot from another image, the root disk as second disk."""
     image = work.args.get("image")
     if image:
-        work.conductor.delivery.image(client, work.server.host, image, work.context())
+        deliver(work, client, work.server.host, image)
     return _boot(work, client, {"image": image} if image else {})
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the control plane asks of identity, image, network and volume services. The embedded ones are in the folders
-here; the interfaces say what Nova asks of Keystone, Glance, Neutron and Cinder, so that these fit too."""
+"""What the control plane asks of identity, image, network and volume services, and of a key manager. The embedded ones
+are in the folders here; the interfaces say what Nova asks of Keystone, Glance, Neutron, Cinder and Barbican, so that
+these fit too."""
 
 from __future__ import annotations
 
@@ -265,9 +266,17 @@ class Volumes(Protocol):
         """Remove it, when nothing is attached; nothing when there is none."""
 
 
+class KeyManager(Protocol):
+    """Barbican, as Nova uses it for images that are signed."""
+
+    def certificate(self, context: Context, id: str) -> bytes:
+        """The X.509 certificate with this uuid, PEM or DER. Raises ``NotFound``."""
+
+
 @dataclass(frozen=True)
 class Services:
     identity: Identity
     image: Images
     network: Networks
     volume: Volumes
+    key_manager: KeyManager

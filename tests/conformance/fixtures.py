@@ -109,7 +109,7 @@ class Fixtures:
         # The samples' image has these properties; the disk's configuration follows from one of them.
         made = body_of(self.cloud.service("image", "POST", "/v2/images", {
             "name": self.name("image"), "disk_format": "raw", "container_format": "bare", "visibility": "public",
-            "auto_disk_config": "True", "architecture": "x86_64"}), "image")
+            "auto_disk_config": "True", "architecture": "x86_64", **self.cloud.target.signature}), "image")
         self.undo("image", lambda: self.cloud.service("image", "DELETE", f"/v2/images/{made['id']}"))
         body_of(self.cloud.service("image", "PUT", f"/v2/images/{made['id']}/file", content=bytes(1024 * 1024),
                                    headers={"Content-Type": "application/octet-stream"}), "image content")

@@ -35,6 +35,8 @@ class Target:
     #: Other services by name (identity, image, network, volume): base URLs without version.
     services: dict[str, str] = field(default_factory=dict)
     image: str = ""
+    #: Properties that sign an image of a MiB of zeros, with a certificate linked to those that the samples trust.
+    signature: dict[str, str] = field(default_factory=dict)
     #: A small flavor, for clouds on which none can be made.
     flavor: str = ""
     network: str = ""

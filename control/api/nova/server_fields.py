@@ -27,6 +27,7 @@ from magnetar_control.api.nova.values import METADATA, PASSWORD, TAGS, TRUTH, de
 from magnetar_control.api.nova.versions import FIRST
 from magnetar_control.api.values import Address, Anything, ByVersion, Id, Number, Regex, Time
 from magnetar_control.compute.servers import EXTENDED
+from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.power import status
 from magnetar_core.values import Base64, Choices, Const, Integer, ListOf, Nullable, OneOf, Text, Value
@@ -46,7 +47,26 @@ USER_DATA = Base64(65535)
 #: Injected files (until 2.56). A host takes as much of each as of user data; quotas are far below.
 PERSONALITY = ListOf(record({"path": Text(1, 4095, r"[^\x00]+", "must not contain a NUL"), "contents": USER_DATA},
                             "path", "contents"), 255)
-CERTIFICATES = Nullable(ListOf(Text(1, 255), 50, unique=True))
+
+
+class _Certificates(ListOf):
+    """Ids of certificates: one at least, none twice."""
+
+    def __init__(self) -> None:
+        super().__init__(Text(1, 255), 50)
+
+    def check(self, value: Any, path: str, version: Any = None) -> Any:
+        """The list."""
+        found = super().check(value, path, version)
+        if not found or len(set(found)) < len(found):
+            raise InvalidField(path, "must name one certificate at least, and none twice; null names none", value)
+        return found
+
+    def schema(self, version: Any = None) -> dict[str, Any]:
+        return {**super().schema(version), "minItems": 1, "uniqueItems": True}
+
+
+CERTIFICATES = Nullable(_Certificates())
 
 
 def _network(uuid_value: Value) -> Value:
@@ -188,7 +208,7 @@ FIELDS = Fields(
         _tags("not-tags", every=True, negated=True), _tags("not-tags-any", every=False, negated=True))),
     ApiField("trusted_image_certificates", CERTIFICATES, name="trusted_certs", takes="create", shows=ALL, since=63,
              show=lambda _view, row: Fragment(row.trusted_certs) if row.trusted_certs else None),
-    ApiField("trusted_image_certificates", CERTIFICATES, name=None, takes="rebuild", since=63),
+    ApiField("trusted_image_certificates", CERTIFICATES, name="trusted_certs", takes="rebuild", since=63),
     ApiField("pinned_availability_zone", shows=FULL, since=96),
     ApiField("pinned_availability_zone", Nullable(WORD), takes="update", since=104),
     ApiField("scheduler_hints", shows=FULL, since=100, show=lambda _view, row: Fragment(row.hints)),

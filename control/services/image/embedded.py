@@ -12,14 +12,15 @@ from typing import Any
 
 from sqlalchemy import delete, select
 
-from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services import Context, Document, Documents, KeyManager
 from magnetar_control.store.database import Database, added, now
-from magnetar_core.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound
+from magnetar_core.errors import Conflict, Forbidden, Gone, ImageRefused, InvalidRequest, NotFound
 
 from . import fields, images, quotas
 from .content import Content
 from .images import ImageListing, Page, check_fields, check_owner
 from .members import Members
+from .signatures import SignedUpload, is_signed
 from .tables import deleted
 from .tables import images as rows
 
@@ -40,12 +41,14 @@ WAITING = ("queued", "saving")
 class EmbeddedImages:
     """Implements ``services.Images``. *folder*: where the content is; hosts that share the database share it. *limit*:
     largest content, *max_virtual*: largest disk that a guest may see of it, *reserve*: room that stays on the folder's
-    file system, in bytes. *limits*: see ``quotas.of``."""
+    file system, in bytes. *limits*: see ``quotas.of``. *keys*: has the certificates with which signatures of uploads
+    are verified; without it, they are not."""
 
     def __init__(self, database: Database, folder: Path, limit: int = 256 * GIB, max_virtual: int = 2048 * GIB,
-                 reserve: int = GIB, limits: Mapping[str, int] | None = None) -> None:
+                 reserve: int = GIB, limits: Mapping[str, int] | None = None, keys: KeyManager | None = None) -> None:
         self.database, self.files = database, Content(folder, limit, max_virtual, reserve)
         self.members, self.quota = Members(database), quotas.of(limits or {})
+        self.keys = keys
 
     def show(self, context: Context, id: str) -> Document | None:
         with self.database.read() as connection:
@@ -139,7 +142,8 @@ class EmbeddedImages:
                 quotas.check_room(connection, self.quota, context.project_id, more, size, image)
 
     def upload(self, id: str, chunks: Iterable[bytes], then: str = "active", size: int | None = None) -> Document:
-        """See ``services.Images``; *then*: what the image becomes."""
+        """See ``services.Images``; *then*: what the image becomes. An image whose signature does not fit the content
+        goes, as at Glance, unless it is protected."""
         with self.files.part(id) as part:
             with self.database.write() as connection:
                 image = images.seen(connection, None, id)
@@ -151,7 +155,10 @@ class EmbeddedImages:
                 empty = "block_device_mapping" in image["properties"]
                 if image["owner"] is not None:
                     chunks = quotas.Share(self.database, self.quota, id, image["owner"]).of(chunks, size)
-                taken = self.files.take(part, chunks, image["disk_format"], empty)
+                signed = SignedUpload(image, self.keys, _owner(image)) if self.keys and is_signed(image) else None
+                taken = self.files.take(part, signed.seen(chunks) if signed else chunks, image["disk_format"], empty)
+                if signed:
+                    self._check(id, signed)
                 self.files.keep(id)
             except BaseException:
                 self._set(id, {"status": "queued"}, ("saving",))
@@ -162,6 +169,17 @@ class EmbeddedImages:
                     return images.seen(connection, None, id)
             self.files.remove(id)
             raise Gone(f"Image {id} was removed while its content came.")
+
+    def _check(self, id: str, signed: SignedUpload) -> None:
+        """Raises ``ImageRefused`` when the content is not what was signed; the image goes then."""
+        try:
+            signed.check()
+        except ImageRefused as error:
+            with self.database.write() as connection:
+                quotas.give_back(connection, id)
+                if connection.execute(delete(rows).filter_by(id=id, protected=False)).rowcount:
+                    added(connection, deleted, id=id, deleted_at=now())
+            raise ImageRefused(f"{error.message} The content was not kept.") from None
 
     def fail(self, id: str, why: str) -> None:
         self._set(id, {"status": "killed", "why": why}, WAITING)
@@ -221,6 +239,11 @@ class EmbeddedImages:
         with self.database.write() as connection:
             quotas.give_back(connection, id)
             images.change(connection, id, values, status)
+
+
+def _owner(image: Document) -> Context:
+    """Who asks the key manager for an image's certificate."""
+    return Context("", image["owner"])
 
 
 def _changed(context: Context, image: Document, changes: Document) -> Document:

@@ -31,6 +31,11 @@ FIELDS: Mapping[str, Value] = {
     "protected": Boolean(), "os_hidden": Boolean(), "tags": TAGS}
 
 
+#: Properties that say how an image is signed: the signature in base64, hash method, key type, and the certificate's
+#: uuid in the key manager. An image that is made of a server has other content, so it has them not.
+SIGNATURE = ("img_signature", "img_signature_hash_method", "img_signature_key_type", "img_signature_certificate_uuid")
+
+
 def is_read_only(name: str) -> bool:
     """Whether the service sets what is called so."""
     return name in READ_ONLY or name.startswith("os_glance_")

@@ -18,8 +18,9 @@ NUMBERS = itertools.count(1)
 
 
 #: Tests here start agents, or whole clouds, and take their time.
-SLOW = ("access/", "attachments/", "consoles/", "faults/", "moves/", "native/", "shelve/", "api/test_sdk.py",
-        "api/test_personality.py", "test_slice.py", "test_spread.py", "identity/test_sdk.py", "volume/")
+SLOW = ("access/", "attachments/", "consoles/", "faults/", "moves/", "native/", "shelve/", "signatures/",
+        "api/test_sdk.py", "api/test_personality.py", "test_slice.py", "test_spread.py", "identity/test_sdk.py",
+        "volume/")
 HERE = Path(__file__).parent
 
 

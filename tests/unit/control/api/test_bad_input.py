@@ -95,7 +95,8 @@ class Pictures(EmbeddedImages):
 def cloud(compute, tmp_path):
     images, networks = Pictures(compute.api, tmp_path / "images"), EmbeddedNetworks(compute.api)
     volumes = EmbeddedVolumes(compute.api, list, compute.cloud.agents, lambda _host, _image: None, images)
-    compute.cloud.services = Services(compute.cloud.services.identity, images, networks, volumes)
+    compute.cloud.services = Services(compute.cloud.services.identity, images, networks, volumes,
+                                      compute.cloud.services.key_manager)
     compute.cloud.settings = dataclasses.replace(compute.cloud.settings, quota_instances=500, quota_cores=-1,
                                                  quota_ram=-1)
     compute.host()

@@ -109,7 +109,7 @@ def cloud(databases, tmp_path):
     """Four hosts that are up, one that is down, servers on three of them, and groups."""
     made = Compute(databases, tmp_path, enabled_filters=[*USUAL_FILTERS, "JsonFilter"],
                    soft_affinity_weight_multiplier=10.0, soft_anti_affinity_weight_multiplier=10.0)
-    made.cloud.services = Services(None, None, None, Volumes())
+    made.cloud.services = Services(None, None, None, Volumes(), None)
     ids = {name: made.host(name, memory_mb=memory, disk_gb=memory // 256, architecture="x86_64",
                            cpu_model="Xeon" if name == "kvm2" else "EPYC") for name, memory in MEMORY.items()}
     made.host("kvm5", seen=False, memory_mb=99999)

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Images of servers, on their way to a host."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import orjson
+
+from magnetar_core.client import Client
+
+from .work import Work
+
+
+def deliver(work: Work, client: Client, host: str, id: str) -> None:
+    """Have an image of the server on *host*, with the content whose signature was verified, where the settings or the
+    server's trusted certificates ask for that. Raises ``ImageRefused`` before anything is sent: no other host is tried
+    then. The image in which a server was shelved is its own disk, and nobody's to sign."""
+    checksum, conductor = None, work.conductor
+    if id != work.server.shelved_image_id:
+        trusted = orjson.loads(work.server.trusted_certs) if work.server.trusted_certs else ()
+        checksum = conductor.signatures.check(work.context(), id, trusted, partial(work.progress, None))
+    conductor.delivery.image(client, host, id, work.context(), checksum)

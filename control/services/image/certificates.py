@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a certificate that signed an image is linked to those that a user trusts (X.509, RFC 5280).
+
+Root certificates are not needed: whatever the user names is trusted, if it may sign certificates at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+
+from magnetar_core.errors import ImageRefused
+
+
+def load(data: bytes, id: str) -> x509.Certificate:
+    """The certificate in PEM or DER. Raises ``ImageRefused``."""
+    try:
+        return x509.load_pem_x509_certificate(data) if b"-----BEGIN" in data else x509.load_der_x509_certificate(data)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ImageRefused(f"What the key manager has as {id} is no X.509 certificate.") from None
+
+
+def check_chain(certificate: x509.Certificate, id: str, trusted: Mapping[str, x509.Certificate],
+                moment: datetime) -> None:
+    """Raises ``ImageRefused`` unless one of the *trusted* certificates, by their ids, has signed *certificate*, and
+    both are good at *moment*. Those that signed that one are held to their limits too, as far as they are trusted."""
+    failed = f"Image signature certificate validation failed for certificate: {id}."
+    why = outdated(certificate, moment) or _no_signer(certificate)
+    if why:
+        raise ImageRefused(f"{failed} It {why}.")
+    unfit = {one: why for one, found in trusted.items() if (why := outdated(found, moment) or _no_ca(found))}
+    signers = {one: found for one, found in trusted.items() if one not in unfit}
+    used: list[str] = []
+    while signer := next((one for one in signers if one not in used and _signed(certificate, signers[one])), None):
+        longest = signers[signer].extensions.get_extension_for_class(x509.BasicConstraints).value.path_length
+        if longest is not None and longest < len(used):
+            raise ImageRefused(f"{failed} The trusted certificate {signer} allows {longest} certificates that sign "
+                               f"others below it (pathlen), and there are {len(used)}.")
+        used.append(signer)
+        certificate = signers[signer]
+    if not used:
+        left = "".join(f" {one} {why}." for one, why in unfit.items())
+        raise ImageRefused(f"{failed} Certificate chain building failed: none of the trusted certificates has signed "
+                           f"it.{left} Name the certificate of its issuer in trusted_image_certificates.")
+
+
+def outdated(certificate: x509.Certificate, moment: datetime) -> str:
+    """Why it is not good at *moment*; empty when it is."""
+    if moment < certificate.not_valid_before_utc:
+        return f"is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
+    if moment > certificate.not_valid_after_utc:
+        return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+    return ""
+
+
+def _no_signer(certificate: x509.Certificate) -> str:
+    """Why it may not sign images: it says what its key is for, and that is something else."""
+    try:
+        usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
+    except x509.ExtensionNotFound:
+        return ""
+    except ValueError:
+        return "has extensions that cannot be read"
+    return "" if usage.digital_signature or usage.content_commitment else "has no digitalSignature in its keyUsage"
+
+
+def _no_ca(certificate: x509.Certificate) -> str:
+    """Why it may not sign certificates."""
+    try:
+        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+        usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
+    except x509.ExtensionNotFound as missing:
+        name = "basicConstraints" if missing.oid == x509.BasicConstraints.oid else "keyUsage"
+        return f"is no CA: it has no {name}"
+    except ValueError:
+        return "has extensions that cannot be read"
+    if not constraints.ca:
+        return "is no CA: its basicConstraints say CA:FALSE"
+    return "" if usage.key_cert_sign else "is no CA: it has no keyCertSign in its keyUsage"
+
+
+def _signed(certificate: x509.Certificate, signer: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(signer)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
