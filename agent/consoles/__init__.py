@@ -23,6 +23,7 @@ from magnetar_agent import audit, reconcile
 from magnetar_agent.consoles.serial import PIECE, SerialClient, SerialLine
 from magnetar_agent.streams import CONSOLE_BYTES, console_path
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, TooManyRequests
+from magnetar_core.first_of import first_of
 from magnetar_core.kinds import Server
 from magnetar_core.power import PAUSED, RUNNING
 from magnetar_core.query import number, parameters
@@ -165,7 +166,7 @@ class OpenConsoles:
         audit.record("open_console", Server.noun, id, state["caller"], state["request_id"], "succeeded", console=kind)
         code, reason = NORMAL, "the console has ended: the guest stopped, or is on another host"
         try:
-            await first_of(show(), hear())
+            await first_of(show(), hear(), quiet=(WebSocketDisconnect,))
         except (MagnetarError, OSError) as error:
             log.warning("a console of %s ended early: %s", id, error)
             code, reason = FAILED, "the console failed; the agent's log says why"
@@ -184,18 +185,3 @@ async def _sent(websocket: WebSocket, sending: Awaitable[None]) -> None:
     except TimeoutError:
         websocket.scope["state"]["abort"]()
         raise WebSocketDisconnect(1006) from None
-
-
-async def first_of(*parts: Coroutine[Any, Any, None]) -> None:
-    """Run the *parts* until one of them ends, and end the others. Raises what that one raises; that the client has gone
-    is an end like any other."""
-    tasks = [asyncio.ensure_future(part) for part in parts]
-    try:
-        done, _others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        with contextlib.suppress(WebSocketDisconnect):
-            task.result()

@@ -9,7 +9,6 @@ image has it, so the flow can end at any line and be repeated, and nothing is lo
 from __future__ import annotations
 
 import logging
-import uuid
 from functools import partial
 from typing import Any
 
@@ -17,11 +16,12 @@ from magnetar_control.agents import PATIENCE
 from magnetar_control.services import Document
 from magnetar_control.store import allocations, servers
 from magnetar_control.store.database import now
-from magnetar_core.errors import Cancelled, Conflict, MagnetarError
+from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.power import ACTIVE, LIVE, OFF, OFFLOADED, POWERS, SHELVED, SUSPENDED, number
 
 from . import block_devices, snapshot
 from .environment import Environment
+from .expired import ask_for_expired
 from .power import stop_guest
 from .retry import attempt
 from .work import Work
@@ -53,8 +53,7 @@ def offload(work: Work) -> None:
 
 def _save(work: Work) -> dict[str, Any]:
     """Stop the guest, and give the image its content; returns columns of a server that is shelved."""
-    if work.action.cancel:
-        raise Cancelled("The server was deleted, or its state was reset, before it was shelved.")
+    work.begin("The server was deleted, or its state was reset, before it was shelved.")
     id = work.args["image"]
     found = _image(work, id) if id else None  # first: where the quota refuses it, the guest runs on
     stop_guest(work, work.server.host)
@@ -145,15 +144,5 @@ def delete_image(work: Work, id: str | None) -> None:
 
 def offload_expired(conductor: Environment) -> int:
     """Offload servers that have been shelved for ``shelved_offload_time``; returns how many."""
-    time, count, database = conductor.settings.shelved_offload_time, 0, conductor.database
-    if time <= 0:
-        return 0
-    with database.read() as connection:
-        waiting = servers.shelved_before(connection, now(-time))
-    for server in waiting:
-        with database.write() as connection:
-            if servers.ask(connection, server, "shelveOffload", f"req-{uuid.uuid4()}", server.user_id,
-                           server.project_id):
-                count += 1
-                database.ring(connection, servers.ACTIONS_BELL)
-    return count
+    return ask_for_expired(conductor, conductor.settings.shelved_offload_time,
+                           partial(servers.waiting_since, SHELVED, "shelved_at"), "shelveOffload")

@@ -7,17 +7,19 @@ long as nothing else was asked for.
 
 from __future__ import annotations
 
-import uuid
 from functools import partial
 from typing import Any
+
+from sqlalchemy import Connection
 
 from magnetar_control.store import servers
 from magnetar_control.store.database import now
 from magnetar_core.client import Client
-from magnetar_core.errors import Cancelled, Conflict
+from magnetar_core.errors import Conflict
 from magnetar_core.power import OFF, RESIZED, RUNNING, SOFT_DELETED, number
 
 from .environment import Environment
+from .expired import ask_for_expired
 from .power import stop_guest
 from .retry import attempt, of_host, retry_forever
 from .shelve import delete_image
@@ -32,8 +34,7 @@ def soft_delete(work: Work) -> None:
     goes: its root disk is on the host still. While the host does not answer the server waits, and can be deleted."""
     def do() -> dict[str, Any]:
         server = work.server
-        if work.action.cancel:
-            raise Cancelled("The server was deleted for good, or its state was reset, before it was soft-deleted.")
+        work.begin("The server was deleted for good, or its state was reset, before it was soft-deleted.")
         if server.vm_state == RESIZED:  # the action before this one was to confirm it
             raise Conflict("The resize of the server could not be confirmed, so it was not soft-deleted. Confirm or "
                            "revert the resize, and delete it again.")
@@ -54,18 +55,13 @@ def restore(work: Work, client: Client) -> dict[str, Any]:
 
 def reclaim_expired(conductor: Environment) -> int:
     """Delete servers that have been soft-deleted for ``reclaim_instance_interval``; returns how many."""
-    interval, count, database = conductor.settings.reclaim_instance_interval, 0, conductor.database
-    if interval <= 0:
-        return 0
-    with database.read() as connection:
-        waiting = servers.soft_deleted_before(connection, now(-interval))
-    for server in waiting:
-        with database.write() as connection:
-            row = servers.row(connection, server.id, lock=True)
-            if row is None or row.task_state or (row.vm_state, row.soft_deleted_at) != (
-                    SOFT_DELETED, server.soft_deleted_at):
-                continue  # it is restored, or deleted, meanwhile
-            if servers.ask(connection, row, "delete", f"req-{uuid.uuid4()}", row.user_id, row.project_id):
-                count += 1
-                database.ring(connection, servers.ACTIONS_BELL)
-    return count
+    return ask_for_expired(conductor, conductor.settings.reclaim_instance_interval,
+                           partial(servers.waiting_since, SOFT_DELETED, "soft_deleted_at"), "delete", _still)
+
+
+def _still(connection: Connection, server: servers.Found) -> servers.Found | None:
+    """The row of a server unless it is restored or deleted meanwhile: a deletion may be asked for in any state."""
+    row = servers.row(connection, server.id, lock=True)
+    if row is None or row.task_state or (row.vm_state, row.soft_deleted_at) != (SOFT_DELETED, server.soft_deleted_at):
+        return None
+    return row

@@ -44,8 +44,7 @@ def unshelve(work: Work) -> None:
 
 def _start(work: Work) -> dict[str, Any]:
     """Start the guest on its host."""
-    if work.action.cancel:
-        raise Cancelled("The server was deleted, or its state was reset, before it was unshelved.")
+    work.begin("The server was deleted, or its state was reset, before it was unshelved.")
     with work.client() as client:
         found = client.ensure("server", work.id, {"power": "running"})["resource"]
     delete_image(work, work.server.shelved_image_id)

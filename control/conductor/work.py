@@ -198,10 +198,11 @@ class Work:
         if self.cancelled.is_set():
             raise Cancelled("The server was deleted meanwhile.")
 
-    def begin(self) -> None:
-        """Raises ``Cancelled`` when the action was cancelled before it was taken, which it may have been before."""
+    def begin(self, why: str = "Something else came over it before it was done.") -> None:
+        """Raises ``Cancelled`` with *why* when the action was cancelled before it was taken, which it may have been
+        before."""
         if self.action.cancel:
-            raise Cancelled("Something else came over it before it was done.")
+            raise Cancelled(why)
 
     def confirm_lease(self, connection: Connection | None = None) -> None:
         """Raise ``LeaseLost`` when another conductor has the action: this one stood still for longer than its lease.

@@ -27,7 +27,7 @@ from sqlalchemy.sql.expression import BindParameter
 from sqlalchemy.types import String
 
 from magnetar_core.actions import ACTIONS, ANY
-from magnetar_core.power import OFFLOADED, SHELVED, SOFT_DELETED
+from magnetar_core.power import OFFLOADED, SOFT_DELETED
 
 from . import consoles
 from .actions import overtake
@@ -178,17 +178,10 @@ def rows(connection: Connection, ids: Collection[str]) -> dict[str, Found]:
     return {row.id: row for row in connection.execute(_EACH, {"ids": list(ids)})}
 
 
-def shelved_before(connection: Connection, moment: str) -> Sequence[Found]:
-    """Servers to which nothing is done, and which have been shelved on their hosts since before a *moment*."""
+def waiting_since(vm_state: str, column: str, connection: Connection, moment: str) -> Sequence[Found]:
+    """Servers in a *vm_state* to which nothing is done, and whose *column* has a time before a *moment*."""
     return connection.execute(select(servers).where(
-        servers.c.vm_state == SHELVED, servers.c.shelved_at < moment, servers.c.task_state.is_(None),
-        servers.c.deleted_at.is_(None))).all()
-
-
-def soft_deleted_before(connection: Connection, moment: str) -> Sequence[Found]:
-    """Servers to which nothing is done, and which have been soft-deleted since before a *moment*."""
-    return connection.execute(select(servers).where(
-        servers.c.soft_deleted_at < moment, servers.c.vm_state == SOFT_DELETED, servers.c.task_state.is_(None),
+        servers.c[column] < moment, servers.c.vm_state == vm_state, servers.c.task_state.is_(None),
         servers.c.deleted_at.is_(None))).all()
 
 

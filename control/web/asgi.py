@@ -104,7 +104,7 @@ class AsgiServer:
     async def _websocket(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         headers, raw = _headers(scope), _path(scope)
         prefix, application = self._mounted(raw)
-        socket = WebSocket(scope, receive, send, raw[len(prefix):] or "/", self._root(scope, headers),
+        socket = WebSocket(scope, receive, send, headers, raw[len(prefix):] or "/", self._root(scope, headers),
                            self._address(scope, headers))
         scope["query_string"] = b""  # it may have a token, and uvicorn's log is not to
         try:

@@ -21,10 +21,10 @@ class ClientGone(Exception):
 class WebSocket:
     """*path* below the mount, *root*: the URL of the server as the client knows it."""
 
-    def __init__(self, scope: Mapping[str, Any], receive: Any, send: Any, path: str, root: str, address: str) -> None:
-        self.path, self.root, self.address = path, root, address
+    def __init__(self, scope: Mapping[str, Any], receive: Any, send: Any, headers: Mapping[str, str], path: str,
+                 root: str, address: str) -> None:
+        self.headers, self.path, self.root, self.address = headers, path, root, address
         self.query = scope["query_string"].decode("latin-1")
-        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self.subprotocols: list[str] = list(scope.get("subprotocols", ()))
         self._receive, self._send = receive, send
 

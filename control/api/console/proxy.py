@@ -9,7 +9,7 @@ import json
 import logging
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs
@@ -26,6 +26,7 @@ from magnetar_control.web import Answer
 from magnetar_control.web.websocket import ClientGone, WebSocket
 from magnetar_core.endpoint import CLOUD, parse
 from magnetar_core.errors import Forbidden, MagnetarError, TooManyRequests, Unavailable, Unreachable, from_dict
+from magnetar_core.first_of import first_of
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -214,21 +215,8 @@ async def _relayed(socket: WebSocket, agent: ClientConnection) -> str:
                 await agent.send(message)
 
     with contextlib.suppress(ConnectionClosed):
-        await _first(shown(), typed())
+        await first_of(shown(), typed())
     return agent.close_reason or "the console has ended"
-
-
-async def _first(*parts: Coroutine[Any, Any, None]) -> None:
-    """Run the *parts* until one of them ends, and end the others. Raises what that one raises."""
-    tasks = [asyncio.ensure_future(part) for part in parts]
-    try:
-        done, _others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()
 
 
 def _said(body: bytes) -> MagnetarError:

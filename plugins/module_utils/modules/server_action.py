@@ -96,11 +96,11 @@ class ServerActionModule(Module):
             server = find(client, "server", key_of(params))
         except NotFound:
             server = _soft_deleted(client, key_of(params)) if action in ("restore", "force_delete") else None
-            if server is None and action == "force_delete":
-                return {"changed": False, "actions": []}
-            if server is None and not check_mode:
-                raise
             if server is None:
+                if action == "force_delete":
+                    return {"changed": False, "actions": []}
+                if not check_mode:
+                    raise
                 return _assumed(params)
         if action == "restore" and server["status"] != SOFT_DELETED:
             return {"changed": False, "server": server, "actions": []}
