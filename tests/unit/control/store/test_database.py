@@ -94,12 +94,6 @@ def test_what_is_not_written_is_not_rung(database):
     assert database.bell.count("actions") == 0
 
 
-def test_one_statement_is_a_transaction_by_itself(database):
-    with database.read() as reading, database.write_one() as connection:
-        connection.execute(insert(flavors), {**SMALL, "created_at": now()})
-        assert count(reading) == 1
-
-
 @pytest.mark.parametrize(("text", "kept"), [
     ("2026-06-01", "2026-06-01T00:00:00.000000"), ("2026-06-01T02:00+02:00", "2026-06-01T00:00:00.000000"),
     ("2026-06-01T00:00:00Z", "2026-06-01T00:00:00.000000")])
