@@ -11,7 +11,7 @@ from typing import Any
 from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError, NotFound
 
-from .work import HostDown, Work
+from .work import HostDown, Work, full_is_down
 
 log = logging.getLogger(__name__)
 #: Asks a host's agent; returns values for the server.
@@ -78,9 +78,10 @@ def of_host(fails: Callable[[Work, MagnetarError], None],
 def take_back(work: Work, what: str, error: Exception, off: Callable[[], None], free: Callable[[], None]) -> None:
     """An attachment has failed: take the volume or NIC *off* the guest, and *free* it once the guest is without it.
     Where the guest does not release it, it stays the server's: it can be detached, and the audit frees a port when the
-    host shows that the guest has no such NIC."""
+    host shows that the guest has no such NIC. A host that is down or full is waited for."""
     try:
-        off()
+        with full_is_down():
+            off()
     except HostDown:
         retry_forever(work)
         return

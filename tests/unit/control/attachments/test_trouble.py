@@ -13,7 +13,7 @@ from magnetar_control.conductor import attach_volume, block_devices, delete_serv
 from magnetar_control.conductor.work import HostDown, WrongHost
 from magnetar_control.services.volume.tables import attachments
 from magnetar_control.services.volume.tables import volumes as rows
-from magnetar_core.errors import Conflict, TimedOut
+from magnetar_core.errors import Conflict, MagnetarError, NoSpace, TimedOut
 
 from .asking import Owner, until
 from .test_build import block, root
@@ -136,9 +136,11 @@ def test_many_come_and_go_at_once(owner: Owner) -> None:
     until(lambda: owner.attached(server) == [])
 
 
-def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away(
-        owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host attaches it, and its answer is lost; then it is away for longer than anything is asked again."""
+@pytest.mark.parametrize("trouble", [HostDown("The connection was cut."), NoSpace("The disk of the host is full.")])
+def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away_or_full(
+        owner: Owner, monkeypatch: pytest.MonkeyPatch, trouble: MagnetarError) -> None:
+    """The host attaches it, and its answer is lost; then it is away, or its disk full, for longer than anything is
+    asked again."""
     server, volume, tried, away = owner.server()["id"], owner.volume(), [], [True]
     plug, unplug = attach_volume.connect, attach_volume.disconnect
 
@@ -146,12 +148,12 @@ def test_a_volume_that_a_guest_may_have_is_kept_while_its_host_is_away(
         device = plug(*args)
         tried.append(device)
         if away:
-            raise HostDown("The connection was cut.")
+            raise trouble
         return device
 
     def unplugged(*args: Any) -> None:
         if away:
-            raise HostDown("The connection was cut.")
+            raise trouble
         unplug(*args)
 
     monkeypatch.setattr(attach_volume, "connect", plugged)
