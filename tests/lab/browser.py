@@ -6,6 +6,8 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -33,9 +35,11 @@ class Browser:
         with self._end:
             folder = Path(self._end.enter_context(tempfile.TemporaryDirectory(prefix="browser")))
             process = subprocess.Popen([PROGRAM, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
-                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                       start_new_session=True)
             self._end.callback(process.wait)
-            self._end.callback(process.kill)
+            # Debian's program is a script that waits for Chromium, which has processes of its own.
+            self._end.callback(os.killpg, process.pid, signal.SIGKILL)
             port = until(lambda: _port(folder), "Chromium listens")
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=LIMIT) as answer:
                 page = next(one for one in json.load(answer) if one["type"] == "page")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import os
 import pty
+import select
 import subprocess
 import sys
 import time
@@ -141,5 +142,5 @@ def said_on(terminal: int, words: str) -> None:
     """Read the terminal until the *words* were there."""
     said, end = "", time.monotonic() + LIMIT
     while words not in said:
-        assert time.monotonic() < end, said
+        assert select.select([terminal], [], [], max(end - time.monotonic(), 0))[0], said
         said += os.read(terminal, 4096).decode(errors="replace")
