@@ -37,8 +37,9 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def owner(cloud: Cloud) -> Iterator[Owner]:
-    """Whose servers and volumes go with the test."""
+    """Whose servers and volumes go with the test. The host is up again after what the test before did to it."""
     found = Owner(cloud)
+    until(lambda: cloud.parts.working.is_up(HOST), 60)
     yield found
     found.clear()
 
