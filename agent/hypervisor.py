@@ -21,13 +21,15 @@ from magnetar_agent.storage import Backing, Disk, HypervisorStorage, NetworkSour
 
 @dataclass(frozen=True)
 class Nic:
-    """A network card of a domain; exactly one of *network* (libvirt's name) and *bridge* is set."""
+    """A network card of a domain; exactly one of *network* (libvirt's name) and *bridge* is set. *place*: bus and
+    address, where libvirt has said them."""
 
     mac: str
     model: str = "virtio"
     network: str | None = None
     bridge: str | None = None
     tag: str | None = None
+    place: tuple[str, str] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

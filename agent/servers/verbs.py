@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from magnetar_agent.servers import (
     addresses,
     block_devices,
     folder,
+    guest_data,
     image_links,
     nics,
     rebuild,
@@ -109,30 +109,13 @@ def _root(task: Task, place: Path) -> int:
 def drive(task: Task) -> None:
     """Write the config drive; what it says is drawn once and kept before a guest reads it, so a second writing says the
     same."""
-    host, document, want = task.host, task.document, task.document.want
+    host, document = task.host, task.document
     place = folder(host, document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
-    if "seed" not in document.state:
-        document.state["seed"] = secrets.token_hex(512)
-        key = host.documents.find("keypair", want["key_name"]) if want["key_name"] else None
-        document.state["keys"] = {key.name: key.want["public_key"]} if key else {}
-    nics = [spec.nic(host, n) for n in want["networks"]]
-    known = [host.documents.find("network", n["network"]) if n.get("network") else None for n in want["networks"]]
-    usual = spec.arranged(host, document, rescued=False)  # the drive is not written again when it is unrescued
-    guest = configdrive.Guest(
-        uuid=document.id, name=want["name"], seed=bytes.fromhex(document.state["seed"]),
-        flavor=want["flavor"].get("name", ""), image=want["image"] or "", availability_zone=want["availability_zone"],
-        keys=document.state["keys"], metadata=want["metadata"], user_data=want["user_data"],
-        injected=tuple((one["path"], one["contents"]) for one in want.get("personality") or ()),
-        macs=tuple(n.mac for n in nics), networks=tuple(n.network or n.bridge or "" for n in nics),
-        mtus=tuple(k.want["mtu"] if k else 0 for k in known),
-        addresses=tuple(addresses.for_config_drive(host, n) for n in want["networks"]),
-        devices=(*(configdrive.Device("nic", "pci", (n.tag,), mac=n.mac) for n in nics if n.tag),
-                 *(configdrive.Device("disk", d.bus, (d.tag,), serial=d.serial and d.serial[:20],
-                                      path=f"/dev/{d.target}") for d in usual if d.tag)),
-    )
-    host.hypervisor.make_iso(place / "config.iso", configdrive.LABEL, configdrive.files(guest))
-    document.state["made"] = sorted({*document.state.get("made", []), "config.iso"})
+    guest_data.draw(host, document)
+    files = configdrive.files(guest_data.guest(host, document))
+    host.hypervisor.make_iso(place / configdrive.FILE, configdrive.LABEL, files)
+    document.state["made"] = sorted({*document.state.get("made", []), configdrive.FILE})
     task.note()
 
 
