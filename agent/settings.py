@@ -95,6 +95,8 @@ class AgentSettings:
                             "QEMU's, see docs/migration.md.", default=False)
     detach_timeout: float = _doc("How long a guest may take to let go of a volume or NIC that is detached.",
                                  default=60.0, metadata={"min": 0, "max": 3600})
+    metadata_service: bool = _doc("Answer guests at http://169.254.169.254 and fe80::a9fe:a9fe, see docs/metadata.md.",
+                                  default=True)
     event_keys_kept: int = _doc("How many request ids of one-shot events are remembered, so that none is done twice.",
                                 default=10000, metadata={"min": 100})
     log_level: str = _doc("debug, info, warning or error.", default="info", metadata={"choices": LEVELS})
