@@ -96,9 +96,12 @@ def _rebooted(host: LocalHost, id: str, before: int, operation: Operation) -> bo
 
 
 class HostRebuildArgs(RebuildArgs):
-    """Arguments of a rebuild on a host, which takes files too."""
+    """Arguments of a rebuild on a host, which takes more for the guest."""
 
     personality = Field(Server.field("personality").value, "Files for the guest's first boot.", secret=True)
+    guest_data = Field(Server.field("guest_data").value, "What a cloud has it told.", secret=True)
+    vendor_data = Field(Server.field("vendor_data").value, "What the operator has it told.", secret=True)
+    admin_pass = Field(Server.field("admin_pass").value, "Password that it is told once.", secret=True)
 
 
 def rebuild(call: EventCall) -> Fields:
