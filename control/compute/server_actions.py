@@ -14,6 +14,7 @@ import orjson
 from magnetar_control.agents import AgentClient, plain
 from magnetar_control.services.image.fields import SIGNATURE, is_property
 from magnetar_control.store import actions, migrations, servers
+from magnetar_control.store.action_secrets import argument
 from magnetar_core.actions import ACTIONS, rule_of
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound, NotSupported, TooLarge
 
@@ -105,13 +106,14 @@ class Rebuild:
     """A root disk anew, of an image. *files*: {path, contents in base64} each; ``None`` for those of before.
     *columns*: what changes of the server with it, of name, description, hostname, access_ip_v4, access_ip_v6,
     disk_config, user_data, key_name, trusted_certs (``None`` for the default ones). *metadata*: in place of that of
-    before."""
+    before. *admin_pass*: a password that the guest is told."""
 
     image_id: str
     preserve_ephemeral: bool = False
     columns: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, str] | None = None
     files: Sequence[Mapping[str, str]] | None = None
+    admin_pass: str | None = field(default=None, repr=False)
 
 
 @of_server("rebuild")
@@ -131,7 +133,8 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
         columns["trusted_certs"] = trusted_certificates(caller, columns["trusted_certs"], on_volume(server))
     if wanted.metadata is not None:
         columns["metadata"] = servers.text(wanted.metadata)
-    args: dict[str, Any] = {"preserve_ephemeral": wanted.preserve_ephemeral, "image": wanted.image_id}
+    args: dict[str, Any] = {"preserve_ephemeral": wanted.preserve_ephemeral, "image": wanted.image_id,
+                            **argument(wanted.admin_pass)}
     if wanted.files is not None:
         args["personality"] = wanted.files
     if "key_name" in wanted.columns:
@@ -142,9 +145,10 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
 
 
 @of_server("rescue")
-def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volume_backed: bool = True) -> None:
+def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volume_backed: bool = True,
+           admin_pass: str | None = None) -> None:
     """Boot from another image, or from the server's own. *volume_backed*: whether a server whose root disk is a volume
-    may be rescued."""
+    may be rescued. *admin_pass*: a password that the guest is told."""
     own = target.row.image_id
     if not own and not volume_backed:
         raise InvalidRequest("Cannot rescue a volume-backed instance (since microversion 2.87 with a "
@@ -154,7 +158,7 @@ def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volum
                              "image that would be taken")
     if image_id and caller.cloud.services.image.show(caller.context, image_id) is None:
         raise InvalidRequest(f"Image {image_id} could not be found.")
-    enqueue(caller, target, "rescue", {"image": image_id or own})
+    enqueue(caller, target, "rescue", {"image": image_id or own, **argument(admin_pass)})
 
 
 @of_server("createImage")
