@@ -96,6 +96,9 @@ class AgentSettings:
                             "QEMU's, see docs/migration.md.", default=False)
     detach_timeout: float = _doc("How long a guest may take to let go of a volume or NIC that is detached.",
                                  default=60.0, metadata={"min": 0, "max": 3600})
+    config_drive_format: str = _doc("File system of config drives: iso9660, or vfat for guests that do not read that. "
+                                    "In a cloud its conductors may say another.",
+                                    default="iso9660", metadata={"choices": ("iso9660", "vfat")})
     vendordata_jsonfile_path: Path | None = _doc(
         "JSON file whose object guests find in vendor_data.json of their config drive, 256 KiB at most. In a cloud its "
         "conductors say what they find there.", default=None)

@@ -158,6 +158,8 @@ class Settings:
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
     enable_instance_password: bool = _doc("Whether answers to create, rebuild and rescue have the password that the "
                                           "guest is told.", True)
+    config_drive_format: typing.Literal["agent", "iso9660", "vfat"] = _doc(
+        "File system of config drives: iso9660, vfat, or what the settings of each host's agent say.", "agent")
     dhcp_domain: str = _doc("Domain of the host names that guests are told; empty for none.", "novalocal")
     vendordata_jsonfile_path: Path | None = _doc("JSON file whose object guests find in vendor_data.json, 256 KiB at "
                                                  "most. This and what follows of vendordata is read by conductors.")

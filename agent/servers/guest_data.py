@@ -67,7 +67,9 @@ def guest(host: LocalHost, document: Document) -> Guest:
 def write_drive(host: LocalHost, document: Document, name: str) -> None:
     """Write the config drive called *name*. It alone keeps the password, which *document* forgets."""
     path = folder(host, document.id) / name
-    host.hypervisor.make_iso(path, configdrive.LABEL, configdrive.files(guest(host, document)))
+    format = (document.want.get("guest_data") or {}).get("drive_format") or host.settings.config_drive_format
+    make = host.hypervisor.make_vfat if format == "vfat" else host.hypervisor.make_iso
+    make(path, configdrive.LABEL, configdrive.files(guest(host, document)))
     host.hypervisor.permit([path])
     if document.want.get("admin_pass") is not None:
         document.want["admin_pass"] = None

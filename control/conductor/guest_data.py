@@ -15,11 +15,13 @@ from .work import Work
 
 def guest_data(work: Work, host: str, flavor: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What the cloud knows better than *host*, which the server is on or comes to. *flavor*: that it is to have."""
-    server, domain = work.server, work.conductor.settings.dhcp_domain
+    server, settings = work.server, work.conductor.settings
+    domain, format = settings.dhcp_domain, settings.config_drive_format
     name = server.hostname or server.name
     key = work.request.get("public_key") if server.key_name else None
     return {
-        "name": server.name, "hostname": f"{name}.{domain}" if domain else name, "project_id": server.project_id,
+        **({} if format == "agent" else {"drive_format": format}), "name": server.name,
+        "hostname": f"{name}.{domain}" if domain else name, "project_id": server.project_id,
         "launch_index": server.launch_index, "reservation_id": server.reservation_id or "",
         "flavor": (flavor or work.flavor).get("name", ""), "availability_zone": work.conductor.zone(host),
         "keys": [{"name": server.key_name, "type": "ssh", "data": key}] if key else [],

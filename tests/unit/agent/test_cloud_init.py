@@ -14,11 +14,12 @@ import pytest
 
 from magnetar_agent import configdrive, guest_data
 from magnetar_agent.guest_data import Guest, GuestNic, NicAddress
+from tests.unpacked import ROOT
 
 from . import cloud_init
 from .test_configdrive import GUEST, NIC
 
-SCHEMA = json.loads((cloud_init.ROOT / "docs/reference/network_data.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "docs/reference/network_data.schema.json").read_text(encoding="utf-8"))
 PORT, NETWORK = "cd9f6d46-4a3a-43ab-a466-994af9db96fc", "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"
 STATIC = GuestNic("52:54:00:00:00:02", NETWORK, port=PORT, mtu=1500, dns=("192.0.2.53",),
                   address=NicAddress("192.0.2.7", 24, dhcp=False, gateway="192.0.2.1"),

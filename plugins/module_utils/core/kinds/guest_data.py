@@ -38,6 +38,8 @@ GUEST_DATA = Nullable(Record(
                              type=Field(Choices("ssh", "x509"), "What it is.", required=True),
                              data=Field(Text(1, 65535), "The public key.", required=True)), 1), "Its key.",
                required=True),
+    drive_format=Field(Choices("iso9660", "vfat"), "File system of the config drive; as the host's settings say when "
+                       "omitted."),
     security_groups=Field(ListOf(LABEL, 1024), "Names of its security groups.", required=True),
 ))
 VENDOR_DATA = Nullable(Record(static=Field(MapOf(Text(0, 255), Value(), 1024), "vendor_data.json."),
