@@ -318,5 +318,8 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
         """Write an ISO 9660 image with Joliet and Rock Ridge names, complete or not at all."""
 
+    def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
+        """Write a FAT16 file system of 64 MiB with long names, complete or not at all; sparse."""
+
     def permit(self, paths: Iterable[Path]) -> None:
         """Let QEMU's user read what lies under these paths (ownership is libvirt's matter at start)."""

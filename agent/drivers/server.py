@@ -97,6 +97,7 @@ class ServerDriver:
         have["attached"] = bool(look.volumes(document.id) or server_plan.volume_items(document.want))
         have[addresses.RESERVED] = document.state.get(addresses.RESERVED, [])
         have["told"] = bool(addresses.reservations_of(document))
+        have["drive"] = document.state.get("drive")
         have["volumes_made"] = bool(document.state.get("volumes_made"))
         return have
 

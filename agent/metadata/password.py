@@ -2,7 +2,7 @@
 """The password that a guest leaves for its user, encrypted with the user's public key (os-server-password).
 
 It stands in the server's document (``state["password"]``), goes along when the server moves, and is told to clouds by
-``watch``. A guest leaves it once; after it was cleared, or the server rebuilt, it may leave another.
+``watch``. A guest leaves it once; after it was cleared, it may leave another.
 """
 
 from __future__ import annotations

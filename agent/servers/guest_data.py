@@ -8,6 +8,7 @@ once (``draw``), so that telling it again tells the same. What a cloud knows bet
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import configdrive, guest_data
 from magnetar_agent.guest_data import Device, Guest, GuestNic, Key
-from magnetar_agent.servers import addresses, spec
+from magnetar_agent.servers import addresses, folder, spec
+from magnetar_core import vendordata
 from magnetar_core.server_plan import EPHEMERAL, SWAP
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from magnetar_agent.host import LocalHost
     from magnetar_agent.hypervisor import Domain
     from magnetar_agent.storage import Disk
+
+
+log = logging.getLogger(__name__)
 
 
 def tree(host: LocalHost, document: Document) -> dict[str, bytes]:
@@ -59,11 +64,23 @@ def guest(host: LocalHost, document: Document) -> Guest:
         mappings=_mappings(usual), admin_pass=want.get("admin_pass"), **_named(host, document))
 
 
+def write_drive(host: LocalHost, document: Document, name: str) -> None:
+    """Write the config drive called *name*. It alone keeps the password, which *document* forgets."""
+    path = folder(host, document.id) / name
+    format = (document.want.get("guest_data") or {}).get("drive_format") or host.settings.config_drive_format
+    make = host.hypervisor.make_vfat if format == "vfat" else host.hypervisor.make_iso
+    make(path, configdrive.LABEL, configdrive.files(guest(host, document)))
+    host.hypervisor.permit([path])
+    if document.want.get("admin_pass") is not None:
+        document.want["admin_pass"] = None
+
+
 def _named(host: LocalHost, document: Document) -> dict[str, Any]:
     """What a cloud says in place of the host, where there is one."""
     want, told = document.want, document.want.get("guest_data")
     vendor = want.get("vendor_data") or {}
-    given = {"vendor_data": vendor.get("static") or {}, "vendor_data2": vendor.get("dynamic") or {}}
+    static = _vendor_data(host) if told is None else vendor.get("static") or {}
+    given = {"vendor_data": static, "vendor_data2": vendor.get("dynamic") or {}}
     if told is None:
         keys = document.state.get("keys", _key(host, want))
         return {**given, "name": want["name"], "hostname": guest_data.hostname(want["name"]),
@@ -73,6 +90,16 @@ def _named(host: LocalHost, document: Document) -> dict[str, Any]:
             "project": told["project_id"], "reservation": told["reservation_id"],
             "availability_zone": told["availability_zone"], "keys": tuple(Key(**one) for one in told["keys"]),
             "security_groups": tuple(told["security_groups"])}
+
+
+def _vendor_data(host: LocalHost) -> dict[str, Any]:
+    """What this host's operator has guests told; nothing where the file has become unreadable, as at Nova."""
+    path = host.settings.vendordata_jsonfile_path
+    try:
+        return vendordata.read(path) if path else {}
+    except ValueError as error:
+        log.warning("guests are told no vendor data: %s", error)
+        return {}
 
 
 def _part(host: LocalHost, image: Document | None, name: str) -> str | None:

@@ -28,7 +28,7 @@ from magnetar_agent.task import Task, Verb
 from magnetar_agent.volumes import remote
 from magnetar_core.errors import HypervisorError, Unreachable
 from magnetar_core.power import LIVE, OFF, PAUSED
-from magnetar_core.server_plan import EPHEMERAL, SWAP, disk_sizes
+from magnetar_core.server_plan import EPHEMERAL, SWAP, disk_sizes, drive_digest
 
 #: How often a wait for a domain looks, and how often the power button is pressed meanwhile, in seconds: a guest that is
 #: still booting misses it (Nova presses every 10 s too).
@@ -113,9 +113,21 @@ def drive(task: Task) -> None:
     place = folder(host, document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     guest_data.draw(host, document)
-    files = configdrive.files(guest_data.guest(host, document))
-    host.hypervisor.make_iso(place / configdrive.FILE, configdrive.LABEL, files)
+    guest_data.write_drive(host, document, configdrive.FILE)
+    document.state["drive"] = drive_digest(document.want)
     document.state["made"] = sorted({*document.state.get("made", []), configdrive.FILE})
+    task.note()
+
+
+def rescue_drive(task: Task) -> None:
+    """Write the config drive of a rescue, which tells its password."""
+    guest_data.write_drive(task.host, task.document, rescue.DRIVE)
+    task.note()
+
+
+def forget_password(task: Task) -> None:
+    """The guest has been told the password before, or cannot be."""
+    task.document.want["admin_pass"] = None
     task.note()
 
 
@@ -249,7 +261,8 @@ def erase(task: Task) -> None:
 
 VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
-    for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine, erase,
+    for verb in (disks, drive, rescue_drive, forget_password, define, grow, start, start_paused, stop, pause, resume,
+                 save, destroy, undefine, erase,
                  block_devices.volumes, block_devices.free, nics.plug, addresses.reserve, addresses.release,
                  resize.drop_swap, resize.grow_ephemeral, rebuild.wipe, rebuild.rebuilt, rebuild.discard,
                  rescue.rescue, rescue.unrescue)
