@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import unquote
 
-from magnetar_agent.metadata.paths import Content, GuestPaths, is_password
+from magnetar_agent.metadata.paths import PathContent, GuestPaths, is_password
 
 #: Bytes of a request's head, and of a password (Nova's MAX_SIZE: four columns of 255).
 HEAD, MOST_PASSWORD = 8192, 1020
@@ -53,7 +53,8 @@ def parse(head: bytes) -> GuestRequest:
     """The head of a request, up to the empty line. Raises ``BadHead``."""
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
-    if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1") or not words[0].isalpha():
+    if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1") or not (
+            words[0].isascii() and words[0].isalpha()):
         raise BadHead(400, "This is no HTTP/1.1 request.")
     fields: dict[str, str] = {}
     for line in lines[1:]:
@@ -96,7 +97,7 @@ class GuestHttp:
             return
         self._open[guest] += 1
         try:
-            writer.transport.set_write_buffer_limits(1 << 16)
+            writer.transport.set_write_buffer_limits(0)  # drain waits until the kernel has all
             while await self._answered(guest, reader, writer):
                 pass
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
@@ -105,7 +106,9 @@ class GuestHttp:
             self._open[guest] -= 1
             if not self._open[guest]:
                 del self._open[guest]
-            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+            if writer.transport.get_write_buffer_size():  # a guest that does not read
+                writer.transport.abort()
+            writer.close()
 
     async def _answered(self, guest: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer the next request; whether another may follow."""
@@ -117,13 +120,10 @@ class GuestHttp:
             keep = request.keep and status < 400
         except BadHead as error:
             request, keep = None, False
-            status, content = error.status, Content(error.why.encode())
+            status, content = error.status, PathContent(error.why.encode())
         writer.write(_answer(status, content, keep, bodyless=request is not None and request.method == "HEAD"))
         async with asyncio.timeout(READ):
             await writer.drain()
-            if not keep:
-                writer.write_eof()
-                await _sent(writer)
         return keep
 
     async def _request(self, reader: asyncio.StreamReader) -> GuestRequest | None:
@@ -139,7 +139,7 @@ class GuestHttp:
         return parse(head[:-4])
 
     async def _act(self, guest: str, request: GuestRequest, reader: asyncio.StreamReader,
-                   writer: asyncio.StreamWriter) -> tuple[int, Content]:
+                   writer: asyncio.StreamWriter) -> tuple[int, PathContent]:
         known = await self._find(guest)
         if known is None:
             return 404, _said(404, "Nobody is known at the place that this came from.")
@@ -157,7 +157,7 @@ class GuestHttp:
         return 200, found
 
     async def _password(self, guest: str, known: GuestPaths, request: GuestRequest, reader: asyncio.StreamReader,
-                        writer: asyncio.StreamWriter) -> tuple[int, Content]:
+                        writer: asyncio.StreamWriter) -> tuple[int, PathContent]:
         if request.length is None:
             raise BadHead(411, "Send a Content-Length.")
         if known.password:
@@ -175,20 +175,14 @@ class GuestHttp:
         if "\0" in password:
             return 400, _said(400, "A password is text: encode what was encrypted in base64.")
         status, why = await self._leave(guest, password)
-        return status, _said(status, why) if why else Content(b"")
+        return status, _said(status, why) if why else PathContent(b"")
 
 
-async def _sent(writer: asyncio.StreamWriter) -> None:
-    """Wait until the kernel has all of it."""
-    while writer.transport.get_write_buffer_size():
-        await asyncio.sleep(0.05)
+def _said(status: int, why: str) -> PathContent:
+    return PathContent(f"{status} {HTTPStatus(status).phrase}\n\n{why}\n".encode())
 
 
-def _said(status: int, why: str) -> Content:
-    return Content(f"{status} {HTTPStatus(status).phrase}\n\n{why}\n".encode())
-
-
-def _answer(status: int, content: Content, keep: bool, bodyless: bool) -> bytes:
+def _answer(status: int, content: PathContent, keep: bool, bodyless: bool) -> bytes:
     head = (f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {content.type}\r\n"
             f"Content-Length: {len(content.body)}\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
             f"Connection: {'keep-alive' if keep else 'close'}\r\n\r\n").encode()

@@ -22,7 +22,7 @@ _JSON, _TEXT = "application/json", "text/plain; charset=UTF-8"
 
 
 @dataclass(frozen=True)
-class Content:
+class PathContent:
     """What a path answers with."""
 
     body: bytes
@@ -52,16 +52,16 @@ class GuestPaths:
         self._tree = tree
         self._ec2: dict[str, Any] = {}
 
-    def find(self, path: str) -> Content | None:
+    def find(self, path: str) -> PathContent | None:
         """What is at *path*; ``None``: nothing."""
         parts = tokens(path)
         if parts[0] == "ec2":
             return self._of_ec2(parts[1:])
         if is_password(path):
-            return Content(self.password.encode())
+            return PathContent(self.password.encode())
         return self._of_openstack(parts[1:])
 
-    def _of_openstack(self, parts: list[str]) -> Content | None:
+    def _of_openstack(self, parts: list[str]) -> PathContent | None:
         if not parts:
             return _listing(VERSIONS)
         if len(parts) == 1 and parts[0] in VERSIONS:
@@ -70,9 +70,9 @@ class GuestPaths:
                 there.add(PASSWORD)
             return _listing(tuple(name for name in _ORDER if name in there))
         found = self._tree.get("/".join(("openstack", *parts)))
-        return None if found is None else Content(found, _JSON if parts[-1].endswith(".json") else _TEXT)
+        return None if found is None else PathContent(found, _JSON if parts[-1].endswith(".json") else _TEXT)
 
-    def _of_ec2(self, parts: list[str]) -> Content | None:
+    def _of_ec2(self, parts: list[str]) -> PathContent | None:
         if not parts:
             return _listing(EC2_VERSIONS)
         if parts[0] not in EC2_VERSIONS:
@@ -82,7 +82,7 @@ class GuestPaths:
             if not isinstance(found, dict) or part not in found or part == "_name":
                 return None
             found = found[part]
-        return Content(_shown(found))
+        return PathContent(_shown(found))
 
     def _version(self, version: str) -> dict[str, Any]:
         """EC2's documents of a version."""
@@ -93,8 +93,8 @@ class GuestPaths:
         return self._ec2[version]
 
 
-def _listing(names: tuple[str, ...]) -> Content:
-    return Content("\n".join(names).encode())
+def _listing(names: tuple[str, ...]) -> PathContent:
+    return PathContent("\n".join(names).encode())
 
 
 def _shown(found: Any) -> bytes:

@@ -2,8 +2,8 @@
 """The process that speaks with guests: ``python -m magnetar_agent.metadata.process COMMANDS QUESTIONS`` (descriptors).
 
 It is nobody, in a user namespace of its own, and makes a network namespace for each bridge: it can reach neither the
-host's network nor its files, and asks the agent for what a guest is told. It ends with the agent, and the kernel removes
-the namespaces and devices with it.
+host's network nor its secrets, and asks the agent for what a guest is told. It ends with the agent, and the kernel
+removes the namespaces and devices with it.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class _Gate:
     mac: str = ""
 
 
-class _Process:
+class _GuestProcess:
     """The process that speaks with guests, and the two pairs of sockets to it."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class MetadataService:
         #: What is to be done, and of which server.
         self._todo: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
-        self._process: _Process | None = None
+        self._process: _GuestProcess | None = None
         self._seal = ""
         self._steering = Steering.of(host.settings.state_dir)
         #: By the number of a bridge in the kernel; taps by their own.
@@ -256,7 +256,7 @@ class MetadataService:
                             error)
         return bool(gone or new)
 
-    def _join(self, process: _Process, index: int, gate: _Gate) -> None:
+    def _join(self, process: _GuestProcess, index: int, gate: _Gate) -> None:
         _answer, namespace = process.tell("make", name=str(index))
         if namespace is None:
             raise HypervisorError("The process of the metadata service has made no namespace.")
@@ -270,7 +270,7 @@ class MetadataService:
 
     def _begin(self) -> None:
         self._seal = "02:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(5))
-        self._process = process = _Process()
+        self._process = process = _GuestProcess()
         threading.Thread(target=self._answer, args=(process,), name="metadata-answers", daemon=True).start()
 
     def _end(self) -> None:
@@ -287,7 +287,7 @@ class MetadataService:
             self._steering.unload()
 
     # What the process asks ------------------------------------------------------------------------------------------
-    def _answer(self, process: _Process) -> None:
+    def _answer(self, process: _GuestProcess) -> None:
         sending = threading.Lock()
 
         def send(answer: Message) -> None:

@@ -8,7 +8,7 @@ packet comes in from, which no guest chooses and the kernel never uses again:
 * what goes to 169.254.169.254, port 80, is led to the bridge's own device, also on its way to a router;
 * there its destination becomes the address of the tap (``metadata.addresses``), by which the service knows the guest;
 * an answer from that address leaves at that tap, or not at all, whatever a neighbour says about itself by ARP;
-* nothing else comes to the device or from it: no other port, no guest that is not the agent's, nobody beyond the bridge.
+* nothing else comes to the device or from it: no other port, no guest that is not the agent's, no other host.
 
 The namespace lets in only what bears the *seal*, a MAC address that the table writes: without the table nobody is
 answered.
@@ -93,7 +93,8 @@ def rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
          f"ip6 daddr {to[1]} tcp dport {PORT} ether saddr set {seal} ip6 daddr set iif map @own6 accept", "drop"),
     ]
     return "\n".join((
-        f"add table bridge {names.table}", f"delete table bridge {names.table}", f"table bridge {names.table} {{",
+        f"add table bridge {names.table}", f"delete table bridge {names.table}",
+        f"table bridge {names.table} {{",
         _set("set taps", "iface_index", (str(index) for index, *_rest in found)),
         _set("map gate", "iface_index : ether_addr", (f"{index} : {gate}" for index, _four, _six, gate in found)),
         _set("map own", "iface_index : ipv4_addr", (f"{index} : {four}" for index, four, _six, _gate in found)),
@@ -107,7 +108,8 @@ def rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
         f'oifname "{names.device}*" goto into', f'iifname "{names.device}*" goto out', "}",
         # What the service's own devices and the host say to one another: nothing.
         "chain host { type filter hook input priority -300; policy accept;", f'iifname "{names.device}*" drop', "}",
-        "chain own_host { type filter hook output priority -300; policy accept;", f'oifname "{names.device}*" drop', "}",
+        "chain own_host { type filter hook output priority -300; policy accept;",
+        f'oifname "{names.device}*" drop', "}",
         "chain into {", "iif != @taps drop", *(line for side in sides for line in side), "}",
         "chain out {", "oif != @taps drop", f"ether type arp arp saddr ip set {to[0]} accept",
         "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""os-server-password: what a guest has left for its user through the metadata service, encrypted with the user's key."""
+"""os-server-password: what a guest has left for its user by the metadata service, encrypted with the user's key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RULE = "os_compute_api:os-server-password:"
 
 
 @of_server(rule=f"{RULE}show")
-def show(caller: Caller, target: Target) -> str:
+def show(_caller: Caller, target: Target) -> str:
     """The encrypted password; "" when there is none."""
     return target.row.password or ""
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Passwords that guests leave for their users (os-server-password), encrypted with the users' keys.
 
-A host tells its conductors what a guest has left, again and again. What was cleared is remembered by its digest, so that
-a host that has not heard of it does not bring it back.
+A host tells its conductors what a guest has left, again and again. What was cleared is remembered by its digest, so
+that a host that has not heard of it does not bring it back.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Guest:
         time.sleep(0.3)
         ip(f"link add tap-{name} type veth peer name {self.device} netns {self.process.pid}")
         ip(f"link set tap-{name} master {bridge} up")
-        self.sh(f"ip link set {self.device} address {mac} up; ip link set lo up; ip addr add {address} dev {self.device};"
-                f"ip route add 169.254.169.254 dev {self.device}")
+        self.sh(f"ip link set {self.device} address {mac} up; ip link set lo up; "
+                f"ip addr add {address} dev {self.device}; ip route add 169.254.169.254 dev {self.device}")
         self.tap = Tap(server, mac, f"tap-{name}", index(f"tap-{name}"), bridge, index(bridge))
 
     def sh(self, script: str, check: bool = True) -> str:

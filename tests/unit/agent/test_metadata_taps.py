@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -177,9 +178,9 @@ def test_the_process_is_nobody(host: Host) -> None:
         with two_guests(host):
             process = host.agent.metadata._process
             assert process is not None
-            with open(f"/proc/{process.child.pid}/status") as file:
-                said = dict(line.rstrip().split(":", 1) for line in file)
+            about = Path(f"/proc/{process.child.pid}")
+            said = dict(line.split(":", 1) for line in (about / "status").read_text().splitlines())
             assert said["Uid"].split() == ["65534"] * 4 and said["NoNewPrivs"].strip() == "1"
-            assert os.readlink(f"/proc/{process.child.pid}/ns/net") != os.readlink("/proc/self/ns/net")
+            assert (about / "ns/net").readlink() != Path("/proc/self/ns/net").readlink()
 
     in_own_network(act)

@@ -52,7 +52,8 @@ def lines(name):
 @pytest.mark.parametrize("name", [*TEMPLATES, SERVE])
 def test_a_unit_is_confined(name, tmp_path):
     (tmp_path / name).write_text(rendered(name))
-    done = subprocess.run(["systemd-analyze", "security", "--offline=true", f"--threshold={MOST_OF.get(name, MOST)}", "--no-pager",
+    most = MOST_OF.get(name, MOST)
+    done = subprocess.run(["systemd-analyze", "security", "--offline=true", f"--threshold={most}", "--no-pager",
                            tmp_path / name], check=False, capture_output=True, text=True,
                           env={**os.environ, "SYSTEMD_COLORS": "0"})
     said = done.stdout.strip().splitlines() or [done.stderr]
