@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
 from magnetar_agent.documents import Fields
+from magnetar_agent.metadata.password import PASSWORD
 from magnetar_agent.migrations import moving, refuse_while_it_moves, settling
 from magnetar_agent.servers import addresses, block_devices, image_links, rescue, resize, resolve, spec, verbs
 from magnetar_agent.servers.rebuild import missing_image
@@ -116,7 +117,7 @@ class ServerDriver:
             "id": document.id, "name": document.name,
             "image": {"id": want["image"], "name": _image_name(host, want["image"]) or state.get("image_name")}
             if want["image"] else None,
-            **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"),
+            **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"), "guest_password": state.get(PASSWORD, ""),
             "host": host.name, "instance_name": servers.domain_name(document.id),
             "addresses": domains.addresses(want["networks"], power == RUNNING),
             "console_log": servers.path(host, document.id, "console.log"),

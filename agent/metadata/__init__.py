@@ -14,8 +14,9 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Address
 
 ADDRESS, ADDRESS6, PORT = "169.254.169.254", "fe80::a9fe:a9fe", 80
-#: Within the service's namespaces each tap has an address of these networks, to which its requests are led.
-TAPS, TAPS6 = IPv4Address("100.64.0.0"), IPv6Address("fd4d:6167::")
+#: Within the service's namespaces each tap has an address of these networks, to which its requests are led. No guest
+#: has such addresses itself.
+TAPS, TAPS6 = IPv4Address("240.0.0.0"), IPv6Address("fd4d:6167::")
 #: How many addresses there are.
 MOST_TAPS = 1 << 22
 

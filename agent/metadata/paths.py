@@ -90,7 +90,8 @@ class GuestPaths:
             known: dict[str, Any] = {"meta-data": json.loads(self._tree[f"ec2/{version}/meta-data.json"])}
             user_data = self._tree.get(f"ec2/{version}/user-data")
             self._ec2[version] = known if user_data is None else {**known, "user-data": user_data}
-        return self._ec2[version]
+        found: dict[str, Any] = self._ec2[version]
+        return found
 
 
 def _listing(names: tuple[str, ...]) -> PathContent:

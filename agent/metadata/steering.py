@@ -126,7 +126,7 @@ def inside(seal: str) -> tuple[str, str]:
     """What ``ip -batch`` and ``nft`` are told within a namespace of the service, once its device is there."""
     links = (
         "link set lo up", f"addr add {ADDRESS}/32 dev {INNER}", f"addr add {ADDRESS6}/64 dev {INNER} nodad",
-        f"link set {INNER} up", f"route add default dev {INNER}", f"route add local {TAPS}/10 dev lo",
+        f"link set {INNER} up", f"route add default dev {INNER}", f"route add local {TAPS}/4 dev lo",
         f"route add local {TAPS6}/64 dev lo", f"route add ::/0 dev {INNER}")
     rules = ("table inet magnetar {", "chain input { type filter hook input priority 0; policy drop;",
              f"iif {INNER} ether saddr {seal} tcp dport {PORT} accept",

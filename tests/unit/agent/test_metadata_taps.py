@@ -67,9 +67,9 @@ def test_each_guest_gets_its_own_and_nobody_elses(host: Host) -> None:
             assert name_of(one) in ("one", "")
             # Nor an address of the service's own.
             for guest in (one, two):
-                guest.sh(f"ip route add 100.64.0.0/10 dev {guest.device}")
+                guest.sh(f"ip route add 240.0.0.0/4 dev {guest.device}")
                 for number in range(1, 20):
-                    assert not guest.sh(f"curl -s --max-time 0.1 http://100.64.0.{number}/openstack", check=False)
+                    assert not guest.sh(f"curl -s --max-time 0.1 http://240.0.0.{number}/openstack", check=False)
 
     in_own_network(act)
 
@@ -163,11 +163,11 @@ def test_without_the_table_nobody_is_answered(host: Host) -> None:
         with two_guests(host) as (one, two, _three):
             number = host.agent.metadata._numbers[two.tap.index]
             subprocess.run(["nft", "flush", "ruleset"], check=True)
-            one.sh(f"ip route add 100.64.0.0/10 dev {one.device}")
-            assert one.get("/openstack", host=f"100.64.{number >> 8}.{number & 255}") == ""
+            one.sh(f"ip route add 240.0.0.0/4 dev {one.device}")
+            assert one.get("/openstack", host=f"240.0.{number >> 8}.{number & 255}") == ""
             gate = host.agent.metadata._gates[one.tap.bridge_index]
-            one.sh(f"ip neigh replace 100.64.{number >> 8}.{number & 255} lladdr {gate.mac} dev {one.device}")
-            assert one.get("/openstack", host=f"100.64.{number >> 8}.{number & 255}") == ""
+            one.sh(f"ip neigh replace 240.0.{number >> 8}.{number & 255} lladdr {gate.mac} dev {one.device}")
+            assert one.get("/openstack", host=f"240.0.{number >> 8}.{number & 255}") == ""
             assert one.get("/openstack") == ""
 
     in_own_network(act)
