@@ -239,7 +239,7 @@ def _address(nic: GuestNic) -> dict[str, Any]:
 
 
 def _route(network: str, gateway: str) -> dict[str, str]:
-    net = ipaddress.ip_network(network, strict=False)
+    net = ipaddress.ip_network(network)
     return {"network": str(net.network_address), "netmask": str(net.netmask), "gateway": gateway}
 
 

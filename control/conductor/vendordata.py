@@ -41,7 +41,7 @@ class _Failed(Exception):
 
 
 @dataclass(frozen=True)
-class Target:
+class VendordataTarget:
     """A target: its *name* in vendor_data2.json, and where it is."""
 
     name: str
@@ -96,7 +96,7 @@ class Vendordata:
                 found[target.name] = {}
         return found
 
-    def _answer(self, target: Target, body: bytes) -> Any:
+    def _answer(self, target: VendordataTarget, body: bytes) -> Any:
         """The answer of one target. Raises ``_Failed``."""
         headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": AGENT}
         try:
@@ -111,7 +111,7 @@ class Vendordata:
             raise _Failed(f"it does not answer properly or in time ({type(error).__name__})") from None
 
     @contextlib.contextmanager
-    def _connected(self, target: Target) -> Iterator[HTTPConnection]:
+    def _connected(self, target: VendordataTarget) -> Iterator[HTTPConnection]:
         """A connection to the target, which is cut when its time is over, however slowly something comes."""
         connect, read = self.times
         secure, host = target.url.scheme == "https", str(target.url.hostname)
@@ -164,7 +164,7 @@ def _shallow(value: Any, left: int) -> bool:
     return left > 0 and all(_shallow(one, left - 1) for one in inside)
 
 
-def _targets(settings: Settings) -> Iterator[Target]:
+def _targets(settings: Settings) -> Iterator[VendordataTarget]:
     """The targets of the settings, NAME@URL each. Raises ``InvalidSettings``."""
     names = set()
     for text in settings.vendordata_dynamic_targets:
@@ -186,4 +186,4 @@ def _targets(settings: Settings) -> Iterator[Target]:
             raise InvalidSettings(f"vendordata_dynamic_targets: {name!r} must be https, since it is sent a token "
                                   "(vendordata_dynamic_service_token).")
         names.add(name)
-        yield Target(name, parts)
+        yield VendordataTarget(name, parts)

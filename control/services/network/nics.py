@@ -12,6 +12,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, select, update
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict
+from magnetar_core.kinds.guest_data import MOST
 
 from . import ipam
 from .requested_networks import subnets_of
@@ -114,7 +115,7 @@ def _nic(rows: Sequence[RowMapping], states: bool) -> Document:
 def _told(row: RowMapping) -> Document:
     """What the guest is told of the subnet of its first address, where there is something to tell."""
     found = {"gateway": row["gateway_ip"], "mtu": row["mtu"] if row["mtu"] != 1500 else None,
-             "dns_nameservers": orjson.loads(row["dns_nameservers"] or "[]"),
+             "dns_nameservers": orjson.loads(row["dns_nameservers"] or "[]")[:MOST],
              "host_routes": [{name: one[name] for name in ("destination", "nexthop")}
-                             for one in orjson.loads(row["host_routes"] or "[]")]}
+                             for one in orjson.loads(row["host_routes"] or "[]")[:MOST]]}
     return {name: value for name, value in found.items() if value}

@@ -178,6 +178,10 @@ def test_a_file_that_is_no_object_is_refused(tmp_path: Path, content: str) -> No
 
 
 @pytest.mark.parametrize("bad", [{"admin_pass": ""}, {"admin_pass": "x" * 256}, {"guest_data": {"name": "x"}},
+                                 {"networks": [{**NIC, "told": {"dns_nameservers": ["192.0.2.256"]}}]},
+                                 {"networks": [{**NIC, "told": {"gateway": "none at all"}}]},
+                                 {"networks": [{**NIC, "told": {"host_routes": [
+                                     {"destination": "192.0.2.1/24", "nexthop": "192.0.2.1"}]}}]},
                                  {"guest_data": {**TOLD, "launch_index": -1}}, {"vendor_data": {"static": []}}])
 def test_bad_values_are_refused(host: Host, bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidField):

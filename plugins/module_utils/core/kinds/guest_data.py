@@ -4,12 +4,38 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address, ip_network
+from typing import Any, Optional
+
+from ..errors import InvalidField
 from ..fields import Field, Record
 from ..values import Choices, Integer, ListOf, MapOf, Nullable, Text, Uuid, Value
+from ..versions import Version
 
-LABEL, ADDRESS = Text(0, 255), Text(7, 43)
+
+class GuestAddress(Text):
+    """An IP address; with *network*, one of a network, with its prefix."""
+
+    def __init__(self, network: bool = False) -> None:
+        super().__init__(2, 49)
+        self.read = ip_network if network else ip_address
+        self.words = "must be an IP %s" % ("network such as 192.0.2.0/24" if network else "address")
+
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
+        """The text as it is."""
+        found = super().check(value, path, version)
+        try:
+            self.read(found)
+        except ValueError:
+            raise InvalidField(path, self.words, value) from None
+        return found
+
+
+LABEL, ADDRESS, ROUTED = Text(0, 255), GuestAddress(), GuestAddress(network=True)
 #: The longest password that Nova takes.
 PASSWORD = Nullable(Text(1, 255))
+#: Most name servers and routes of a NIC.
+MOST = 64
 
 
 def told() -> Record:
@@ -19,16 +45,16 @@ def told() -> Record:
         port_id=Field(Uuid(), "The port."),
         gateway=Field(Nullable(ADDRESS), "Gateway of the subnet."),
         mtu=Field(Integer(0, 65535), "MTU of the network."),
-        dns_nameservers=Field(ListOf(ADDRESS, 64), "Name servers of the subnet."),
-        host_routes=Field(ListOf(Record(destination=Field(ADDRESS, "A network.", required=True),
-                                        nexthop=Field(ADDRESS, "The gateway to it.", required=True)), 64),
+        dns_nameservers=Field(ListOf(ADDRESS, MOST), "Name servers of the subnet."),
+        host_routes=Field(ListOf(Record(destination=Field(ROUTED, "A network.", required=True),
+                                        nexthop=Field(ADDRESS, "The gateway to it.", required=True)), MOST),
                           "Routes of the subnet."),
     )
 
 
 GUEST_DATA = Nullable(Record(
     name=Field(LABEL, "The server's name, as users see it.", required=True),
-    hostname=Field(LABEL, "Its host name, with a domain where there is one.", required=True),
+    hostname=Field(Text(0, 1024), "Its host name, with a domain where there is one.", required=True),
     project_id=Field(LABEL, "Its project.", required=True),
     launch_index=Field(Integer(0, 100_000), "Which one it is of those made with one request.", required=True),
     reservation_id=Field(LABEL, "Their reservation.", required=True),

@@ -8,10 +8,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import jsonschema
 import pytest
 from sqlalchemy import select
 
 from magnetar_control.store import tables
+from tests.unit.agent.test_cloud_init import SCHEMA
 from tests.unit.agent.test_iso import read
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.cloud import Caller, Cloud
@@ -101,6 +103,7 @@ def test_all_that_a_guest_is_told(cloud: Cloud, targets: Targets) -> None:
             "tiny", address["addr"], ["web"], index)
         assert ec2["reservation-id"] == server["OS-EXT-SRV-ATTR:reservation_id"]
         told = document(cloud, server["id"], "openstack/latest/network_data.json")
+        jsonschema.validate(told, SCHEMA)
         assert told["networks"][0]["network_id"] == network
         assert told["services"] == [{"type": "dns", "address": "192.0.2.53"}]
         assert document(cloud, server["id"], "openstack/latest/vendor_data.json") == {"site": "lab"}
