@@ -117,7 +117,8 @@ class ServerDriver:
             "id": document.id, "name": document.name,
             "image": {"id": want["image"], "name": _image_name(host, want["image"]) or state.get("image_name")}
             if want["image"] else None,
-            **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"), "guest_password": state.get(PASSWORD, ""),
+            **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"),
+            "guest_password": state.get(PASSWORD, ""),
             "host": host.name, "instance_name": servers.domain_name(document.id),
             "addresses": domains.addresses(want["networks"], power == RUNNING),
             "console_log": servers.path(host, document.id, "console.log"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import unquote
 
-from magnetar_agent.metadata.paths import PathContent, GuestPaths, is_password
+from magnetar_agent.metadata.paths import GuestPaths, PathContent, is_password
 
 #: Bytes of a request's head, and of a password (Nova's MAX_SIZE: four columns of 255).
 HEAD, MOST_PASSWORD = 8192, 1020

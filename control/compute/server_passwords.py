@@ -13,9 +13,10 @@ from .server_actions import asked
 from .target import Target, of_server
 
 RULE = "os_compute_api:os-server-password:"
+SHOW_PASSWORD = f"{RULE}show"
 
 
-@of_server(rule=f"{RULE}show")
+@of_server(rule=SHOW_PASSWORD)
 def show(_caller: Caller, target: Target) -> str:
     """The encrypted password; "" when there is none."""
     return target.row.password or ""

@@ -240,6 +240,11 @@ server:
       description: Why it is in this state, when the user did not ask for it.
       type: str
       sample: the guest shut itself down
+    guest_password:
+      description: The password that the guest has left for its user, encrypted with its key; empty when there is
+        none.
+      type: str
+      sample: ''
     fault:
       description: '{code, message, created} of the last failure, until one succeeds.'
       type: raw
