@@ -180,8 +180,7 @@ servers:
       type: str
       sample: the guest shut itself down
     guest_password:
-      description: The password that the guest has left for its user, encrypted with its key; empty when there is
-        none.
+      description: The password that the guest has left, encrypted with its user's key.
       type: str
       sample: ''
     fault:

@@ -163,8 +163,8 @@ class Server(Resource):
                         on=READ, sample="running")
     status_reason = Field(Text(0, 1024), "Why it is in this state, when the user did not ask for it.", on=READ,
                           sample="the guest shut itself down")
-    guest_password = Field(Text(0, 1020), "The password that the guest has left for its user, encrypted with its key; "
-                                          "empty when there is none.", on=READ, sample="")
+    guest_password = Field(Text(0, 1020), "The password that the guest has left, encrypted with its user's key.",
+                           on=READ, sample="")
     fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
                   sample=None)
     host = Field(Text(0, 255), "The host it is on.", on=READ, sample="kvm1")
