@@ -19,6 +19,7 @@ from magnetar_agent.drivers.network import NetworkDriver
 from magnetar_agent.drivers.server import ServerDriver
 from magnetar_agent.drivers.volume import SnapshotDriver, VolumeDriver
 from magnetar_agent.host import LocalHost
+from magnetar_agent.metadata.service import MetadataService
 from magnetar_agent.migrations import target
 from magnetar_agent.power_sync import PowerSync
 from magnetar_agent.servers import addresses, resolve
@@ -50,6 +51,8 @@ class Agent:
         self.host.revise = partial(reconcile.revise, self.drivers)
         self.power_sync = PowerSync(self.drivers)
         self.remote_volumes = remote.RemoteVolumes(self.host)
+        self.metadata = MetadataService(self.host)
+        self.host.metadata_status = self.metadata.status
 
     def start(self) -> None:
         """Follow events from now on, and put right what happened while no agent ran."""
@@ -59,10 +62,12 @@ class Agent:
         target.resume(self.host)
         self.power_sync.start()
         self.remote_volumes.start()
+        self.metadata.start()
 
     def close(self) -> None:
         """End operations and threads; the hypervisor is its maker's to close."""
         self.host.operations.close(self.host.settings.grace)
+        self.metadata.close()
         self.remote_volumes.close()
         self.power_sync.close()
         self.host.links.close()

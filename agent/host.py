@@ -43,6 +43,8 @@ class LocalHost:
 
     #: Change another resource.
     ensure: EnsureCall
+    #: Where guests are answered, for ``kinds.Host``.
+    metadata_status: Callable[[], dict[str, Any]]
     revise: ReviseCall
 
     def __init__(self, settings: AgentSettings, hypervisor: LocalHypervisor) -> None:

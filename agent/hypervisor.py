@@ -21,13 +21,15 @@ from magnetar_agent.storage import Backing, Disk, HypervisorStorage, NetworkSour
 
 @dataclass(frozen=True)
 class Nic:
-    """A network card of a domain; exactly one of *network* (libvirt's name) and *bridge* is set."""
+    """A network card of a domain; exactly one of *network* (libvirt's name) and *bridge* is set. *place*: bus and
+    address, where libvirt has said them."""
 
     mac: str
     model: str = "virtio"
     network: str | None = None
     bridge: str | None = None
     tag: str | None = None
+    place: tuple[str, str] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -315,6 +317,9 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
         """Write an ISO 9660 image with Joliet and Rock Ridge names, complete or not at all."""
+
+    def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
+        """Write a FAT16 file system of 64 MiB with long names, complete or not at all; sparse."""
 
     def permit(self, paths: Iterable[Path]) -> None:
         """Let QEMU's user read what lies under these paths (ownership is libvirt's matter at start)."""

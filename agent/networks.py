@@ -50,6 +50,19 @@ class Lease:
     hostname: str | None = None
 
 
+@dataclass(frozen=True)
+class Tap:
+    """The host's end of a NIC of a running server: *device* and its *index* in the kernel, which is never used again,
+    on a bridge with its own."""
+
+    server: str
+    mac: str
+    device: str
+    index: int
+    bridge: str
+    bridge_index: int
+
+
 class HypervisorNetworks(Protocol):
     """See the head of this file."""
 
@@ -77,3 +90,6 @@ class HypervisorNetworks(Protocol):
 
     def leases(self, network: str) -> list[Lease]:
         """DHCP leases of a libvirt network, newest last."""
+
+    def taps(self, uuid: str | None = None) -> list[Tap]:
+        """The taps on bridges of a domain of ours, or of all; none of what does not run."""

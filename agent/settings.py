@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from magnetar_core import vendordata
 from magnetar_core.errors import InvalidSettings
 
 FILE = Path("/etc/magnetar/agent.yml")
@@ -95,6 +96,14 @@ class AgentSettings:
                             "QEMU's, see docs/migration.md.", default=False)
     detach_timeout: float = _doc("How long a guest may take to let go of a volume or NIC that is detached.",
                                  default=60.0, metadata={"min": 0, "max": 3600})
+    metadata_service: bool = _doc("Answer guests at http://169.254.169.254 and fe80::a9fe:a9fe, see docs/metadata.md.",
+                                  default=True)
+    config_drive_format: str = _doc("File system of config drives: iso9660, or vfat for guests that do not read that. "
+                                    "In a cloud its conductors may say another.",
+                                    default="iso9660", metadata={"choices": ("iso9660", "vfat")})
+    vendordata_jsonfile_path: Path | None = _doc(
+        "JSON file whose object guests find in vendor_data.json of their config drive, 256 KiB at most. In a cloud its "
+        "conductors say what they find there.", default=None)
     event_keys_kept: int = _doc("How many request ids of one-shot events are remembered, so that none is done twice.",
                                 default=10000, metadata={"min": 100})
     log_level: str = _doc("debug, info, warning or error.", default="info", metadata={"choices": LEVELS})
@@ -104,6 +113,11 @@ class AgentSettings:
             object.__setattr__(self, key.name, _checked(key, getattr(self, key.name)))
         if self.listen is not None:
             self._check_listen(self.listen)
+        if self.vendordata_jsonfile_path is not None:
+            try:
+                vendordata.read(self.vendordata_jsonfile_path)
+            except ValueError as error:
+                raise InvalidSettings(f"vendordata_jsonfile_path: {error}.") from None
 
     def _check_listen(self, listen: str) -> None:
         match = _LISTEN.match(listen)

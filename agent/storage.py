@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -35,7 +35,7 @@ class Disk:
 
     It is the file *path*; with *block* a block device; with *remote* neither, and *path* is only its name. *boot* is
     its turn among the devices to boot from, counted from 1; domains without any boot from their first disk. Without
-    *backing* it stands alone, whatever its header says."""
+    *backing* it stands alone, whatever its header says. *place*: bus and address, where libvirt has said them."""
 
     path: Path
     target: str
@@ -50,6 +50,7 @@ class Disk:
     remote: NetworkSource | None = None
     boot: int | None = None
     backing: Backing | None = None
+    place: tuple[str, str] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

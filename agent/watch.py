@@ -24,6 +24,7 @@ from starlette.concurrency import run_in_threadpool
 from magnetar_agent import inventory
 from magnetar_agent.boot import boot_id
 from magnetar_agent.drivers.server import condition
+from magnetar_agent.metadata.password import PASSWORD
 from magnetar_agent.routes import query
 from magnetar_core.errors import HypervisorDown, InvalidField, MagnetarError
 from magnetar_core.kinds import Server
@@ -260,14 +261,16 @@ class Feed:
 
 def _shown(host: LocalHost, document: Document, domain: Domain | None) -> Told:
     """What a watcher is told of a server, between what is compared to find out whether it changed."""
-    return _public(document), condition(host, document, domain), document.deleting
+    left = document.state.get(PASSWORD)
+    told = {**condition(host, document, domain), **({"password": left} if left else {})}
+    return _public(document), told, document.deleting
 
 
 def _public(document: Document) -> dict[str, Any]:
     """The part of a document whose change is reported; the agent's notes while it works are not."""
     state = document.state
     return {**document.want, "name": document.name,
-            "state": [state.get("reason"), bool(state.get("unfinished")), state.get("fault")]}
+            "state": [state.get("reason"), bool(state.get("unfinished")), state.get("fault"), state.get(PASSWORD)]}
 
 
 def _interval(name: str, text: str) -> float:

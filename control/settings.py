@@ -156,7 +156,24 @@ class Settings:
     instance_usage_audit_period: typing.Literal["hour", "day", "month", "year"] = _doc(
         "Into which periods os-instance_usage_audit_log divides time.", "month")
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
-    enable_instance_password: bool = _doc("Whether answers to create, rebuild and rescue have a password.", True)
+    enable_instance_password: bool = _doc("Whether answers to create, rebuild and rescue have the password that the "
+                                          "guest is told.", True)
+    config_drive_format: typing.Literal["agent", "iso9660", "vfat"] = _doc(
+        "File system of config drives: iso9660, vfat, or what the settings of each host's agent say.", "agent")
+    dhcp_domain: str = _doc("Domain of the host names that guests are told; empty for none.", "novalocal")
+    vendordata_jsonfile_path: Path | None = _doc("JSON file whose object guests find in vendor_data.json, 256 KiB at "
+                                                 "most. This and what follows of vendordata is read by conductors.")
+    vendordata_dynamic_targets: list[str] = _doc(
+        "Services that are asked what a new or rebuilt server is told in vendor_data2.json, NAME@URL each.", list)
+    vendordata_dynamic_ssl_certfile: Path | None = _doc("PEM file with the CAs of their certificates; the system's "
+                                                        "when left out.")
+    vendordata_dynamic_connect_timeout: float = _doc("Seconds to connect to one of them.", 5.0, 0.01, 300)
+    vendordata_dynamic_read_timeout: float = _doc("Seconds for its whole answer.", 5.0, 0.01, 300)
+    vendordata_dynamic_failure_fatal: bool = _doc("Whether a server is not built when one fails; otherwise its guest "
+                                                  "finds an empty entry.", False)
+    vendordata_dynamic_service_token: bool = _doc(
+        "Whether they are sent a token of a service user (role service), by which they know who asks. They must be "
+        "https then.", False)
     network_cidr: str = _doc("Addresses of the first embedded network.", "10.20.0.0/16")
     network_pools: list[str] = _doc("Ranges from which the subnets of users have their addresses, since each host of "
                                     "the cloud routes to them; administrators may use others.",

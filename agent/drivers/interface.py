@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Namespace of the uuids of NICs: one for each server and MAC.
 NAMESPACE = uuid.UUID("c1d9f6de-5a0b-5d7c-8b8e-52540093be11")
-NIC_FIELDS = ("network", "bridge", "mac", "model", "tag", "address")
+NIC_FIELDS = ("network", "bridge", "mac", "model", "tag", "address", "told")
 #: What says which NIC is meant, the surest first.
 MARKS = ("mac", "network", "bridge")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
 from magnetar_agent.documents import Fields
+from magnetar_agent.metadata.password import PASSWORD
 from magnetar_agent.migrations import moving, refuse_while_it_moves, settling
 from magnetar_agent.servers import addresses, block_devices, image_links, rescue, resize, resolve, spec, verbs
 from magnetar_agent.servers.rebuild import missing_image
@@ -97,6 +98,7 @@ class ServerDriver:
         have["attached"] = bool(look.volumes(document.id) or server_plan.volume_items(document.want))
         have[addresses.RESERVED] = document.state.get(addresses.RESERVED, [])
         have["told"] = bool(addresses.reservations_of(document))
+        have["drive"] = document.state.get("drive")
         have["volumes_made"] = bool(document.state.get("volumes_made"))
         return have
 
@@ -116,6 +118,7 @@ class ServerDriver:
             "image": {"id": want["image"], "name": _image_name(host, want["image"]) or state.get("image_name")}
             if want["image"] else None,
             **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"),
+            "guest_password": state.get(PASSWORD, ""),
             "host": host.name, "instance_name": servers.domain_name(document.id),
             "addresses": domains.addresses(want["networks"], power == RUNNING),
             "console_log": servers.path(host, document.id, "console.log"),

@@ -21,7 +21,7 @@ from magnetar_agent.fake.state import FakeDomain, FakeNetwork, host_of, parse
 from magnetar_agent.fake.statistics import Statistics
 from magnetar_agent.fake.storage import Storage
 from magnetar_agent.hypervisor import DomainEvent
-from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec
+from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec, Tap
 from magnetar_core.errors import Conflict
 from magnetar_core.operations import now
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING
@@ -38,6 +38,8 @@ class FakeHypervisor(GuestAgent, Consoles, Devices, Statistics, Migrations, Stor
 
     #: What ``routes`` gives: the host is on no network that anybody could meet.
     on_networks: Sequence[tuple[str, IPv4Network]] = ()
+    #: What ``taps`` gives: its guests have no NICs that a packet could come from.
+    plugged_taps: Sequence[Tap] = ()
 
     # What tests do to it ------------------------------------------------------------------------------------------
     def fail_next(self, method: str, error: Exception, times: int = 1) -> None:
@@ -202,6 +204,9 @@ class FakeHypervisor(GuestAgent, Consoles, Devices, Statistics, Migrations, Stor
     def reserved(self, network: str) -> dict[str, str]:
         """Address by MAC of the hosts that DHCP knows."""
         return dict(self._networks[network].hosts)
+
+    def taps(self, uuid: str | None = None) -> list[Tap]:
+        return [tap for tap in self.plugged_taps if uuid in (None, tap.server)]
 
     def leases(self, network: str) -> list[Lease]:
         with self._call("leases"):

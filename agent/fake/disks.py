@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from magnetar_agent.fake.exports import Exports
 from magnetar_agent.hypervisor import DiskSeen, Progress
 from magnetar_agent.storage import Backing, NetworkSource
-from magnetar_agent.virt import iso
+from magnetar_agent.virt import iso, vfat
 from magnetar_agent.virt.disks import complete
 from magnetar_core.errors import HypervisorError
 
@@ -73,6 +73,10 @@ class Disks(Exports):
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
         with self._call("make_iso", needs_libvirt=False), complete(path) as part, part.open("wb") as target:
             iso.write(target, label, files)
+
+    def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
+        with self._call("make_vfat", needs_libvirt=False), complete(path) as part, part.open("wb") as target:
+            vfat.write(target, label, files)
 
     def permit(self, paths: Iterable[Path]) -> None:
         with self._call("permit", needs_libvirt=False):

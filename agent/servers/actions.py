@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import reconcile
+from magnetar_agent.metadata import password
 from magnetar_agent.servers import snapshot, verbs
 from magnetar_agent.task import Task
 from magnetar_core.errors import Conflict
-from magnetar_core.events import CrashDumpArgs, CreateImageArgs, RebootArgs, RebuildArgs
+from magnetar_core.events import ClearPasswordArgs, CrashDumpArgs, CreateImageArgs, RebootArgs, RebuildArgs
 from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Server
 from magnetar_core.power import LIVE, MISSING, RUNNING, SUSPENDED
@@ -96,9 +97,12 @@ def _rebooted(host: LocalHost, id: str, before: int, operation: Operation) -> bo
 
 
 class HostRebuildArgs(RebuildArgs):
-    """Arguments of a rebuild on a host, which takes files too."""
+    """Arguments of a rebuild on a host, which takes more for the guest."""
 
     personality = Field(Server.field("personality").value, "Files for the guest's first boot.", secret=True)
+    guest_data = Field(Server.field("guest_data").value, "What a cloud has it told.", secret=True)
+    vendor_data = Field(Server.field("vendor_data").value, "What the operator has it told.", secret=True)
+    admin_pass = Field(Server.field("admin_pass").value, "Password that it is told once.", secret=True)
 
 
 def rebuild(call: EventCall) -> Fields:
@@ -154,6 +158,12 @@ def change_password(call: EventCall) -> Fields:
     return {}
 
 
+def clear_password(call: EventCall) -> Fields:
+    """Nova's DELETE of os-server-password: forget what the guest has left, which changes nothing in the guest."""
+    password.clear(call.host, call.document)
+    return {}
+
+
 def _never(_args: Fields) -> bool:
     return False
 
@@ -178,6 +188,7 @@ ACTIONS: Mapping[str, EventAction] = {
     "create_image": EventAction(CreateImageArgs, create_image, again=_always),
     "crash_dump": EventAction(CrashDumpArgs, crash_dump),
     "change_password": EventAction(ChangePasswordArgs, change_password, again=_always),
+    "clear_password": EventAction(ClearPasswordArgs, clear_password, again=_always),
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.configdrive import NicAddress
+from magnetar_agent.guest_data import NicAddress
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.server_plan import reservations
 
@@ -117,7 +117,8 @@ def for_config_drive(host: LocalHost, nic: Fields) -> NicAddress | None:
         return None
     if network is None:
         _address, _slash, prefix = nic["address"].partition("/")
-        return NicAddress(str(bare_address(nic)), int(prefix) if prefix else None, dhcp=not prefix)
+        return NicAddress(str(bare_address(nic)), int(prefix) if prefix else None, dhcp=not prefix,
+                          gateway=(nic.get("told") or {}).get("gateway") if prefix else None)
     net = IPv4Network(network.want["cidr"])
     gateway = str(net.network_address + 1)
     return NicAddress(nic["address"], net.prefixlen, bool(network.want["dhcp"]),

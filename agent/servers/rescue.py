@@ -2,7 +2,8 @@
 """Rescue: the server boots from another disk, and its own root disk is the second one (Nova's rescue).
 
 ``want["rescue"]`` is null or ``{"image": uuid}``; ``document.state["rescue"]`` says of which image ``disk.rescue`` is
-made, and how it boots. Ephemeral disk and swap stay away meanwhile, as in Nova's default mode.
+made, how it boots, and whether it has a config drive of its own, which tells another password. Ephemeral disk and swap
+stay away meanwhile, as in Nova's default mode.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from magnetar_agent.task import Task
 
 DISK, PREFIX = "disk.rescue", "rescue."
+#: The config drive of a rescue with a password of its own.
+DRIVE = PREFIX + "config.iso"
 
 
 def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields | None:
@@ -51,11 +54,14 @@ def _name(document: Document, kept: Fields) -> str | None:
 
 
 def seen(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
-    """What ``observe`` tells: *rescue*, the disk that is made; *rescued*, whether the domain boots from it, which one
+    """What ``observe`` tells: *rescue*, the disk that is made; *rescue_drive*, whether its config drive is still to be
+    written; *rescued*, whether the domain boots from it, which one
     that is missing will when it is made again."""
     made = document.state.get("rescue")
     whole = made is not None and (folder(host, document.id) / (PREFIX + "base" if made["iso"] else DISK)).exists()
+    drive = made is not None and whole and made.get("drive") and not (folder(host, document.id) / DRIVE).exists()
     return {"rescue": {"image": made["image"]} if made and whole else None, "rescue_left": made is not None,
+            "rescue_drive": bool(drive),
             "rescued": whole if domain is None else any(disk.path.name.endswith((DISK, PREFIX + "base"))
                                                         for disk in domain.disks)}
 
@@ -68,7 +74,8 @@ def rescue(task: Task) -> None:
     held = image_links.link_image(host, document.want["rescue"]["image"], place, PREFIX)
     if not held["iso"]:
         host.hypervisor.make_disk(place / DISK, "qcow2", held["virtual_size"], _backing(held, place))
-    document.state["rescue"] = held
+    drive = document.want["config_drive"] and document.want.get("admin_pass") is not None
+    document.state["rescue"] = {**held, "drive": drive}
     task.keep()
 
 
@@ -82,6 +89,7 @@ def _drop(task: Task) -> None:
         task.keep()
     place = folder(task.host, task.document.id)
     (place / DISK).unlink(missing_ok=True)
+    (place / DRIVE).unlink(missing_ok=True)
     image_links.unlink(place, PREFIX)
 
 
@@ -91,6 +99,11 @@ def disks(state: Fields, place: Path, root: Disk) -> list[Disk]:
     if made["iso"]:
         return [root, Disk(place / (PREFIX + "base"), "sda", "raw", "cdrom", "sata", True)]
     return [Disk(place / DISK, "vda", backing=_backing(made, place)), replace(root, target="vdb", bus="virtio")]
+
+
+def drive(state: Fields, usual: str) -> str:
+    """Name of the config drive that the rescue has, which may be the *usual* one."""
+    return DRIVE if state["rescue"].get("drive") else usual
 
 
 def _backing(made: Fields, place: Path) -> Backing:

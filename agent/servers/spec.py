@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from magnetar_agent.configdrive import FILE
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, rescue, resize
 from magnetar_agent.storage import Backing, Disk
@@ -29,7 +30,7 @@ def files(want: Fields) -> list[str]:
     names = [] if root_volume(want) else ["disk"]
     names += ["disk.ephemeral"] if want["flavor"]["ephemeral"] else []
     names += ["disk.swap"] if want["flavor"]["swap"] else []
-    return names + (["config.iso"] if want["config_drive"] else [])
+    return names + ([FILE] if want["config_drive"] else [])
 
 
 def nic(host: LocalHost, wanted: Fields) -> Nic:
@@ -68,7 +69,7 @@ def local(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
         disks = list(_named(_disks(want, state, place, root), others, tags))
     if want["config_drive"]:
         # A virtio disk, not a CD: the kernels of cloud images have virtio and often no AHCI (MD-76 mounts /dev/vdb).
-        disks.append(Disk(place / "config.iso", "vdz", "raw", readonly=True))
+        disks.append(Disk(place / (rescue.drive(state, FILE) if rescued else FILE), "vdz", "raw", readonly=True))
     return disks
 
 

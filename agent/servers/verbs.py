@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import time
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from magnetar_agent.servers import (
     addresses,
     block_devices,
     folder,
+    guest_data,
     image_links,
     nics,
     rebuild,
@@ -28,7 +28,7 @@ from magnetar_agent.task import Task, Verb
 from magnetar_agent.volumes import remote
 from magnetar_core.errors import HypervisorError, Unreachable
 from magnetar_core.power import LIVE, OFF, PAUSED
-from magnetar_core.server_plan import EPHEMERAL, SWAP, disk_sizes
+from magnetar_core.server_plan import EPHEMERAL, SWAP, disk_sizes, drive_digest
 
 #: How often a wait for a domain looks, and how often the power button is pressed meanwhile, in seconds: a guest that is
 #: still booting misses it (Nova presses every 10 s too).
@@ -109,30 +109,25 @@ def _root(task: Task, place: Path) -> int:
 def drive(task: Task) -> None:
     """Write the config drive; what it says is drawn once and kept before a guest reads it, so a second writing says the
     same."""
-    host, document, want = task.host, task.document, task.document.want
+    host, document = task.host, task.document
     place = folder(host, document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
-    if "seed" not in document.state:
-        document.state["seed"] = secrets.token_hex(512)
-        key = host.documents.find("keypair", want["key_name"]) if want["key_name"] else None
-        document.state["keys"] = {key.name: key.want["public_key"]} if key else {}
-    nics = [spec.nic(host, n) for n in want["networks"]]
-    known = [host.documents.find("network", n["network"]) if n.get("network") else None for n in want["networks"]]
-    usual = spec.arranged(host, document, rescued=False)  # the drive is not written again when it is unrescued
-    guest = configdrive.Guest(
-        uuid=document.id, name=want["name"], seed=bytes.fromhex(document.state["seed"]),
-        flavor=want["flavor"].get("name", ""), image=want["image"] or "", availability_zone=want["availability_zone"],
-        keys=document.state["keys"], metadata=want["metadata"], user_data=want["user_data"],
-        injected=tuple((one["path"], one["contents"]) for one in want.get("personality") or ()),
-        macs=tuple(n.mac for n in nics), networks=tuple(n.network or n.bridge or "" for n in nics),
-        mtus=tuple(k.want["mtu"] if k else 0 for k in known),
-        addresses=tuple(addresses.for_config_drive(host, n) for n in want["networks"]),
-        devices=(*(configdrive.Device("nic", "pci", (n.tag,), mac=n.mac) for n in nics if n.tag),
-                 *(configdrive.Device("disk", d.bus, (d.tag,), serial=d.serial and d.serial[:20],
-                                      path=f"/dev/{d.target}") for d in usual if d.tag)),
-    )
-    host.hypervisor.make_iso(place / "config.iso", configdrive.LABEL, configdrive.files(guest))
-    document.state["made"] = sorted({*document.state.get("made", []), "config.iso"})
+    guest_data.draw(host, document)
+    guest_data.write_drive(host, document, configdrive.FILE)
+    document.state["drive"] = drive_digest(document.want)
+    document.state["made"] = sorted({*document.state.get("made", []), configdrive.FILE})
+    task.note()
+
+
+def rescue_drive(task: Task) -> None:
+    """Write the config drive of a rescue, which tells its password."""
+    guest_data.write_drive(task.host, task.document, rescue.DRIVE)
+    task.note()
+
+
+def forget_password(task: Task) -> None:
+    """The guest has been told the password before, or cannot be."""
+    task.document.want["admin_pass"] = None
     task.note()
 
 
@@ -266,7 +261,8 @@ def erase(task: Task) -> None:
 
 VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
-    for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine, erase,
+    for verb in (disks, drive, rescue_drive, forget_password, define, grow, start, start_paused, stop, pause, resume,
+                 save, destroy, undefine, erase,
                  block_devices.volumes, block_devices.free, nics.plug, addresses.reserve, addresses.release,
                  resize.drop_swap, resize.grow_ephemeral, rebuild.wipe, rebuild.rebuilt, rebuild.discard,
                  rescue.rescue, rescue.unrescue)

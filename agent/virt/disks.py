@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_core.errors import HypervisorError, NoSpace
 
-from . import iso, qcow2, qemu_img
+from . import iso, qcow2, qemu_img, vfat
 from .process import follow, run
 
 if TYPE_CHECKING:
@@ -91,6 +91,13 @@ class Disks:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
             with os.fdopen(descriptor, "wb") as target:
                 iso.write(target, label, files)
+
+    def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
+        """See ``vfat.write``."""
+        with complete(path) as part:
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
+            with os.fdopen(descriptor, "wb") as target:
+                vfat.write(target, label, files)
 
     def permit(self, paths: Iterable[Path]) -> None:
         """Give folders and files under *paths* to QEMU's group, which may then read them."""

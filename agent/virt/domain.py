@@ -123,6 +123,7 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
         network=None if source is None else source.get("network"),
         bridge=None if source is None or source.get("network") else source.get("bridge"),
         tag=tags.get(address),
+        place=_place(nic, "pci"),
     )
 
 
@@ -144,7 +145,23 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
         remote=None if source is None or disk.get("type") != "network" else _remote(source),
         boot=None if boot is None else int(boot.get("order", "0")),
         backing=_backing(disk),
+        place=_place(disk, "" if target is None else target.get("bus", "")),
     )
+
+
+def _place(device: ET.Element, bus: str) -> tuple[str, str] | None:
+    """Bus and address, as Nova writes them: a PCI address, or controller, bus, target and unit of SCSI, and of IDE and
+    SATA (MD-24) channel and unit."""
+    address = device.find("address")
+    if address is None:
+        return None
+    if address.get("type") == "pci":
+        domain, number, slot, function = (int(address.get(part, "0"), 16) for part in (
+            "domain", "bus", "slot", "function"))
+        return "pci", f"{domain:04x}:{number:02x}:{slot:02x}.{function:x}"
+    parts = {"drive": ("controller", "bus", "target", "unit") if bus == "scsi" else ("bus", "unit"),
+             "usb": ("bus", "port")}.get(address.get("type", ""))
+    return (bus, ":".join(address.get(part, "0") for part in parts)) if parts else None
 
 
 def _chain_ends(disk: ET.Element) -> bool:

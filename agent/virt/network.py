@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from ipaddress import IPv4Interface, IPv4Network
 from pathlib import Path
@@ -12,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec
+from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec, Tap
 from magnetar_core.errors import Conflict
 
 from . import dhcp, reservations, routes
@@ -157,6 +158,58 @@ class LibvirtNetworks:
                           lease["hostname"])
                     for lease in sorted(found.DHCPLeases(), key=lambda lease: int(lease["expirytime"]))]
         return self.connection.call(f"read the leases of the network {network}", leases)
+
+    def taps(self, uuid: str | None = None) -> list[Tap]:
+        """The live XML of each active domain, twice: a device that is in both was the domain's in between, when its
+        number was asked for."""
+        def taps(conn: Any) -> list[Tap]:
+            found = []
+            for domain in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE) if uuid is None else \
+                    filter(None, [_domain(conn, uuid)]):
+                before = _plugged(domain)
+                seen = [(*one, _index(one[1]), _index(one[2])) for one in before]
+                after = _plugged(domain) if seen else []
+                found += [Tap(domain.UUIDString(), mac, device, index, bridge, bridge_index)
+                          for mac, device, bridge, index, bridge_index in seen
+                          if index and bridge_index and (mac, device, bridge) in after]
+            return found
+        return self.connection.call("read the taps of the domains", taps)
+
+
+def _domain(conn: Any, uuid: str) -> Any:
+    try:
+        return conn.lookupByUUIDString(uuid)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        raise
+
+
+def _plugged(domain: Any) -> list[tuple[str, str, str]]:
+    """MAC, tap and bridge of each NIC of a running domain of ours."""
+    try:
+        if not domain.isActive():
+            return []
+        root = ET.fromstring(domain.XMLDesc())  # noqa: S314 (libvirt wrote it)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
+            return []  # it went away meanwhile
+        raise
+    found = []
+    for nic in root.iterfind("devices/interface") if owner(root, "server") is not None else ():
+        mac, target, source = nic.find("mac"), nic.find("target"), nic.find("source")
+        place = [("" if one is None else one.get(name, "")) for one, name in
+                 ((mac, "address"), (target, "dev"), (source, "bridge"))]
+        if all(place):
+            found.append((place[0], place[1], place[2]))
+    return found
+
+
+def _index(device: str) -> int:
+    try:
+        return socket.if_nametoindex(device)
+    except OSError:
+        return 0
 
 
 def _see(network: Any) -> NetworkSeen | None:

@@ -14,6 +14,7 @@ import orjson
 from magnetar_control.agents import AgentClient, plain
 from magnetar_control.services.image.fields import SIGNATURE, is_property
 from magnetar_control.store import actions, migrations, servers
+from magnetar_control.store.action_secrets import argument
 from magnetar_core.actions import ACTIONS, rule_of
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound, NotSupported, TooLarge
 
@@ -105,13 +106,14 @@ class Rebuild:
     """A root disk anew, of an image. *files*: {path, contents in base64} each; ``None`` for those of before.
     *columns*: what changes of the server with it, of name, description, hostname, access_ip_v4, access_ip_v6,
     disk_config, user_data, key_name, trusted_certs (``None`` for the default ones). *metadata*: in place of that of
-    before."""
+    before. *admin_pass*: a password that the guest is told."""
 
     image_id: str
     preserve_ephemeral: bool = False
     columns: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, str] | None = None
     files: Sequence[Mapping[str, str]] | None = None
+    admin_pass: str | None = field(default=None, repr=False)
 
 
 @of_server("rebuild")
@@ -131,7 +133,8 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
         columns["trusted_certs"] = trusted_certificates(caller, columns["trusted_certs"], on_volume(server))
     if wanted.metadata is not None:
         columns["metadata"] = servers.text(wanted.metadata)
-    args: dict[str, Any] = {"preserve_ephemeral": wanted.preserve_ephemeral, "image": wanted.image_id}
+    args: dict[str, Any] = {"preserve_ephemeral": wanted.preserve_ephemeral, "image": wanted.image_id,
+                            **argument(wanted.admin_pass)}
     if wanted.files is not None:
         args["personality"] = wanted.files
     if "key_name" in wanted.columns:
@@ -142,9 +145,10 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
 
 
 @of_server("rescue")
-def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volume_backed: bool = True) -> None:
+def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volume_backed: bool = True,
+           admin_pass: str | None = None) -> None:
     """Boot from another image, or from the server's own. *volume_backed*: whether a server whose root disk is a volume
-    may be rescued."""
+    may be rescued. *admin_pass*: a password that the guest is told."""
     own = target.row.image_id
     if not own and not volume_backed:
         raise InvalidRequest("Cannot rescue a volume-backed instance (since microversion 2.87 with a "
@@ -154,7 +158,7 @@ def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volum
                              "image that would be taken")
     if image_id and caller.cloud.services.image.show(caller.context, image_id) is None:
         raise InvalidRequest(f"Image {image_id} could not be found.")
-    enqueue(caller, target, "rescue", {"image": image_id or own})
+    enqueue(caller, target, "rescue", {"image": image_id or own, **argument(admin_pass)})
 
 
 @of_server("createImage")
@@ -230,7 +234,7 @@ def reset_state(_caller: Caller, target: Target, state: str) -> None:
 
 
 @contextlib.contextmanager
-def _asked(caller: Caller, host: HostView) -> Iterator[AgentClient]:
+def asked(caller: Caller, host: HostView) -> Iterator[AgentClient]:
     """The agent of *host*, for who waits for its answer. Raises ``Unavailable``."""
     cloud = caller.cloud
     with cloud.waiting.of(host.name, caller.project), cloud.agents.client(host.endpoint, waiting.ANSWER) as client:
@@ -245,7 +249,7 @@ def change_password(caller: Caller, target: Target, password: str) -> None:
     if host is None or not host.up:
         raise Conflict(f"The host of instance {id} does not answer.")
     try:
-        with _asked(caller, host) as client:
+        with asked(caller, host) as client:
             client.event("server", id, "change_password", {"password": password}, timeout=PASSWORD_LIMIT,
                          request_id=caller.request_id)
     except MagnetarError as error:
@@ -267,7 +271,7 @@ def console_output(caller: Caller, target: Target, lines: int | None = None) -> 
     if host is None:
         raise Conflict(f"Instance {id} is not ready")
     try:
-        with _asked(caller, host) as client:
+        with asked(caller, host) as client:
             return "" if lines == 0 else client.console(id, lines)
     except MagnetarError as error:
         raise Conflict(f"Unable to get console log of {id}: {_words_for(caller, error)}") from None
@@ -283,7 +287,7 @@ def diagnostics(caller: Caller, target: Target) -> Mapping[str, Any]:
         raise Conflict(f"Instance {id} is not ready: it is on no host.")
     its_host = f"its host {host.name}" if caller.context.knows_hosts else "its host"
     try:
-        with _asked(caller, host) as client:
+        with asked(caller, host) as client:
             told = client.diagnostics(id)
     except NotFound as error:
         if "kind" not in error.details:  # it is the route that is not there

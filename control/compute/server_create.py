@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from magnetar_control.store import flavors, keypairs, server_groups, servers
+from magnetar_control.store.action_secrets import argument
 from magnetar_control.store.database import advisory_lock, now
 from magnetar_core.actions import rule_of
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
@@ -34,11 +35,11 @@ KEPT_OF_IMAGE = ("properties", "min_disk", "min_ram", "disk_format", "container_
 class NewServers:
     """A request for servers, all alike. *networks*: ``none``, ``auto``, or what ``Networks.check_requested`` takes.
     *mapping*: items of the block device mapping, see ``block_devices.FIELDS``; errors call them *mapping_field*.
-    *hints*: of the scheduler. *files*: {path, contents in base64} each. *user_data*: base64. *count*: how many at
-    least, *most*: at most, where the quota lets them be (*count* when left out). *disk_config*: ``AUTO``, ``MANUAL``,
-    or what the image says. *described_by_name*: the description is the name. *multiattach*: whether volumes for several
-    servers may be named. *id*: the uuid of a single server; drawn when left out. *off*: it is made, and not
-    started."""
+    *hints*: of the scheduler. *files*: {path, contents in base64} each. *user_data*: base64. *admin_pass*: a password
+    that the guests are told. *count*: how many at least, *most*: at most, where the quota lets them be (*count* when
+    left out). *disk_config*: ``AUTO``, ``MANUAL``, or what the image says. *described_by_name*: the description is the
+    name. *multiattach*: whether volumes for several servers may be named. *id*: the uuid of a single server; drawn when
+    left out. *off*: it is made, and not started."""
 
     name: str
     flavor_id: str
@@ -67,6 +68,7 @@ class NewServers:
     multiattach: bool = True
     count: int = 1
     most: int | None = None
+    admin_pass: str | None = field(default=None, repr=False)
     id: str | None = None
     off: bool = False
 
@@ -113,7 +115,7 @@ def create(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
     with caller.cloud.store.cell0.write() as connection:
         count = quotas.check_servers(caller, prepared.flavor, wanted.count, most, bounds, connection)
         rows = rows_of(caller, prepared, count)
-        servers.make(connection, rows, caller.request_id, prepared.warning)
+        servers.make(connection, rows, caller.request_id, prepared.warning, argument(wanted.admin_pass))
         caller.cloud.store.cell0.ring(connection, servers.ACTIONS_BELL)
     return rows
 
@@ -362,7 +364,8 @@ def _shared(caller: Caller, prepared: Prepared) -> dict[str, Any]:
     reservation = "r-" + "".join(random.choices(string.ascii_lowercase + string.digits, k=8))  # noqa: S311 - a name
     request = {"networks": prepared.networks, "blocks": prepared.blocks, "public_key": prepared.public_key,
                "host": place.host, "hypervisor_hostname": place.hypervisor_hostname, "image": image and image["id"],
-               **({"personality": wanted.files} if wanted.files else {}), **({"off": True} if wanted.off else {})}
+               "roles": sorted(caller.context.roles), **({"personality": wanted.files} if wanted.files else {}),
+               **({"off": True} if wanted.off else {})}
     return {
         "project_id": caller.project, "user_id": caller.context.user_id, "vm_state": "building",
         "task_state": "scheduling", "power_state": 0, "progress": 0, "description": wanted.description,

@@ -7,7 +7,6 @@ tried on another host of the cell, on ``max_attempts`` hosts in all.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,19 +18,16 @@ from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.store import allocations, servers
 from magnetar_control.store.database import now
-from magnetar_core.client import Client
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 from magnetar_core.power import OFF, POWERS, RUNNING
 
 from . import block_devices, images, nics
+from .guest_data import told
 from .resize import agent_flavor
 from .schedule import spec_of
 from .work import Work, WrongHost, leased
 
 log = logging.getLogger(__name__)
-#: How much of the user's name for a key pair is in the name that a host has it under, which has 255 characters at
-#: most.
-LONGEST_NAME = 190
 
 
 def build(work: Work) -> None:
@@ -64,11 +60,9 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]]) -> dict[str,
     """Make the server with its NICs on *host*, also one that was on a host before; returns the agent's resource."""
     with work.client(host) as client:
         nics.networks(work, client, host, ports)
-        document = document_of(work, ports)
+        document = {**document_of(work, ports), **told(work, host)}
         if document["image"]:
             images.deliver(work, client, host, document["image"])
-        if document["key_name"]:
-            document["key_name"] = keypair(work, client, host)
         document["block_device_mapping"], abroad = block_devices.prepare(work, host)
         if abroad:  # it is started when it has these volumes
             document["power"] = "off"
@@ -91,9 +85,8 @@ def document_of(work: Work, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any
         "name": server.hostname or server.name,
         "image": (server.shelved_image_id or server.image_id) if from_image else None, "flavor": agent_flavor(flavor),
         "networks": list(map(nics.on_host, ports)), "user_data": server.user_data, "power": power_of(work),
-        "key_name": server.key_name if request.get("public_key") else None, "metadata": orjson.loads(server.metadata),
-        **({"personality": request["personality"]} if request.get("personality") else {}),
-        "availability_zone": server.availability_zone or work.conductor.settings.default_availability_zone}
+        "metadata": orjson.loads(server.metadata),
+        **({"personality": request["personality"]} if request.get("personality") else {})}
 
 
 def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
@@ -141,15 +134,3 @@ def _elsewhere(work: Work, tried: list[str], error: MagnetarError) -> None:
         return
     work.note(host=found.host, task_state="scheduling")
     work.put_back(0.0, host=found.host, args=servers.text({**work.args, "tried": tried}))
-
-
-def keypair(work: Work, client: Client, host: str) -> str:
-    """Make the key pair on the host. Its name there, which is returned, has the key's digest: users of many projects
-    name theirs alike, and none may come by another's. The agent refuses another key of the same name."""
-    public = str(work.request["public_key"])
-    name = f"{work.server.key_name[:LONGEST_NAME]}-{hashlib.sha256(public.encode()).hexdigest()}"
-    key = ("keypair", host, name)
-    if key not in work.conductor.delivery.known:
-        client.ensure("keypair", name, {"public_key": public})
-        work.conductor.delivery.remember(key)
-    return name

@@ -19,6 +19,7 @@ from magnetar_control.scheduler import place
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.services import Services
+from magnetar_control.services.identity import service_user
 from magnetar_control.services.image.signatures import Signatures
 from magnetar_control.settings import Settings
 from magnetar_control.store import actions
@@ -28,6 +29,7 @@ from magnetar_control.store.store import Store
 from magnetar_core.errors import NotFound
 
 from .host_shares import HostShares
+from .vendordata import Vendordata
 
 #: Seconds after which new servers go to the queue, rather than wait for who chooses from it.
 BRIEFLY = 1.0
@@ -43,6 +45,7 @@ class Environment:
         self.signatures = Signatures(
             services.key_manager, services.image, settings.verify_image_signatures,
             settings.enable_certificate_validation, settings.trusted_certificates)
+        self.vendordata = Vendordata(settings, service_user.of_vendordata(services.identity))
         self.cell = store.named(cell)
         self.name = settings.conductor_name or socket.gethostname()
         #: Holder of leases: unique, also among conductors of one name.
@@ -72,6 +75,11 @@ class Environment:
         if row is None:
             raise NotFound(f"There is no host {name!r} in the cloud.", kind="host", key=name)
         return row
+
+    def zone(self, name: str) -> str:
+        """The availability zone of a host, as its aggregates were read last."""
+        host = self.states.hosts.get(name)
+        return host.profile.zone if host else self.settings.default_availability_zone
 
     def endpoint(self, host: str | None) -> str:
         """The endpoint of a host's agent. Raises ``NotFound``."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store import hosts
+from magnetar_control.store import hosts, server_passwords
 from magnetar_control.store.database import INSERT, Database, now
 from magnetar_control.store.scatter_gather import scatter_gather_cells
 from magnetar_control.store.servers import SERVERS_BELL, end_consoles, io_ops
@@ -169,10 +169,29 @@ class HostWatch:
     def _on_event(self, name: str, client: Client, event: str, document: Mapping[str, Any]) -> None:
         """Handle one event of an agent. Events of a server with an action in hand go to the action. An event may be
         older than what the action has left, so a server that differs from its event is read again from the host."""
+        if event in ("servers", "server"):
+            self._passwords(name, document.get("servers") or [document])
         if event == "servers":
             self._on_connect(name, document.get("servers") or [])
         elif event == "server" and not document.get("removed") and not self.conductor.tell_action(name, document):
             self._recheck(name, client, document)
+
+    def _passwords(self, name: str, found: Sequence[Mapping[str, Any]]) -> None:
+        """Note what guests have left for their users; a host that still has what was cleared is told."""
+        told = {one["id"]: str(one["password"]) for one in found if one.get("password")}
+        if not told:
+            return
+        database = self.conductor.database
+        with database.read() as connection:
+            differing = server_passwords.differing(connection, name, told)
+        for row, cleared in differing:
+            if cleared:
+                with contextlib.suppress(MagnetarError), self.conductor.client(name) as client:
+                    client.event("server", row.id, "clear_password", {},
+                                 request_id=f"clear-password-{row.cleared_password}")
+                continue
+            with database.write() as connection:
+                server_passwords.keep(connection, name, row.id, told[row.id])
 
     def recheck(self, name: str, document: Mapping[str, Any]) -> None:
         """Read a server again that was heard during an action, which has left it otherwise. When the host does not

@@ -38,8 +38,9 @@ def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, 
 
 
 def on_host(nic: Mapping[str, Any]) -> dict[str, Any]:
-    """The NIC in the agent's form."""
-    return {**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {})}
+    """The NIC in the agent's form, with what its guest is told of network and port."""
+    told = {"network_id": nic["network_id"], "port_id": nic["port_id"], **(nic.get("told") or {})}
+    return {**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {}), "told": told}
 
 
 def observed(nics: Sequence[Mapping[str, Any]], resource: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from magnetar_control.store.database import now
 from magnetar_core.client import Client
 from magnetar_core.power import STOPPED, number
 
-from .build import keypair
+from .guest_data import told
 from .images import deliver
 from .retry import of_host, retry_forever
 from .work import Work
@@ -23,14 +23,14 @@ def rebuild(work: Work, client: Client) -> dict[str, Any]:
     """Make the root disk anew of the image. A stopped server stays off, as in Nova."""
     before = work.args.get("vm_state") or work.server.vm_state
     deliver(work, client, work.server.host, work.args["image"])
-    client.event("server", work.id, "rebuild", _anew(work, client), request_id=work.idempotency_key)
+    client.event("server", work.id, "rebuild", _anew(work), request_id=work.idempotency_key)
     found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
                                               "power": "off" if before == STOPPED else "running"})
     return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
             "power_state": number(found["resource"]["power_state"])}
 
 
-def _anew(work: Work, client: Client) -> dict[str, Any]:
+def _anew(work: Work) -> dict[str, Any]:
     """The body of the agent's rebuild. A new key or new files are saved with the server."""
     args: dict[str, Any] = {"image": work.args["image"], "metadata": orjson.loads(work.server.metadata),
                             "preserve_ephemeral": work.args["preserve_ephemeral"],
@@ -40,6 +40,4 @@ def _anew(work: Work, client: Client) -> dict[str, Any]:
         work.note(request=servers.text({**work.request, **replaced}))
     if "personality" in replaced:
         args["personality"] = replaced["personality"] or None
-    if "public_key" in replaced:
-        args["key_name"] = keypair(work, client, work.server.host) if work.args["public_key"] else None
-    return args
+    return {**args, **told(work, work.server.host)}

@@ -8,6 +8,7 @@ from typing import Any
 from magnetar_core.client import Client
 from magnetar_core.power import RUNNING, number
 
+from .guest_data import password
 from .images import deliver
 from .retry import of_host, retry_forever
 from .work import Work
@@ -19,7 +20,7 @@ def rescue(work: Work, client: Client) -> dict[str, Any]:
     image = work.args.get("image")
     if image:
         deliver(work, client, work.server.host, image)
-    return _boot(work, client, {"image": image} if image else {})
+    return _boot(work, client, {"image": image} if image else {}, **password(work))
 
 
 @of_host(Work.error, retry_forever)
@@ -28,6 +29,6 @@ def unrescue(work: Work, client: Client) -> dict[str, Any]:
     return _boot(work, client, None)
 
 
-def _boot(work: Work, client: Client, rescue_: dict[str, Any] | None) -> dict[str, Any]:
-    client.ensure("server", work.id, {"rescue": rescue_, "power": "running"})
+def _boot(work: Work, client: Client, rescue_: dict[str, Any] | None, **told: str) -> dict[str, Any]:
+    client.ensure("server", work.id, {"rescue": rescue_, "power": "running", **told})
     return {"power_state": number(RUNNING), "fault": None}

@@ -19,6 +19,7 @@ from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 from magnetar_core.power import ERROR, STOPPED
 
+from .guest_data import guest_data
 from .migration import MigrationTask, NotMoved
 from .nics import observed
 from .power import stop_guest
@@ -58,9 +59,15 @@ def agent_flavor(flavor: Flavor) -> dict[str, Any]:
     return {**{name: flavor[name] for name in ("vcpus", "ram", "swap")}, **sizes(flavor)}
 
 
-def want(move: MigrationTask, flavor: Flavor) -> dict[str, Any]:
-    power = "off" if move.row.old_vm_state == STOPPED else "running"
-    return {"power": power, **({} if move.row.type == migrations.MIGRATION else {"flavor": agent_flavor(flavor)})}
+def power(move: MigrationTask) -> str:
+    """What it is to be afterwards: running or off, as before."""
+    return "off" if move.row.old_vm_state == STOPPED else "running"
+
+
+def want(move: MigrationTask, flavor: Flavor, host: str) -> dict[str, Any]:
+    """What the server is to be on *host* with the flavor. Its config drive is written again, as at Nova."""
+    return {"power": power(move), "guest_data": guest_data(move.work, host, flavor),
+            **({} if move.row.type == migrations.MIGRATION else {"flavor": agent_flavor(flavor)})}
 
 
 def _migrate_cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -> None:
@@ -109,9 +116,9 @@ def _finish(move: MigrationTask) -> dict[str, Any]:
     """Give the server its new flavor at the target. When that fails on the same host, it gets its old flavor again."""
     if move.source != move.target:
         with full_is_down():
-            return move.ensure_on(move.target, want(move, move.flavor))
+            return move.ensure_on(move.target, want(move, move.flavor, move.target))
     try:
-        return move.ensure_on(move.target, want(move, move.flavor))
+        return move.ensure_on(move.target, want(move, move.flavor, move.target))
     except HostDown:
         raise
     except MagnetarError as error:
@@ -123,12 +130,12 @@ def _undo(move: MigrationTask) -> dict[str, Any]:
     """Give the server its old flavor on its host; a disk that has grown stays. Returns the flavor that it has."""
     old = move.work.flavor
     try:
-        move.ensure_on(move.source, want(move, old))
+        move.ensure_on(move.source, want(move, old, move.source))
     except (HostDown, NoSpace):
         raise
     except MagnetarError:
         old = grown(old, move.flavor)
-        move.ensure_on(move.source, want(move, old))
+        move.ensure_on(move.source, want(move, old, move.source))
     return old
 
 

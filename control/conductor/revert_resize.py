@@ -15,7 +15,7 @@ from magnetar_core.power import ACTIVE, ERROR, RESIZED
 from .migration import MigrationTask, NotMoved
 from .nics import observed
 from .power import stop_guest
-from .resize import Flavor, amounts, columns, grown, settle_claims, want
+from .resize import Flavor, amounts, columns, grown, power, settle_claims, want
 from .retry import retry
 from .work import HostDown, Work, full_is_down
 
@@ -40,7 +40,7 @@ def revert(work: Work) -> None:
         with work.event(host=move.target):
             host = _move_back(move, flavor)
         with work.event("compute_finish_revert_resize", host), full_is_down():
-            found = move.ensure_on(host, want(move, flavor))
+            found = move.ensure_on(host, want(move, flavor, host))
     except HostDown as error:
         if not retry(work):
             _fail(move, error, flavor)
@@ -102,7 +102,7 @@ def _fail(move: MigrationTask, error: MagnetarError, flavor: Flavor) -> None:
     work = move.work
     if isinstance(error, NoRoom) and work.server.host == move.target:
         try:
-            move.ensure_on(move.target, {"power": want(move, flavor)["power"]})
+            move.ensure_on(move.target, {"power": power(move)})
             move.end("finished", error)
             return
         except MagnetarError as why:

@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from magnetar_control.agents import PATIENCE, plain
 from magnetar_control.services import Context, Document
 from magnetar_control.store import actions, servers
+from magnetar_control.store.action_secrets import forgotten
 from magnetar_control.store.database import Database, now
 from magnetar_core.actions import ACTIONS
 from magnetar_core.client import Client
@@ -312,7 +313,8 @@ class Work:
 
         def once() -> None:
             with self.write(values) as connection:
-                if not actions.ended(connection, self.action.id, self.conductor.holder, state, message):
+                if not actions.ended(connection, self.action.id, self.conductor.holder, state, message,
+                                     forgotten(self.action.args)):
                     raise LeaseLost
                 if values and self.rule.task == servers.DELETING:
                     servers.change(connection, self.id, **values)

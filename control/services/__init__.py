@@ -141,7 +141,8 @@ class NetworkResources(Protocol):
 
 class Networks(Protocol):
     """Neutron. A NIC is {port_id, network_id, network (name), mac, fixed_ips: [{ip_address, subnet_id}], tag, created
-    (whether the port goes with the server), on_host: what the agent's server takes: {network} or {bridge}}."""
+    (whether the port goes with the server), on_host: what the agent's server takes: {network} or {bridge}, and
+    told: what its guest is told of the subnet, where there is something}."""
 
     @property
     def resources(self) -> Mapping[str, NetworkResources]:

@@ -20,6 +20,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.expression import BindParameter, ColumnElement, Insert, Select
 from sqlalchemy.types import BigInteger, Integer, String
 
+from .action_secrets import forgotten
 from .database import Database, now, utc, written
 from .tables import action_events, actions
 
@@ -281,9 +282,12 @@ def beat(database: Database, holder: str, numbers: Collection[int] | None = None
         return set(connection.execute(select(actions.c.id).where(*mine, actions.c.cancel.is_(True))).scalars())
 
 
-def ended(connection: Connection, number: int, holder: str, state: str = "done", message: str | None = None) -> bool:
-    """Mark the action as ended; ``False`` when another holder has it or it has ended already."""
+def ended(connection: Connection, number: int, holder: str, state: str = "done", message: str | None = None,
+          args: str | None = None) -> bool:
+    """Mark the action as ended; ``False`` when another holder has it or it has ended already. *args*: what is kept of
+    its arguments, where that is less."""
     told = {} if message is None else {"message": message}  # a warning from when it was asked for stays
+    told |= {} if args is None else {"args": args}
     done = connection.execute(_ENDED, {"number": number, "by": holder, "state": state, "lease_until": None,
                                        "updated_at": now(), **told})
     return done.rowcount == 1
@@ -335,10 +339,13 @@ def _stop(connection: Connection, which: Sequence[Any], taken: Sequence[str], wh
     connection.execute(update(actions).where(*which, or_(actions.c.state == "running", and_(queued, own))).values(
         cancel=True, not_before=None))
     dropped = connection.execute(update(actions).where(*which, queued, ~own).values(
-        state="failed", message=why, updated_at=now()).returning(actions.c.id, actions.c.attempts))
+        state="failed", message=why, updated_at=now()).returning(
+        *actions.c["id", "attempts", "args"]))
     for row in dropped.all():
         if row.attempts:
             cut_off(connection, row.id)
+        if (left := forgotten(row.args)) is not None:
+            connection.execute(update(actions).where(actions.c.id == row.id).values(args=left))
 
 
 def started(connection: Connection, number: int, event: str, host: str | None) -> int:

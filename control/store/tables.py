@@ -150,6 +150,8 @@ servers = Table(
     # Since when it is shelved, and the image that its root disk is in then, from the moment that this is asked for.
     Column("shelved_at", TIME), Column("shelved_image_id", UUID),
     Column("soft_deleted_at", TIME),
+    # What the guest has left, encrypted for its user; the SHA-256 of what was cleared, until the host has, too.
+    Column("password", Text), Column("cleared_password", String(64)),
     Column("trusted_certs", DOCUMENT), Column("old_flavor", DOCUMENT), Column("fault", DOCUMENT),
     Column("launched_at", TIME), Column("terminated_at", TIME), Column("deleted_at", TIME), *stamped(),
     Index("servers_project", "project_id", "created_at", "id"), Index("servers_host", "host"),

@@ -144,6 +144,14 @@ hosts:
       description: Port on which other agents reach it.
       type: int
       sample: 6553
+    metadata_service:
+      description: '{bridges, reason}: bridges on which guests are answered at 169.254.169.254, and why they are
+        not; empty where they are, or where no guest runs.'
+      type: dict
+      sample:
+        bridges:
+          - magbr0
+        reason: ''
     orphans:
       description: 'Things of Magnetar that no document knows: domains, files.'
       type: dict

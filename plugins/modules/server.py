@@ -51,10 +51,8 @@ EXAMPLES = r"""
         tag: front
       - bridge: br1
     key_name: me
-    userdata:
-      packages: [nginx]
-    metadata:
-      role: web
+    userdata: {packages: [nginx]}
+    metadata: {role: web}
     tags: [shop]
     timeout: 300
 
@@ -93,8 +91,7 @@ EXAMPLES = r"""
   magnetar.compute.server:
     name: web2
     description: serves the shop
-    metadata:
-      owner: me
+    metadata: {owner: me}
     purge_metadata: false
 
 - name: Stop it
@@ -125,9 +122,7 @@ EXAMPLES = r"""
     networks: [lan]
     servers:
       - name: web3
-      - name: web4
-        metadata:
-          role: spare
+      - {name: web4, metadata: {role: spare}}
       - name: web5
         state: absent
 
@@ -273,6 +268,10 @@ server:
       description: Why it is in this state, when the user did not ask for it.
       type: str
       sample: the guest shut itself down
+    guest_password:
+      description: The password that the guest has left, encrypted with its user's key.
+      type: str
+      sample: ''
     fault:
       description: '{code, message, created} of the last failure, until one succeeds.'
       type: raw

@@ -179,6 +179,10 @@ servers:
       description: Why it is in this state, when the user did not ask for it.
       type: str
       sample: the guest shut itself down
+    guest_password:
+      description: The password that the guest has left, encrypted with its user's key.
+      type: str
+      sample: ''
     fault:
       description: '{code, message, created} of the last failure, until one succeeds.'
       type: raw

@@ -24,6 +24,7 @@ import guest
 import libvirt
 import yaml
 
+from magnetar_agent.metadata.steering import Steering
 from magnetar_agent.virt import reservations
 from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError
@@ -302,6 +303,8 @@ class LabAgent:
                     remove_network(self.libvirt.networkLookupByName(name))
         if self._libvirt is not None:
             self._libvirt.close()
+        with suppress(MagnetarError):
+            Steering.of(self.state).unload()
         subprocess.run(["umount", "--quiet", self.state / "images"], check=False, stderr=subprocess.DEVNULL)
         shutil.rmtree(self.folder)
 

@@ -29,6 +29,7 @@ from magnetar_control.api.nova import (
     server_actions,
     server_create,
     server_groups,
+    server_passwords,
     servers,
     services,
     tags,
@@ -44,7 +45,7 @@ from magnetar_core.errors import NotFound
 
 NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
          instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
-         server_groups, diagnostics, consoles, usage, extensions, hosts,
+         server_groups, server_passwords, diagnostics, consoles, usage, extensions, hosts,
          security_groups, external_events, images, networks, volumes,
          bare_metal, volumes_boot)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import ApiOperation, Call, shown_as
-from magnetar_control.api.nova.server_create import flavor_id, new_password
+from magnetar_control.api.nova.server_create import flavor_id, password
 from magnetar_control.api.nova.server_fields import ATTRIBUTE, FIELDS, FQDN, WORD
 from magnetar_control.api.nova.servers import changed
 from magnetar_control.api.nova.values import METADATA, PASSWORD, TRUTH, record, since
@@ -37,7 +37,8 @@ class Cased(Value):
 def _rebuild(call: Call) -> dict[str, Any]:
     given = FIELDS.arguments(call.body, "rebuild")
     return {"wanted": server_actions.Rebuild(
-        image_id=given.pop("image_id"), preserve_ephemeral=given.pop("preserve_ephemeral", False),
+        admin_pass=password(call.body), image_id=given.pop("image_id"),
+        preserve_ephemeral=given.pop("preserve_ephemeral", False),
         metadata=given.pop("metadata", None), files=given.pop("files", None), columns=given)}
 
 
@@ -45,13 +46,18 @@ def _rebuilt(call: Call, row: Any) -> Answer:
     answer = changed(call, row, "rebuild")
     answer["server"].pop(f"{ATTRIBUTE}user_data", None)  # it is there as user_data, for all who may rebuild
     if call.settings.enable_instance_password:
-        answer["server"]["adminPass"] = call.body.get("adminPass") or new_password()
+        answer["server"]["adminPass"] = call.body["adminPass"]
     return Answer(answer, 202, {"Location": f"{call.base}/servers/{row.id}"})
 
 
+def _rescue(call: Call) -> dict[str, Any]:
+    call.body = call.body or {}
+    return {"admin_pass": password(call.body), "image_id": call.body.get("rescue_image_ref"),
+            "volume_backed": call.at(Gate.RESCUE_OF_VOLUMES)}
+
+
 def _rescued(call: Call, _none: None) -> Any:
-    password = (call.body or {}).get("adminPass") or new_password()
-    return {"adminPass": password} if call.settings.enable_instance_password else None
+    return {"adminPass": call.body["adminPass"]} if call.settings.enable_instance_password else None
 
 
 def _image(call: Call, id: str) -> Answer:
@@ -134,8 +140,7 @@ OPERATIONS = (
     _row("os-migrateLive", server_actions.migrate_live, LIVE_BODY, given=lambda call: {
         "host": call.body.get("host"), "ask_for_hosts": not call.at(Gate.LIVE_MIGRATION_UNCHECKED)}),
     _row("rebuild", server_actions.rebuild, FIELDS.body("rebuild"), given=_rebuild, shown=_rebuilt),
-    _row("rescue", server_actions.rescue, RESCUE_BODY, 200, shown=_rescued, given=lambda call: {
-        "image_id": (call.body or {}).get("rescue_image_ref"), "volume_backed": call.at(Gate.RESCUE_OF_VOLUMES)}),
+    _row("rescue", server_actions.rescue, RESCUE_BODY, 200, shown=_rescued, given=_rescue),
     _row("createImage", server_actions.create_image, record({"name": NAME, "metadata": METADATA}, "name"), shown=_image,
          given=lambda call: {"name": call.body["name"], "properties": call.body.get("metadata")}),
     _row("createBackup", backup.create_backup, BACKUP_BODY, shown=_backup, given=lambda call: {

@@ -50,7 +50,7 @@ def _wanted(call: Call) -> NewServers:
     if call.at(Gate.NETWORKS_REQUIRED) and "networks" not in server:
         raise InvalidField("server.networks", "is required: a list, auto or none")
     given = FIELDS.arguments(server, "create")
-    return NewServers(**{
+    return NewServers(admin_pass=password(call.body["server"]), **{
         **given, "flavor_id": flavor_id(server["flavorRef"]), "mapping": mapping(server),
         "mapping_field": "server.block_device_mapping_v2",
         "hints": call.body.get("os:scheduler_hints") or call.body.get("OS-SCH-HNT:scheduler_hints") or {},
@@ -72,8 +72,15 @@ def _answer(call: Call, rows: Sequence[Mapping[str, Any]]) -> Answer:
     stub = {"id": first["id"], "links": links, "OS-DCF:diskConfig": first["disk_config"],
             "security_groups": security_groups(first["security_groups"])}
     if call.settings.enable_instance_password:
-        stub["adminPass"] = want.get("adminPass") or new_password()
+        stub["adminPass"] = want["adminPass"]
     return Answer({"server": stub}, 202, {"Location": links[0]["href"]})
+
+
+def password(asked: dict[str, Any]) -> str:
+    """The password of a body; where it has none, one that is drawn, and put there for the answer."""
+    found = str(asked.get("adminPass") or new_password())
+    asked["adminPass"] = found
+    return found
 
 
 def new_password() -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.compute import backup, server_actions, soft_delete
+from magnetar_control.compute import backup, server_actions, server_passwords, soft_delete
 from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.metadata import METADATA
@@ -89,6 +89,8 @@ EVENTS: Mapping[str, tuple[type[Kind], str, Callable[[ServerActions, Any, Docume
 
 #: The event after which there is no server.
 FORCE_DELETE = "force_delete"
+#: The event that is no action of the server's: the API does it at once.
+CLEAR_PASSWORD = "clear_password"  # noqa: S105 (a word)
 #: What events take that make an image.
 IMAGES_OF = (CreateImageArgs, CreateBackupArguments)
 
@@ -98,8 +100,11 @@ def event(caller: Caller, driver: CloudDriver, key: str, sent: Mapping[str, Any]
     name = str(sent["event"])
     if isinstance(driver, CloudServers) and name == FORCE_DELETE:
         return _force_delete(caller, driver, key, dict(sent.get("args") or {}), operation)
+    if isinstance(driver, CloudServers) and name == CLEAR_PASSWORD:
+        return _clear_password(caller, driver, key, dict(sent.get("args") or {}), operation)
     if not isinstance(driver, CloudServers) or name not in EVENTS:
-        raise InvalidField("event", f"must be one of {', '.join((*EVENTS, FORCE_DELETE))}, on a server", name)
+        known = ", ".join((*EVENTS, FORCE_DELETE, CLEAR_PASSWORD))
+        raise InvalidField("event", f"must be one of {known}, on a server", name)
     rule, action, function = EVENTS[name]
     args = {**rule.defaults(), **rule.check(dict(sent.get("args") or {}))}
     action = action.format(**args)
@@ -136,3 +141,13 @@ def _force_delete(caller: Caller, driver: CloudServers, key: str, args: Document
     shown = driver.public(driver.one(caller, row.id))
     removed(caller, row.id, operation, compute.force_delete)
     return {"done": True, "resource": shown}
+
+
+def _clear_password(caller: Caller, driver: CloudServers, key: str, args: Document, operation: Operation) -> Document:
+    """Forget what the guest has left for its user."""
+    NoArguments.check(args)
+    row = driver.existing(caller, key)
+    server = ServerActions(caller, row.id, operation)
+    with operation.waiting():  # for the host
+        server_passwords.clear(server.caller, server.target)
+    return {"done": True, "resource": driver.public(driver.one(caller, row.id))}

@@ -19,6 +19,7 @@ from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller, Owner
 from magnetar_control.compute.scheduling import predicted_host, why_no_host
 from magnetar_control.compute.server_create import NewServers
+from magnetar_control.compute.server_passwords import SHOW_PASSWORD
 from magnetar_control.compute.target import find
 from magnetar_control.store import instance_actions, servers
 from magnetar_control.web import Answer
@@ -310,7 +311,8 @@ def _recreated(want: Document, have: Document) -> Document:
 def _shown(caller: Caller, rows: Iterable[Any]) -> list[Document]:
     """The servers of *rows*, with what of their hosts the caller may read."""
     names = _image_names(caller)
-    return [server_view.shown(row, names, caller.allows(compute.EXTENDED, row)) for row in rows]
+    return [server_view.shown(row, names, caller.allows(compute.EXTENDED, row),
+                              bool(row.password) and caller.allows(SHOW_PASSWORD, row)) for row in rows]
 
 
 def _image_names(caller: Caller) -> Callable[[str], str]:

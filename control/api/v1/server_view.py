@@ -35,9 +35,10 @@ def stamp(text: str | None) -> str | None:
     return text[:19] + "Z" if text else None
 
 
-def shown(row: Any, image_name: Callable[[str], str], on_host: bool) -> Document:
+def shown(row: Any, image_name: Callable[[str], str], on_host: bool, password: bool) -> Document:
     """The server of a *row*; ``CloudServers.public`` is what answers show. *image_name*: an image's name by its uuid.
-    *on_host*: whether it is told where the server is, and what it is called there."""
+    *on_host*: whether it is told where the server is, and what it is called there; *password*:
+    whether the one that its guest has left, which is there then."""
     flavor, fault = orjson.loads(row.flavor), orjson.loads(row.fault) if row.fault else None
     nics = orjson.loads(row.interfaces)
     volumes, blocks = orjson.loads(row.volumes), orjson.loads(row.request).get("blocks") or []
@@ -60,8 +61,8 @@ def shown(row: Any, image_name: Callable[[str], str], on_host: bool) -> Document
         "volumes_attached": [{"id": one["volume_id"], "name": "", "device": (one["device"] or "").rpartition("/")[2],
                               "delete_on_termination": one["delete_on_termination"]} for one in volumes],
         "status": power.status(row.vm_state, row.task_state), "power_state": power.of_number(row.power_state),
-        "status_reason": "", "fault": fault and {"code": fault["code"], "message": fault["message"],
-                                                 "created": stamp(fault["created"])},
+        "status_reason": "", "guest_password": row.password if password else "",
+        "fault": fault and {"code": fault["code"], "message": fault["message"], "created": stamp(fault["created"])},
         "host": row.host if on_host else "", "addresses": addresses,
         "instance_name": row.instance_name if on_host else "", "console_log": "",
         "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at),

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, select, update
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict
+from magnetar_core.kinds.guest_data import MOST
 
 from . import ipam
 from .requested_networks import subnets_of
@@ -25,8 +26,9 @@ TAKEN = (ports.c.device_owner == OWNER) & ports.c.place.is_not(None)
 _PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam("server"), TAKEN)
 _BY_SERVER = select(
     *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host"],
-    networks.c.name.label("network"), *networks.c["type", "bridge"], *addresses.c["subnet_id", "ip_address"],
-    *subnets.c["cidr", "enable_dhcp"]).join_from(ports, networks, networks.c.id == ports.c.network_id).outerjoin(
+    networks.c.name.label("network"), *networks.c["type", "bridge", "mtu"], *addresses.c["subnet_id", "ip_address"],
+    *subnets.c["cidr", "enable_dhcp", "gateway_ip", "dns_nameservers", "host_routes"]).join_from(
+    ports, networks, networks.c.id == ports.c.network_id).outerjoin(
     addresses, addresses.c.port_id == ports.c.id).outerjoin(subnets, subnets.c.id == addresses.c.subnet_id).where(
     ports.c.device_id == bindparam("server"), TAKEN).order_by(
     ports.c.place, ports.c.created_at, ports.c.id, addresses.c.number)
@@ -105,5 +107,15 @@ def _nic(rows: Sequence[RowMapping], states: bool) -> Document:
         on_host["address"] = (f"{static['ip_address']}/{static['cidr'].partition('/')[2]}" if static else
                               fixed[0]["ip_address"])
     nic = {"port_id": row["id"], "network_id": row["network_id"], "network": row["network"], "mac": row["mac_address"],
-           "fixed_ips": fixed, "tag": row["tag"], "created": row["made_for_server"], "on_host": on_host}
+           "fixed_ips": fixed, "tag": row["tag"], "created": row["made_for_server"], "on_host": on_host,
+           **({"told": told} if (told := _told(row)) else {})}
     return {**nic, "port_state": row["status"], "host": row["host"]} if states else nic
+
+
+def _told(row: RowMapping) -> Document:
+    """What the guest is told of the subnet of its first address, where there is something to tell."""
+    found = {"gateway": row["gateway_ip"], "mtu": row["mtu"] if row["mtu"] != 1500 else None,
+             "dns_nameservers": orjson.loads(row["dns_nameservers"] or "[]")[:MOST],
+             "host_routes": [{name: one[name] for name in ("destination", "nexthop")}
+                             for one in orjson.loads(row["host_routes"] or "[]")[:MOST]]}
+    return {name: value for name, value in found.items() if value}

@@ -14,7 +14,8 @@ class EventRequest(Kind):
 
     noun, plural = "event", "events"
 
-    event = Field(Text(1, 64), "What to do: reboot, rebuild, create_image, crash_dump or change_password.",
+    event = Field(Text(1, 64), "What to do: reboot, rebuild, create_image, crash_dump, change_password or "
+                 "clear_password.",
                   required=True, sample="reboot")
     args = Field(MapOf(Text(1, 64), Value()), "Arguments of the event; reboot takes type: soft or hard.", default={},
                  sample={"type": "soft"})
@@ -51,3 +52,7 @@ class CreateImageArgs(Kind):
 
 class CrashDumpArgs(Kind):
     """A crash dump takes no arguments."""
+
+
+class ClearPasswordArgs(Kind):
+    """Clearing the password that a guest has left takes no arguments."""

@@ -7,6 +7,8 @@ it consists).
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
@@ -25,6 +27,8 @@ TEXT: Mapping[str, str] = {
     "plug": "change the NICs", "reserve": "have DHCP give its addresses", "release": "give its addresses back",
     "erase": "remove the disks", "drop_swap": "remove the swap disk",
     "grow_ephemeral": "grow the ephemeral disk", "discard": "drop the saved memory", "wipe": "remove the disks",
+    "rescue_drive": "write the config drive of the rescue",
+    "forget_password": "forget the password",
     "rebuilt": "note that it is rebuilt", "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
     # Of a cloud only.
     "confirm": "keep the new flavor", "migrate": "move it to another host",
@@ -47,10 +51,12 @@ def plan(want: Optional[Document], have: Optional[Document]) -> Iterator[Step]:
 
     *have* has the server's fields as they are, and ``power`` (``missing`` without a domain), ``todo`` (files to make),
     ``lost`` (files gone), ``root_bytes``, ``ephemeral_bytes`` and ``swap_bytes`` (0 for none), ``rescue`` (the disk
-    that is made), ``rescued`` (whether it boots from it), ``rescue_left`` (something of it is there), ``transient``
-    (undefined from outside: it would go when it stops), ``gone`` (an image that is no longer there), ``volumes_made``,
-    ``attached`` (it has volumes), ``reserved`` (addresses that DHCP gives it: ``[[mac, network, address], ...]``),
-    ``told`` (it has had some), and what the caller allows or asks for besides: ``allow_reboot``, ``rebuild``.
+    that is made), ``rescued`` (whether it boots from it), ``rescue_drive`` (its config drive is to be written),
+    ``rescue_left`` (something of it is there), ``transient`` (undefined from outside: it would go when it stops),
+    ``gone`` (an image that is no longer there), ``volumes_made``, ``attached`` (it has volumes), ``reserved``
+    (addresses that DHCP gives it: ``[[mac, network, address], ...]``), ``told`` (it has had some), ``drive``
+    (``drive_digest`` of what the config drive says), and what the caller allows or asks for besides: ``allow_reboot``,
+    ``rebuild``.
 
     Raises ``Conflict`` or ``Immutable`` where there is no way that loses nothing.
     """
@@ -106,6 +112,7 @@ def _there(want: Document, have: Document) -> Iterator[str]:
     told = [name for name in ("name", "description") if want[name] != have.get(name)]
     if power == MISSING or have.get("transient") or differs or told or rebuild or rescues:
         yield "define"
+    yield from _drives(want, have, power, rescues)
     yield from (verb for verb in rescues if verb == "unrescue")
     yield from ("rebuilt",) * bool(rebuild)
     if power == CRASHED and want["power"] != OFF:
@@ -114,7 +121,7 @@ def _there(want: Document, have: Document) -> Iterator[str]:
 
 
 def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str]:
-    """The verbs that make disks, volumes and config drive while the server is off. *sizes*: those of a resize."""
+    """The verbs that make disks and volumes while the server is off. *sizes*: those of a resize."""
     rebuild = have.get("rebuild")
     if rebuild:
         yield "wipe"
@@ -124,17 +131,30 @@ def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str
         yield "volumes"
     if rebuild or set(have["todo"]) - {"config.iso"} or _adds(want, have):
         yield "disks"
-    if (rebuild or "config.iso" in have["todo"]) and want["config_drive"]:
-        yield "drive"
+
+
+def _drives(want: Document, have: Document, power: str, rescues: Sequence[str]) -> Iterator[str]:
+    """The verbs that write config drives, when libvirt has said which addresses the devices have. *power*: as it is by
+    then."""
+    password, changed = want.get("admin_pass") is not None, have.get("drive") not in (None, drive_digest(want))
+    found = []
+    if have.get("rebuild") or "config.iso" in have["todo"] or (changed and power in (MISSING, OFF)):
+        found.append("drive")
+    if have.get("rescue_drive") or ("rescue" in rescues and password):
+        found.append("rescue_drive")
+    if want["config_drive"]:
+        yield from found
+    if password and not (found and want["config_drive"]):
+        yield "forget_password"  # it was told before a crash, or there is nothing to tell it by
 
 
 def _differs(want: Document, have: Document) -> list[str]:
-    """Fields that QEMU takes up at its next start only. Addresses are no matter of QEMU's."""
+    """Fields that QEMU takes up at its next start only. Addresses are no matter of QEMU's, nor what guests are told."""
     flavor = want["flavor"]
     found = ["flavor"] if _shape(flavor, flavor["ephemeral"], flavor["swap"]) != _shape(
         have["flavor"], have.get("ephemeral_bytes", 0), have.get("swap_bytes", 0)) else []
-    wanted, seen = ([{name: value for name, value in nic.items() if name != "address"} for nic in one["networks"]]
-                    for one in (want, have))
+    wanted, seen = ([{name: value for name, value in nic.items() if name not in ("address", "told")}
+                     for nic in one["networks"]] for one in (want, have))
     return found + ["networks"] * (wanted != seen)
 
 
@@ -211,6 +231,13 @@ def _check_disks(want: Document, have: Document) -> None:
                 f"flavor: the {word} disk of server {name!r} has {there / GIB:g} GiB and cannot shrink to "
                 f"{sizes[file] / GIB:g} GiB. Choose a flavor with a larger disk, or delete the server and make it "
                 "again.", fields=["flavor"])
+
+
+def drive_digest(want: Document) -> str:
+    """A digest of what a config drive says that is written again when it changes, as by Nova: by a resize or a move. A
+    rename changes it at the next rebuild."""
+    told = [want.get("guest_data"), want.get("vendor_data"), want["flavor"].get("name", "")]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 # Rescue -------------------------------------------------------------------------------------------------------------

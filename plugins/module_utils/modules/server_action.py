@@ -28,7 +28,7 @@ EVENTS = {
     "create_image": ("image_name", "metadata"), "crash_dump": (), "shelve_offload": (),
     "restore": (), "force_delete": (),
     "create_backup": ("image_name", "backup_type", "rotation", "metadata"),
-    "change_password": ("user", "password"),
+    "change_password": ("user", "password"), "clear_password": (),
 }
 #: Options of the remaining actions.
 OTHERS = {"rescue": ("image",), "console_output": ("length",)}
@@ -59,9 +59,10 @@ class ServerActionModule(Module):
             "root disk; V(create_backup) makes one each time, and deletes the oldest beyond O(rotation), in a cloud. "
             "V(rescue) boots from another image with the root disk as second disk, V(unrescue) from the "
             "root disk again. V(crash_dump) sends a non-maskable interrupt. V(change_password) sets the password of "
-            "O(user) through the guest agent. V(console_output) returns the end of the console log. V(start), V(stop), "
-            "V(pause), V(unpause), V(suspend), V(resume), V(shelve) and V(unshelve) set the power state, as "
-            "O(magnetar.compute.server#module:state) does. V(shelve_offload) has a shelved server leave its host, "
+            "O(user) through the guest agent. V(clear_password) forgets the password that the guest has left for its "
+            "user by the metadata service, so that it may leave another. V(console_output) returns the end of the "
+            "console log. V(start), V(stop), V(pause), V(unpause), V(suspend), V(resume), V(shelve) and V(unshelve) "
+            "set the power state, as O(magnetar.compute.server#module:state) does. V(shelve_offload) has a shelved server leave its host, "
             "which is for administrators of a cloud. V(restore) makes a server that was deleted active again while its "
             "cloud keeps it (C(reclaim_instance_interval)), with all that it had; it is found by its name when no "
             "other server has that now. V(force_delete) deletes a server of a cloud for good, also such a one.",

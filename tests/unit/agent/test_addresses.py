@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import configdrive
-from magnetar_agent.configdrive import NicAddress
+from magnetar_agent import guest_data
+from magnetar_agent.guest_data import NicAddress
 from magnetar_agent.networks import Lease
 from magnetar_agent.servers import addresses
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 
 from .conftest import SMALL, Host
 from .pair import Pair
-from .test_configdrive import GUEST, read
+from .test_configdrive import GUEST, NIC, read
 
 MAC, OTHER = "52:54:00:00:00:77", "52:54:00:00:00:78"
 LAN = {"mode": "nat", "cidr": "192.168.100.0/24"}
@@ -133,8 +133,10 @@ def test_without_dhcp_the_guest_sets_it_itself(lan: Host) -> None:
 
 def test_the_config_drive_says_so() -> None:
     def told(address: NicAddress) -> tuple[Any, Any]:
-        data: Any = read("openstack/latest/network_data.json", replace(GUEST, addresses=(address,), dns=()))
-        return {k: v for k, v in data["networks"][0].items() if k not in ("id", "link", "network_id")}, data["services"]
+        nic = replace(NIC, address=address, dns=())
+        data: Any = read("openstack/latest/network_data.json", replace(GUEST, nics=(nic,)))
+        hidden = ("id", "link", "network_id", "services")
+        return {k: v for k, v in data["networks"][0].items() if k not in hidden}, data["services"]
 
     mask = "255.255.255.0"
     assert told(NicAddress("192.0.2.7", 24, True, "192.0.2.1", "192.0.2.1")) == (
@@ -142,7 +144,7 @@ def test_the_config_drive_says_so() -> None:
     assert told(NicAddress("192.0.2.7", None, True)) == ({"type": "ipv4_dhcp", "ip_address": "192.0.2.7"}, [])
     assert told(NicAddress("192.0.2.7", 24, False, "192.0.2.1", "192.0.2.1")) == (
         {"type": "ipv4", "ip_address": "192.0.2.7", "netmask": mask,
-         "routes": [{"network": configdrive.ANY, "netmask": configdrive.ANY, "gateway": "192.0.2.1"}]},
+         "routes": [{"network": guest_data.ANY, "netmask": guest_data.ANY, "gateway": "192.0.2.1"}]},
         [{"type": "dns", "address": "192.0.2.1"}])
 
 

@@ -49,7 +49,7 @@ def test_boot_from_a_volume_that_is_made_from_an_image(place: Host) -> None:
     predicted = place.ensure("server", "web1", {"flavor": SMALL, "block_device_mapping": [ROOT]}, dry_run=True)
     done = make(place, ROOT)
     assert [s.verb for s in predicted.steps] == [s.verb for s in done.steps] == [
-        "record", "volumes", "disks", "drive", "define", "start"]
+        "record", "volumes", "disks", "define", "drive", "start"]
     assert done.resource["status"] == "ACTIVE" and done.resource["image"] is None
     (root,) = done.resource["volumes_attached"]
     assert (root["device"], root["delete_on_termination"]) == ("vda", False)

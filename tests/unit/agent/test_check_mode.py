@@ -14,7 +14,7 @@ WANT = {"flavor": "small", "image": "tiny", "networks": [{"network": "lan"}], "k
 
 def test_what_is_not_there_yet_is_assumed_in_a_dry_run_only(host: Host) -> None:
     predicted = host.ensure("server", "web1", WANT, dry_run=True)
-    assert [step.verb for step in predicted.steps] == ["record", "disks", "drive", "define", "start"]
+    assert [step.verb for step in predicted.steps] == ["record", "disks", "define", "drive", "start"]
     assert {leaf["path"]: leaf["new"] for leaf in predicted.diff}["flavor"] == "small"
     for word in ("flavor 'small'", "image 'tiny'", "network 'lan'", "keypair 'me'"):
         assert sum(word in text for text in predicted.warnings) == 1

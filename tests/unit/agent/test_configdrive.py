@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent import configdrive
-from magnetar_agent.configdrive import Device, Guest
+from magnetar_agent import configdrive, guest_data
+from magnetar_agent.guest_data import Device, Guest, GuestNic, Key, NicAddress
 
+NIC = GuestNic("52:54:00:00:00:01", "lan", mtu=1400, dns=("192.0.2.53",))
 GUEST = Guest(
-    uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="Web One", seed=b"\x01" * 512, flavor="small", image="i",
-    availability_zone="az1", keys={"me": "ssh-ed25519 AAAA me"}, metadata={"role": "web"},
-    user_data=base64.b64encode(b"#!/bin/sh\necho hi\n").decode(), macs=("52:54:00:00:00:01",), networks=("lan",),
-    mtus=(1400,), devices=(Device("nic", "pci", ("front",), mac="52:54:00:00:00:01"),), dns=("192.0.2.53",),
-    vendor_data={"site": "lab"},
+    uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="Web One", hostname="web-one.novalocal", seed=b"\x01" * 512,
+    flavor="small", image="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", project="p1", launch_index=2, availability_zone="az1",
+    keys=(Key("me", "ssh-ed25519 AAAA me"),), metadata={"role": "web"}, security_groups=("default", "web"),
+    user_data=base64.b64encode(b"#!/bin/sh\necho hi\n").decode(), nics=(NIC,), admin_pass="Secret12",
+    devices=(Device("nic", "pci", ("front",), "0000:01:00.0", mac="52:54:00:00:00:01"),
+             Device("disk", "scsi", ("db",), "0:0:0:1", serial="8c7d3c0e", path="/dev/sda")),
+    vendor_data={"site": "lab"}, vendor_data2={"join": {"token": "t"}},
 )
 
 
@@ -27,24 +30,47 @@ def read(name: str, guest: Guest = GUEST) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("version", configdrive.VERSIONS)
-def test_each_version_has_its_files(version: str) -> None:
-    names = configdrive.files(GUEST)
-    for name in ("meta_data.json", "network_data.json", "vendor_data.json", "vendor_data2.json", "user_data"):
-        assert f"openstack/{version}/{name}" in names
+@pytest.mark.parametrize("version", guest_data.VERSIONS)
+def test_each_version_has_what_it_knew(version: str) -> None:
+    names = {name.rpartition("/")[2] for name in configdrive.files(GUEST) if name.startswith(f"openstack/{version}/")}
+    since = {"vendor_data.json": "2013-10-17", "network_data.json": "2015-10-15", "vendor_data2.json": "2016-10-06"}
+    assert names == {"meta_data.json", "user_data", *(name for name, first in since.items() if version >= first)}
+    meta = read(f"openstack/{version}/meta_data.json")
+    fields = {"random_seed": "2013-04-04", "project_id": "2015-10-15", "devices": "2016-06-30",
+              "dedicated_cpus": "2020-10-14"}
+    assert {name for name in fields if name in meta} == {name for name, first in fields.items() if version >= first}
+    if "devices" in meta:
+        assert ("vf_trusted" in meta["devices"][0]) == (version >= "2018-08-27")
+        assert "vf_trusted" not in meta["devices"][1]
+
+
+def test_the_drive_leaves_out_earlier_versions_of_ec2() -> None:
+    versions = {path.split("/")[1] for path in configdrive.files(GUEST) if path.startswith("ec2/")}
+    assert versions == {"2009-04-04", "latest"}
+    whole = guest_data.tree(GUEST)
+    assert {path.split("/")[1] for path in whole if path.startswith("ec2/")} == set(guest_data.EC2_VERSIONS)
+    for path, content in configdrive.files(GUEST).items():
+        assert content.rstrip(b"\n") == whole[path].rstrip(b"\n")
 
 
 def test_meta_data() -> None:
     meta = read("openstack/latest/meta_data.json")
     assert meta["uuid"] == GUEST.uuid
-    assert (meta["name"], meta["hostname"]) == ("Web One", "web-one")
+    assert (meta["name"], meta["hostname"]) == ("Web One", "web-one.novalocal")
+    assert (meta["project_id"], meta["admin_pass"]) == ("p1", "Secret12") and "Secret12" not in repr(GUEST)
     assert meta["public_keys"] == {"me": "ssh-ed25519 AAAA me"}
     assert meta["keys"] == [{"name": "me", "type": "ssh", "data": "ssh-ed25519 AAAA me"}]
     assert meta["meta"] == {"role": "web"}
     assert meta["availability_zone"] == "az1"
-    assert meta["launch_index"] == 0
+    assert meta["launch_index"] == 2
     assert base64.b64decode(str(meta["random_seed"])) == b"\x01" * 512
-    assert meta["devices"] == [{"type": "nic", "bus": "pci", "mac": "52:54:00:00:00:01", "tags": ["front"]}]
+    assert meta["devices"] == [
+        {"type": "nic", "bus": "pci", "address": "0000:01:00.0", "mac": "52:54:00:00:00:01", "tags": ["front"],
+         "vf_trusted": False},
+        {"type": "disk", "bus": "scsi", "address": "0:0:0:1", "serial": "8c7d3c0e", "path": "/dev/sda", "tags": ["db"]}]
+    assert meta["dedicated_cpus"] == []
+    assert read("openstack/latest/vendor_data.json") == {"site": "lab"}
+    assert read("openstack/latest/vendor_data2.json") == {"join": {"token": "t"}}
 
 
 def test_injected_files() -> None:
@@ -75,6 +101,38 @@ def test_network_data() -> None:
     }
 
 
+def test_network_data_of_ports() -> None:
+    """Of a cloud: the network's uuid, the port's, the routes and name servers of the subnet."""
+    nic = dataclasses.replace(
+        NIC, network="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", port="cd9f6d46-4a3a-43ab-a466-994af9db96fc", mtu=0,
+        address=NicAddress("192.0.2.7", 24, dhcp=False, gateway="192.0.2.1"),
+        routes=(("198.51.100.0/24", "192.0.2.9"),))
+    network = read("openstack/latest/network_data.json", dataclasses.replace(GUEST, nics=(nic,)))
+    link = {"id": "tapcd9f6d46-4a", "vif_id": nic.port, "type": "bridge", "mtu": None, "ethernet_mac_address": nic.mac}
+    dns, mask = [{"type": "dns", "address": "192.0.2.53"}], "255.255.255.0"
+    assert network == {"links": [link], "services": dns, "networks": [{
+        "id": "network0", "type": "ipv4", "link": link["id"], "network_id": nic.network, "ip_address": "192.0.2.7",
+        "netmask": mask, "services": dns, "routes": [
+            {"network": guest_data.ANY, "netmask": guest_data.ANY, "gateway": "192.0.2.1"},
+            {"network": "198.51.100.0", "netmask": mask, "gateway": "192.0.2.9"}]}]}
+    assert read("ec2/latest/meta-data.json", dataclasses.replace(GUEST, nics=(nic,)))["local-ipv4"] == "192.0.2.7"
+
+
+@pytest.mark.parametrize(("version", "since"), [
+    ("1.0", set()), ("2007-01-19", {"local-hostname", "public-hostname", "public-ipv4"}),
+    ("2007-08-29", {"instance-type"}), ("2007-10-10", set()),
+    ("2007-12-15", {"block-device-mapping", "kernel-id", "ramdisk-id"}), ("2008-02-01", {"placement"}),
+    ("2008-09-01", {"instance-action"}), ("latest", set())])
+def test_ec2_has_what_its_versions_knew(version: str, since: set[str]) -> None:
+    guest = dataclasses.replace(GUEST, kernel="11111111-2222", ramdisk="33333333-2222")
+    before = guest_data.EC2_VERSIONS[max(guest_data.EC2_VERSIONS.index(version) - 1, 0)]
+    whole = guest_data.ec2_meta_data(guest, version)
+    assert set(whole) - set(guest_data.ec2_meta_data(guest, before)) == since
+    assert whole["ami-launch-index"] == 2 and whole["security-groups"] == ["default", "web"]
+    if "kernel-id" in whole:
+        assert (whole["kernel-id"], whole["ramdisk-id"]) == ("aki-11111111", "ari-33333333")
+
+
 def test_ec2_and_user_data() -> None:
     files = configdrive.files(GUEST)
     assert files["openstack/latest/user_data"] == files["ec2/latest/user-data"] == b"#!/bin/sh\necho hi\n"
@@ -84,7 +142,8 @@ def test_ec2_and_user_data() -> None:
 
 
 def test_without_key_and_user_data() -> None:
-    bare = Guest(uuid=GUEST.uuid, name="x", seed=b"")
+    bare = Guest(uuid=GUEST.uuid, name="x", hostname="x", seed=b"")
+    assert "admin_pass" not in read("openstack/latest/meta_data.json", bare)
     assert "public_keys" not in read("openstack/latest/meta_data.json", bare)
     assert not [name for name in configdrive.files(bare) if name.endswith(("user_data", "user-data"))]
     assert configdrive.files(bare) == configdrive.files(bare)
@@ -94,4 +153,4 @@ def test_without_key_and_user_data() -> None:
     ("web_1", "web-1"), ("Ünïcode", "ncode"), ("-.-", "server"), ("a" * 80, "a" * 63), ("db.example", "db.example"),
 ])
 def test_hostname(name: str, label: str) -> None:
-    assert configdrive.hostname(name) == label
+    assert guest_data.hostname(name) == label

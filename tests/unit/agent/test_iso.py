@@ -8,10 +8,11 @@ import io
 import pycdlib
 import pytest
 
-from magnetar_agent.configdrive import Guest, files
+from magnetar_agent.configdrive import files
+from magnetar_agent.guest_data import Guest, Key
 from magnetar_agent.virt import iso
 
-GUEST = Guest(uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="one", seed=b"\1" * 512)
+GUEST = Guest(uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="one", hostname="one", seed=b"\1" * 512)
 
 
 def written(content: dict[str, bytes]) -> bytes:
@@ -53,5 +54,5 @@ def test_a_layout_is_shared_and_nothing_of_another_guest_is_in_it() -> None:
 def test_drives_of_guests_without_user_data_have_one_layout() -> None:
     iso._empty.cache_clear()
     for name, key in (("short", "a"), ("a-name-that-is-longer", "ssh-ed25519 " + "A" * 68)):
-        written(files(Guest(uuid=GUEST.uuid, name=name, seed=b"\2" * 512, keys={"me": key})))
+        written(files(Guest(uuid=GUEST.uuid, name=name, hostname=name, seed=b"\2" * 512, keys=(Key("me", key),))))
     assert iso._empty.cache_info().misses == 1

@@ -26,7 +26,7 @@ def verbs(result: Any) -> list[str]:
 
 WISHES: list[tuple[dict[str, Any] | None, list[str]]] = [
     ({"flavor": SMALL, "networks": [{"bridge": "br0"}], "metadata": {"a": "1"}},
-     ["record", "disks", "drive", "define", "start"]),
+     ["record", "disks", "define", "drive", "start"]),
     ({"flavor": SMALL, "networks": [{"bridge": "br0"}], "metadata": {"a": "1"}}, []),
     ({"tags": ["b", "a"]}, ["record"]),
     ({"power": "paused"}, ["record", "pause"]),
@@ -168,7 +168,7 @@ def test_a_fixed_field_never_passes_in_silence(host: Host) -> None:
     assert (ignored.changed, host.show()["availability_zone"]) == (False, None)
     assert "ignored" in ignored.warnings[0]
     made_again = host.ensure("server", "web1", {"availability_zone": "az2"}, on_immutable="recreate")
-    assert verbs(made_again) == ["destroy", "undefine", "erase", "record", "disks", "drive", "define", "start"]
+    assert verbs(made_again) == ["destroy", "undefine", "erase", "record", "disks", "define", "drive", "start"]
     assert host.show()["availability_zone"] == "az2"
     assert host.show()["power_state"] == "running"
 

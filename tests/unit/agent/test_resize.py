@@ -86,7 +86,7 @@ def test_rebuild_from_another_image(host: Host, root_format: str) -> None:
     assert {"path": "image", "old": first, "new": second} in seen.diff
     found = host.ensure("server", "web1", asked, on_immutable="rebuild", preserve_ephemeral=True)
     assert [s.verb for s in found.steps] == [s.verb for s in seen.steps] == [
-        "record", "stop", "wipe", "disks", "drive", "define", "rebuilt", "start"]
+        "record", "stop", "wipe", "disks", "define", "drive", "rebuilt", "start"]
     assert before and found.resource
     same = ("id", "name", "networks", "metadata", "created_at")
     assert {name: found.resource[name] for name in same} == {name: before[name] for name in same}
@@ -130,7 +130,7 @@ def test_a_rebuild_that_fails_is_finished_by_the_next_call(host: Host) -> None:
     shown = host.show()
     assert shown["fault"]["message"] == "no" and shown["power_state"] == "off"
     verbs = [step.verb for step in host.server().steps]
-    assert verbs == ["record", "wipe", "disks", "drive", "define", "rebuilt", "start"]
+    assert verbs == ["record", "wipe", "disks", "define", "drive", "rebuilt", "start"]
     assert (host.show()["fault"], host.show()["power_state"]) == (None, "running")
 
 

@@ -40,5 +40,8 @@ class Host(Kind):
                                               "certificate. null: no TLS, so no links and no migrations.", on=READ,
                       sample="kvm1")
     link_port = Field(Nullable(Integer()), "Port on which other agents reach it.", on=READ, sample=6553)
+    metadata_service = Field(Value(), "{bridges, reason}: bridges on which guests are answered at 169.254.169.254, and "
+                                      "why they are not; empty where they are, or where no guest runs.", on=READ,
+                             sample={"bridges": ["magbr0"], "reason": ""})
     orphans = Field(MapOf(Text(), ListOf(Text())), "Things of Magnetar that no document knows: domains, files.",
                     on=READ, sample={"domains": [], "files": []})

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..fields import FIXED, READ, Field, Kind
 from ..values import Choices, Mac, Nullable, Text, Uuid, Value
 from .common import REFERENCE, TAG
+from .guest_data import told
 from .network import DEVICE, NIC_ADDRESS
 
 MODELS = ("virtio", "e1000e", "e1000", "rtl8139")
@@ -29,6 +30,7 @@ class InterfaceAttachment(Kind):
                 sample=None)
     address = Field(Nullable(NIC_ADDRESS), "IPv4 address. On a network that the agent makes, its DHCP gives it; "
                     "elsewhere it is only shown. Kept when omitted; null for none.", sample=None)
+    told = Field(Nullable(told()), "What a cloud has the guest told of it.", on="create", option=False, compared=False)
     server_name = Field(Text(), "The server's name.", on=READ, sample="web1")
     addresses = Field(Value(), "Its addresses as far as they are known: {addr, version, mac, source}.", on=READ,
                       sample=[{"addr": "192.168.100.57", "version": 4, "mac": "52:54:00:12:34:56", "source": "lease"}])

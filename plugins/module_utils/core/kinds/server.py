@@ -26,6 +26,7 @@ from ..power import (
 from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Nullable, OneOf, Text, Uuid, Value
 from .common import REFERENCE, TAG, Resource
 from .flavor import sizes
+from .guest_data import GUEST_DATA, PASSWORD, VENDOR_DATA, told
 from .network import DEVICE, NIC_ADDRESS
 from .volume import BUSES, POOL, SIZE
 from .volume import DEVICE as DISK
@@ -49,6 +50,7 @@ def _nic() -> Record:
         address=Field(Nullable(NIC_ADDRESS), "IPv4 address. On a network that the agent makes, its DHCP gives it; "
                       "elsewhere the guest is told only, with a prefix (192.0.2.7/24) to set it itself. Kept when "
                       "omitted; null for none."),
+        told=Field(Nullable(told()), "What a cloud has the guest told of it."),
     )
 
 
@@ -124,6 +126,12 @@ class Server(Resource):
                       on="create", secret=True, option="userdata", aliases=("user_data",))
     personality = Field(Nullable(ListOf(_file(), FILES_MAX)), "Files {path, contents} that the guest finds in the "
                         "config drive, for its first boot.", default=None, on="create", secret=True, option=False)
+    guest_data = Field(GUEST_DATA, "What a cloud has the guest told in place of what the host knows.", default=None,
+                       on="create update", secret=True, option=False, compared=False)
+    vendor_data = Field(VENDOR_DATA, "What the operator of a cloud has the guest told.", default=None,
+                        on="create update", secret=True, option=False, compared=False)
+    admin_pass = Field(PASSWORD, "Password that the guest is told by the config drive that is written next; it is "
+                       "forgotten then.", default=None, on="create update", secret=True, option=False, compared=False)
     metadata = Field(MapOf(Text(1, 255), META), "Keys and values, 255 characters each at most.", default={},
                      sample={"role": "web"})
     tags = Field(ListOf(TAG, 50, unique=True), "Tags, at most 50 of 60 characters.", default=[], sample=["shop"])
@@ -155,6 +163,8 @@ class Server(Resource):
                         on=READ, sample="running")
     status_reason = Field(Text(0, 1024), "Why it is in this state, when the user did not ask for it.", on=READ,
                           sample="the guest shut itself down")
+    guest_password = Field(Text(0, 1020), "The password that the guest has left, encrypted with its user's key.",
+                           on=READ, sample="")
     fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
                   sample=None)
     host = Field(Text(0, 255), "The host it is on.", on=READ, sample="kvm1")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
@@ -103,3 +104,29 @@ def test_what_is_heard_at_the_end_of_an_action_is_believed_after_it(cloud, id, m
         cloud.admin.act(id, "reboot", {"type": "HARD"})
         eventually(lambda: state(cloud, id) == ("stopped", number("off")))
     assert seen == [("active", number("running"))]
+
+
+def test_a_password_that_a_guest_has_left_is_kept_and_what_was_cleared_does_not_come_back(cloud, id, monkeypatch):
+    """A host that was away when it was cleared tells of it again, and is told."""
+    watch, asked = HostWatch(cloud.parts.working), []
+
+    def told(password):
+        watch._on_event("kvm1", SimpleNamespace(), "server", {"id": id, "power_state": "running", "password": password})
+
+    def shown():
+        return cloud.admin.get(f"/v2.1/servers/{id}/os-server-password").json["password"]
+
+    @contextlib.contextmanager
+    def client(name):
+        yield SimpleNamespace(event=lambda *words, **_more: asked.append((name, *words)))
+
+    monkeypatch.setattr(cloud.parts.working, "client", client)
+    assert shown() == ""
+    told("sealed-1")
+    assert shown() == "sealed-1" and not asked
+    cloud.admin.delete(f"/v2.1/servers/{id}/os-server-password")
+    assert shown() == ""
+    told("sealed-1")
+    assert shown() == "" and asked == [("kvm1", "server", id, "clear_password", {})]
+    told("sealed-2")
+    assert shown() == "sealed-2" and len(asked) == 1

@@ -42,7 +42,7 @@ def folder(cloud: Cloud) -> Iterator[Path]:
      ["stop", "disks", "grow", "define", "start", "pause"]),
     ({"rescue": {}}, {}, ["stop", "rescue", "define", "start"]),
     ({"image": "other", "power": "off"}, {"on_immutable": "rebuild"},
-     ["stop", "wipe", "disks", "drive", "define", "rebuilt", "start", "stop"]),
+     ["stop", "wipe", "disks", "define", "drive", "rebuilt", "start", "stop"]),
     ({"flavor": "made by an earlier task", "power": "off"}, {}, ["stop", "define"]),
 ])
 def test_the_prediction_is_what_is_done(cloud: Cloud, folder: Path, want: dict[str, Any], more: dict[str, Any],

@@ -41,12 +41,12 @@ def test_plan(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("want", "steps"), [
-    ({}, ["disks", "drive", "define", "start"]),
+    ({}, ["disks", "define", "drive", "start"]),
     ({"config_drive": False, "power": "off"}, ["disks", "define"]),
-    ({"power": "paused"}, ["disks", "drive", "define", "start", "pause"]),
-    ({"power": "shelved"}, ["disks", "drive", "define", "start", "shelve"]),
-    ({"block_device_mapping": [{"source_type": "volume"}]}, ["volumes", "disks", "drive", "define", "start"]),
-    ({"block_device_mapping": [{"source_type": "image", "tag": "root"}]}, ["disks", "drive", "define", "start"])])
+    ({"power": "paused"}, ["disks", "define", "drive", "start", "pause"]),
+    ({"power": "shelved"}, ["disks", "define", "drive", "start", "shelve"]),
+    ({"block_device_mapping": [{"source_type": "volume"}]}, ["volumes", "disks", "define", "drive", "start"]),
+    ({"block_device_mapping": [{"source_type": "image", "tag": "root"}]}, ["disks", "define", "drive", "start"])])
 def test_making(want: dict[str, Any], steps: list[str]) -> None:
     assert verbs(server_plan.making({**WANT, **want})) == steps
 
@@ -60,7 +60,7 @@ def test_making(want: dict[str, Any], steps: list[str]) -> None:
     (["resize"], {}, ["stop", "define", "start"]),
     (["resize"], {"power": "off"}, ["define"]),
     (["rebuild", "os-stop"], {"power": "off"}, [
-        "stop", "wipe", "disks", "drive", "define", "rebuilt", "start", "stop"]),
+        "stop", "wipe", "disks", "define", "drive", "rebuilt", "start", "stop"]),
     (["rescue"], {"rescue": {}}, ["stop", "rescue", "define", "start"]),
     (["unrescue"], {}, ["stop", "define", "unrescue", "start"]),
     (["os-migrateLive"], {}, ["migrate"]), (["reboot-hard"], {}, ["start"])])

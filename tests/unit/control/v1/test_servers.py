@@ -32,7 +32,7 @@ def verbs(reply: Reply) -> list[str]:
 
 
 WEB = {"flavor": "tiny", "image": "cirros", "networks": [{"network": "default"}], "metadata": {"role": "web"}}
-MADE = ["record", "disks", "drive", "define", "start"]
+MADE = ["record", "disks", "define", "drive", "start"]
 
 
 def test_what_it_is(cloud: Cloud) -> None:
@@ -140,7 +140,7 @@ def test_what_is_fixed(cloud: Cloud) -> None:
     ignored = ensure(admin, "server/fixed", {"image": "other"}, on_immutable="ignore")
     assert not ignored.json["changed"] and "ignored" in ignored.json["warnings"][0]
     rebuilt = ensure(admin, "server/fixed", {"image": "other"}, on_immutable="rebuild")
-    assert verbs(rebuilt) == ["record", "stop", "wipe", "disks", "drive", "define", "rebuilt", "start"]
+    assert verbs(rebuilt) == ["record", "stop", "wipe", "disks", "define", "drive", "rebuilt", "start"]
     assert rebuilt.json["resource"]["image"]["name"] == "other"
     old = rebuilt.json["resource"]["id"]
     anew = ensure(admin, "server/fixed", {"image": "cirros"}, on_immutable="recreate")

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How requests of guests come to the metadata service: what the kernel is told (``ip`` and ``nft``).
+
+On each bridge with guests is one end of a pair of devices; the other end is in a network namespace of the service, so
+the host has no address more, and no port. A table of family bridge does the rest, by the number of the tap that a
+packet comes in from, which no guest chooses and the kernel never uses again:
+
+* what goes to 169.254.169.254, port 80, is led to the bridge's own device, also on its way to a router;
+* there its destination becomes the address of the tap (``metadata.addresses``), by which the service knows the guest;
+* an answer from that address leaves at that tap, or not at all, whatever a neighbour says about itself by ARP;
+* nothing else comes to the device or from it: no other port, no guest that is not the agent's, no other host.
+
+The namespace lets in only what bears the *seal*, a MAC address that the table writes: without the table nobody is
+answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from magnetar_agent.metadata import ADDRESS, ADDRESS6, PORT, TAPS, TAPS6, addresses
+from magnetar_core.errors import HypervisorError
+
+#: The name of a device's other end, within a namespace.
+INNER = "guests"
+#: New connections of one guest: a second, and at once.
+RATE, BURST = 500, 1000
+#: Seconds that ``ip`` or ``nft`` may take.
+TIMEOUT = 20.0
+
+
+@dataclass(frozen=True)
+class Steering:
+    """Names of an agent's *table*, and of its devices on bridges, which begin with *device*: a machine may have several
+    agents."""
+
+    table: str
+    device: str
+
+    @classmethod
+    def of(cls, state_dir: Path) -> Steering:
+        """Those of the agent that works in *state_dir*."""
+        mark = hashlib.sha256(bytes(state_dir)).hexdigest()[:6]
+        return cls(f"magnetar_metadata_{mark}", f"mg{mark}")
+
+    def load(self, taps: Sequence[SteeredTap], seal: str) -> None:
+        """Replace the table, all at once."""
+        run(["nft", "-f", "-"], rules(self, taps, seal))
+
+    def loaded(self) -> bool:
+        """Whether the table is there: a reload of the host's own firewall may have flushed it."""
+        return _ran(["nft", "-t", "list", "table", "bridge", self.table]).returncode == 0
+
+    def unload(self) -> None:
+        """Remove the table, if there is one."""
+        run(["nft", "-f", "-"], f"add table bridge {self.table}\ndelete table bridge {self.table}\n")
+
+    def attach(self, bridge: str, index: int, namespace: int) -> None:
+        """Put a device on *bridge*; its other end goes to the *namespace* (a descriptor)."""
+        device = f"{self.device}{index}"
+        self.detach(index)
+        run(["ip", "-batch", "-"], f"link add {device} type veth peer name {INNER} netns /proc/self/fd/{namespace}\n"
+            f"link set {device} master {bridge}\nlink set {device} up\n", (namespace,))
+
+    def detach(self, index: int) -> None:
+        """Remove the device on the bridge with this number, if it is there."""
+        _ran(["ip", "link", "delete", f"{self.device}{index}"])
+
+
+@dataclass(frozen=True)
+class SteeredTap:
+    """A tap by its *index* in the kernel, the *number* of its address, and the MAC of the service on its bridge."""
+
+    index: int
+    number: int
+    gate: str
+
+
+def rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
+    """The table for ``nft``; it replaces the one from before."""
+    found = [(tap.index, *addresses(tap.number), tap.gate) for tap in taps]
+    to = ADDRESS, ADDRESS6
+    sides = [
+        (f"arp operation request arp daddr ip {to[0]} accept", "arp operation reply accept"),
+        ("icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept",),
+        (f"tcp dport != {PORT} drop", "tcp flags & (syn | ack) == syn update @new { iif limit rate over "
+         f"{RATE}/second burst {BURST} packets }} drop"),
+        (f"ip daddr {to[0]} tcp dport {PORT} ether saddr set {seal} ip daddr set iif map @own accept",
+         f"ip6 daddr {to[1]} tcp dport {PORT} ether saddr set {seal} ip6 daddr set iif map @own6 accept", "drop"),
+    ]
+    return "\n".join((
+        f"add table bridge {names.table}", f"delete table bridge {names.table}",
+        f"table bridge {names.table} {{",
+        _set("set taps", "iface_index", (str(index) for index, *_rest in found)),
+        _set("map gate", "iface_index : ether_addr", (f"{index} : {gate}" for index, _four, _six, gate in found)),
+        _set("map own", "iface_index : ipv4_addr", (f"{index} : {four}" for index, four, _six, _gate in found)),
+        _set("map own6", "iface_index : ipv6_addr", (f"{index} : {six}" for index, _four, six, _gate in found)),
+        _set("set back", "ipv4_addr . iface_index", (f"{four} . {index}" for index, four, _six, _gate in found)),
+        _set("set back6", "ipv6_addr . iface_index", (f"{six} . {index}" for index, _four, six, _gate in found)),
+        "set new { type iface_index; flags dynamic, timeout; timeout 10s; size 65536; }",
+        "chain steer { type filter hook prerouting priority -300; policy accept;",
+        f"ip daddr {to[0]} tcp dport {PORT} ether daddr set iif map @gate", "}",
+        "chain pass { type filter hook forward priority -300; policy accept;",
+        f'oifname "{names.device}*" goto into', f'iifname "{names.device}*" goto out', "}",
+        # What the service's own devices and the host say to one another: nothing.
+        "chain host { type filter hook input priority -300; policy accept;", f'iifname "{names.device}*" drop', "}",
+        "chain own_host { type filter hook output priority -300; policy accept;",
+        f'oifname "{names.device}*" drop', "}",
+        "chain into {", "iif != @taps drop", *(line for side in sides for line in side), "}",
+        "chain out {", "oif != @taps drop", f"ether type arp arp saddr ip set {to[0]} accept",
+        "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept",
+        f"tcp sport {PORT} ip saddr . oif @back ip saddr set {to[0]} accept",
+        f"tcp sport {PORT} ip6 saddr . oif @back6 ip6 saddr set {to[1]} accept", "drop", "}", "}", ""))
+
+
+def _set(name: str, type: str, elements: Iterable[str]) -> str:
+    there = ", ".join(elements)
+    return f"{name} {{ type {type}; {f'elements = {{ {there} }}' if there else ''} }}"
+
+
+def inside(seal: str) -> tuple[str, str]:
+    """What ``ip -batch`` and ``nft`` are told within a namespace of the service, once its device is there."""
+    links = (
+        "link set lo up", f"addr add {ADDRESS}/32 dev {INNER}", f"addr add {ADDRESS6}/64 dev {INNER} nodad",
+        f"link set {INNER} up", f"route add default dev {INNER}", f"route add local {TAPS}/4 dev lo",
+        f"route add local {TAPS6}/64 dev lo", f"route add ::/0 dev {INNER}")
+    rules = ("table inet magnetar {", "chain input { type filter hook input priority 0; policy drop;",
+             f"iif {INNER} ether saddr {seal} tcp dport {PORT} accept",
+             "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept", "}",
+             "chain forward { type filter hook forward priority 0; policy drop; }", "}", "")
+    return "\n".join(links) + "\n", "\n".join(rules)
+
+
+# Doing it -----------------------------------------------------------------------------------------------------------
+def run(words: Sequence[str], given: str = "", descriptors: Sequence[int] = ()) -> str:
+    """What a program prints; what it complains of is in the error."""
+    done = _ran(words, given, descriptors)
+    if done.returncode:
+        raise HypervisorError(f"{words[0]} refuses what the metadata service needs: {done.stderr.strip()[:500]}")
+    return done.stdout
+
+
+def _ran(words: Sequence[str], given: str = "", descriptors: Sequence[int] = ()) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(  # noqa: S603 (a list of ours; no shell)
+            list(words), input=given, check=False, capture_output=True, text=True, timeout=TIMEOUT,
+            pass_fds=tuple(descriptors))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HypervisorError(f"The metadata service needs {words[0]}, which cannot be run: {error}.") from None

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a server's guest is told, of its document: the one source of the config drive and of a metadata service.
+
+``document.state["seed"]`` has the random seed and ``keys`` the key of this host that it was made with; both are drawn
+once (``draw``), so that telling it again tells the same. What a cloud knows better stands in ``want["guest_data"]``,
+``want["vendor_data"]`` and ``told`` of each NIC.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent import configdrive, guest_data
+from magnetar_agent.guest_data import Device, Guest, GuestNic, Key
+from magnetar_agent.servers import addresses, folder, spec
+from magnetar_core import vendordata
+from magnetar_core.server_plan import EPHEMERAL, SWAP
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.hypervisor import Domain
+    from magnetar_agent.storage import Disk
+
+
+log = logging.getLogger(__name__)
+
+
+def tree(host: LocalHost, document: Document) -> dict[str, bytes]:
+    """Path to content of all that the guest is told now (``guest_data.tree``). The password is not in it: the config
+    drive alone has that."""
+    return guest_data.tree(replace(guest(host, document), admin_pass=None))
+
+
+def draw(host: LocalHost, document: Document) -> None:
+    """Draw what is drawn once; the caller keeps the document before a guest reads it."""
+    if "seed" not in document.state:
+        document.state["seed"] = secrets.token_hex(512)
+        document.state["keys"] = _key(host, document.want)
+
+
+def _key(host: LocalHost, want: Fields) -> dict[str, str]:
+    found = host.documents.find("keypair", want["key_name"]) if want["key_name"] else None
+    return {found.name: found.want["public_key"]} if found else {}
+
+
+def guest(host: LocalHost, document: Document) -> Guest:
+    """All that the guest of *document* is told now. A server that nothing was drawn for is told fresh randomness each
+    time, as by Nova's metadata service."""
+    want, state = document.want, document.state
+    usual = spec.arranged(host, document, rescued=False)  # the drive is not written again when it is unrescued
+    image = host.documents.get("image", want["image"]) if want["image"] else None
+    seed = state.get("seed")
+    return Guest(
+        uuid=document.id, seed=bytes.fromhex(seed) if seed else secrets.token_bytes(512), image=want["image"],
+        kernel=_part(host, image, "kernel"), ramdisk=_part(host, image, "ramdisk"), metadata=want["metadata"],
+        user_data=want["user_data"],
+        injected=tuple((one["path"], one["contents"]) for one in want.get("personality") or ()),
+        nics=tuple(_nic(host, nic) for nic in want["networks"]), devices=tuple(_devices(host, document, usual)),
+        mappings=_mappings(usual), admin_pass=want.get("admin_pass"), **_named(host, document))
+
+
+def write_drive(host: LocalHost, document: Document, name: str) -> None:
+    """Write the config drive called *name*. It alone keeps the password, which *document* forgets."""
+    path = folder(host, document.id) / name
+    format = (document.want.get("guest_data") or {}).get("drive_format") or host.settings.config_drive_format
+    make = host.hypervisor.make_vfat if format == "vfat" else host.hypervisor.make_iso
+    make(path, configdrive.LABEL, configdrive.files(guest(host, document)))
+    host.hypervisor.permit([path])
+    if document.want.get("admin_pass") is not None:
+        document.want["admin_pass"] = None
+
+
+def _named(host: LocalHost, document: Document) -> dict[str, Any]:
+    """What a cloud says in place of the host, where there is one."""
+    want, told = document.want, document.want.get("guest_data")
+    vendor = want.get("vendor_data") or {}
+    static = _vendor_data(host) if told is None else vendor.get("static") or {}
+    given = {"vendor_data": static, "vendor_data2": vendor.get("dynamic") or {}}
+    if told is None:
+        keys = document.state.get("keys", _key(host, want))
+        return {**given, "name": want["name"], "hostname": guest_data.hostname(want["name"]),
+                "flavor": want["flavor"].get("name", ""), "availability_zone": want["availability_zone"] or "",
+                "keys": tuple(Key(name, data) for name, data in keys.items())}
+    return {**given, **{name: told[name] for name in ("name", "hostname", "launch_index", "flavor")},
+            "project": told["project_id"], "reservation": told["reservation_id"],
+            "availability_zone": told["availability_zone"], "keys": tuple(Key(**one) for one in told["keys"]),
+            "security_groups": tuple(told["security_groups"])}
+
+
+def _vendor_data(host: LocalHost) -> dict[str, Any]:
+    """What this host's operator has guests told; nothing where the file has become unreadable, as at Nova."""
+    path = host.settings.vendordata_jsonfile_path
+    try:
+        return vendordata.read(path) if path else {}
+    except ValueError as error:
+        log.warning("guests are told no vendor data: %s", error)
+        return {}
+
+
+def _part(host: LocalHost, image: Document | None, name: str) -> str | None:
+    """The uuid of the image's kernel or ramdisk."""
+    reference = image.want.get(name) if image else None
+    found = host.documents.find("image", reference) if reference else None
+    return found.id if found else None
+
+
+def _nic(host: LocalHost, wanted: Fields) -> GuestNic:
+    plugged, told = spec.nic(host, wanted), wanted.get("told") or {}
+    known = host.documents.find("network", wanted["network"]) if wanted.get("network") else None
+    return GuestNic(
+        mac=wanted["mac"], network=told.get("network_id") or plugged.network or plugged.bridge or "",
+        port=told.get("port_id"), mtu=told.get("mtu") or (known.want["mtu"] if known else 0),
+        address=addresses.for_config_drive(host, wanted), dns=tuple(told.get("dns_nameservers", ())),
+        routes=tuple((one["destination"], one["nexthop"]) for one in told.get("host_routes", ())))
+
+
+def _devices(host: LocalHost, document: Document, disks: tuple[Disk, ...]) -> Iterator[Device]:
+    """Tagged NICs and disks, with bus and address as libvirt says them: of what runs, else of what is defined."""
+    nics = [one for one in document.want["networks"] if one.get("tag")]
+    tagged = [one for one in disks if one.tag]
+    if not nics and not tagged:
+        return
+    places = _places(host.hypervisor.running(document.id) or host.hypervisor.domain(document.id))
+    for nic in nics:
+        bus, address = places.get(nic["mac"], ("pci", "none"))
+        yield Device("nic", bus, (nic["tag"],), address, mac=nic["mac"])
+    for disk in tagged:
+        bus, address = places.get(disk.target, ("pci" if disk.bus == "virtio" else disk.bus, "none"))
+        yield Device("disk", bus, (str(disk.tag),), address, serial=disk.serial and disk.serial[:20],
+                     path=f"/dev/{disk.target}")
+
+
+def _places(domain: Domain | None) -> dict[str, tuple[str, str]]:
+    """Bus and address of devices, by MAC and target."""
+    if domain is None:
+        return {}
+    return {**{one.mac: one.place for one in domain.nics if one.place},
+            **{one.target: one.place for one in domain.disks if one.place}}
+
+
+def _mappings(disks: tuple[Disk, ...]) -> dict[str, str]:
+    """EC2's block device mapping, as Nova numbers it; the config drive is none of it."""
+    found = {"ami": disks[0].target, "root": f"/dev/{disks[0].target}"}
+    names = {EPHEMERAL: "ephemeral0", SWAP: "swap"}
+    others = sorted(one.target for one in disks[1:] if one.device == "disk" and one.path.name not in (
+        *names, configdrive.FILE))
+    found |= {names[one.path.name]: f"/dev/{one.target}" for one in disks[1:] if one.path.name in names}
+    return {**found, **{f"ebs{at}": f"/dev/{target}" for at, target in enumerate(others)}}

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""FAT16 file systems with long names, such as config drives for guests that read no ISO 9660. The layout is Microsoft's
+"FAT: General Overview of On-Disk Format", 1.03. Without a process per drive, and sparse."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, BinaryIO
+
+from magnetar_core.errors import HypervisorError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: Bytes of the whole, as of Nova's drives; of a sector; of a cluster, which a file begins with.
+SIZE, SECTOR, CLUSTER = 64 << 20, 512, 2048
+#: Sectors before the first table, and of each of the two; entries of the root folder, and bytes of one.
+RESERVED, TABLE, ROOT, ENTRY = 1, 128, 512, 32
+#: Where the root folder is, and where cluster 2, the first, is.
+ROOT_AT = (RESERVED + 2 * TABLE) * SECTOR
+DATA_AT = ROOT_AT + ROOT * ENTRY
+CLUSTERS = (SIZE - DATA_AT) // CLUSTER
+FOLDER, LABEL, LONG, READ_ONLY = 0x10, 0x08, 0x0F, 0x01
+#: The first of January 1980, in FAT's form: a drive says nothing of the time.
+DAY = 0x21
+#: Characters of a name in each entry of a long name, in its three parts.
+PARTS = (5, 6, 2)
+END = 0xFFFF
+
+
+class _Volume:
+    """Clusters given out in order, with the table that links them."""
+
+    def __init__(self, target: BinaryIO) -> None:
+        self.target, self.table = target, [0xFFF8, END]
+
+    def put(self, content: bytes) -> int:
+        """Write it into the next clusters; returns the first, 0 for nothing. Raises ``HypervisorError`` when it is
+        full."""
+        count = -(-len(content) // CLUSTER)
+        if not count:
+            return 0
+        first = len(self.table)
+        if first + count - 2 > CLUSTERS:
+            raise HypervisorError("What the guest is to be told does not fit into a config drive of 64 MiB. Use "
+                                  "config_drive_format: iso9660.")
+        self.table += [*range(first + 1, first + count), END]
+        self.write(first, content)
+        return first
+
+    def write(self, cluster: int, content: bytes) -> None:
+        """Write it from that cluster on; 0 is the root folder."""
+        self.target.seek(ROOT_AT if cluster == 0 else DATA_AT + (cluster - 2) * CLUSTER)
+        self.target.write(content)
+
+
+def write(target: BinaryIO, label: str, files: Mapping[str, bytes]) -> None:
+    """Write a file system called *label* with *files* (path with ``/`` between folders, to content) to *target*, which
+    is empty. Names are ASCII."""
+    volume = _Volume(target)
+    target.truncate(SIZE)
+    first = _entry(label.encode().ljust(11), LABEL, 0, 0)
+    entries = first + _folder(volume, _tree(files), 0)
+    if len(entries) > ROOT * ENTRY:
+        raise HypervisorError(f"A config drive of the format vfat has room for {ROOT} names at its top.")
+    volume.write(0, entries)
+    target.seek(0)
+    target.write(_boot_sector(label))
+    table = struct.pack(f"<{len(volume.table)}H", *volume.table).ljust(TABLE * SECTOR, b"\0")
+    target.write(table + table)
+
+
+def _tree(files: Mapping[str, bytes]) -> dict[str, object]:
+    """Folders as nested mappings."""
+    top: dict[str, object] = {}
+    for path, content in sorted(files.items()):
+        at = top
+        *folders, name = path.strip("/").split("/")
+        for folder in folders:
+            at = at.setdefault(folder, {})  # type: ignore[assignment]
+        at[name] = content
+    return top
+
+
+def _folder(volume: _Volume, inside: Mapping[str, object], own: int) -> bytes:
+    """Write what is *inside* a folder whose first cluster is *own* (0 for the root); returns the folder's entries."""
+    found = b""
+    for number, (name, thing) in enumerate(inside.items()):
+        if isinstance(thing, dict):
+            room = ENTRY * (2 + sum(len(list(_long(one, b""))) + 1 for one in thing))
+            at = volume.put(bytes(room))
+            entries = _entry(b".".ljust(11), FOLDER, at, 0) + _entry(b"..".ljust(11), FOLDER, own, 0)
+            volume.write(at, entries + _folder(volume, thing, at))
+            found += _named(name, number, FOLDER, at, 0)
+        elif isinstance(thing, bytes):
+            found += _named(name, number, READ_ONLY, volume.put(thing), len(thing))
+    return found
+
+
+def _named(name: str, number: int, kind: int, at: int, size: int) -> bytes:
+    """The entries of a name: the long one's, and the short one, which is only a number."""
+    short = f"F{number:07}".encode().ljust(11)
+    return b"".join(_long(name, short)) + _entry(short, kind, at, size)
+
+
+def _entry(name: bytes, kind: int, at: int, size: int) -> bytes:
+    return struct.pack("<11sBBBHHHHHHHI", name, kind, 0, 0, 0, DAY, DAY, 0, 0, DAY, at, size)
+
+
+def _long(name: str, short: bytes) -> Iterator[bytes]:
+    """The entries of a long name, the last part first."""
+    check = 0
+    for byte in short:
+        check = (((check & 1) << 7) + (check >> 1) + byte) & 0xFF
+    width = sum(PARTS)
+    units = [ord(one) for one in name]
+    count = -(-len(units) // width)
+    units += [0, *[END] * width][:count * width - len(units)]
+    for number in range(count, 0, -1):
+        piece = units[(number - 1) * width:number * width]
+        last = 0x40 if number == count else 0
+        yield struct.pack("<B5HBBB6HH2H", number | last, *piece[:5], LONG, 0, check, *piece[5:11], 0, *piece[11:])
+
+
+def _boot_sector(label: str) -> bytes:
+    """BIOS parameter block of FAT16."""
+    block = struct.pack(
+        "<3s8sHBHBHHBHHHIIBBBI11s8s", b"\xeb\x3c\x90", b"MAGNETAR", SECTOR, CLUSTER // SECTOR, RESERVED, 2, ROOT, 0,
+        0xF8, TABLE, 32, 64, 0, SIZE // SECTOR, 0x80, 0, 0x29, 0x4D41474E, label.encode().ljust(11), b"FAT16   ")
+    return block.ljust(SECTOR - 2, b"\0") + b"\x55\xaa"

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Vendor data of a cloud: what its operator has guests told (MD-60 to MD-62, VDD-01 to VDD-06). Static is a file;
+dynamic is what targets answer when a server is built or rebuilt. HTTP is the standard library's, as in
+``identity.keystone``.
+
+Targets may hang, lie or redirect: they have limits of time and size, redirects are not followed, and no log has what
+they say or what was asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+
+import orjson
+
+from magnetar_control.settings import Settings
+from magnetar_core import vendordata
+from magnetar_core.errors import Conflict, InvalidSettings, MagnetarError
+
+log = logging.getLogger(__name__)
+#: Bytes of an answer, and how deep its objects lie in each other.
+MOST, DEPTH = 64 * 1024, 64
+AGENT = "magnetar-vendordata"
+
+
+class VendordataFailed(Conflict):
+    """A dynamic vendordata target failed, and the settings say that the server is not built then."""
+
+
+class _Failed(Exception):
+    """A target has no usable answer; the text says why, without secrets."""
+
+
+@dataclass(frozen=True)
+class VendordataTarget:
+    """A target: its *name* in vendor_data2.json, and where it is."""
+
+    name: str
+    url: urllib.parse.SplitResult
+
+    @property
+    def path(self) -> str:
+        """What is asked for there."""
+        return urllib.parse.urlunsplit(("", "", self.url.path or "/", self.url.query, ""))
+
+
+class Vendordata:
+    """What *settings* say of it. *token* gives a token of a service user. Raises ``InvalidSettings``."""
+
+    def __init__(self, settings: Settings, token: Callable[[bool], str]) -> None:
+        self.path, self.fatal = settings.vendordata_jsonfile_path, settings.vendordata_dynamic_failure_fatal
+        self.times = settings.vendordata_dynamic_connect_timeout, settings.vendordata_dynamic_read_timeout
+        self.token = token if settings.vendordata_dynamic_service_token else None
+        self.targets = list(_targets(settings))
+        if self.path is not None:
+            try:
+                vendordata.read(self.path)
+            except ValueError as error:
+                raise InvalidSettings(f"vendordata_jsonfile_path: {error}.") from None
+        certificates = settings.vendordata_dynamic_ssl_certfile
+        try:
+            self.trust = ssl.create_default_context(cafile=str(certificates) if certificates else None)
+        except OSError as error:
+            raise InvalidSettings(f"vendordata_dynamic_ssl_certfile: {certificates} cannot be used: {error}") from None
+
+    def static(self) -> dict[str, Any]:
+        """The object of the file; nothing where it has become unreadable, as at Nova."""
+        try:
+            return vendordata.read(self.path) if self.path else {}
+        except ValueError as error:
+            log.warning("guests are told no static vendordata: %s", error)
+            return {}
+
+    def dynamic(self, asked: Mapping[str, Any], confirm: Callable[[], object]) -> dict[str, Any]:
+        """What each target answers to *asked*, by the target's name; ``{}`` of one that fails. Calls *confirm* before
+        each. Raises ``VendordataFailed`` where a failure is fatal, and what *confirm* raises."""
+        found: dict[str, Any] = {}
+        for target in self.targets:
+            confirm()
+            try:
+                found[target.name] = self._answer(target, orjson.dumps(asked))
+            except _Failed as error:
+                log.warning("vendordata target %s of server %s: %s", target.name, asked["instance-id"], error)
+                if self.fatal:
+                    raise VendordataFailed(f"The dynamic vendordata target {target.name} failed ({error}), without "
+                                           "which no server is built here. An operator must see to it.") from None
+                found[target.name] = {}
+        return found
+
+    def _answer(self, target: VendordataTarget, body: bytes) -> Any:
+        """The answer of one target. Raises ``_Failed``."""
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": AGENT}
+        try:
+            if self.token:
+                headers["X-Auth-Token"] = self.token(False)
+            with self._connected(target) as connection:
+                connection.request("POST", target.path, body, headers)
+                return _content(connection.getresponse())
+        except MagnetarError as error:
+            raise _Failed(f"there is no token to ask it with: {error.message}") from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise _Failed(f"it does not answer properly or in time ({type(error).__name__})") from None
+
+    @contextlib.contextmanager
+    def _connected(self, target: VendordataTarget) -> Iterator[HTTPConnection]:
+        """A connection to the target, which is cut when its time is over, however slowly something comes."""
+        connect, read = self.times
+        secure, host = target.url.scheme == "https", str(target.url.hostname)
+        port = target.url.port or (443 if secure else 80)
+        plain = socket.create_connection((host, port), connect)
+        guard = plain.dup()
+        timer = threading.Timer(connect + read, _cut, (guard,))
+        timer.start()
+        try:
+            made = HTTPSConnection(host, port, context=self.trust) if secure else HTTPConnection(host, port)
+            made.sock = self.trust.wrap_socket(plain, server_hostname=host) if secure else plain
+            made.sock.settimeout(read)
+            with contextlib.closing(made):
+                yield made
+        finally:
+            timer.cancel()
+            guard.close()
+            plain.close()
+
+
+def _cut(guard: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        guard.shutdown(socket.SHUT_RDWR)
+
+
+def _content(answer: HTTPResponse) -> Any:
+    """What a target has answered. Raises ``_Failed``."""
+    if 300 <= answer.status < 400:
+        raise _Failed(f"it redirects (status {answer.status}), which is not followed")
+    if answer.status not in (200, 201, 202, 203, 204):
+        raise _Failed(f"it answered status {answer.status}")
+    content = answer.read(MOST + 1)
+    if len(content) > MOST:
+        raise _Failed(f"its answer has more than {MOST // 1024} KiB")
+    if answer.length:
+        raise _Failed("its answer broke off")
+    if not content:
+        return {}
+    try:
+        found = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        raise _Failed("its answer is not JSON") from None
+    if not _shallow(found, DEPTH):
+        raise _Failed(f"its answer is deeper than {DEPTH} objects")
+    return found
+
+
+def _shallow(value: Any, left: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return left > 0 and all(_shallow(one, left - 1) for one in inside)
+
+
+def _targets(settings: Settings) -> Iterator[VendordataTarget]:
+    """The targets of the settings, NAME@URL each. Raises ``InvalidSettings``."""
+    names = set()
+    for text in settings.vendordata_dynamic_targets:
+        name, at, url = str(text).partition("@")
+        try:
+            parts = urllib.parse.urlsplit(url)
+            good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0
+        except ValueError:
+            good = False
+        if not (name and at and good) or len(name) > 255:
+            raise InvalidSettings(f"vendordata_dynamic_targets: the target {name!r} must be NAME@URL with an http or "
+                                  "https URL.")
+        if parts.username or parts.password:
+            raise InvalidSettings(f"vendordata_dynamic_targets: the URL of {name!r} must be without user and password; "
+                                  "set vendordata_dynamic_service_token to have targets know who asks.")
+        if name in names:
+            raise InvalidSettings(f"vendordata_dynamic_targets: there are two called {name!r}.")
+        if settings.vendordata_dynamic_service_token and parts.scheme != "https":
+            raise InvalidSettings(f"vendordata_dynamic_targets: {name!r} must be https, since it is sent a token "
+                                  "(vendordata_dynamic_service_token).")
+        names.add(name)
+        yield VendordataTarget(name, parts)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a cloud has guests told in place of what their host knows (MD-22 to MD-28, MD-43, MD-60): values of the kind
+``server``. Neither modules nor answers have them."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+from typing import Any, Optional
+
+from ..errors import InvalidField
+from ..fields import Field, Record
+from ..values import Choices, Integer, ListOf, MapOf, Nullable, Text, Uuid, Value
+from ..versions import Version
+
+
+class GuestAddress(Text):
+    """An IP address; with *network*, one of a network, with its prefix."""
+
+    def __init__(self, network: bool = False) -> None:
+        super().__init__(2, 49)
+        self.read = ip_network if network else ip_address
+        self.words = "must be an IP %s" % ("network such as 192.0.2.0/24" if network else "address")
+
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
+        """The text as it is."""
+        found = super().check(value, path, version)
+        try:
+            self.read(found)
+        except ValueError:
+            raise InvalidField(path, self.words, value) from None
+        return found
+
+
+LABEL, ADDRESS, ROUTED = Text(0, 255), GuestAddress(), GuestAddress(network=True)
+#: The longest password that Nova takes.
+PASSWORD = Nullable(Text(1, 255))
+#: Most name servers and routes of a NIC.
+MOST = 64
+
+
+def told() -> Record:
+    """Of a NIC."""
+    return Record(
+        network_id=Field(Uuid(), "The network, as its users know it."),
+        port_id=Field(Uuid(), "The port."),
+        gateway=Field(Nullable(ADDRESS), "Gateway of the subnet."),
+        mtu=Field(Integer(0, 65535), "MTU of the network."),
+        dns_nameservers=Field(ListOf(ADDRESS, MOST), "Name servers of the subnet."),
+        host_routes=Field(ListOf(Record(destination=Field(ROUTED, "A network.", required=True),
+                                        nexthop=Field(ADDRESS, "The gateway to it.", required=True)), MOST),
+                          "Routes of the subnet."),
+    )
+
+
+GUEST_DATA = Nullable(Record(
+    name=Field(LABEL, "The server's name, as users see it.", required=True),
+    hostname=Field(Text(0, 1024), "Its host name, with a domain where there is one.", required=True),
+    project_id=Field(LABEL, "Its project.", required=True),
+    launch_index=Field(Integer(0, 100_000), "Which one it is of those made with one request.", required=True),
+    reservation_id=Field(LABEL, "Their reservation.", required=True),
+    flavor=Field(LABEL, "Name of the flavor.", required=True),
+    availability_zone=Field(LABEL, "That of the host that it is on.", required=True),
+    keys=Field(ListOf(Record(name=Field(LABEL, "As its user calls it.", required=True),
+                             type=Field(Choices("ssh", "x509"), "What it is.", required=True),
+                             data=Field(Text(1, 65535), "The public key.", required=True)), 1), "Its key.",
+               required=True),
+    drive_format=Field(Choices("iso9660", "vfat"), "File system of the config drive; as the host's settings say when "
+                       "omitted."),
+    security_groups=Field(ListOf(LABEL, 1024), "Names of its security groups.", required=True),
+))
+VENDOR_DATA = Nullable(Record(static=Field(MapOf(Text(0, 255), Value(), 1024), "vendor_data.json."),
+                              dynamic=Field(MapOf(Text(0, 255), Value(), 1024), "vendor_data2.json.")))

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Vendordata: the operator's file, and targets that answer, hang, lie or redirect."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar_control.conductor.vendordata import Vendordata, VendordataFailed
+from magnetar_control.settings import make
+from magnetar_core.errors import Cancelled, InvalidSettings
+from tests.ports import free_port
+from tests.unit.agent.pki import Pki
+
+from .targets import Targets, serving
+
+ASKED = {"project-id": "p", "instance-id": "i", "image-id": None, "user-data": None, "hostname": "web", "metadata": {},
+         "boot-roles": "member"}
+
+
+@pytest.fixture(scope="module")
+def targets() -> Any:
+    with serving() as found:
+        yield found
+
+
+def vendordata(*targets: str, **settings: Any) -> Vendordata:
+    quick = {"vendordata_dynamic_connect_timeout": 0.5, "vendordata_dynamic_read_timeout": 0.5}
+    made = make({**quick, "vendordata_dynamic_targets": list(targets), **settings})
+    return Vendordata(made, lambda _fresh: "token-1")
+
+
+def ask(found: Vendordata) -> dict[str, Any]:
+    return found.dynamic(ASKED, lambda: None)
+
+
+def test_what_targets_answer_is_told_under_their_names(targets: Targets) -> None:
+    found = ask(vendordata(f"a@{targets.url('good')}", f"b@{targets.url('list')}", f"c@{targets.url('empty')}"))
+    assert found == {"a": {"join": "now"}, "b": [1, 2], "c": {}}
+    path, headers, body = targets.asked[0]
+    assert (path, body, headers["content-type"]) == ("good", ASKED, "application/json")
+    assert "x-auth-token" not in headers
+
+
+FAILURES = {
+    "hangs": "in time", "drips": "in time|not JSON|broke off", "lies": "not JSON", "huge": "more than 64 KiB",
+    "deep": "deeper than", "more": "in time|broke off|properly", "redirects": r"redirects \(status 302\)",
+    "broken": "status 500", "gone": "status 404"}
+
+
+@pytest.mark.parametrize("path", FAILURES)
+def test_one_that_fails_leaves_an_empty_entry(targets: Targets, caplog: pytest.LogCaptureFixture, path: str) -> None:
+    began, before = time.monotonic(), len(targets.asked)
+    with caplog.at_level(logging.WARNING):
+        assert ask(vendordata(f"bad@{targets.url(path)}", f"good@{targets.url('good')}")) == {
+            "bad": {}, "good": {"join": "now"}}
+    assert time.monotonic() - began < 10
+    assert "good" in [one for one, _headers, _body in targets.asked[before:]]
+    assert "Secret-Words" not in caplog.text
+
+
+@pytest.mark.parametrize("path", FAILURES)
+def test_what_is_logged_says_why(targets: Targets, caplog: pytest.LogCaptureFixture, path: str) -> None:
+    words = f"target bad failed.*({FAILURES[path]})"
+    with caplog.at_level(logging.WARNING), pytest.raises(VendordataFailed, match=words):
+        ask(vendordata(f"bad@{targets.url(path)}", vendordata_dynamic_failure_fatal=True))
+    assert "vendordata target bad of server i" in caplog.text and "Secret-Words" not in caplog.text
+
+
+def test_nobody_listens() -> None:
+    assert ask(vendordata(f"a@http://127.0.0.1:{free_port()}/")) == {"a": {}}
+
+
+def test_a_cancelled_build_asks_no_further(targets: Targets) -> None:
+    def confirm() -> None:
+        raise Cancelled("gone")
+
+    before = len(targets.asked)
+    with pytest.raises(Cancelled):
+        vendordata(f"a@{targets.url('good')}").dynamic(ASKED, confirm)
+    assert len(targets.asked) == before
+
+
+def test_tls_is_verified_and_the_token_goes_there_only(tmp_path: Path) -> None:
+    pki = Pki(tmp_path / "pki")
+    certificate, key = pki.issue("127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with serving(context) as targets:
+        asked = {"vendordata_dynamic_service_token": True}
+        known = vendordata(f"a@{targets.url('good')}", vendordata_dynamic_ssl_certfile=str(pki.ca), **asked)
+        assert ask(known) == {"a": {"join": "now"}}
+        assert targets.asked[0][1]["x-auth-token"] == "token-1"
+        assert ask(vendordata(f"a@{targets.url('good')}", **asked)) == {"a": {}}  # nobody whom the system trusts
+        assert len(targets.asked) == 1
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"vendordata_dynamic_targets": ["http://a/"]}, "NAME@URL"),
+    ({"vendordata_dynamic_targets": ["a@ftp://b/"]}, "NAME@URL"),
+    ({"vendordata_dynamic_targets": ["a@http://b:99999/"]}, "NAME@URL"),
+    ({"vendordata_dynamic_targets": ["a@http://user:Secret-Words@b/"]}, "without user and password"),
+    ({"vendordata_dynamic_targets": ["a@http://b/", "a@http://c/"]}, "two called 'a'"),
+    ({"vendordata_dynamic_targets": ["a@http://b/"], "vendordata_dynamic_service_token": True}, "must be https"),
+    ({"vendordata_dynamic_ssl_certfile": "/none.pem"}, "ssl_certfile"),
+    ({"vendordata_jsonfile_path": "/none.json"}, "jsonfile_path"),
+    ({"vendordata_dynamic_read_timeout": 0}, "read_timeout"),
+])
+def test_settings_that_cannot_be_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidSettings, match=words) as refused:
+        Vendordata(make(settings), lambda _fresh: "")
+    assert "Secret-Words" not in str(refused.value)
+
+
+def test_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "vendor.json"
+    file.write_text('{"site": "lab"}')
+    found = vendordata(vendordata_jsonfile_path=str(file))
+    assert found.static() == {"site": "lab"} and vendordata().static() == {}
+    file.write_text('["Secret-Words"]')  # later
+    assert found.static() == {} and "not a JSON object" in caplog.text and "Secret-Words" not in caplog.text
