@@ -14,7 +14,16 @@ from magnetar_control.api.nova.server_fields import ATTRIBUTE, FIELDS, FQDN, WOR
 from magnetar_control.api.nova.servers import changed
 from magnetar_control.api.nova.values import METADATA, PASSWORD, TRUTH, record, since
 from magnetar_control.api.values import Address, Anything, ByVersion, Id, Null, Number, Wrapped
-from magnetar_control.compute import backup, networks, security_groups, server_actions, servers, shelve, soft_delete
+from magnetar_control.compute import (
+    backup,
+    evacuate,
+    networks,
+    security_groups,
+    server_actions,
+    servers,
+    shelve,
+    soft_delete,
+)
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
@@ -52,6 +61,20 @@ def _rebuilt(call: Call, row: Any) -> Answer:
 def _rescued(call: Call, _none: None) -> Any:
     password = (call.body or {}).get("adminPass") or new_password()
     return {"adminPass": password} if call.settings.enable_instance_password else None
+
+
+def _evacuation(call: Call) -> dict[str, Any]:
+    host = call.body.get("host")
+    return {"host": host, "force": call.body.get("force", host is not None and not call.at(Gate.EVACUATION_SCHEDULED)),
+            "stopped": call.at(Gate.EVACUATED_STOPPED), "on_shared_storage": call.body.get("onSharedStorage", False),
+            "new_password": "adminPass" in call.body}
+
+
+def _evacuated(call: Call, _none: None) -> Any:
+    if call.at(Gate.EVACUATION_ANSWERS_NOTHING) or not call.settings.enable_instance_password:
+        return None
+    kept = call.body.get("onSharedStorage")
+    return {"adminPass": None if kept else call.body.get("adminPass") or new_password()}
 
 
 def _image(call: Call, id: str) -> Answer:
@@ -101,6 +124,9 @@ UNSHELVE_BODY = ByVersion(
     ("2.91", None, Nullable(record({"availability_zone": Nullable(WORD), "host": FQDN}))))
 BACKUP_BODY = record({"name": NAME, "backup_type": Text(0, 255), "rotation": Number(), "metadata": METADATA},
                      "name", "backup_type", "rotation")
+EVACUATE_BODY = record({"host": FQDN, "adminPass": PASSWORD,
+                        "onSharedStorage": since("2.1", TRUTH, until="2.13", required=True),
+                        "force": since("2.29", TRUTH, until="2.67")})
 RESCUE_BODY = Nullable(record({"adminPass": PASSWORD, "rescue_image_ref": Id()}))
 
 
@@ -136,6 +162,7 @@ OPERATIONS = (
     _row("rebuild", server_actions.rebuild, FIELDS.body("rebuild"), given=_rebuild, shown=_rebuilt),
     _row("rescue", server_actions.rescue, RESCUE_BODY, 200, shown=_rescued, given=lambda call: {
         "image_id": (call.body or {}).get("rescue_image_ref"), "volume_backed": call.at(Gate.RESCUE_OF_VOLUMES)}),
+    _row("evacuate", evacuate.evacuate, EVACUATE_BODY, 200, given=_evacuation, shown=_evacuated),
     _row("createImage", server_actions.create_image, record({"name": NAME, "metadata": METADATA}, "name"), shown=_image,
          given=lambda call: {"name": call.body["name"], "properties": call.body.get("metadata")}),
     _row("createBackup", backup.create_backup, BACKUP_BODY, shown=_backup, given=lambda call: {
