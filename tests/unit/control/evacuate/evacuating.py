@@ -78,6 +78,11 @@ class Evacuating(Owner):
         assert found
         return found
 
+    def has(self, host: str, id: str) -> dict[str, Any]:
+        """The server as its host shows it."""
+        with self.cloud.parts.agents.client(self.cloud.hosts[host]) as client:
+            return dict(client.get("server", id))
+
     def statuses(self, id: str) -> list[tuple[str, str, str | None, str]]:
         """Type, source, target and status of the server's migrations."""
         return [(one.type, one.source, one.target, one.status) for one in moves(self.cloud, id)]
@@ -92,7 +97,7 @@ class Evacuating(Owner):
         until(lambda: list(at(self.cloud, id)) == [host])
         until(lambda: claims(self.cloud, id).keys() == {"server"})
         assert row(self.cloud, id).host == host
-        until(lambda: {one.status for one in moves(self.cloud, id)} <= {"completed", "error", "failed"})
+        until(lambda: {one.status for one in moves(self.cloud, id)} <= {"completed", "confirmed", "error", "failed"})
         for name, kvm in self.cloud.kvm.items():
             assert (kvm.fake.domain(id) is not None) is (name == host), name
             assert not kvm.knows(id) or name == host
