@@ -29,6 +29,7 @@ class Evacuating(Owner):
     def down(self, name: str) -> None:
         """The agent of a host does not answer, and everybody knows."""
         self.cloud.kvm[name].stop()
+        until(lambda: self.state_of(name).problem)
         with self.cloud.parts.working.database.write() as connection:
             connection.execute(update(tables.host_states).where(tables.host_states.c.host == name).values(
                 seen_at=LONG_AGO))
@@ -47,12 +48,14 @@ class Evacuating(Owner):
         """The agent runs again."""
         self.cloud.kvm[name].start()
 
+    def state_of(self, name: str) -> Any:
+        """What its watcher notes of a host."""
+        with self.cloud.parts.working.database.read() as connection:
+            return connection.execute(select(tables.host_states).where(tables.host_states.c.host == name)).one()
+
     def heard(self, name: str, since: str) -> bool:
         """Whether the host has counted as up since then."""
-        with self.cloud.parts.working.database.read() as connection:
-            found = connection.execute(select(tables.host_states.c.seen_at).where(
-                tables.host_states.c.host == name)).scalar()
-        return (found or "") > since
+        return (self.state_of(name).seen_at or "") > since
 
     def boots(self, name: str) -> None:
         """A host that is down was without power: its guests are off, and its next start is another boot."""

@@ -227,7 +227,7 @@ def test_a_root_disk_that_is_a_volume(admin):
     before, host = admin.attached(id), admin.host_of(id)
     assert host != place
     admin.down(host)
-    assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == place
+    assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == place, row(admin.cloud, id).fault
     assert admin.attached(id) == before
     assert [one["device"] for one in admin.has(place, id)["volumes_attached"]] == ["vda"]
     admin.up(host)
