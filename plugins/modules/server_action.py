@@ -20,8 +20,8 @@ description:
   - V(restore) and V(force_delete) are for clouds that keep deleted servers for a while. V(restore) changes nothing on a
     server that is not deleted, V(force_delete) nothing where there is no such server.
   - V(evacuate) is for a host that is dead for sure. The root disk is made anew of its image, so what was written to it
-    is lost; a volume that lies on another host is kept. A server that ran runs again. It fails while the host is up, and
-    changes nothing then.
+    is lost; a volume that lies on another host is kept. A server that ran runs again. It fails while the host is up,
+    and changes nothing then.
   - V(rebuild) powers the guest off and loses its root disk, swap, and ephemeral disk unless O(preserve_ephemeral).
 author:
   - Magnetar contributors (@magnetar)
