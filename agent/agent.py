@@ -57,6 +57,7 @@ class Agent:
     def start(self) -> None:
         """Follow events from now on, and put right what happened while no agent ran."""
         self.host.hypervisor.on_event(self.host.count_reboot)
+        self.power_sync.hold()
         exports.resume(self.host)
         remote.resume(self.host)
         target.resume(self.host)

@@ -77,7 +77,7 @@ class _ItemOperation(Operation):
     """The share of one item in a batch's operation: cancelled with it, and with progress of its own."""
 
     def __init__(self, whole: Operation, key: str) -> None:
-        super().__init__(whole.name, whole.kind, key, whole.request_id, whole.caller)
+        super().__init__(whole.name, whole.kind, key, whole.request_id, whole.caller, cloud=whole.cloud)
         self._whole = whole
 
     def raise_if_cancelled(self) -> None:

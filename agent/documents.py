@@ -28,6 +28,9 @@ SCHEMA = 1
 REPLACEMENT = "replacement"
 #: Note in a document's ``state``: a cloud has asked for the resource, and keeps its own rows of it.
 CLOUD = "cloud"
+#: Note of a server of a cloud since a boot of its host: it does not start before its cloud asks something of it, for it
+#: may have been evacuated.
+HELD = "held"
 #: The fields of a document, or a view of them as they are on the host.
 Fields = dict[str, Any]
 UPGRADES: dict[int, Any] = {}

@@ -3,8 +3,9 @@
 finishes what a crash cut short and starts the servers that ran.
 
 The agent never fights the user: a guest that powers itself off is off, and its document says so and why (Nova's
-SHUTOFF). A guest whose QEMU died is crashed, and is started again only where its document or a setting says so. After
-a reboot of the host, servers that ran run again, unless their document says otherwise.
+SHUTOFF). A guest whose QEMU died is crashed, and is started again only where its document or a setting says so. After a
+reboot of the host, servers that ran run again, unless their document says otherwise. Those of a cloud wait for its word
+first (``HELD``): the cloud may have evacuated them.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from typing import TYPE_CHECKING
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import reconcile
 from magnetar_agent.boot import boot_id
-from magnetar_agent.documents import REPLACEMENT, Document, write_atomically
+from magnetar_agent.documents import CLOUD, HELD, REPLACEMENT, Document, write_atomically
 from magnetar_agent.migrations import moving
 from magnetar_agent.servers import snapshot
+from magnetar_agent.volumes import remote
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import BY_NOUN, Migration, Network, Server
@@ -66,6 +68,15 @@ class PowerSync:
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
         #: Set after the first round of ``settle``.
         self.settled = threading.Event()
+
+    def hold(self) -> None:
+        """After a boot of the host, before anything starts: servers of a cloud that ran wait for its word."""
+        for document in self.host.documents.list("server") if self._rebooted() else ():
+            if CLOUD in document.state and not document.deleting and (document.state.get("unfinished") or (
+                    document.want["power"] in LIVE and document.want["resume_on_host_boot"])):
+                document.state[HELD] = True
+                document.state.pop(remote.AWAITED, None)
+                self.host.documents.write(document)
 
     def start(self) -> None:
         """Start the thread; it begins with ``settle``."""
@@ -114,6 +125,8 @@ class PowerSync:
             if document is None or domain is None or not domain.owned or document.deleting:
                 return
             if document.state.get("unfinished") or moving(self.host, document):
+                return
+            if document.state.get(HELD) and domain.state not in LIVE:
                 return
             if domain.reason != "unknown":
                 reason = domain.reason  # the current reason; the event may be an old one
@@ -195,7 +208,7 @@ class PowerSync:
         later: list[Document] = []
         for driver in self.drivers:
             for document in self.host.documents.list(driver.kind.noun):
-                if document.state.get("unfinished"):
+                if document.state.get("unfinished") and not document.state.get(HELD):
                     later += self._finish_change(driver.kind, document)
         return later
 
@@ -244,6 +257,9 @@ class PowerSync:
         wanted = document.want["power"]
         if moving(self.host, document):
             return  # its migration decides where it starts
+        if document.state.get(HELD):
+            log.info("server %s starts when its cloud says so", document.name, extra={"server": document.id})
+            return
         if wanted in LIVE and document.want["resume_on_host_boot"]:
             self._again(Server, document, {"power": wanted})
         elif wanted in LIVE:

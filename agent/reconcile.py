@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import CLOUD, REPLACEMENT, Document, Fields
+from magnetar_agent.documents import CLOUD, HELD, REPLACEMENT, Document, Fields
 from magnetar_agent.drivers import Driver, SubresourceDriver
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.steps import NOTES, cancelled, note_fault, perform, undo
@@ -160,6 +160,7 @@ class _Change(Change):
         predicted = document.copy()
         if self.operation.cloud:
             predicted.state[CLOUD] = True
+            predicted.state.pop(HELD, None)
         policy = "" if fresh else self._policy(document, want, have)
         if policy == "recreate":
             first, have_then = self._removal(document, have), None

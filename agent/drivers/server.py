@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent import servers
-from magnetar_agent.documents import Fields
+from magnetar_agent.documents import HELD, Fields
 from magnetar_agent.metadata.password import PASSWORD
 from magnetar_agent.migrations import moving, refuse_while_it_moves, settling
 from magnetar_agent.servers import addresses, block_devices, image_links, rescue, resize, resolve, spec, verbs
@@ -150,7 +150,8 @@ def _define_anew(host: LocalHost, id: str) -> None:
 
 
 def condition(host: LocalHost, document: Document, domain: hv.Domain | None) -> Fields:
-    """The fields of the server that say how it is: power_state, status, status_reason."""
+    """The fields of the server that say how it is: power_state, status, status_reason; and ``held`` (true) of one that
+    starts when its cloud says so."""
     power = MISSING if domain is None or not domain.owned else _power(document, domain)
     return _condition(document, power, document.state.get("rescue") and rescue.seen(host, document, None)["rescue"])
 
@@ -160,7 +161,8 @@ def _condition(document: Document, power: str, rescued: Any) -> Fields:
     status = status_word(RESCUED if power != MISSING and rescued else POWERS[power].vm_state or ERROR)
     if state.get("unfinished") and (power == MISSING or (power == OFF and state.get("making"))):
         status = status_word(ERROR if state.get("fault") else BUILDING)
-    return {"power_state": power, "status": status, "status_reason": state.get("reason", "")}
+    held = {HELD: True} if state.get(HELD) else {}
+    return {"power_state": power, "status": status, "status_reason": state.get("reason", ""), **held}
 
 
 def _power(document: Document, domain: hv.Domain) -> str:

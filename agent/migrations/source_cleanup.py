@@ -8,7 +8,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from magnetar_agent.documents import Document
+from magnetar_agent.documents import HELD, Document
 from magnetar_agent.link import LinkAddress
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, MARK, moving, volumes
@@ -104,7 +104,8 @@ def guest_runs(host: LocalHost, document: Document) -> bool:
 
 def _start(host: LocalHost, server: Document) -> None:
     try:
-        host.hypervisor.start(server.id)
+        if not server.state.get(HELD):
+            host.hypervisor.start(server.id)
     except MagnetarError as error:
         log.warning("server %s stays here and cannot be started: %s", server.name, error, extra={"server": server.id})
     server.state.pop("unfinished", None)

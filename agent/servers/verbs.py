@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from magnetar_agent import configdrive
-from magnetar_agent.documents import Document, Fields, sync_folder
+from magnetar_agent.documents import HELD, Document, Fields, sync_folder
 from magnetar_agent.servers import (
     GIB,
     MIB,
@@ -26,7 +26,7 @@ from magnetar_agent.servers import (
 )
 from magnetar_agent.task import Task, Verb
 from magnetar_agent.volumes import remote
-from magnetar_core.errors import HypervisorError, Unreachable
+from magnetar_core.errors import Conflict, HypervisorError, Unreachable
 from magnetar_core.power import LIVE, OFF, PAUSED
 from magnetar_core.server_plan import EPHEMERAL, SWAP, disk_sizes, drive_digest
 
@@ -150,6 +150,7 @@ def grow(task: Task) -> None:
 
 def start(task: Task) -> None:
     """Start, or restore what was suspended."""
+    _check_free(task)
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
@@ -158,10 +159,19 @@ def start(task: Task) -> None:
 
 def start_paused(task: Task) -> None:
     """Start with the CPUs stopped."""
+    _check_free(task)
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
     task.host.hypervisor.start(task.document.id, paused=True)
+
+
+def _check_free(task: Task) -> None:
+    """Raises ``Conflict`` for a server that waits for the word of its cloud, which may have evacuated it."""
+    if task.document.state.get(HELD):
+        raise Conflict(f"Server {task.document.name!r} belongs to a cloud, which may have evacuated it before this "
+                       "host was booted. Its cloud starts it, or removes it, as soon as one of its conductors "
+                       "reaches this agent.")
 
 
 def _reach_volumes(task: Task) -> None:

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, select
 
 from magnetar_control.compute.caller import Caller, use_case
-from magnetar_control.store import aggregates, conductors, hosts, services
-from magnetar_control.store.allocations import Ratios
+from magnetar_control.store import aggregates, conductors, hosts, migrations, services
+from magnetar_control.store.allocations import Ratios, release
+from magnetar_control.store.migrations import EVACUATION
 from magnetar_control.store.services import COMPUTE, CONDUCTOR, Service
 from magnetar_control.store.tables import allocations, host_states
 from magnetar_control.store.tables import hosts as table
@@ -96,9 +98,9 @@ def _check_evacuated(caller: Caller, name: str) -> None:
     """A host whose servers were evacuated may be up again when it has removed what is left of them."""
     row = caller.fetch(hosts.show, name)
     if row is not None and row["forced_down"] and services.moving(
-            caller.cloud.store.cell(row["cell_id"]), name, only=("evacuation",)):
+            caller.cloud.store.cell(row["cell_id"]), name, only=(EVACUATION,)):
         raise InvalidRequest(f"Service host {name} cannot be updated: unset forced_down when the agent has removed "
-                             "what is left of the servers that were evacuated from it.")
+                             "what is left of the servers that were evacuated from it, and none is being evacuated.")
 
 
 @use_case(f"{RULE}delete")
@@ -117,15 +119,22 @@ def remove(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
     if services.moving(cell, service.host):
         raise Conflict("Unable to delete compute service that has in-progress migrations. Complete the migrations or "
                        "delete the instances first.")
-    caller.write(_forget, service)
+    with cell.read() as connection:
+        left = [one.uuid for one in migrations.evacuated(connection, service.host)]
+    caller.write(_forget, service, left)
     with cell.write() as connection:
+        for evacuation in left:
+            migrations.change(connection, evacuation, was=migrations.DONE, status="completed")
         connection.execute(delete(host_states).where(host_states.c.host == service.host))
     caller.cloud.hosts.all(fresh=True)
 
 
-def _forget(connection: Connection, service: Service) -> None:
-    """Remove the host, with the row locked so that no claim comes in between. Raises ``Conflict``."""
+def _forget(connection: Connection, service: Service, left: Collection[str]) -> None:
+    """Remove the host, with the row locked so that no claim comes in between; *left*: evacuations whose claims go with
+    it. Raises ``Conflict``."""
     connection.execute(select(table.c.id).where(table.c.id == service.id).with_for_update()).all()
+    for evacuation in left:
+        release(connection, evacuation)
     held = connection.execute(select(func.count()).select_from(allocations).where(
         allocations.c.host_id == service.id)).scalar_one()
     if held:

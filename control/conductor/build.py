@@ -56,11 +56,13 @@ def build(work: Work) -> None:
               availability_zone=work.server.availability_zone)
 
 
-def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Make the server with its NICs on *host*, also one that was on a host before; returns the agent's resource."""
+def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str | None = None) -> dict[str, Any]:
+    """Make the server with its NICs on *host*, also one that was on a host before; returns the agent's resource.
+    *power*: what it is to be, if not what follows from its request."""
+    power = power or power_of(work)
     with work.client(host) as client:
         nics.networks(work, client, host, ports)
-        document = {**document_of(work, ports), **told(work, host)}
+        document = {**document_of(work, ports), **told(work, host), "power": power}
         if document["image"]:
             images.deliver(work, client, host, document["image"])
         document["block_device_mapping"], abroad = block_devices.prepare(work, host)
@@ -68,7 +70,7 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]]) -> dict[str,
             document["power"] = "off"
         answer = client.ensure("server", work.id, document, progress=work.progress, request_id=work.idempotency_key)
     work.conductor.services.network.bind(work.id, host, work.confirm_lease)
-    return block_devices.finish_build(work, host, answer["resource"], abroad, power_of(work))
+    return block_devices.finish_build(work, host, answer["resource"], abroad, power)
 
 
 def power_of(work: Work) -> str:

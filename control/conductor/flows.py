@@ -15,6 +15,7 @@ from .build import build
 from .conductor import Flow
 from .confirm_resize import confirm
 from .delete_server import delete_server
+from .evacuate import evacuate
 from .live_migration import live_migrate
 from .power import converge, crash_dump, reboot
 from .rebuild import rebuild
@@ -32,7 +33,7 @@ CELL: Mapping[str, Flow] = {
     "create": build, "delete": delete_server, "forceDelete": delete_server, "rebuild": rebuild, "rescue": rescue,
     "unrescue": unrescue, "attach_volume": attach_volume, "detach_volume": detach_volume,
     "attach_interface": attach_interface, "detach_interface": detach_interface, "createImage": create_image,
-    "createBackup": create_backup,
+    "createBackup": create_backup, "evacuate": evacuate,
     "reboot-soft": reboot, "reboot-hard": reboot, "trigger_crash_dump": crash_dump, "os-migrateLive": live_migrate,
     "softDelete": soft_delete, "restore": restore, "shelve": shelve, "shelveOffload": offload, "unshelve": unshelve,
     "resize": resize, "migrate": migrate, "confirmResize": confirm, "revertResize": revert}

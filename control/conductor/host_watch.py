@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Watches the agents of a cell's hosts: heartbeats, inventory, power states. Each host has one watcher, by lease.
+"""Watches the agents of a cell's hosts: heartbeats, inventory, power states. Each host has one watcher, by lease. A
+host that returns is up when what was evacuated from it is gone there (``host_return``).
 
 A guest that powers off by itself, or whose QEMU dies, changes its server here. A guest whose server was deleted while
 the host was away is removed from the host; unknown guests are left alone and logged.
@@ -10,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store import hosts, server_passwords
+from magnetar_control.store import hosts, migrations, server_passwords
 from magnetar_control.store.database import INSERT, Database, now
 from magnetar_control.store.scatter_gather import scatter_gather_cells
 from magnetar_control.store.servers import SERVERS_BELL, end_consoles, io_ops
@@ -27,6 +28,7 @@ from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.power import ACTIVE, PAUSED, POWERS, STOPPED, SUSPENDED
 
+from . import host_return
 from .conductor import Conductor
 from .migration_halves import remove
 
@@ -56,6 +58,10 @@ def _look(silence: float, database: Database) -> CellLook:
         late = database.clock(-silence)
         up = connection.execute(select(host_states.c.host).where(host_states.c.seen_at > late)).scalars()
         return CellLook(set(up), io_ops(connection))
+
+
+class _Evacuated(Exception):
+    """The host may have servers that were evacuated from it."""
 
 
 class HostWatch:
@@ -117,8 +123,11 @@ class HostWatch:
             self.conductor.states.up(name, name in found.up)
             self.conductor.states.busy(name, found.io_ops.get(name, 0))
 
-    def _keep_lease(self, name: str, *, seen: bool = False, problem: str | None = None) -> bool:
-        """Take or renew the lease of a host's watch; ``False`` when another conductor has it."""
+    def _keep_lease(self, name: str, *, seen: bool = False, problem: str | None = None,
+                    settled: Collection[str] = ()) -> bool:
+        """Take or renew the lease of a host's watch; ``False`` when another conductor has it. *seen*: the host is up.
+        *settled*: the evacuations from it that are seen to. Raises ``_Evacuated`` when there are more: an evacuation
+        begins only at a host that is not up."""
         database, holder = self.conductor.database, self.conductor.holder
         with database.write() as connection:
             connection.execute(INSERT[database.kind](host_states).values(host=name).on_conflict_do_nothing())
@@ -127,8 +136,22 @@ class HostWatch:
             values: dict[str, Any] = {"watcher": holder, "lease_until": database.clock(LEASE), "problem": problem}
             if seen:
                 values["seen_at"] = database.clock()
-            return connection.execute(update(host_states).where(host_states.c.host == name, free).values(
+            kept = connection.execute(update(host_states).where(host_states.c.host == name, free).values(
                 **values)).rowcount == 1
+            if kept and seen and any(one.uuid not in settled for one in migrations.evacuated(connection, name)):
+                raise _Evacuated
+            return kept
+
+    def _heard(self, name: str, client: Client) -> bool:
+        """The host answers. It counts as up when nothing of what was evacuated from it can run there; ``False`` when
+        another conductor watches it."""
+        settled: set[str] = set()
+        while True:
+            with contextlib.suppress(_Evacuated):
+                return self._keep_lease(name, seen=True, settled=settled)
+            if not self._keep_lease(name, problem="servers that were evacuated are removed"):
+                return False
+            settled = host_return.settle(self.conductor, client, name, settled)
 
     def _watch(self, name: str) -> None:
         """Follow one agent for as long as this conductor holds the lease."""
@@ -138,15 +161,16 @@ class HostWatch:
                 with conductor.agents.make(conductor.endpoint(name)) as client:
                     host = client.get("host")
                     self._inventory(name, host)
-                    if not self._keep_lease(name, seen=True):
+                    if not self._heard(name, client):
                         return
                     conductor.states.up(name, up=True)
                     for event, document in client.watch(min(settings.heartbeat, LEASE / 3), events=["server"]):
                         if conductor.over.is_set():
                             return
                         if event == "heartbeat":
-                            if not self._keep_lease(name, seen=True):
-                                return
+                            with conductor.client(name) as other:  # this one reads the events
+                                if not self._heard(name, other):
+                                    return
                             self._inventory(name, {**host, **document})
                         self._on_event(name, client, event, document)
             except (MagnetarError, DBAPIError, OSError) as error:
@@ -209,9 +233,11 @@ class HostWatch:
 
     def _on_connect(self, name: str, found: list[Mapping[str, Any]]) -> None:
         """Compare everything on the host with the database, when the agent connects."""
-        self.follow(name, found)
+        self.follow(name, [one for one in found if not one.get("held")])
         if not found:
             return
+        threading.Thread(target=host_return.release, args=(self.conductor, name, found), name=f"release {name}",
+                         daemon=True).start()
         database = self.conductor.database
         with database.read() as connection:
             gone = connection.execute(select(servers.c.id).where(

@@ -11,7 +11,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
@@ -56,7 +56,7 @@ class MigrationTask:
         self.api = leased(work.confirm_lease, work.conductor.store.api)
 
     @classmethod
-    def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> MigrationTask:
+    def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> Self:
         """The migration of an action; its row is written the first time. Other migrations of the server end in error:
         an operator's reset-state has allowed this one."""
         drawn = work.args.get("migration")

@@ -25,6 +25,16 @@ def allocate(work: Work) -> list[dict[str, Any]]:
     return nics
 
 
+def current(work: Work) -> list[dict[str, Any]]:
+    """The NICs of a server that goes to another host, with what was changed of their ports since; saved with the next
+    write."""
+    known = {one["port_id"]: {name: value for name, value in one.items() if name not in ("port_state", "host")}
+             for one in work.conductor.services.network.ports(work.id)}
+    found = [known.get(nic["port_id"], nic) for nic in work.nics]
+    work.defer(interfaces=servers.text(found))
+    return found
+
+
 def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, Any]]) -> None:
     """Make the networks of the NICs on the host."""
     for nic in nics:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any
 
+from magnetar_control.store import actions
 from magnetar_core.client import Client
-from magnetar_core.errors import MagnetarError, NotFound
+from magnetar_core.errors import Conflict, MagnetarError, NotFound
 
 from .work import HostDown, Work, full_is_down
 
@@ -27,9 +28,16 @@ def last_try(work: Work) -> bool:
     return bool(work.action.attempts >= TRIES)
 
 
+def _overtaken(work: Work) -> bool:
+    """Whether the server is to be evacuated from the host that does not answer: then this action ends."""
+    with work.database.read() as connection:
+        return actions.evacuated_next(connection, work.id)
+
+
 def retry(work: Work) -> bool:
-    """Put the action back into the queue for another try; ``False`` when it has had all of its tries."""
-    if last_try(work):
+    """Put the action back into the queue for another try; ``False`` when it has had all of its tries, or an evacuation
+    of the server waits."""
+    if last_try(work) or _overtaken(work):
         return False
     work.put_back(AGAIN)
     return True
@@ -38,7 +46,11 @@ def retry(work: Work) -> bool:
 def retry_forever(work: Work, _error: HostDown | None = None) -> None:
     """Try until the host answers: its guest may have a volume or NIC that nobody else must get, or it has begun what
     cannot be taken back."""
-    if not retry(work):
+    if retry(work):
+        return
+    if _overtaken(work):
+        work.failed(Conflict("The server is evacuated from its host, which did not answer before this was done."))
+    else:
         work.put_back(SELDOM)
 
 

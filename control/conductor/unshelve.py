@@ -14,7 +14,6 @@ from typing import Any
 
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place
-from magnetar_control.services import Document
 from magnetar_control.store import actions, servers
 from magnetar_control.store.database import now
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
@@ -89,7 +88,7 @@ def _choose(work: Work, tried: list[str]) -> None:
 
 
 def _build_on(work: Work, host: str) -> None:
-    ports = _nics(work)
+    ports = nics.current(work)
     try:
         with work.event(host=host, noted={"task_state": servers.SPAWNING, "host": host}):
             _check_image(work)
@@ -111,15 +110,6 @@ def _end(work: Work) -> None:
         delete_image(work, image)
         _forget_content(work, work.server.host, image)
     work.done(shelved_image_id=None)
-
-
-def _nics(work: Work) -> list[Document]:
-    """The server's NICs, with what was changed of their ports while they were bound to no host."""
-    known = {one["port_id"]: {name: value for name, value in one.items() if name not in ("port_state", "host")}
-             for one in work.conductor.services.network.ports(work.id)}
-    found = [known.get(nic["port_id"], nic) for nic in work.nics]
-    work.defer(interfaces=servers.text(found))
-    return found
 
 
 def _check_image(work: Work) -> None:

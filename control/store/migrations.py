@@ -18,11 +18,13 @@ from .tables import actions, migrations, servers
 from .timeouts import hangs
 
 Found = Row[Any]
-RESIZE, MIGRATION, LIVE = "resize", "migration", "live-migration"
+RESIZE, MIGRATION, LIVE, EVACUATION = "resize", "migration", "live-migration", "evacuation"
 #: Final statuses.
 ENDED = ("completed", "confirmed", "reverted", "error", "failed", "cancelled", "done")
 #: Statuses that wait for confirmResize or revertResize, also after one of these was interrupted.
 KEPT = ("finished", "confirming", "reverting")
+#: Of an evacuation, since its source has lost the server; and until what is left on the source is removed.
+LOST, DONE = "pre-migrating", "done"
 #: What may be asked of a running live migration.
 ABORT, FORCE = "abort", "force_complete"
 
@@ -85,6 +87,13 @@ def open_ones(connection: Connection, server_id: str, type: str | None = None) -
     if type is not None:
         where.append(migrations.c.type == type)
     return connection.execute(select(migrations).where(*where).order_by(migrations.c.id)).all()
+
+
+def evacuated(connection: Connection, host: str) -> Sequence[Found]:
+    """Evacuations of servers that a host has lost, and of which it may have something still."""
+    return connection.execute(select(migrations).where(
+        migrations.c.source == host, migrations.c.type == EVACUATION, migrations.c.status.in_((LOST, DONE))).order_by(
+        migrations.c.id)).all()
 
 
 def kept(connection: Connection, server_id: str) -> Found | None:

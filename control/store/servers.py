@@ -54,8 +54,10 @@ _ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
 _MAPPED = select(server_mappings.c.cell_id).where(server_mappings.c.server_id == _ID)
 _NEW, _ASKED = insert(servers), insert(actions)
 _CHANGED = update(servers).where(servers.c.id == _AT)
-#: The task_states of deletions, and of actions that come over others: these leave them there when they end.
-_COMING = [DELETING, SOFT_DELETING, *(action.task for action in ACTIONS.values() if action.over)]
+#: The task_states of deletions and evacuations, and of actions that come over others: these leave them there when they
+#: end.
+_COMING = [DELETING, SOFT_DELETING, ACTIONS["evacuate"].task, *(
+    action.task for action in ACTIONS.values() if action.over)]
 _PROGRESSED = _CHANGED.values(task_state=case(
     (and_(servers.c.task_state.in_(_COMING), servers.c.task_state != bindparam("own", type_=String)),
      servers.c.task_state), else_=bindparam("task")))

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from sqlalchemy import RowMapping, func, select
+from sqlalchemy import Connection, RowMapping, func, or_, select
 
 from . import aggregates, conductors, hosts
-from .database import Database
+from .database import INSERT, Database
 from .migrations import ENDED
 from .scatter_gather import rows_of_cells, scatter_gather
 from .store import Store
@@ -89,6 +89,16 @@ def _conductor(cell_id: str, name: str, seen_at: str | None, *, up: bool) -> Ser
     return Service(str(id), 2**30 + (id.int >> 99), CONDUCTOR, name, INTERNAL, cell_id, up, seen_at=seen_at)
 
 
+def heard_lately(database: Database, connection: Connection, host: str, silence: float, *, lock: bool = False) -> bool:
+    """Whether the agent of a cell's host was heard in the last *silence* seconds. *lock*: who has heard it now waits
+    with saying so until the transaction ends."""
+    if lock:
+        connection.execute(INSERT[database.kind](host_states).values(host=host).on_conflict_do_nothing())
+        connection.execute(select(host_states.c.host).where(host_states.c.host == host).with_for_update()).all()
+    return connection.execute(select(host_states.c.host).where(
+        host_states.c.host == host, host_states.c.seen_at > database.clock(-silence))).first() is not None
+
+
 def on_hosts(store: Store, names: Iterable[str]) -> dict[str, list[Any]]:
     """The servers (host, id, name, task_state) of each of these hosts; one query for each cell that answers."""
     wanted = list(names)
@@ -140,11 +150,12 @@ def _rows(answers: Iterable[Sequence[Any] | None]) -> list[Any]:
 
 
 def moving(database: Database, host: str, *, only: Sequence[str] = ()) -> int:
-    """The number of open migrations from or to a host. *only*: instead those of these types that wait for clean-up."""
+    """The number of open migrations from or to a host. *only*: instead those of these types from it that are open, or
+    wait for clean-up."""
     question = select(func.count()).select_from(migrations)
     if only:
         question = question.where(migrations.c.source == host, migrations.c.type.in_(only),
-                                  migrations.c.status == "done")
+                                  or_(migrations.c.status == "done", migrations.c.status.not_in(ENDED)))
     else:
         question = question.where((migrations.c.source == host) | (migrations.c.target == host),
                                   migrations.c.status.not_in(ENDED))

@@ -19,6 +19,9 @@ description:
     O(rotation) are deleted when it has its content; one that fails costs none of them.
   - V(restore) and V(force_delete) are for clouds that keep deleted servers for a while. V(restore) changes nothing on a
     server that is not deleted, V(force_delete) nothing where there is no such server.
+  - V(evacuate) is for a host that is dead for sure. The root disk is made anew of its image, so what was written to it
+    is lost; a volume that lies on another host is kept. A server that ran runs again. It fails while the host is up,
+    and changes nothing then.
   - V(rebuild) powers the guest off and loses its root disk, swap, and ephemeral disk unless O(preserve_ephemeral).
 author:
   - Magnetar contributors (@magnetar)
@@ -74,6 +77,12 @@ EXAMPLES = r"""
   magnetar.compute.server_action:
     name: web1
     action: unrescue
+
+- name: Build a server of a dead host anew on another one
+  magnetar.compute.server_action:
+    cloud: magnetar
+    name: web1
+    action: evacuate
 
 - name: Set the password of root by the guest agent
   magnetar.compute.server_action:

@@ -14,7 +14,16 @@ from magnetar_control.api.nova.server_fields import ATTRIBUTE, FIELDS, FQDN, WOR
 from magnetar_control.api.nova.servers import changed
 from magnetar_control.api.nova.values import METADATA, PASSWORD, TRUTH, record, since
 from magnetar_control.api.values import Address, Anything, ByVersion, Id, Null, Number, Wrapped
-from magnetar_control.compute import backup, networks, security_groups, server_actions, servers, shelve, soft_delete
+from magnetar_control.compute import (
+    backup,
+    evacuate,
+    networks,
+    security_groups,
+    server_actions,
+    servers,
+    shelve,
+    soft_delete,
+)
 from magnetar_control.web import Answer
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
@@ -58,6 +67,20 @@ def _rescue(call: Call) -> dict[str, Any]:
 
 def _rescued(call: Call, _none: None) -> Any:
     return {"adminPass": call.body["adminPass"]} if call.settings.enable_instance_password else None
+
+
+def _evacuation(call: Call) -> dict[str, Any]:
+    host, given = call.body.get("host"), "adminPass" in call.body
+    kept = call.body.get("onSharedStorage", False)
+    return {"admin_pass": None if kept else password(call.body), "host": host,
+            "force": call.body.get("force", host is not None and not call.at(Gate.EVACUATION_SCHEDULED)),
+            "stopped": call.at(Gate.EVACUATED_STOPPED), "on_shared_storage": kept, "new_password": given}
+
+
+def _evacuated(call: Call, _none: None) -> Any:
+    if call.at(Gate.EVACUATION_ANSWERS_NOTHING) or not call.settings.enable_instance_password:
+        return None
+    return {"adminPass": None if call.body.get("onSharedStorage") else call.body["adminPass"]}
 
 
 def _image(call: Call, id: str) -> Answer:
@@ -107,6 +130,9 @@ UNSHELVE_BODY = ByVersion(
     ("2.91", None, Nullable(record({"availability_zone": Nullable(WORD), "host": FQDN}))))
 BACKUP_BODY = record({"name": NAME, "backup_type": Text(0, 255), "rotation": Number(), "metadata": METADATA},
                      "name", "backup_type", "rotation")
+EVACUATE_BODY = record({"host": FQDN, "adminPass": PASSWORD,
+                        "onSharedStorage": since("2.1", TRUTH, until="2.13", required=True),
+                        "force": since("2.29", TRUTH, until="2.67")})
 RESCUE_BODY = Nullable(record({"adminPass": PASSWORD, "rescue_image_ref": Id()}))
 
 
@@ -141,6 +167,7 @@ OPERATIONS = (
         "host": call.body.get("host"), "ask_for_hosts": not call.at(Gate.LIVE_MIGRATION_UNCHECKED)}),
     _row("rebuild", server_actions.rebuild, FIELDS.body("rebuild"), given=_rebuild, shown=_rebuilt),
     _row("rescue", server_actions.rescue, RESCUE_BODY, 200, shown=_rescued, given=_rescue),
+    _row("evacuate", evacuate.evacuate, EVACUATE_BODY, 200, given=_evacuation, shown=_evacuated),
     _row("createImage", server_actions.create_image, record({"name": NAME, "metadata": METADATA}, "name"), shown=_image,
          given=lambda call: {"name": call.body["name"], "properties": call.body.get("metadata")}),
     _row("createBackup", backup.create_backup, BACKUP_BODY, shown=_backup, given=lambda call: {

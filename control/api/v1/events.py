@@ -5,22 +5,23 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from magnetar_control.compute import backup, server_actions, server_passwords, soft_delete
+from magnetar_control.compute import backup, evacuate, server_actions, server_passwords, soft_delete
 from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.metadata import METADATA
-from magnetar_control.store import instance_actions
+from magnetar_control.store import instance_actions, servers
 from magnetar_core.errors import InvalidField, NotFound
 from magnetar_core.events import CrashDumpArgs, CreateImageArgs, RebootArgs, RebuildArgs
 from magnetar_core.fields import Field, Kind
 from magnetar_core.operations import Operation
 from magnetar_core.power import STOPPED
-from magnetar_core.reconcile import Document
-from magnetar_core.values import Choices, Integer, Text
+from magnetar_core.reconcile import Document, is_uuid
+from magnetar_core.values import Choices, Integer, Nullable, Text
 
 from .driver import NAMESPACE, CloudDriver
 from .server import CloudServers
@@ -37,6 +38,13 @@ class ChangePasswordArguments(Kind):
 
 class NoArguments(Kind):
     """Of what takes none."""
+
+
+class EvacuateArguments(Kind):
+    """Of an evacuation."""
+
+    host = Field(Nullable(Text(1, 255)), "The host that gets the server; the scheduler chooses one when left out.",
+                 default=None)
 
 
 def _rebuild(server: ServerActions, row: Any, args: Document) -> None:
@@ -79,6 +87,8 @@ EVENTS: Mapping[str, tuple[type[Kind], str, Callable[[ServerActions, Any, Docume
         server.caller, server.target, args["type"])),
     "rebuild": (RebuildArgs, "rebuild", _rebuild), "create_image": (CreateImageArgs, "createImage", _create_image),
     "create_backup": (CreateBackupArguments, "createBackup", _create_backup),
+    "evacuate": (EvacuateArguments, "evacuate", lambda server, _row, args: evacuate.evacuate(
+        server.caller, server.target, args["host"])),
     "crash_dump": (CrashDumpArgs, "trigger_crash_dump", lambda server, _row, _args: server_actions.PLAIN[
         "trigger_crash_dump"](server.caller, server.target)),
     "restore": (NoArguments, "restore", lambda server, _row, _args: soft_delete.restore(server.caller, server.target)),
@@ -108,6 +118,8 @@ def event(caller: Caller, driver: CloudDriver, key: str, sent: Mapping[str, Any]
     rule, action, function = EVENTS[name]
     args = {**rule.defaults(), **rule.check(dict(sent.get("args") or {}))}
     action = action.format(**args)
+    if name == "evacuate":
+        caller = _within(caller, key)
     given = sent.get("request_id")
     if given:
         caller = caller.under(given if str(given).startswith("req-") and len(given) == 40 else (
@@ -129,6 +141,14 @@ def event(caller: Caller, driver: CloudDriver, key: str, sent: Mapping[str, Any]
     answer = {"image": {"id": image, "name": args["name"]},
               "consistency": "stopped" if row.vm_state == STOPPED else "crash-consistent"} if image else {}
     return {"done": True, **answer, "resource": driver.public(driver.one(caller, row.id))}
+
+
+def _within(caller: Caller, key: str) -> Caller:
+    """The caller, in the project of the server: administrators name servers of all projects by their uuids."""
+    one = servers.find(caller.cloud.store, key.lower()) if caller.context.is_admin and is_uuid(key) else None
+    if one is None or one[1].project_id == caller.project:
+        return caller
+    return Caller(caller.cloud, replace(caller.context, project_id=one[1].project_id), caller.request_id)
 
 
 def _force_delete(caller: Caller, driver: CloudServers, key: str, args: Document, operation: Operation) -> Document:

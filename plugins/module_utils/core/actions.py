@@ -93,6 +93,8 @@ ACTIONS: dict[str, Action] = {
                               "rebooting", "rebooting_hard", "pausing", "unpausing", "suspending", "resuming")),
     "rebuild": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, label="rebuild",
                       event="compute_rebuild_instance", kind="build", rule="servers:rebuild"),
+    "evacuate": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, locked=False, busy=True, label="evacuate",
+                       event="rebuild_server", kind="build", rule="os-evacuate", alone=True),
     "rescue": Action((ACTIVE, STOPPED, ERROR), "rescuing", RESCUED, label="rescue", event="compute_rescue_instance",
                      rule="os-rescue"),
     "unrescue": Action((RESCUED,), "unrescuing", ACTIVE, label="unrescue", event="compute_unrescue_instance",

@@ -26,7 +26,7 @@ EVENTS = {
     "reboot": ("reboot_type",), "reboot_soft": (), "reboot_hard": (),
     "rebuild": ("image", "key_name", "userdata", "metadata", "preserve_ephemeral"),
     "create_image": ("image_name", "metadata"), "crash_dump": (), "shelve_offload": (),
-    "restore": (), "force_delete": (),
+    "restore": (), "force_delete": (), "evacuate": ("host",),
     "create_backup": ("image_name", "backup_type", "rotation", "metadata"),
     "change_password": ("user", "password"), "clear_password": (),
 }
@@ -62,10 +62,12 @@ class ServerActionModule(Module):
             "O(user) through the guest agent. V(clear_password) forgets the password that the guest has left for its "
             "user by the metadata service, so that it may leave another. V(console_output) returns the end of the "
             "console log. V(start), V(stop), V(pause), V(unpause), V(suspend), V(resume), V(shelve) and V(unshelve) "
-            "set the power state, as O(magnetar.compute.server#module:state) does. V(shelve_offload) has a shelved server leave its host, "
-            "which is for administrators of a cloud. V(restore) makes a server that was deleted active again while its "
-            "cloud keeps it (C(reclaim_instance_interval)), with all that it had; it is found by its name when no "
-            "other server has that now. V(force_delete) deletes a server of a cloud for good, also such a one.",
+            "set the power state, as O(magnetar.compute.server#module:state) does. V(shelve_offload) has a shelved "
+            "server leave its host, which is for administrators of a cloud. V(evacuate) builds a server of a host that "
+            "is down anew on another one, for administrators of a cloud, who may name servers of all projects by their "
+            "uuids. V(restore) makes a server that was deleted active again while its cloud keeps it "
+            "(C(reclaim_instance_interval)), with all that it had; it is found by its name when no other server has "
+            "that now. V(force_delete) deletes a server of a cloud for good, also such a one.",
             required=True),
         reboot_type=Option(Choices("soft", "hard"), "Kind of O(action=reboot).", default="soft"),
         image=Option(Text(), "Image by name or uuid. For O(action=rebuild) the one to make the root disk from, the "
@@ -85,6 +87,8 @@ class ServerActionModule(Module):
                         "or a mapping, which is sent as C(#cloud-config).", secret=True, aliases=("user_data",)),
         preserve_ephemeral=Option(Boolean(), "Whether O(action=rebuild) keeps the ephemeral disk. It does not when "
                                   "omitted."),
+        host=Option(Text(1, 255), "Host that gets the server by O(action=evacuate); the scheduler chooses one when "
+                    "omitted."),
         user=Option(Text(), "Whose password O(action=change_password) sets; V(root) when omitted."),
         password=Option(Text(), "The new password.", secret=True, aliases=("admin_password",)),
         length=Option(Integer(1), "How many lines O(action=console_output) returns; %d when omitted." % LINES),
@@ -96,7 +100,7 @@ class ServerActionModule(Module):
         try:
             server = find(client, "server", key_of(params))
         except NotFound:
-            server = _soft_deleted(client, key_of(params)) if action in ("restore", "force_delete") else None
+            server = _elsewhere(client, key_of(params), action)
             if server is None:
                 if action == "force_delete":
                     return {"changed": False, "actions": []}
@@ -133,6 +137,15 @@ class ServerActionModule(Module):
         answer = client.event("server", server["id"], event, args, timeout=params["timeout"])
         result.update((name, answer[name]) for name in ("image", "consistency") if name in answer)
         return dict(result, server=answer.get("resource") or server, request_id=answer.get("request_id"))
+
+
+def _elsewhere(client, key, action):
+    """The server that the action is for, where none of the project that is there has the key; or ``None``."""
+    if action in ("restore", "force_delete"):
+        return _soft_deleted(client, key)
+    if action == "evacuate" and client.of_cloud:
+        return next(iter(client.list("server", id=key, all_projects="true")), None)
+    return None
 
 
 def _soft_deleted(client, name):

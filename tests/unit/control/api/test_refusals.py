@@ -20,6 +20,7 @@ BODIES = {
     "servers.action.resize": (1, {"resize": {"flavorRef": "2"}}),
     "servers.action.rebuild": (1, {"rebuild": {"imageRef": UUID}}),
     "servers.action.rescue": (1, {"rescue": None}),
+    "servers.action.evacuate": (1, {"evacuate": {"onSharedStorage": False}}),
     "servers.action.createImage": (1, {"createImage": {"name": "a"}}),
     "servers.action.changePassword": (1, {"changePassword": {"adminPass": "x"}}),
     "servers.action.os-getConsoleOutput": (1, {"os-getConsoleOutput": {}}),

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an administrator does about hosts that are dead, in a cloud whose agents are in this process."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from magnetar_control.store import hosts, tables
+from magnetar_control.store.database import now
+from tests.unit.control.attachments.asking import Owner, until
+from tests.unit.control.moves.clouds import at, claims, moves, row
+from tests.unit.control.moves.inside import Inside
+
+#: Tests on each engine in turn, as the fixture ``databases`` has them.
+ENGINES = pytest.mark.parametrize("databases", ["sqlite", pytest.param(
+    "postgres", marks=pytest.mark.deep(shard="evacuate, postgres"))], indirect=True)
+LONG_AGO = "2026-01-01T00:00:00.000000"
+
+
+class Evacuating(Owner):
+    """The administrator."""
+
+    cloud: Inside
+
+    def down(self, name: str) -> None:
+        """The agent of a host does not answer, and everybody knows."""
+        self.cloud.kvm[name].stop()
+        until(lambda: self.state_of(name).problem)
+        with self.cloud.parts.working.database.write() as connection:
+            connection.execute(update(tables.host_states).where(tables.host_states.c.host == name).values(
+                seen_at=LONG_AGO))
+        self.cloud.parts.working.states.up(name, up=False)
+
+    def up(self, name: str) -> None:
+        """It does again, and counts as up."""
+        self.come_back(name)
+        began, deadline = now(), time.monotonic() + 60
+        while not self.heard(name, began):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        self.cloud.parts.working.states.up(name, up=True)
+
+    def come_back(self, name: str) -> None:
+        """The agent runs again."""
+        self.cloud.kvm[name].start()
+
+    def state_of(self, name: str) -> Any:
+        """What its watcher notes of a host."""
+        with self.cloud.parts.working.database.read() as connection:
+            return connection.execute(select(tables.host_states).where(tables.host_states.c.host == name)).one()
+
+    def heard(self, name: str, since: str) -> bool:
+        """Whether the host has counted as up since then."""
+        return (self.state_of(name).seen_at or "") > since
+
+    def boots(self, name: str) -> None:
+        """A host that is down was without power: its guests are off, and its next start is another boot."""
+        kvm = self.cloud.kvm[name]
+        for domain in kvm.fake.domains():
+            kvm.fake.destroy(domain)
+        (kvm.agent.host.settings.state_dir / "boot_id").write_text("another")
+
+    def force_down(self, name: str, forced: bool = True) -> Any:
+        """Say that a host is dead, or that it is not."""
+        return self.call.call("PUT", "/v2.1/os-services/force-down", {
+            "host": name, "binary": "nova-compute", "forced_down": forced}, "2.11")
+
+    def evacuate(self, id: str, version: str = "2.95", **body: Any) -> Any:
+        """Ask for it; returns the answer."""
+        return self.call.act(id, "evacuate", body, version)
+
+    def evacuated(self, id: str, version: str = "2.94", **body: Any) -> dict[str, Any]:
+        """Have it done, to its end; returns the server."""
+        reply = self.evacuate(id, version, **body)
+        assert reply.status == 200, reply
+        found = self.call.settled(id, 60)
+        assert found
+        return found
+
+    def has(self, host: str, id: str) -> dict[str, Any]:
+        """The server as its host shows it."""
+        with self.cloud.parts.agents.client(self.cloud.hosts[host]) as client:
+            return dict(client.get("server", id))
+
+    def statuses(self, id: str) -> list[tuple[str, str, str | None, str]]:
+        """Type, source, target and status of the server's migrations."""
+        return [(one.type, one.source, one.target, one.status) for one in moves(self.cloud, id)]
+
+    def limits(self, name: str) -> Any:
+        """The row of a host."""
+        with self.cloud.parts.api_database.read() as connection:
+            return hosts.show(connection, name)
+
+    def clean(self, id: str, host: str) -> None:
+        """The server is whole on *host*, nothing else has anything of it, and its migrations have ended."""
+        until(lambda: list(at(self.cloud, id)) == [host])
+        until(lambda: claims(self.cloud, id).keys() == {"server"})
+        assert row(self.cloud, id).host == host
+        until(lambda: {one.status for one in moves(self.cloud, id)} <= {"completed", "confirmed", "error", "failed"})
+        for name, kvm in self.cloud.kvm.items():
+            assert (kvm.fake.domain(id) is not None) is (name == host), name
+            assert not kvm.knows(id) or name == host
+            assert kvm.side().host["orphans"] == {"domains": [], "files": []}
