@@ -18,7 +18,8 @@ from magnetar_core.events import CrashDumpArgs, CreateImageArgs, RebootArgs, Reb
 from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Server
 from magnetar_core.power import LIVE, MISSING, RUNNING, SUSPENDED
-from magnetar_core.values import Text
+from magnetar_core.server_plan import root_volume
+from magnetar_core.values import Boolean, Text
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
@@ -99,6 +100,7 @@ class HostRebuildArgs(RebuildArgs):
     """Arguments of a rebuild on a host, which takes files too."""
 
     personality = Field(Server.field("personality").value, "Files for the guest's first boot.", secret=True)
+    keep_volume = Field(Boolean(), "Whether a root disk that is a volume stays as it is.", default=False)
 
 
 def rebuild(call: EventCall) -> Fields:
@@ -113,9 +115,13 @@ def rebuild(call: EventCall) -> Fields:
     if call.state() == SUSPENDED:
         raise Conflict(f"Server {document.name!r} is suspended, and a rebuild would lose its memory. Start it or stop "
                        "it first.", power_state=SUSPENDED)
-    want = {name: value for name, value in call.args.items() if name != "preserve_ephemeral"}
     allowed = {"on_immutable": "rebuild", "merge": [], "rebuild": call.request,
-               "preserve_ephemeral": call.args["preserve_ephemeral"]}
+               **{name: call.args[name] for name in ("preserve_ephemeral", "keep_volume")}}
+    want = {name: value for name, value in call.args.items() if name not in allowed}
+    if (root := root_volume(document.want)) and want.get("image"):  # that of its root volume
+        want["block_device_mapping"] = [{**one, "uuid": want["image"]} if one is root else one
+                                        for one in document.want["block_device_mapping"]]
+        del want["image"]
     reconcile.change(call.drivers, Server, document, want, allowed, call.operation)
     return {}
 

@@ -25,7 +25,7 @@ from magnetar_agent.servers import (
     spec,
 )
 from magnetar_agent.task import Task, Verb
-from magnetar_agent.volumes import remote
+from magnetar_agent.volumes import reimaging, remote
 from magnetar_core.errors import HypervisorError, Unreachable
 from magnetar_core.power import LIVE, OFF, PAUSED
 from magnetar_core.server_plan import EPHEMERAL, SWAP, disk_sizes
@@ -171,6 +171,7 @@ def start_paused(task: Task) -> None:
 
 def _reach_volumes(task: Task) -> None:
     """Volumes of other hosts must be there when QEMU starts; after an outage of all hosts they may come up later."""
+    reimaging.check_whole(task.host, task.document.id)
     state = task.document.state
     try:
         remote.check_reachable(task.host, task.document)
@@ -268,6 +269,7 @@ VERBS: Mapping[str, Verb] = {
     verb.__name__: verb
     for verb in (disks, drive, define, grow, start, start_paused, stop, pause, resume, save, destroy, undefine, erase,
                  block_devices.volumes, block_devices.free, nics.plug, addresses.reserve, addresses.release,
-                 resize.drop_swap, resize.grow_ephemeral, rebuild.wipe, rebuild.rebuilt, rebuild.discard,
+                 resize.drop_swap, resize.grow_ephemeral, rebuild.reimage, rebuild.wipe, rebuild.rebuilt,
+                 rebuild.discard,
                  rescue.rescue, rescue.unrescue)
 }

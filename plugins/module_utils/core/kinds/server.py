@@ -97,12 +97,30 @@ def _boots(block: Mapping[str, Any]) -> bool:
     return block.get("boot_index") == 0 and destination(block) == "volume"
 
 
+#: Of an item of the block device mapping, what follows from the image that its volume is made from.
+OF_IMAGE = ("uuid", "name")
+
+
+def _root_of(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An item of the block device mapping; a root volume without the image that it is made from."""
+    anew = _boots(block) and block["source_type"] == "image"
+    return {name: value for name, value in block.items() if name not in OF_IMAGE} if anew else block
+
+
 class Server(Resource):
     """A virtual machine on a host."""
 
     noun, plural = "server", "servers"
     rebuilt = frozenset(("image", "key_name", "user_data", "availability_zone", "config_drive", "root_format",
                          "virt_type", "machine", "personality"))
+
+    @classmethod
+    def rebuilds(cls, name: str, old: Any, new: Any) -> bool:
+        """Of the block devices only what a root volume is made from."""
+        if name == "block_device_mapping":
+            return len(old) == len(new) and all(
+                _root_of(one) == _root_of(other) for one, other in zip(old, new))
+        return super().rebuilds(name, old, new)
 
     flavor = Field(OneOf(REFERENCE, Record(**sizes(required=False))),
                    "A flavor by name or uuid, or its sizes {vcpus, ram, disk, ephemeral, swap}; those that are left "
