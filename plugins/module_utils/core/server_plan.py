@@ -199,8 +199,8 @@ def _check_disks(want: Document, have: Document) -> None:
         way = "Restore the file, " + ("or do without preserve_ephemeral." if rebuild else "rebuild the server, or "
                                       "delete it and make it again.")
         raise Conflict(f"{', '.join(lost)} of server {name!r} is gone from the host. {way}", files=lost)
-    source = (root_volume(want) or {"uuid": want["image"]})["uuid"]
-    if rebuild and have.get("gone") is not None and have["gone"] == source:
+    gone = have.get("gone") if rebuild else None
+    if gone is not None and gone in (want["image"], (root_volume(want) or {}).get("uuid")):
         raise Conflict(f"The image that server {name!r} was made from is no longer on this host, or has no content "
                        "there. Register it again and send its content (and that of the kernel that it boots with), or "
                        "rebuild from another image.", field="image")
