@@ -15,7 +15,17 @@ from magnetar_control.agents import AgentClient, plain
 from magnetar_control.services.image.fields import SIGNATURE, is_property
 from magnetar_control.store import actions, migrations, servers
 from magnetar_core.actions import ACTIONS, rule_of
-from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound, NotSupported, TooLarge
+from magnetar_core.errors import (
+    Conflict,
+    Forbidden,
+    InvalidField,
+    InvalidRequest,
+    MagnetarError,
+    NotFound,
+    NotSupported,
+    TooLarge,
+)
+from magnetar_core.hardware.rescue import stable
 
 from . import quotas, waiting
 from .block_devices import snapshots
@@ -181,9 +191,18 @@ def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volum
     if not image_id and not own:
         raise InvalidRequest("rescue.rescue_image_ref: is required: the server boots from a volume, so there is no "
                              "image that would be taken")
-    if image_id and caller.cloud.services.image.show(caller.context, image_id) is None:
+    image = orjson.loads(target.row.image) if not image_id else caller.cloud.services.image.show(
+        caller.context, image_id)
+    if image is None:
         raise InvalidRequest(f"Image {image_id} could not be found.")
-    enqueue(caller, target, "rescue", {"image": image_id or own})
+    try:
+        device = stable(image.get("properties") or {})
+    except InvalidField as error:
+        raise InvalidRequest(f"Image {image_id or own} cannot rescue: {error.message}") from None
+    if device is None and on_volume(target.row):
+        raise InvalidRequest(f"Instance {target.row.id} cannot be rescued: Cannot rescue a volume-backed instance, "
+                             "unless the rescue image has the property hw_rescue_device or hw_rescue_bus.")
+    enqueue(caller, target, "rescue", {"image": image_id or own, **(device or {})})
 
 
 @of_server("createImage")

@@ -19,7 +19,8 @@ def rescue(work: Work, client: Client) -> dict[str, Any]:
     image = work.args.get("image")
     if image:
         deliver(work, client, work.server.host, image)
-    return _boot(work, client, {"image": image} if image else {})
+    device = {name: work.args[name] for name in ("device", "bus") if name in work.args}
+    return _boot(work, client, {**({"image": image} if image else {}), **device})
 
 
 @of_host(Work.error, retry_forever)

@@ -283,6 +283,25 @@ def test_a_root_volume_is_made_anew(lab: LabAgent) -> None:
     lab.delete("server", "root")
 
 
+def test_a_rescue_with_stable_devices(lab: LabAgent, guest_image: dict[str, Path]) -> None:
+    """The guest boots from the rescue disk, and finds its own disks as they were."""
+    lab.import_image("rescue", guest_image["disk"], properties={"hw_rescue_device": "disk", "hw_rescue_bus": "scsi"})
+    lab.ensure("volume", "kept", {"size": 1})
+    attach(lab, "kept")
+    write(lab, "kept", "survives")
+    before, boots = lab.sh("s", "cd /sys/block && echo vd*"), lab.boots("s")
+    assert lab.ensure("server", "s", {"rescue": {"image": "rescue"}}, timeout=120)["resource"]["status"] == "RESCUE"
+    lab.up("s", boots + 1)
+    assert lab.sh("s", "cd /sys/block && echo vd*") == before and read(lab, "kept") == "survives"
+    assert lab.sh("s", "ls -d /sys/block/sd*").startswith("/sys/block/sd")
+    lab.ensure("server", "s", {"rescue": None}, timeout=120)
+    lab.up("s", boots + 2)
+    assert read(lab, "kept") == "survives"
+    detach(lab, "kept")
+    lab.delete("volume", "kept")
+    lab.delete("image", "rescue")
+
+
 def test_a_full_pool(lab: LabAgent) -> None:
     """What does not fit leaves nothing. A guest that fills the pool up waits until there is room, and loses nothing
     (QEMU's werror=enospc). The pool passes for NFS, as it is mounted."""

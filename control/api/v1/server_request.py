@@ -124,6 +124,9 @@ class _References:
 
     def rescue(self, given: Document | None) -> Document | None:
         """A server that is rescued stays as it is, whatever it is rescued with."""
+        for name in ("device", "bus"):
+            if given and given.get(name):
+                raise InvalidField(f"rescue.{name}", f"follows from the image's property hw_rescue_{name} in a cloud")
         if given and given.get("image"):
             image = self.resolve(IMAGES, given["image"], "rescue.image")
             given = {**given, "image": image["id"] if image else given["image"]}

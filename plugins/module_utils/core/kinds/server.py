@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import InvalidField
 from ..fields import FIXED, READ, Field, Record
+from ..hardware.rescue import BUSES as RESCUE_BUSES
 from ..power import (
     ACTIVE,
     BUILDING,
@@ -152,7 +153,11 @@ class Server(Resource):
     power = Field(Choices(*WANTED, SHELVED), "Desired power state; V(shelved) is for servers of a cloud.",
                   default="running", option=False, sample="running")
     rescue = Field(
-        Nullable(Record(image=Field(Nullable(REFERENCE), "Image to boot from; the server's own when omitted."))),
+        Nullable(Record(
+            image=Field(Nullable(REFERENCE), "Image to boot from; the server's own when omitted."),
+            device=Field(Choices(*RESCUE_BUSES), "As what the guest gets it, beside all of its own disks; what the "
+                         "image's property hw_rescue_device says when omitted."),
+            bus=Field(Choices(*BUSES), "Behind what it gets it; what hw_rescue_bus says when omitted."))),
         "Boot from another image, with the root disk as second disk; null for none.", default=None, option=False,
         sample=None)
     restart_on_crash = Field(Boolean(), "Start the guest again when its QEMU dies.", default=False, sample=False)
