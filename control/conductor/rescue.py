@@ -19,8 +19,7 @@ def rescue(work: Work, client: Client) -> dict[str, Any]:
     image = work.args.get("image")
     if image:
         deliver(work, client, work.server.host, image)
-    device = {name: work.args[name] for name in ("device", "bus") if name in work.args}
-    return _boot(work, client, {**({"image": image} if image else {}), **device})
+    return _boot(work, client, {name: work.args[name] for name in ("image", "device", "bus") if work.args.get(name)})
 
 
 @of_host(Work.error, retry_forever)
