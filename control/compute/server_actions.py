@@ -129,7 +129,10 @@ class Rebuild:
 @of_server("rebuild")
 def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
     """Make the root disk anew, from the same or another image. Returns the row afterwards."""
-    server = target.row
+    server, trusted = target.row, {}
+    if "trusted_certs" in wanted.columns:
+        caller.check_policy(f"{rule_of('rebuild')}:trusted_certs", server)
+        trusted["trusted_certs"] = trusted_certificates(caller, wanted.columns["trusted_certs"], on_volume(server))
     root = _root_volume(caller, server)
     image = find_image(caller, wanted.image_id, orjson.loads(server.flavor), int(root["size"]) if root else None)
     if root and not wanted.reimage and root["volume_image_metadata"].get("image_id") != wanted.image_id:
@@ -138,10 +141,8 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
     limits = quotas.limits(caller)
     quotas.check_metadata(limits["metadata_items"], wanted.metadata)
     quotas.check_files(limits, wanted.files or ())
-    columns = {**wanted.columns, "image": servers.text(kept_of_image(image)), **_made_from(server, wanted.image_id)}
-    if "trusted_certs" in columns:
-        caller.check_policy(f"{rule_of('rebuild')}:trusted_certs", server)
-        columns["trusted_certs"] = trusted_certificates(caller, columns["trusted_certs"], on_volume(server))
+    columns = {**wanted.columns, "image": servers.text(kept_of_image(image)), **_made_from(server, wanted.image_id),
+               **trusted}
     if wanted.metadata is not None:
         columns["metadata"] = servers.text(wanted.metadata)
     args: dict[str, Any] = {"preserve_ephemeral": wanted.preserve_ephemeral, "image": wanted.image_id,
