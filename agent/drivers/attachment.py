@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document
 from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
-from magnetar_agent.servers import seen, spec
+from magnetar_agent.servers import rescue, seen, spec
 from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import attaching, finished, holders, remote
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
@@ -140,9 +140,10 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
 
 
 def _rescued(host: LocalHost, server: str) -> bool:
-    """A rescued server is without its volumes until it is unrescued; see ``servers.spec.disks``."""
+    """A rescued server is without its volumes until it is unrescued, but for stable devices: see
+    ``servers.spec.disks``."""
     found = host.documents.get("server", server)
-    return found is not None and bool(found.want.get("rescue"))
+    return found is not None and bool(found.want.get("rescue")) and not rescue.keeps_disks(found)
 
 
 def _there(document: Document, domain: hv.Domain, target: str) -> bool:

@@ -14,7 +14,7 @@ from magnetar_agent.documents import HELD, Fields
 from magnetar_agent.metadata.password import PASSWORD
 from magnetar_agent.migrations import moving, refuse_while_it_moves, settling
 from magnetar_agent.servers import addresses, block_devices, image_links, rescue, resize, resolve, spec, verbs
-from magnetar_agent.servers.rebuild import missing_image
+from magnetar_agent.servers.rebuild import is_volume_away, missing_image
 from magnetar_agent.task import Verb
 from magnetar_core import server_plan
 from magnetar_core.errors import Conflict, MagnetarError
@@ -86,7 +86,7 @@ class ServerDriver:
             **resize.seen(document),
         }
         if snapshot is None:  # somebody plans: whether a rebuild could use the image
-            have["gone"] = missing_image(host, document)
+            have["gone"], have["volume_away"] = missing_image(host, document), is_volume_away(host, document)
         have.update(rescue.seen(host, document, domain))
         if "config.iso" in absent and "config.iso" in made:
             have["todo"] += ("config.iso",)

@@ -23,6 +23,7 @@ from magnetar_agent.volumes import (
     gib,
     holders,
     pools,
+    reimaging,
     status,
 )
 from magnetar_core.errors import Conflict, Immutable, InUse, InvalidField, MagnetarError
@@ -48,7 +49,7 @@ class VolumeDriver(DocumentDriver):
 
     def __init__(self) -> None:
         super().__init__(Volume)
-        self.verbs: Mapping[str, Verb] = {"make": _make, "grow": _grow, "drop": _drop}
+        self.verbs: Mapping[str, Verb] = {"make": _make, "reimage": _reimage, "grow": _grow, "drop": _drop}
 
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Resolve the source, and choose format and size."""
@@ -59,10 +60,10 @@ class VolumeDriver(DocumentDriver):
             raise InvalidField("format", f"must be {' or '.join(pool.formats)} in pool {pool.name!r}", found["format"])
         if found["multiattach"] and found["format"] != "raw":
             raise InvalidField("format", "must be raw for a volume with multiattach: two QEMUs would ruin a qcow2")
-        least = source(host, found, document)
-        if document is None or not finished(document):
+        least, anew = source(host, found, document), reimaging.complete(host, found, document)
+        if document is None or not finished(document) or anew:
             pool.check_usable()
-            found["size"] = _size(found.get("size"), least)
+            found["size"] = _size(found.get("size"), anew or least)
         if document is None or found.get("size") != document.want.get("size"):
             _fits(host, pool, found["size"])
         return found
@@ -96,7 +97,8 @@ class VolumeDriver(DocumentDriver):
 
     def observe(self, host: LocalHost, document: Document, snapshot: Any = None) -> Fields | None:
         """The document, and whether the content is *made*, is *there*, and how many *bytes* it has."""
-        return {**document.want, **_content(host, document, document.want["pool"])}
+        return {**document.want, **_content(host, document, document.want["pool"]),
+                "reimaged": document.state.get("reimaged")}
 
     def plan(self, want: Fields | None, have: Fields | None) -> Iterator[Step]:
         """Make, grow or remove the content."""
@@ -105,7 +107,9 @@ class VolumeDriver(DocumentDriver):
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """Cinder's names for what it is."""
         used = holders(host, document.id) if snapshot is None else [*snapshot.get(document.id, {}).values()]
+        renewed = document.state.get("reimaged")
         known = {**document.want, **document.state, "id": document.id, "name": document.name,
+                 **({**dict.fromkeys(content.SOURCES), "image": renewed["image"]} if renewed else {}),
                  "status": status(document, have, bool(used)), "host": host.name,
                  "bootable": bool(document.state.get("bootable", document.want["image"])),
                  "shared": host.settings.pools.get(document.want["pool"], {}).get("type") in ("nfs", "rbd"),
@@ -167,6 +171,8 @@ def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
         yield Step("drop", "remove the content")
     elif not have or not have["made"]:
         yield Step("make", "make the content")
+    elif reimaging.is_asked(want, have):
+        yield Step("reimage", "make the content anew")
     elif not have["there"]:
         raise Conflict(f"The content of {want['name']!r} is gone from the host{have.get('why') or ''}. Restore it, or "
                        "delete this and make it again.")
@@ -226,16 +232,29 @@ def _make(task: Task) -> None:
     """Make the content, empty or from its source."""
     host, want, id = task.host, task.document.want, task.document.id
     pool, size = pools.named(host, want["pool"]), want["size"] * GIB
-    field = next((name for name in content.SOURCES if want.get(name)), None)
-    origin = host.documents.get(content.SOURCES[field], want[field]) if field else None
+    field, named = content.source_of(want)
+    origin = host.documents.get(content.SOURCES[field], named) if field else None
     _begin(task, pool, size, {"source_name": origin.name, "bootable": field == "image" or bool(
         origin.state.get("bootable"))} if origin else {})
-    if not (pool.atomic and pool.has(id)):
+    renewed = task.document.state.get("renewed")
+    if renewed and not pool.atomic:
+        pool.remove(id)  # nothing of before is to shine through
+    if renewed or not (pool.atomic and pool.has(id)):
         if field:
-            COPIES[field](task, pool, size, want["format"], want[field])
+            COPIES[field](task, pool, size, want["format"], named)
         else:
             pool.make(id, want["format"], size)
+    task.document.state.pop("renewed", None)
+    if want.get("reimage"):
+        task.document.state["reimaged"] = want["reimage"]
     _made(task, pool, size)
+
+
+def _reimage(task: Task) -> None:
+    """Make the content anew, of an image, while no guest runs with it."""
+    reimaging.begin(task)
+    with exports.not_served(task.host, task.document.id):
+        _make(task)
 
 
 def _take(task: Task) -> None:

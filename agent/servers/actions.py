@@ -19,7 +19,8 @@ from magnetar_core.events import ClearPasswordArgs, CrashDumpArgs, CreateImageAr
 from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Server
 from magnetar_core.power import LIVE, MISSING, RUNNING, SUSPENDED
-from magnetar_core.values import Text
+from magnetar_core.server_plan import root_volume
+from magnetar_core.values import Boolean, Text
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
@@ -103,6 +104,7 @@ class HostRebuildArgs(RebuildArgs):
     guest_data = Field(Server.field("guest_data").value, "What a cloud has it told.", secret=True)
     vendor_data = Field(Server.field("vendor_data").value, "What the operator has it told.", secret=True)
     admin_pass = Field(Server.field("admin_pass").value, "Password that it is told once.", secret=True)
+    keep_volume = Field(Boolean(), "Whether a root disk that is a volume stays as it is.", default=False)
 
 
 def rebuild(call: EventCall) -> Fields:
@@ -117,9 +119,13 @@ def rebuild(call: EventCall) -> Fields:
     if call.state() == SUSPENDED:
         raise Conflict(f"Server {document.name!r} is suspended, and a rebuild would lose its memory. Start it or stop "
                        "it first.", power_state=SUSPENDED)
-    want = {name: value for name, value in call.args.items() if name != "preserve_ephemeral"}
     allowed = {"on_immutable": "rebuild", "merge": [], "rebuild": call.request,
-               "preserve_ephemeral": call.args["preserve_ephemeral"]}
+               **{name: call.args[name] for name in ("preserve_ephemeral", "keep_volume")}}
+    want = {name: value for name, value in call.args.items() if name not in allowed}
+    if (root := root_volume(document.want)) and want.get("image"):  # that of its root volume
+        want["block_device_mapping"] = [{**one, "uuid": want["image"]} if one is root else one
+                                        for one in document.want["block_device_mapping"]]
+        del want["image"]
     reconcile.change(call.drivers, Server, document, want, allowed, call.operation)
     return {}
 

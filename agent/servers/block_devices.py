@@ -69,9 +69,10 @@ def complete(host: LocalHost, found: Fields, document: Document | None) -> list[
     given = found.get(FIELD) or []
     if document is not None:
         kept: list[Fields] = document.want.get(FIELD, [])
-        alike = len(given) == len(kept) and all(_alike(host, *pair) for pair in zip(given, kept, strict=True))
-        if alike:
-            return kept
+        same = [_kept(host, one, old, f"{FIELD}[{at}].uuid")
+                for at, (one, old) in enumerate(zip(given, kept, strict=False))]
+        if len(given) == len(kept) and all(same):
+            return [one for one in same if one]
     id = document.id if document else None
     made = [_item(host, found, one, f"{FIELD}[{at}]", id) for at, one in enumerate(given)]
     _check_whole(found, made)
@@ -96,6 +97,21 @@ def _alike(host: LocalHost, given: Fields, kept: Fields) -> bool:
     if said.get("device_name"):
         said["device_name"] = said["device_name"].removeprefix("/dev/")
     return all(value is None or kept.get(name) == value for name, value in said.items())
+
+
+def _kept(host: LocalHost, given: Fields, kept: Fields, field: str) -> Fields | None:
+    """The item that is *kept* where *given* says nothing else, or no more than that the root volume is made from
+    another image, for which it has room: a rebuild makes that so. ``None`` for another item."""
+    if _alike(host, given, kept):
+        return kept
+    root = kept["source_type"] == "image" and kept["destination_type"] == "volume" and kept.get("boot_index") == 0
+    if not root or not given.get("uuid") or not _alike(host, {**given, "uuid": kept["uuid"]}, kept):
+        return None
+    image, volume = host.documents.standing("image", given["uuid"]), host.documents.get("volume", kept["volume"])
+    size = volume.want["size"] if volume else kept["volume_size"]
+    if size * GIB < content.source_bytes("image", image, given["uuid"], field):
+        return None
+    return {**kept, **({"uuid": image.id, "name": image.name} if image else {"uuid": given["uuid"]})}
 
 
 def _item(host: LocalHost, found: Fields, given: Fields, field: str, id: str | None) -> Fields:

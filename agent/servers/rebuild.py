@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
 from magnetar_agent.servers import folder, image_links, resize
-from magnetar_core.server_plan import EPHEMERAL, ROOT, SWAP
+from magnetar_core.kinds import Volume
+from magnetar_core.server_plan import EPHEMERAL, ROOT, SWAP, root_volume
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 
 def missing_image(host: LocalHost, document: Document) -> str | None:
     """The uuid of the server's image when its root disk cannot be made from it again; else ``None``."""
-    image = document.want["image"]
+    image, root = document.want["image"], root_volume(document.want)
+    if root is not None:
+        return root["uuid"] if root["source_type"] == "image" and not image_links.is_complete(
+            host, root["uuid"]) else None
     if image is None or image_links.is_complete(host, image):
         return None
     return None if host.documents.standing("image", image) is None and _holds_image(host, document) else str(image)
@@ -46,6 +51,24 @@ def wipe(task: Task) -> None:
     for note in ("root_bytes", "seed", "keys"):  # it is a new guest: as in Nova it gets another random seed
         state.pop(note, None)
     resize.forget_files(task, names)
+
+
+def is_volume_away(host: LocalHost, document: Document) -> bool:
+    """Whether the volume that is its root disk is not on this host."""
+    root = root_volume(document.want)
+    return root is not None and host.documents.get("volume", root["volume"]) is None
+
+
+def reimage(task: Task) -> None:
+    """Make the root volume anew, once for each rebuild."""
+    note, root = task.document.state["rebuild"], root_volume(task.document.want)
+    if root is None:
+        return
+    if "reimage" not in note:
+        note["reimage"] = str(uuid.uuid4())
+        task.keep()
+    task.host.ensure(Volume, root["volume"], {"reimage": {"image": root["uuid"], "request": note["reimage"]}},
+                     task.operation)
 
 
 def rebuilt(task: Task) -> None:

@@ -2,8 +2,9 @@
 """Rescue: the server boots from another disk, and its own root disk is the second one (Nova's rescue).
 
 ``want["rescue"]`` is null or ``{"image": uuid}``; ``document.state["rescue"]`` says of which image ``disk.rescue`` is
-made, how it boots, and whether it has a config drive of its own, which tells another password. Ephemeral disk and swap
-stay away meanwhile, as in Nova's default mode.
+made, how it boots, and whether it has a config drive of its own, which tells another password. Ephemeral disk, swap and
+volumes stay away meanwhile, as in Nova's default mode. With ``device`` and ``bus`` besides (stable devices) all disks
+stay as they are, and the rescue disk is the last one, booted first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.hypervisor import Domain
 from magnetar_agent.servers import folder, image_links
 from magnetar_agent.storage import Backing, Disk
+from magnetar_agent.volumes import attaching
 from magnetar_core.errors import InvalidField
+from magnetar_core.hardware import rescue as core_rescue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,16 +38,30 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     kept: Fields | None = document.want.get("rescue") if document else None
     if given is None or given == kept:
         return given
+    asked = core_rescue.stable(given, "device", "bus")
     reference = given.get("image") or want["image"]
     if reference is None:
         raise InvalidField("rescue.image", "is required: the server was made without an image, which would be taken")
     if document and kept and reference in (kept["image"], _name(document, kept)) and (
-            host.documents.standing("image", reference) is None):
+            host.documents.standing("image", reference) is None) and asked in (None, stable(kept)):
         return kept
     image = image_links.bootable_image(host, reference, "rescue.image")
     if image.state["disk_format"] == "aki":
         raise InvalidField("rescue.image", f"must have a disk, and {image.name!r} is only a kernel")
-    return {"image": image.id}
+    try:
+        return {"image": image.id, **(asked or core_rescue.stable(image.want["properties"]) or {})}
+    except InvalidField as error:
+        raise InvalidField("rescue.image", f"cannot be {image.name!r}: {error.message}") from None
+
+
+def stable(rescue_: Fields) -> Fields | None:
+    """``{device, bus}`` of a rescue with stable devices, wanted or made; ``None`` of another."""
+    return {name: rescue_[name] for name in ("device", "bus")} if rescue_.get("device") else None
+
+
+def keeps_disks(document: Document) -> bool:
+    """Whether the server is rescued with stable devices, so that it has all of its disks."""
+    return bool(document.want.get("rescue") and stable(document.want["rescue"]))
 
 
 def _name(document: Document, kept: Fields) -> str | None:
@@ -60,8 +77,8 @@ def seen(host: LocalHost, document: Document, domain: Domain | None) -> Fields:
     made = document.state.get("rescue")
     whole = made is not None and (folder(host, document.id) / (PREFIX + "base" if made["iso"] else DISK)).exists()
     drive = made is not None and whole and made.get("drive") and not (folder(host, document.id) / DRIVE).exists()
-    return {"rescue": {"image": made["image"]} if made and whole else None, "rescue_left": made is not None,
-            "rescue_drive": bool(drive),
+    return {"rescue": {"image": made["image"], **(stable(made) or {})} if made and whole else None,
+            "rescue_left": made is not None, "rescue_drive": bool(drive),
             "rescued": whole if domain is None else any(disk.path.name.endswith((DISK, PREFIX + "base"))
                                                         for disk in domain.disks)}
 
@@ -72,8 +89,11 @@ def rescue(task: Task) -> None:
     _drop(task)
     place = folder(host, document.id)
     held = image_links.link_image(host, document.want["rescue"]["image"], place, PREFIX)
+    if own := stable(document.want["rescue"]):
+        held.update(own, iso=own["device"] == "cdrom", target=_target(host, document, own["bus"]))
     if not held["iso"]:
-        host.hypervisor.make_disk(place / DISK, "qcow2", held["virtual_size"], _backing(held, place))
+        size = held["virtual_size"] or (place / (PREFIX + "base")).stat().st_size
+        host.hypervisor.make_disk(place / DISK, "qcow2", size, _backing(held, place))
     drive = document.want["config_drive"] and document.want.get("admin_pass") is not None
     document.state["rescue"] = {**held, "drive": drive}
     task.keep()
@@ -106,8 +126,29 @@ def drive(state: Fields, usual: str) -> str:
     return DRIVE if state["rescue"].get("drive") else usual
 
 
+def disk(state: Fields, place: Path) -> Disk:
+    """The rescue disk beside all others, booted first."""
+    made = state["rescue"]
+    if made["iso"]:
+        return Disk(place / (PREFIX + "base"), made["target"], _format(made), "cdrom", made["bus"], True, boot=1)
+    return Disk(place / DISK, made["target"], bus=made["bus"], backing=_backing(made, place), boot=1)
+
+
+def _target(host: LocalHost, document: Document, bus: str) -> str:
+    """A name after those of all disks on its bus: libvirt sorts them by that, and guests count them so."""
+    if bus == "virtio":
+        return "vdaa"  # after vdz, the config drive
+    taken = [one.want["device"] for one in attaching.of_server(host, document.id)]
+    last = max((name for name in [*taken, "sda"] if name.startswith("sd")), default="sda")
+    return "sd" + chr(ord(last[2]) + 1)
+
+
+def _format(made: Fields) -> str:
+    return "qcow2" if made["format"] == "qcow2" else "raw"
+
+
 def _backing(made: Fields, place: Path) -> Backing:
-    return Backing(place / (PREFIX + "base"), made["format"])
+    return Backing(place / (PREFIX + "base"), _format(made))
 
 
 def boot(state: Fields) -> tuple[str, dict[str, Any]]:

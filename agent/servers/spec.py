@@ -62,7 +62,7 @@ def local(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
     if root_volume(want):
         root = next((one for one in attaching.disks(host, document.id) if one.boot == ROOT), root)
         root = replace(root, boot=None)
-    if rescued:
+    if rescued and not rescue.keeps_disks(document):
         disks = rescue.disks(state, place, root)
     else:
         others = {one.want["device"] for one in attaching.of_server(host, document.id)}
@@ -87,23 +87,30 @@ def targets(host: LocalHost, document: Document) -> set[str]:
     """The device names of the server that are taken."""
     volumes = {one.want["device"] for one in host.documents.list("volume_attachment")
                if one.want["server"] == document.id}
-    return volumes | ({one.target for one in local(host, document, False)} if document.want.get("flavor") else set())
+    rescues = {document.state["rescue"].get("target")} if document.state.get("rescue") else set()
+    own = {one.target for one in local(host, document, False)} if document.want.get("flavor") else set()
+    return volumes | own | rescues
 
 
 def disks(host: LocalHost, document: Document) -> tuple[Disk, ...]:
-    """The disks that it is to have now: a rescued server is without its volumes, as in Nova's default mode."""
+    """The disks that it is to have now: a rescued server is without its volumes, as in Nova's default mode, unless it
+    is rescued with stable devices."""
     return arranged(host, document, bool(document.want.get("rescue")))
 
 
 def arranged(host: LocalHost, document: Document, rescued: bool) -> tuple[Disk, ...]:
     """The disks, the root disk first. Where a volume is to be booted from after it, each says its turn."""
-    found = local(host, document, rescued)
-    if not rescued:
+    found, keeps = local(host, document, rescued), rescued and rescue.keeps_disks(document)
+    if not rescued or keeps:
         found += [one for one in attaching.disks(host, document.id) if one.boot != ROOT]
     root = found[0].target
     if any(one.boot for one in found):
         found[0] = replace(found[0], boot=ROOT)
-    return tuple(sorted(found, key=lambda one: (one.target != root, one.target[:2] != "vd", one.target)))
+    usual = sorted(found, key=lambda one: (one.target != root, one.target[:2] != "vd", one.target))
+    if not keeps:
+        return tuple(usual)
+    own = rescue.disk(document.state, folder(host, document.id))
+    return (*(replace(one, boot=None) for one in usual), own)
 
 
 def domain(host: LocalHost, document: Document) -> DomainSpec:

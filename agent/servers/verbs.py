@@ -25,7 +25,7 @@ from magnetar_agent.servers import (
     spec,
 )
 from magnetar_agent.task import Task, Verb
-from magnetar_agent.volumes import remote
+from magnetar_agent.volumes import reimaging, remote
 from magnetar_core.errors import Conflict, HypervisorError, Unreachable
 from magnetar_core.power import LIVE, OFF, PAUSED
 from magnetar_core.server_plan import EPHEMERAL, SWAP, disk_sizes, drive_digest
@@ -176,6 +176,7 @@ def _check_free(task: Task) -> None:
 
 def _reach_volumes(task: Task) -> None:
     """Volumes of other hosts must be there when QEMU starts; after an outage of all hosts they may come up later."""
+    reimaging.check_whole(task.host, task.document.id)
     state = task.document.state
     try:
         remote.check_reachable(task.host, task.document)
@@ -274,6 +275,7 @@ VERBS: Mapping[str, Verb] = {
     for verb in (disks, drive, rescue_drive, forget_password, define, grow, start, start_paused, stop, pause, resume,
                  save, destroy, undefine, erase,
                  block_devices.volumes, block_devices.free, nics.plug, addresses.reserve, addresses.release,
-                 resize.drop_swap, resize.grow_ephemeral, rebuild.wipe, rebuild.rebuilt, rebuild.discard,
+                 resize.drop_swap, resize.grow_ephemeral, rebuild.reimage, rebuild.wipe, rebuild.rebuilt,
+                 rebuild.discard,
                  rescue.rescue, rescue.unrescue)
 }

@@ -34,6 +34,14 @@ def source_bytes(source: str, standing: Document | None, name: str, field: str) 
     return int(standing.state["bytes"])
 
 
+def source_of(want: Fields) -> tuple[str | None, str]:
+    """The field of ``SOURCES`` that names what a volume is made from, or is made anew from, and what it names; ``None``
+    for an empty one."""
+    if want.get("reimage"):
+        return "image", want["reimage"]["image"]
+    return next(((name, want[name]) for name in SOURCES if want.get(name)), (None, ""))
+
+
 def begun(state: Fields) -> bool:
     """Whether content was made, or begun, for a document with this state. Older agents noted only the source, or the
     pool, when they began."""

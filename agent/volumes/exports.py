@@ -70,6 +70,8 @@ def wanted(host: LocalHost, document: Document) -> hv.Export | None:
     volume = host.documents.get("volume", document.want["volume"])
     if volume is None:
         raise Conflict(f"The volume {document.want['volume']} of the export is gone from this host.")
+    if volume.state.get("renewed"):
+        raise Conflict(f"The content of volume {volume.name!r} is being made anew.")
     pool = pools.named(host, volume.want["pool"])
     if pool.shared:
         return None

@@ -107,7 +107,10 @@ def check_reachable(host: LocalHost, server: Document) -> None:
     """Raise ``Unreachable`` unless all volumes that the server is to start with can be used now."""
     for one in host.documents.list("volume_attachment"):
         origin = one.want.get("origin")
-        if one.want["server"] != server.id or one.deleting or not origin or origin["pool"] or server.want.get("rescue"):
+        if one.want["server"] != server.id or one.deleting or not origin or origin["pool"]:
+            continue
+        rescued = server.want.get("rescue")
+        if rescued and not rescued.get("device"):  # it is without its volumes
             continue
         open(host, one)
         try:

@@ -242,15 +242,20 @@ def _check_image(caller: Caller, _request: BlockDeviceRequest, uuid: str, size: 
         raise _invalid(f"failed to get image {uuid}.")
     if image["status"] != "active":
         raise InvalidRequest(f"Image {uuid} is not active.")
-    if size is None:
-        return image
+    if size is not None:
+        check_room(image, size)
+    return image
+
+
+def check_room(image: Mapping[str, Any], size: int) -> None:
+    """Raise ``InvalidRequest`` where a volume of *size* GiB has no room for the image."""
     if size < int(image.get("min_disk") or 0):
         raise InvalidRequest(f"Volume is smaller than the minimum size specified in image metadata. Volume size is "
                              f"{size << 30} bytes, minimum size is {int(image['min_disk']) << 30} bytes.")
     need = max(int(image.get("size") or 0), int(image.get("virtual_size") or 0))
     if need > size << 30:
-        raise InvalidRequest(f"Volume is too small for image {uuid}: it has {size << 30} bytes, and the image {need}.")
-    return image
+        raise InvalidRequest(f"Volume is too small for image {image['id']}: it has {size << 30} bytes, and the image "
+                             f"{need}.")
 
 
 #: Each returns the volume or snapshot, which says whether it is bootable, or the image.

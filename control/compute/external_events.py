@@ -71,8 +71,8 @@ def _port_deleted(caller: Caller, target: Target, tag: str | None) -> int:
     return TAKEN
 
 
-def _extended(_caller: Caller, target: Target, tag: str | None) -> int:
-    """A volume grows together with the disk that the guest sees."""
+def _volume(_caller: Caller, target: Target, tag: str | None) -> int:
+    """A volume grows together with the disk that the guest sees; whether one is imaged anew, the conductor asks."""
     return TAKEN if _has(target.row.volumes, "volume_id", tag) else MISSING
 
 
@@ -84,7 +84,7 @@ def _powered(_caller: Caller, target: Target, tag: str | None) -> int:
 
 
 def _nobody(_caller: Caller, _target: Target, _tag: str | None) -> int:
-    """Of what no server has: accelerators, and volumes that are imaged anew."""
+    """Of what no server has: accelerators."""
     return IN_VAIN
 
 
@@ -93,7 +93,7 @@ def _has(text: str, key: str, wanted: str | None) -> bool:
 
 
 KINDS = {"network-changed": _port, "network-vif-plugged": _port, "network-vif-unplugged": _unplugged,
-         "network-vif-deleted": _port_deleted, "volume-extended": _extended, "power-update": _powered,
-         "accelerator-request-bound": _nobody, "volume-reimaged": _nobody}
+         "network-vif-deleted": _port_deleted, "volume-extended": _volume, "power-update": _powered,
+         "accelerator-request-bound": _nobody, "volume-reimaged": _volume}
 #: Those that need not say what they are about.
 UNTAGGED = frozenset(name for name in KINDS if name.startswith("network-"))

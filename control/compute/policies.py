@@ -45,7 +45,7 @@ OF_RESOURCE: dict[str, dict[str, str]] = {
     "os-tenant-networks": {"reader": "list show"},
     "os-volumes": {"reader": "detail list show snapshots:detail snapshots:list snapshots:show",
                    "member": "create delete snapshots:create snapshots:delete"},
-    "os-volumes-attachments": {"reader": "index show", "member": "create delete update"},
+    "os-volumes-attachments": {"reader": "index show", "member": "create delete update", "service": "swap"},
     "server-metadata": {"reader": "index show", "member": "create delete update update_all"},
     "servers": {"reader": "detail index show show:flavor-extra-specs",
                 "member": "confirm_resize create create:attach_network create:attach_volume create:trusted_certs "

@@ -16,7 +16,17 @@ from magnetar_control.services.image.fields import SIGNATURE, is_property
 from magnetar_control.store import actions, migrations, servers
 from magnetar_control.store.action_secrets import argument
 from magnetar_core.actions import ACTIONS, rule_of
-from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound, NotSupported, TooLarge
+from magnetar_core.errors import (
+    Conflict,
+    Forbidden,
+    InvalidField,
+    InvalidRequest,
+    MagnetarError,
+    NotFound,
+    NotSupported,
+    TooLarge,
+)
+from magnetar_core.hardware.rescue import stable
 
 from . import quotas, waiting
 from .block_devices import snapshots
@@ -106,10 +116,12 @@ class Rebuild:
     """A root disk anew, of an image. *files*: {path, contents in base64} each; ``None`` for those of before.
     *columns*: what changes of the server with it, of name, description, hostname, access_ip_v4, access_ip_v6,
     disk_config, user_data, key_name, trusted_certs (``None`` for the default ones). *metadata*: in place of that of
-    before. *admin_pass*: a password that the guest is told."""
+    before. *reimage*: whether a root disk that is a volume is made anew too; else it stays, and the image must be its
+    own. *admin_pass*: a password that the guest is told."""
 
     image_id: str
     preserve_ephemeral: bool = False
+    reimage: bool = True
     columns: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, str] | None = None
     files: Sequence[Mapping[str, str]] | None = None
@@ -119,22 +131,24 @@ class Rebuild:
 @of_server("rebuild")
 def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
     """Make the root disk anew, from the same or another image. Returns the row afterwards."""
-    server = target.row
-    image = find_image(caller, wanted.image_id, orjson.loads(server.flavor))
-    if not server.image_id:
-        raise InvalidRequest("A server that boots from a volume cannot be rebuilt here: its disk is the volume. Make a "
-                             "volume of the image, and a new server of it.")
+    server, trusted = target.row, {}
+    if "trusted_certs" in wanted.columns:
+        caller.check_policy(f"{rule_of('rebuild')}:trusted_certs", server)
+        trusted["trusted_certs"] = trusted_certificates(caller, wanted.columns["trusted_certs"], on_volume(server))
+    root = _root_volume(caller, server)
+    image = find_image(caller, wanted.image_id, orjson.loads(server.flavor), int(root["size"]) if root else None)
+    if root and not wanted.reimage and root["volume_image_metadata"].get("image_id") != wanted.image_id:
+        raise InvalidRequest(f"Image {wanted.image_id} is unacceptable: Unable to rebuild with a different image for a "
+                             "volume-backed server.")
     limits = quotas.limits(caller)
     quotas.check_metadata(limits["metadata_items"], wanted.metadata)
     quotas.check_files(limits, wanted.files or ())
-    columns = {**wanted.columns, "image_id": wanted.image_id, "image": servers.text(kept_of_image(image))}
-    if "trusted_certs" in columns:
-        caller.check_policy(f"{rule_of('rebuild')}:trusted_certs", server)
-        columns["trusted_certs"] = trusted_certificates(caller, columns["trusted_certs"], on_volume(server))
+    columns = {**wanted.columns, "image": servers.text(kept_of_image(image)), **_made_from(server, wanted.image_id),
+               **trusted}
     if wanted.metadata is not None:
         columns["metadata"] = servers.text(wanted.metadata)
     args: dict[str, Any] = {"preserve_ephemeral": wanted.preserve_ephemeral, "image": wanted.image_id,
-                            **argument(wanted.admin_pass)}
+                            **({"reimage": wanted.reimage} if root else {}), **argument(wanted.admin_pass)}
     if wanted.files is not None:
         args["personality"] = wanted.files
     if "key_name" in wanted.columns:
@@ -142,6 +156,31 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
     enqueue(caller, target, "rebuild", args, message=check_specs(caller, None, image), **columns)
     found = servers.find(caller.cloud.store, server.id)
     return found[1] if found else server
+
+
+def _root_volume(caller: Caller, server: servers.Found) -> dict[str, Any] | None:
+    """The volume that is the server's root disk; ``None`` where that is a local one. Raises ``InvalidRequest`` where
+    the volume is gone."""
+    if not on_volume(server):
+        return None
+    id = next((one["volume_id"] for one in orjson.loads(server.volumes) if one["boot_index"] == 0), None)
+    found: dict[str, Any] | None = id and caller.cloud.services.volume.show(caller.context, id)
+    if not found:
+        raise InvalidRequest(f"The root disk of instance {server.id} is a volume that is not there any more, so it "
+                             "cannot be rebuilt. Delete it, and make a new server.")
+    return found
+
+
+def _made_from(server: servers.Found, image_id: str) -> dict[str, Any]:
+    """The columns that say from which image the root disk is made."""
+    request = orjson.loads(server.request)
+    blocks = [{**one, "uuid": image_id} if _is_root_of_image(one) else one for one in request.get("blocks") or ()]
+    return {**({"image_id": image_id} if server.image_id else {}),
+            **({"request": servers.text({**request, "blocks": blocks})} if blocks else {})}
+
+
+def _is_root_of_image(block: Mapping[str, Any]) -> bool:
+    return bool(block["boot_index"] == 0 and block["source_type"] == "image")
 
 
 @of_server("rescue")
@@ -156,9 +195,18 @@ def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volum
     if not image_id and not own:
         raise InvalidRequest("rescue.rescue_image_ref: is required: the server boots from a volume, so there is no "
                              "image that would be taken")
-    if image_id and caller.cloud.services.image.show(caller.context, image_id) is None:
+    image = orjson.loads(target.row.image) if not image_id else caller.cloud.services.image.show(
+        caller.context, image_id)
+    if image is None:
         raise InvalidRequest(f"Image {image_id} could not be found.")
-    enqueue(caller, target, "rescue", {"image": image_id or own, **argument(admin_pass)})
+    try:
+        device = stable(image.get("properties") or {})
+    except InvalidField as error:
+        raise InvalidRequest(f"Image {image_id or own} cannot rescue: {error.message}") from None
+    if device is None and on_volume(target.row):
+        raise InvalidRequest(f"Instance {target.row.id} cannot be rescued: Cannot rescue a volume-backed instance, "
+                             "unless the rescue image has the property hw_rescue_device or hw_rescue_bus.")
+    enqueue(caller, target, "rescue", {"image": image_id or own, **(device or {}), **argument(admin_pass)})
 
 
 @of_server("createImage")

@@ -233,8 +233,10 @@ def find_flavor(caller: Caller, id: str, project: str | None = None) -> dict[str
             "ephemeral": row.ephemeral, "swap": row.swap, "extra_specs": orjson.loads(row.extra_specs)}
 
 
-def find_image(caller: Caller, id: str | None, flavor: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The image, usable and not too large for the flavor; ``None`` without *id*. Raises ``InvalidRequest``."""
+def find_image(caller: Caller, id: str | None, flavor: Mapping[str, Any],
+               volume_size: int | None = None) -> dict[str, Any] | None:
+    """The image, usable and not too large for the flavor, or for a root volume of *volume_size* GiB; ``None`` without
+    *id*. Raises ``InvalidRequest``."""
     if not id:
         return None
     image = caller.cloud.services.image.show(caller.context, id)
@@ -243,7 +245,9 @@ def find_image(caller: Caller, id: str | None, flavor: Mapping[str, Any]) -> dic
     if image["status"] != "active":
         raise InvalidRequest(f"Image {id} is not active.")
     check_memory(flavor, id, image.get("min_ram"))
-    if flavor["disk"]:
+    if volume_size is not None:
+        block_devices.check_room(image, volume_size)
+    elif flavor["disk"]:
         need = max(int(image.get("size") or 0), int(image.get("virtual_size") or 0))
         if need > flavor["disk"] << 30:
             raise InvalidRequest("Flavor's disk is too small for requested image. Flavor disk is "

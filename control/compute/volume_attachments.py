@@ -128,13 +128,15 @@ def _free_device(server: servers.Found, kept: list[Document], wished: str | None
 @of_server("update", f"{RULE}update")
 def update(caller: Caller, target: Target, volume_id: str, new_volume_id: str | None = None, *,
            same: Mapping[str, Any] | None = None, delete_on_termination: bool | None = None) -> None:
-    """Set whether the volume is deleted with the server. A *new_volume_id* (a swap) is refused, as Nova does unless the
-    volume service asks. *same*: what the caller repeats of device, tag, serverId, id (the volume's); it cannot
-    change. Raises ``Conflict`` when the server is locked."""
+    """Set whether the volume is deleted with the server. A *new_volume_id* (a swap, of which the rule ``swap`` says who
+    may ask for it) is refused, as Nova does unless the volume service migrates the volume. *same*: what the caller
+    repeats of device, tag, serverId, id (the volume's); it cannot change. Raises ``Conflict`` when the server is
+    locked."""
     check_unlocked(caller, target.row)
     entry = _attachment(target, volume_id)
     fixed = {"device": entry["device"], "tag": entry["tag"], "serverId": target.row.id, "id": volume_id}
     if new_volume_id is not None:
+        caller.check_policy(f"{RULE}swap", target.row)
         raise Conflict(f"Volume {volume_id} cannot be swapped: it is not being migrated by the volume service. Detach "
                        "it and attach the other one.")
     for name, value in (same or {}).items():

@@ -16,7 +16,7 @@ from typing import Any
 from magnetar_control.agents import PATIENCE
 from magnetar_control.services import Document
 from magnetar_control.store import servers
-from magnetar_core.errors import MagnetarError, NotFound
+from magnetar_core.errors import Conflict, MagnetarError, NotFound
 from magnetar_core.kinds.volume import BUSES
 from magnetar_core.power import OFF
 
@@ -26,6 +26,8 @@ from .work import Work, WrongHost
 log = logging.getLogger(__name__)
 #: Seconds of waiting for a volume between two checks whether the server is to be deleted.
 SLICE = 2.0
+#: Statuses of a volume whose content is on its way.
+MAKING = ("creating", "downloading")
 
 
 def requested(work: Work) -> list[Document]:
@@ -136,10 +138,30 @@ def _wait_until_made(work: Work, id: str) -> None:
             volumes.wait(id, SLICE)
         except MagnetarError:
             found = volumes.show(work.context(), id)
-            if found is None or found["status"] != "creating" or time.monotonic() >= deadline:
+            if found is None or found["status"] not in MAKING or time.monotonic() >= deadline:
                 raise
         else:
             return
+
+
+def root_of(work: Work) -> Document | None:
+    """The volume that is the server's root disk, if it is one."""
+    return next((one for one in work.volumes if one["boot_index"] == 0), None)
+
+
+def reimage(work: Work, entry: Mapping[str, Any], image: str) -> None:
+    """Have the content of a volume of the server, which is off, made anew from an image, once for the action. The
+    volume stays the server's whatever becomes of it."""
+    volumes, id, request = work.conductor.services.volume, entry["volume_id"], work.idempotency_key
+    if not volumes.reimaged(id, request):
+        volumes.disconnected(entry["attachment_id"], work.confirm_lease)
+        volumes.reimage(work.context(), id, image, request)
+        with work.asking(volumes.where(id)):
+            _wait_until_made(work, id)
+        if not volumes.reimaged(id, request):
+            raise Conflict(f"The root disk of the server, volume {id}, was not made anew: it was in use, or somebody "
+                           "set its status meanwhile.")
+    volumes.attached(entry["attachment_id"], work.server.host, entry["device"], work.confirm_lease)
 
 
 def _item(block: Mapping[str, Any], entry: Mapping[str, Any], order: int | None, volume: Mapping[str, Any]) -> Document:

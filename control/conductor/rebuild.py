@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The flow of ``rebuild``: the root disk is made anew of an image."""
+"""The flow of ``rebuild``: the root disk is made anew of an image. One that is a volume is imaged anew by the volume
+service, on whichever host it lies, while the guest is off."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ from typing import Any
 
 import orjson
 
+from magnetar_control.services import Document
 from magnetar_control.store import servers
 from magnetar_control.store.database import now
 from magnetar_core.client import Client
 from magnetar_core.power import STOPPED, number
 
+from . import block_devices
 from .guest_data import told
 from .images import deliver
 from .retry import of_host, retry_forever
@@ -22,7 +25,11 @@ from .work import Work
 def rebuild(work: Work, client: Client) -> dict[str, Any]:
     """Make the root disk anew of the image. A stopped server stays off, as in Nova."""
     before = work.args.get("vm_state") or work.server.vm_state
-    deliver(work, client, work.server.host, work.args["image"])
+    root = block_devices.root_of(work)
+    if root is None:
+        deliver(work, client, work.server.host, work.args["image"])
+    elif work.args.get("reimage"):
+        _reimage(work, client, root)
     client.event("server", work.id, "rebuild", _anew(work), request_id=work.idempotency_key)
     found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
                                               "power": "off" if before == STOPPED else "running"})
@@ -30,9 +37,19 @@ def rebuild(work: Work, client: Client) -> dict[str, Any]:
             "power_state": number(found["resource"]["power_state"])}
 
 
+def _reimage(work: Work, client: Client, root: Document) -> None:
+    """Make the root volume anew. Once that is done, a guest that this action has started already is not stopped."""
+    if not work.conductor.services.volume.reimaged(root["volume_id"], work.idempotency_key):
+        work.begin("The server was deleted, or its state was reset, before it was rebuilt.")
+        work.confirm_lease()
+        client.ensure("server", work.id, {"power": "off"})
+    block_devices.reimage(work, root, work.args["image"])
+
+
 def _anew(work: Work) -> dict[str, Any]:
     """The body of the agent's rebuild. A new key or new files are saved with the server."""
-    args: dict[str, Any] = {"image": work.args["image"], "metadata": orjson.loads(work.server.metadata),
+    own = {"image": work.args["image"]} if block_devices.root_of(work) is None else {"keep_volume": True}
+    args: dict[str, Any] = {**own, "metadata": orjson.loads(work.server.metadata),
                             "preserve_ephemeral": work.args["preserve_ephemeral"],
                             **({"user_data": work.server.user_data} if work.server.user_data else {})}
     replaced = {name: work.args[name] for name in ("public_key", "personality") if name in work.args}

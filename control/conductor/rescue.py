@@ -20,7 +20,8 @@ def rescue(work: Work, client: Client) -> dict[str, Any]:
     image = work.args.get("image")
     if image:
         deliver(work, client, work.server.host, image)
-    return _boot(work, client, {"image": image} if image else {}, **password(work))
+    stable = {name: work.args[name] for name in ("image", "device", "bus") if work.args.get(name)}
+    return _boot(work, client, stable, **password(work))
 
 
 @of_host(Work.error, retry_forever)

@@ -239,7 +239,14 @@ class Volumes(Protocol):
         host."""
 
     def wait(self, id: str, limit: float) -> Document:
-        """The volume when it is made; raises ``InvalidRequest`` when that failed or took longer."""
+        """The volume when it is made, or made anew; raises ``InvalidRequest`` when that failed or took longer."""
+
+    def reimage(self, context: Context, id: str, image_id: str, request: str) -> None:
+        """Have the content of a volume, which is reserved or available, made anew from an image: ``wait`` tells when
+        that is done. Asked twice by one *request*, once. Raises ``InvalidRequest`` where the image does not fit."""
+
+    def reimaged(self, id: str, request: str) -> bool:
+        """Whether what this *request* asked of ``reimage`` is done."""
 
     def reserve(self, context: Context, id: str, server_id: str, **fields: Any) -> Document:
         """Keep it for a server: {id (of the attachment), volume}; *fields*: attachment_id. Asked twice, the same.

@@ -263,6 +263,45 @@ def test_a_server_on_volumes(lab: LabAgent) -> None:
     lab.delete("volume_snapshot", "then")
 
 
+def test_a_root_volume_is_made_anew(lab: LabAgent) -> None:
+    """A rebuild: what the guest wrote to its root volume is gone, and it boots from the image again."""
+    blocks = [{"source_type": "image", "destination_type": "volume", "uuid": "disk", "boot_index": 0, "volume_size": 1,
+               "delete_on_termination": True}]
+    shown = lab.ensure("server", "root", {"flavor": SIZES, "block_device_mapping": blocks}, timeout=120)["resource"]
+    lab.up("root")
+    mark = "dd if=/dev/vda bs=1M skip=900 count=1 2>/dev/null | head -c 6"
+    lab.sh("root", "echo marked | dd of=/dev/vda bs=1M seek=900 conv=fsync 2>&1")
+    boots = lab.boots("root")
+    assert lab.sh("root", mark).startswith("marked")
+    with pytest.raises(Conflict, match="is running. Stop it first"):
+        lab.ensure("volume", shown["volumes_attached"][0]["id"], {"reimage": {"image": "disk", "request": "r1"}})
+    with lab.client() as client:
+        client.event("server", "root", "rebuild", {}, timeout=120)
+    lab.up("root", boots + 1)
+    assert "marked" not in lab.sh("root", mark)
+    assert lab.show("server", "root")["volumes_attached"] == shown["volumes_attached"]
+    lab.delete("server", "root")
+
+
+def test_a_rescue_with_stable_devices(lab: LabAgent, guest_image: dict[str, Path]) -> None:
+    """The guest boots from the rescue disk, and finds its own disks as they were."""
+    lab.import_image("rescue", guest_image["disk"], properties={"hw_rescue_device": "disk", "hw_rescue_bus": "scsi"})
+    lab.ensure("volume", "kept", {"size": 1})
+    attach(lab, "kept")
+    write(lab, "kept", "survives")
+    before, boots = lab.sh("s", "cd /sys/block && echo vd*"), lab.boots("s")
+    assert lab.ensure("server", "s", {"rescue": {"image": "rescue"}}, timeout=120)["resource"]["status"] == "RESCUE"
+    lab.up("s", boots + 1)
+    assert lab.sh("s", "cd /sys/block && echo vd*") == before and read(lab, "kept") == "survives"
+    assert lab.sh("s", "ls -d /sys/block/sd*").startswith("/sys/block/sd")
+    lab.ensure("server", "s", {"rescue": None}, timeout=120)
+    lab.up("s", boots + 2)
+    assert read(lab, "kept") == "survives"
+    detach(lab, "kept")
+    lab.delete("volume", "kept")
+    lab.delete("image", "rescue")
+
+
 def test_a_full_pool(lab: LabAgent) -> None:
     """What does not fit leaves nothing. A guest that fills the pool up waits until there is room, and loses nothing
     (QEMU's werror=enospc). The pool passes for NFS, as it is mounted."""

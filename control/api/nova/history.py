@@ -49,6 +49,7 @@ class Gate(Enum):
     EXTRA_SPECS_CHECKED = 86, "Extra specs in the namespaces that Nova knows are checked."
     RESCUE_OF_VOLUMES = 87, "Servers that boot from volumes can be rescued."
     HYPERVISOR_UPTIME = 88, "Hypervisors show for how long they are up, and not what is on them."
+    REIMAGED_VOLUMES = 93, "A rebuild makes a root disk that is a volume anew; before, it only takes its own image."
     EVACUATED_STOPPED = 95, "Evacuated servers stay stopped; before, they are as they were."
     IMAGE_PROPERTIES_SHOWN = 98, "Servers show the properties of their image."
     CONSOLE_TLS_PORT = 99, "Tokens of consoles show the port for TLS."

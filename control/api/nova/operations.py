@@ -7,6 +7,7 @@ from typing import Any
 
 from magnetar_control.api.nova import (
     aggregates,
+    assisted_volume_snapshots,
     availability_zones,
     bare_metal,
     consoles,
@@ -47,7 +48,7 @@ NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attac
          instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
          server_groups, server_passwords, diagnostics, consoles, usage, extensions, hosts,
          security_groups, external_events, images, networks, volumes,
-         bare_metal, volumes_boot)
+         bare_metal, volumes_boot, assisted_volume_snapshots)
 
 
 def _version(call: Call, id: str) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def _rebuild(call: Call) -> dict[str, Any]:
     given = FIELDS.arguments(call.body, "rebuild")
     return {"wanted": server_actions.Rebuild(
         admin_pass=password(call.body), image_id=given.pop("image_id"),
-        preserve_ephemeral=given.pop("preserve_ephemeral", False),
-        metadata=given.pop("metadata", None), files=given.pop("files", None), columns=given)}
+        preserve_ephemeral=given.pop("preserve_ephemeral", False), metadata=given.pop("metadata", None),
+        files=given.pop("files", None), reimage=call.at(Gate.REIMAGED_VOLUMES), columns=given)}
 
 
 def _rebuilt(call: Call, row: Any) -> Answer:

@@ -26,6 +26,7 @@ from magnetar_core.values import Choices, Integer, Nullable, Text
 from .driver import NAMESPACE, CloudDriver
 from .server import CloudServers
 from .server_actions import ServerActions, found, removed
+from .server_request import image_of
 from .volume import IMAGES
 
 
@@ -48,7 +49,8 @@ class EvacuateArguments(Kind):
 
 
 def _rebuild(server: ServerActions, row: Any, args: Document) -> None:
-    image = IMAGES.one(server.caller, args["image"])["id"] if args.get("image") else row.image_id
+    image = IMAGES.one(server.caller, args["image"])["id"] if args.get("image") else row.image_id or image_of(
+        None, orjson.loads(row.request).get("blocks") or [])
     if image is None:
         raise InvalidField("image", "is required: a server without one cannot be rebuilt")
     metadata = args.get("metadata")

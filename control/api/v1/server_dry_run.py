@@ -50,6 +50,7 @@ def _planned(client: Client, actions: Sequence[PlannedAction], want: Document, h
     for action, wished, expected in predictions(actions, want, have):
         asking = asking and not (action.key == "resize" and want["_assumed"])  # nobody knows the flavor's sizes yet
         asking = asking and action.key != "unshelve"
+        asking = asking and (action.key != "rebuild" or bool(want["image"]))  # the volume service knows of volumes
         if wished is None or not asking:
             yield from expected
             continue

@@ -59,6 +59,8 @@ def predictions(actions: Iterable[PlannedAction], want: Document,
     known, last = _known(have), ""
     for action in actions:
         wished, verb = wish(action, want, have), VERBS.get(action.key, "")
+        if action.key == "rebuild" and not want["image"]:  # its root disk is a volume
+            known = {**known, "block_device_mapping": want["block_device_mapping"]}
         if wished is None:
             yield action, None, [host.step(verb)] if verb not in ("", last) else []  # several NICs are told once
             known = {**known, "power": RUNNING} if action.key == "unshelve" else known

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from magnetar_control.compute.caller import Caller
@@ -118,17 +118,26 @@ class _References:
                 block["uuid"] = found["id"] if found else None
             blocks.append(block)
         kept: list[Document] = self.have["block_device_mapping"] if self.have else []
-        same = len(kept) == len(blocks) and all(
-            old.get(key) == value for old, new in zip(kept, blocks, strict=True) for key, value in new.items())
-        return kept if same else blocks
+        if len(kept) != len(blocks) or not all(map(_fits, blocks, kept)):
+            return blocks
+        return [{**old, **new} for old, new in zip(kept, blocks, strict=True)]
 
     def rescue(self, given: Document | None) -> Document | None:
         """A server that is rescued stays as it is, whatever it is rescued with."""
+        for name in ("device", "bus"):
+            if given and given.get(name):
+                raise InvalidField(f"rescue.{name}", f"follows from the image's property hw_rescue_{name} in a cloud")
         if given and given.get("image"):
             image = self.resolve(IMAGES, given["image"], "rescue.image")
             given = {**given, "image": image["id"] if image else given["image"]}
         rescued: Document | None = self.have["rescue"] if self.have else None
         return given if given is None or rescued is None else rescued
+
+
+def _fits(new: Document, old: Document) -> bool:
+    """Whether a block says nothing else than *old*, but for the image that a root volume is made from."""
+    anew = old["source_type"] == new["source_type"] == "image" and old.get("boot_index") == 0
+    return all(old.get(key) == value for key, value in new.items() if not (anew and key == "uuid"))
 
 
 def new_server(want: Document, freed: Collection[str] = ()) -> NewServers:
@@ -152,14 +161,23 @@ def network_of(nic: Mapping[str, Any], at: int, freed: Collection[str] = ()) -> 
             **({"tag": nic["tag"]} if nic.get("tag") else {})}
 
 
+def image_of(image: Mapping[str, Any] | None, blocks: Iterable[Mapping[str, Any]]) -> str | None:
+    """The image that the root disk is made from, be it a local one or a volume."""
+    if image:
+        return str(image["id"]) if image["id"] else None
+    return next((one.get("uuid") for one in blocks if one.get("boot_index") == 0 and one["source_type"] == "image"),
+                None)
+
+
 def rebuild_of(want: Document, have: Document) -> Rebuild:
     """The arguments of the action rebuild. Raises ``InvalidField`` for what it cannot do."""
-    if (want["image"] or {}).get("id") is None:
+    image = image_of(want["image"], want["block_device_mapping"])
+    if image is None:
         raise InvalidField("image", "is required: a server without one cannot be rebuilt")
     if want["availability_zone"] != have["availability_zone"]:
         raise InvalidField("availability_zone", "does not change with a rebuild; recreate the server")
     metadata = want["metadata"] if want["metadata"] != have["metadata"] else None
     return Rebuild(
-        image_id=want["image"]["id"], preserve_ephemeral=have["rebuild"]["preserve_ephemeral"],
+        image_id=image, preserve_ephemeral=have["rebuild"]["preserve_ephemeral"],
         columns={name: want[name] for name in ("key_name", "user_data") if want[name] != have[name]},
         metadata=None if metadata is None else METADATA.check(metadata, "metadata"))

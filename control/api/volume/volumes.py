@@ -13,7 +13,7 @@ from magnetar_control.services.volume import actions
 from magnetar_control.services.volume.rows import VolumeListing, check_writer
 from magnetar_control.web import Answer, Request
 from magnetar_control.web.application import Guarded, route
-from magnetar_core.errors import InvalidField, InvalidRequest
+from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.fields import Record
 from magnetar_core.values import Choices, Nullable
 
@@ -31,12 +31,13 @@ HINTS = frozenset({"OS-SCH-HNT:scheduler_hints", "scheduler_hints"})
 #: What an admin may set a status to.
 STATUSES = ("creating", "available", "deleting", "error", "error_deleting", "error_extending", "attaching", "detaching",
             "in-use", "reserved", "maintenance")
+#: The first microversion that images volumes anew.
+REIMAGE = (3, 68)
 #: Actions of Cinder that hosts' own disks do not offer, and why.
 NO_ACTIONS = {
     "os-volume_upload_image": "the agents do not read volumes out; copy it to a volume, or make an image of a server",
     "os-retype": "content stays in its pool; make a new volume of the other type with source_volid",
     "os-migrate_volume": "content stays on its host; servers of other hosts reach it there",
-    "os-reimage": "its content is not replaced; make a new volume from the image",
     "revert": "its content is not replaced; make a new volume from the snapshot"}
 
 
@@ -60,6 +61,7 @@ class VolumeAction:
 
 ACTIONS = {
     "os-extend": VolumeAction(actions.extend, record({"new_size": SIZE}, "new_size")),
+    "os-reimage": VolumeAction(actions.reimage, record({"image_id": Id(), "reimage_reserved": TRUTH}, "image_id")),
     "os-set_bootable": VolumeAction(actions.set_bootable, record({"bootable": TRUTH}, "bootable"), 200),
     "os-reset_status": VolumeAction(actions.reset_status, record({
         "status": Status(*STATUSES), "attach_status": NAME, "migration_status": IGNORED})),
@@ -134,6 +136,8 @@ class VolumeRoutes(NounRoutes):
             raise InvalidRequest(f"Embedded volumes have no {name}: {NO_ACTIONS[name]}.")
         if name not in ACTIONS:
             raise InvalidRequest(f"There is no such action: {name[:80]}.")
+        if name == "os-reimage" and request.extra["version"] < REIMAGE:
+            raise NotFound(f"{name} is there since microversion {'.'.join(map(str, REIMAGE))}.")
         action = ACTIONS[name]
         values = action.body.check({} if given is None else given, name)
         if name == "os-extend":

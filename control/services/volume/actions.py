@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import orjson
 from sqlalchemy import Connection, RowMapping, delete, select
 
@@ -30,6 +32,18 @@ def extend(connection: Connection, context: Context, row: RowMapping, *, new_siz
     quota.within(connection, row["project_id"], per_volume_gigabytes=new_size, gigabytes=new_size - row["size"])
     asked(connection, volumes, row, "extend", statuses, status="extending", new_size=new_size,
           previous_status=row["status"])
+
+
+def reimage(connection: Connection, context: Context, row: RowMapping, *, image_id: str, image_metadata: str,
+            reimage_reserved: bool = False, request: str | None = None, **_of_image: object) -> None:
+    """Have its content, which is lost, made anew from an image. *reimage_reserved*: also while it is kept for a server.
+    Nothing for a *request* that has asked before."""
+    if request and document(row["reimage"]).get("request") == request:
+        return
+    told = {"request": request or str(uuid.uuid4()), "image_id": image_id, "image_metadata": image_metadata}
+    statuses = ("available", "error", *(("reserved",) if reimage_reserved else ()))
+    asked(connection, volumes, row, "reimage", statuses, status="downloading", reimage=orjson.dumps(told).decode())
+    follow(connection, row["id"])
 
 
 def set_bootable(connection: Connection, context: Context, row: RowMapping, *, bootable: bool) -> None:

@@ -17,8 +17,8 @@ from magnetar_control.store.database import Database
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import attachments, quotas, volumes
-from .actions import ADMIN, FREEING, extend
-from .rows import asked, check_admin, check_writer, found, seen, wrong_status
+from .actions import ADMIN, FREEING, extend, reimage
+from .rows import asked, check_admin, check_writer, document, found, seen, wrong_status
 from .snapshots import SnapshotStore, begin
 from .tables import attachments as held
 from .tables import snapshots
@@ -27,6 +27,8 @@ from .volumes import Types, VolumeStore, attachments_of, documents
 from .worker import BELL, Hosts, Reach, Worker
 
 GIB = 2**30
+#: Statuses of a volume whose content is on its way.
+MAKING = ("creating", "downloading")
 
 
 class EmbeddedVolumes:
@@ -127,6 +129,9 @@ class EmbeddedVolumes:
                 one for one in held if named in (None, one["id"])])
         if action is extend:
             given["quota"] = self.quota
+        if action is reimage:
+            size = self.volumes.show(context, id)["size"]
+            given.update(self._of_image(context, given["image_id"], size))
         with self.database.write() as connection:
             attachments.lock(connection, id)
             said = action(connection, context, seen(connection, table, context, id), **given)
@@ -140,7 +145,7 @@ class EmbeddedVolumes:
             seen = self.database.bell.count(BELL)
             with self.database.read() as connection:
                 row = connection.execute(select(table).where(table.c.id == id)).mappings().first()
-                if row is not None and row["status"] not in ("creating", "error"):
+                if row is not None and row["status"] not in (*MAKING, "error"):
                     return documents(connection, [row])[0]
             if row is None or row["status"] == "error":
                 why = f" {row['fault']}" if row is not None and row["fault"] else ""
@@ -150,6 +155,14 @@ class EmbeddedVolumes:
                 raise InvalidRequest(f"Volume {id} was not made within {limit:g} s; it is still being made.")
             if not self.worker.step(id):
                 self.worker.rest(seen, min(0.5, max(deadline - time.monotonic(), 0.01)))
+
+    def reimage(self, context: Context, id: str, image_id: str, request: str) -> None:
+        self.act(context, id, reimage, image_id=image_id, reimage_reserved=True, request=request)
+
+    def reimaged(self, id: str, request: str) -> bool:
+        with self.database.read() as connection:
+            told = document(connection.execute(select(table.c.reimage).where(table.c.id == id)).scalar())
+        return bool(told.get("request") == request and told.get("done"))
 
     def reserve(self, context: Context, id: str, server_id: str, **fields: Any) -> Document:
         """*fields*: ``attachment_id``, drawn unless given. Asked twice for one server, the same attachment."""
@@ -212,5 +225,5 @@ class EmbeddedVolumes:
         with self.database.write() as connection:
             row = found(connection, table, context, id)
             if row is not None and row["status"] != "deleting":
-                volumes.begin_delete(connection, row, force=row["status"] == "creating")
+                volumes.begin_delete(connection, row, force=row["status"] in MAKING)
                 self.database.ring(connection, BELL)

@@ -32,8 +32,10 @@ volumes = Table(
     Column("readonly", Boolean, nullable=False, default=False),
     Column("image_metadata", DOCUMENT, nullable=False, default="{}"), Column("image_id", UUID),
     Column("snapshot_id", UUID), Column("source_volid", UUID),
-    # While it grows: the new size, and the status to go back to.
+    # While it grows, or is imaged anew: the new size, and the status to go back to.
     Column("new_size", Integer), Column("previous_status", String(32)),
+    # What it is or was last imaged anew from: {request, image_id, image_metadata, done}.
+    Column("reimage", DOCUMENT),
     Index("volumes_project", "project_id", "created_at", "id"), Index("volumes_task", "task"))
 
 snapshots = Table(

@@ -88,9 +88,9 @@ def follow(connection: Connection, volume_id: str) -> None:
     status = next((word for held, word in FOLLOWING.items() if held in have), "available")
     connection.execute(update(volumes).where(volumes.c.id == volume_id, volumes.c.status.in_(
         ("available", *FOLLOWING.values()))).values(status=status, updated_at=now()))
-    # One that grows goes back to what it is by then.
-    connection.execute(update(volumes).where(volumes.c.id == volume_id, volumes.c.status == "extending")
-                       .values(previous_status=status))
+    # One that grows, or is imaged anew, goes back to what it is by then.
+    connection.execute(update(volumes).where(volumes.c.id == volume_id, volumes.c.status.in_(
+        ("extending", "downloading"))).values(previous_status=status))
 
 
 def of_image(image: Document) -> Document:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import orjson
 from sqlalchemy import ColumnElement, RowMapping, Table, and_, delete, or_, select, update
 from sqlalchemy.exc import DBAPIError
 
@@ -26,6 +27,7 @@ from magnetar_control.services import Document
 from magnetar_control.store.database import Database, now
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unreachable
 
+from .rows import document
 from .tables import snapshots, volumes
 
 log = logging.getLogger(__name__)
@@ -193,9 +195,10 @@ class Worker:
     def _failed(self, table: Table, row: Row, error: MagnetarError) -> None:
         log.error("%s of %s %s failed: %s", row["task"], table.name, row["id"], error.message)
         status: Any = {"delete": "error_deleting", "extend": "error_extending"}.get(row["task"], "error")
-        if row["task"] == "extend" and isinstance(error, Conflict):
+        if row["task"] in ("extend", "reimage") and isinstance(error, Conflict):
             status = table.c.previous_status  # refused: it is as it was
-        self._finish(table, row, {"status": status, "fault": plain(error)})
+        self._finish(table, row, {"status": status, "fault": plain(error), **(
+            {"reimage": None} if row["task"] == "reimage" else {})})
 
     def ensure(self, row: Row, noun: str, want: Document) -> Document:
         """Have the host's agent make it so; the resource."""
@@ -250,6 +253,16 @@ def _extend_volume(worker: Worker, row: Row) -> Document:
     return {"status": volumes.c.previous_status, "size": row["new_size"], "new_size": None, "previous_status": None}
 
 
+def _reimage_volume(worker: Worker, row: Row) -> Document:
+    told = document(row["reimage"])
+    worker.reach.ensure_image(row["host"], told["image_id"])
+    worker.ensure(row, "volume", {"reimage": {"image": told["image_id"], "request": told["request"]}})
+    # Of the row as it is by then, as above.
+    return {"status": volumes.c.previous_status, "previous_status": None, "bootable": True,
+            "image_id": told["image_id"], "image_metadata": told["image_metadata"],
+            "reimage": orjson.dumps({**told, "done": True}).decode()}
+
+
 def _create_snapshot(worker: Worker, row: Row) -> Document:
     found = worker.ensure(row, "volume_snapshot", {"name": f"snapshot-{row['id']}", "volume": row["volume_id"]})
     return {"status": "available", "size": found.get("size") or row["size"]}
@@ -264,5 +277,6 @@ def _delete(noun: str, worker: Worker, row: Row) -> None:
 
 TASKS: Mapping[tuple[str, str], Callable[[Worker, Row], Document | None]] = {
     ("volumes", "create"): _create_volume, ("volumes", "extend"): _extend_volume,
-    ("volumes", "delete"): partial(_delete, "volume"), ("volume_snapshots", "create"): _create_snapshot,
+    ("volumes", "reimage"): _reimage_volume, ("volumes", "delete"): partial(_delete, "volume"),
+    ("volume_snapshots", "create"): _create_snapshot,
     ("volume_snapshots", "delete"): partial(_delete, "volume_snapshot")}

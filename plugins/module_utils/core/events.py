@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from .fields import Field, Kind
 from .kinds import Image, Server
-from .kinds.common import DESCRIPTION, NAME, REFERENCE
+from .kinds.common import DESCRIPTION, NAME, REFERENCE, REQUEST
 from .values import Boolean, Choices, MapOf, Nullable, Text, Value
 
 
@@ -19,8 +19,7 @@ class EventRequest(Kind):
                   required=True, sample="reboot")
     args = Field(MapOf(Text(1, 64), Value()), "Arguments of the event; reboot takes type: soft or hard.", default={},
                  sample={"type": "soft"})
-    request_id = Field(Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only"),
-                       "Key of the event: sent again with the same key, it is not done again. The "
+    request_id = Field(REQUEST, "Key of the event: sent again with the same key, it is not done again. The "
                        "request's X-Request-Id when it is left out.", sample="deploy-42-reboot-web1")
 
 

@@ -160,6 +160,11 @@ class Kind:
         cls.fields = tuple(merged.values())
 
     @classmethod
+    def rebuilds(cls, name: str, _old: Any, _new: Any) -> bool:
+        """Whether a rebuild may change the fixed field *name* from one value to the other."""
+        return name in cls.rebuilt
+
+    @classmethod
     def check(cls, document: Any, operation: str = CREATE, partial: bool = False) -> dict[str, Any]:
         """Return *document* in normal form; raise ``InvalidField`` naming the field and the rule.
 

@@ -137,13 +137,14 @@ class Change:
         names = [] if status in self.kind.unfilled else self.fixed(old, want)
         policy = str(self.permissions["on_immutable"]) if names else ""
         if policy == "rebuild":
-            names = [one for one in names if one not in self.kind.rebuilt]
+            names = [one for one in names if not self.kind.rebuilds(one, old.get(one), want.get(one))]
             policy = "fail" if names else policy
         secrets = self.kind.secrets()
         words = "; ".join("%s cannot change" % one + (
             "" if one in secrets else " from %r to %r" % (old.get(one), want.get(one))) for one in names)
         if policy == "fail":
-            ways = "to rebuild (its root disk is lost), " if self.kind.rebuilt.issuperset(names) else ""
+            rebuilds = all(self.kind.rebuilds(one, old.get(one), want.get(one)) for one in names)
+            ways = "to rebuild (its root disk is lost), " if rebuilds else ""
             raise Immutable(
                 "%s %r: %s. Set on_immutable %sto recreate (what is there is lost) or to ignore, or ask for what is "
                 "there." % (self.kind.noun, name, words, ways), fields=names)
@@ -162,6 +163,8 @@ class Change:
         if rebuild:
             found["rebuild"] = {"preserve_ephemeral": self.permissions.get("preserve_ephemeral", False),
                                 "request": self.permissions.get("rebuild")}
+            if self.permissions.get("keep_volume"):
+                found["rebuild"]["keep_volume"] = True
         return found
 
     def _set_back(self, old: Mapping[str, Any], want: Document, names: Sequence[str]) -> None:

@@ -27,9 +27,9 @@ TEXT: Mapping[str, str] = {
     "plug": "change the NICs", "reserve": "have DHCP give its addresses", "release": "give its addresses back",
     "erase": "remove the disks", "drop_swap": "remove the swap disk",
     "grow_ephemeral": "grow the ephemeral disk", "discard": "drop the saved memory", "wipe": "remove the disks",
-    "rescue_drive": "write the config drive of the rescue",
-    "forget_password": "forget the password",
-    "rebuilt": "note that it is rebuilt", "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
+    "rescue_drive": "write the config drive of the rescue", "forget_password": "forget the password",
+    "reimage": "make its root volume anew", "rebuilt": "note that it is rebuilt",
+    "rescue": "make the rescue disk", "unrescue": "remove the rescue disk",
     # Of a cloud only.
     "confirm": "keep the new flavor", "migrate": "move it to another host",
     "shelve": "shut down, keep the root disk as an image, and leave the host", "unshelve": "start on a host again",
@@ -88,9 +88,6 @@ def _gone(have: Optional[Document]) -> Iterator[str]:
 
 def _there(want: Document, have: Document) -> Iterator[str]:
     power, rebuild = have["power"], have.get("rebuild")
-    if rebuild and root_volume(want):
-        raise Conflict(f"The root disk of server {want['name']!r} is a volume, which a rebuild would not make anew. "
-                       "Make another server, or change what the volume holds.")
     _check_disks(want, have)
     sizes = tuple(_resizing(want, have))
     differs = [] if power == MISSING else _differs(want, have)
@@ -124,6 +121,7 @@ def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str
     """The verbs that make disks and volumes while the server is off. *sizes*: those of a resize."""
     rebuild = have.get("rebuild")
     if rebuild:
+        yield from ("reimage",) * bool(root_volume(want) and not rebuild.get("keep_volume"))
         yield "wipe"
     if "drop_swap" in sizes:
         yield "drop_swap"
@@ -214,12 +212,14 @@ def _check_disks(want: Document, have: Document) -> None:
     """Raise ``Immutable`` for a disk that would shrink, ``Conflict`` for one that is lost or cannot be rebuilt."""
     rebuild, name = have.get("rebuild"), want["name"]
     kept = {EPHEMERAL} if rebuild and rebuild["preserve_ephemeral"] else set() if rebuild else {ROOT, EPHEMERAL, SWAP}
+    _check_root_volume(want, have)
     lost = [file for file in have["lost"] if not rebuild or file in kept]
     if lost:
         way = "Restore the file, " + ("or do without preserve_ephemeral." if rebuild else "rebuild the server, or "
                                       "delete it and make it again.")
         raise Conflict(f"{', '.join(lost)} of server {name!r} is gone from the host. {way}", files=lost)
-    if rebuild and have.get("gone") is not None and have["gone"] == want["image"]:
+    gone = have.get("gone") if rebuild else None
+    if gone is not None and gone in (want["image"], (root_volume(want) or {}).get("uuid")):
         raise Conflict(f"The image that server {name!r} was made from is no longer on this host, or has no content "
                        "there. Register it again and send its content (and that of the kernel that it boots with), or "
                        "rebuild from another image.", field="image")
@@ -238,6 +238,19 @@ def drive_digest(want: Document) -> str:
     rename changes it at the next rebuild."""
     told = [want.get("guest_data"), want.get("vendor_data"), want["flavor"].get("name", "")]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _check_root_volume(want: Document, have: Document) -> None:
+    """Raise ``Conflict`` where a rebuild is to make a root volume anew, and cannot."""
+    rebuild, root = have.get("rebuild"), root_volume(want)
+    if not rebuild or root is None or rebuild.get("keep_volume"):
+        return
+    if root["source_type"] != "image":
+        raise Conflict(f"The root disk of server {want['name']!r} is a volume that it was not made with from an image, "
+                       "so nothing says of what a rebuild would make it anew. Make another server.")
+    if have.get("volume_away"):
+        raise Conflict(f"The root disk of server {want['name']!r} is a volume of another host, which a rebuild cannot "
+                       "make anew here. Migrate the server to the volume's host first.")
 
 
 # Rescue -------------------------------------------------------------------------------------------------------------

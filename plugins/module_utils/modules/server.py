@@ -99,7 +99,7 @@ class ServerModule(ResourceModule):
     on_immutable_doc = (
         "V(recreate) removes the server and makes it anew, which loses its data. V(rebuild) makes only its root disk "
         "anew, and with it swap, config drive and (unless O(preserve_ephemeral)) ephemeral disk; uuid, name, NICs with "
-        "their MACs, metadata and volumes stay.")
+        "their MACs, metadata and volumes stay; a root disk that is a volume is written anew from O(image).")
     permissions = collect(
         allow_reboot=Option(
             Boolean(), "Whether a running server may be shut down, changed and started again where a change needs "

@@ -314,6 +314,77 @@ def test_rebuild_and_rescue_of_a_server_on_a_volume(place: Host) -> None:
     assert disks(place) == {"vda": root, "vdz": "config.iso"}
 
 
+def reimaged(place: Host) -> Any:
+    """The root volume's document, and what answers show as its image."""
+    (root,) = place.show()["volumes_attached"]
+    shown = reconcile.show(place.agent.drivers, BY_NOUN["volume"], root["id"])
+    return place.agent.host.documents.get("volume", root["id"]), shown["image"]
+
+
+def test_a_root_volume_is_made_anew_by_a_rebuild(place: Host) -> None:
+    other = image(place, "other")["id"]
+    before = make(place, ROOT).resource["volumes_attached"]
+    with pytest.raises(Immutable, match="on_immutable to rebuild"):
+        make(place, {**ROOT, "uuid": "other"})
+    again = {"on_immutable": "rebuild"}
+    wish = {"block_device_mapping": [{**ROOT, "uuid": "other"}]}
+    predicted = place.ensure("server", "web1", wish, dry_run=True, **again)
+    done = place.ensure("server", "web1", wish, **again)
+    assert [s.verb for s in predicted.steps] == [s.verb for s in done.steps] == [
+        "record", "stop", "reimage", "wipe", "disks", "drive", "define", "rebuilt", "start"]
+    assert done.resource["status"] == "ACTIVE" and done.resource["volumes_attached"] == before
+    volume, shown = reimaged(place)
+    assert shown == other and {"renewed", "begun"}.isdisjoint(volume.state) and volume.state["made"]
+    assert not place.ensure("server", "web1", wish, **again).changed
+    seen = [volume.state["reimaged"]["request"]]
+    for asked in ("first", "first", "second"):  # the same image again, once for each request
+        place.event("rebuild", asked)
+        seen.append(reimaged(place)[0].state["reimaged"]["request"])
+    assert seen[1] == seen[2] and len(set(seen)) == 3
+    place.event("rebuild", "third", image="img")
+    kept = reimaged(place)
+    assert kept[1] != other
+    place.event("rebuild", "fourth", keep_volume=True)
+    assert reimaged(place)[0].state["reimaged"] == kept[0].state["reimaged"]
+
+
+def test_a_root_volume_that_cannot_be_made_anew(place: Host) -> None:
+    again = {"on_immutable": "rebuild"}
+    image(place, "large", 3 << 30)
+    make(place, ROOT)
+    with pytest.raises(Immutable, match="block_device_mapping"):
+        place.ensure("server", "web1", {"block_device_mapping": [
+            {name: value for name, value in ROOT.items() if name != "volume_size"} | {"uuid": "large"}]}, **again)
+    with pytest.raises(Conflict, match="in use: server 'web1' is running"):
+        place.ensure("volume", reimaged(place)[0].id, {"reimage": {"image": "img", "request": "r1"}})
+    assert reimaged(place)[0].state.get("reimaged") is None
+    place.ensure("image", "img", None)
+    with pytest.raises(Conflict, match="no longer on this host"):
+        place.ensure("server", "web1", {"user_data": "YQ=="}, **again)
+    assert place.show()["status"] == "ACTIVE"
+    place.ensure("volume", "boot", {"size": 1})
+    place.ensure("server", "web2", {"flavor": SMALL, "block_device_mapping": [
+        {"source_type": "volume", "uuid": "boot", "boot_index": 0}]})
+    with pytest.raises(Conflict, match="nothing says of what"):
+        place.ensure("server", "web2", {"user_data": "YQ=="}, **again)
+
+
+def test_no_server_starts_with_a_volume_that_is_half_made_anew(place: Host) -> None:
+    image(place, "other")
+    make(place, ROOT)
+    place.server(power="off")
+    volume, _image = reimaged(place)
+    place.fake.fail_next("copy_disk", NoSpace())
+    asked = {"reimage": {"image": "other", "request": "r1"}}
+    with pytest.raises(NoSpace):
+        place.ensure("volume", volume.id, asked)
+    with pytest.raises(Conflict, match="being made anew"):
+        place.server(power="running")
+    place.ensure("volume", volume.id, asked)
+    place.server(power="running")
+    assert reimaged(place)[0].state["reimaged"]["request"] == "r1"
+
+
 def test_check_mode_assumes_what_earlier_tasks_make(host: Host) -> None:
     found = host.ensure("server", "web1", {"flavor": SMALL, "block_device_mapping": [
         {**ROOT, "uuid": "later"}, {**DATA, "uuid": "later"}]}, dry_run=True)

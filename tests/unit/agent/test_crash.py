@@ -85,7 +85,15 @@ STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
     "rebuild from another image": (
         [IMAGE, ("server", "web1", {"flavor": SMALL})],
         ("server", "web1", {"image": "img"}, {"on_immutable": "rebuild"})),
+    "rebuild on a volume": (
+        [IMAGE, ("server", "web1", {"flavor": SMALL, "block_device_mapping": BLOCKS[:1]})],
+        ("server", "web1", {"user_data": "YQ=="}, {"on_immutable": "rebuild"})),
+    "reimage in a storage pool": ([IMAGE, ("volume", "lv", {"image": "img", "pool": "vg"})], ("volume", "lv", {
+        "reimage": {"image": "img", "request": "r1"}})),
     "rescue": ([IMAGE, ("server", "web1", {"flavor": SMALL})], ("server", "web1", {"rescue": {"image": "img"}})),
+    "rescue with stable devices": (
+        [IMAGE, ("volume", "data", {"size": 1}), ("server", "web1", {"flavor": SMALL, "block_device_mapping": BLOCKS})],
+        ("server", "web1", {"rescue": {"image": "img", "device": "disk", "bus": "scsi"}})),
     "unrescue": ([IMAGE, ("server", "web1", {"flavor": SMALL, "rescue": {"image": "img"}})],
                  ("server", "web1", {"rescue": None})),
     "suspend": ([("server", "web1", {"flavor": SMALL})], ("server", "web1", {"power": "suspended"})),

@@ -252,3 +252,76 @@ def test_a_volume_that_is_detached_when_its_server_is_rescued(torn: Host, monkey
     assert runs(torn)["vdb"] == "disk" and kept is not None and "vdb" in {disk.target for disk in kept.disks}
     torn.ensure("server", "web2", {"rescue": None})
     assert runs(torn) == {"vda": "disk", "vdz": "config.iso"}
+
+
+# Stable devices ---------------------------------------------------------------------------------------------------
+def stable_image(host: Host, **properties: str) -> str:
+    """An image that says as what it rescues."""
+    image(host, "stable", 4)
+    return str(host.ensure("image", "stable", {"properties": properties}).resource["id"])  # type: ignore[index]
+
+
+def defined(host: Host, name: str = "web1") -> dict[str, Disk]:
+    """The disks of a server, by target."""
+    return {one.target: one for one in host.fake.domains()[host.show(name)["id"]].disks}
+
+
+@pytest.mark.parametrize(("properties", "target", "seen"), [
+    ({"hw_rescue_device": "disk"}, "vdaa", ("disk", "virtio", False, "disk.rescue")),
+    ({"hw_rescue_bus": "scsi"}, "sdb", ("disk", "scsi", False, "disk.rescue")),
+    ({"hw_rescue_device": "cdrom"}, "sdb", ("cdrom", "sata", True, "rescue.base")),
+    ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "scsi"}, "sdb", ("cdrom", "scsi", True, "rescue.base"))])
+def test_with_stable_devices_all_disks_stay(web: Host, properties: dict[str, str], target: str, seen: Any) -> None:
+    web.ensure("volume", "data", {"size": 1})
+    web.ensure("volume_attachment", "web1:data", {"server": "web1", "volume": "data"})
+    before, id = defined(web), stable_image(web, **properties)
+    wish = {"rescue": {"image": "stable"}}
+    planned = web.ensure("server", "web1", wish, dry_run=True)
+    done = web.ensure("server", "web1", wish)
+    assert [s.verb for s in planned.steps] == [s.verb for s in done.steps] == [
+        "record", "stop", "rescue", "define", "start"]
+    found = defined(web)
+    own = found.pop(target)
+    assert list(found.values()) == list(before.values()), "as they were, in the same order"
+    assert ((own.device, own.bus, own.readonly, own.path.name), own.boot) == (seen, 1)
+    assert done.resource and done.resource["rescue"]["image"] == id and done.resource["status"] == "RESCUE"
+    assert not web.ensure("server", "web1", wish).changed
+    web.restart()
+    assert defined(web)[target] == own
+    web.ensure("volume_attachment", "web1:data", None)  # as of any server that runs
+    assert "data" not in [one["name"] for one in web.show()["volumes_attached"]]
+    web.ensure("volume_attachment", "web1:data", {"server": "web1", "volume": "data"})
+    web.ensure("server", "web1", {"rescue": None})
+    assert defined(web) == before and not list(folder(web).glob("*rescue*"))
+
+
+def test_a_server_on_volumes_keeps_them(web: Host) -> None:
+    web.ensure("volume", "extra", {"size": 1})
+    web.ensure("server", "on", {"flavor": SMALL, "block_device_mapping": [
+        {"source_type": "image", "destination_type": "volume", "uuid": "system", "boot_index": 0},
+        {"source_type": "volume", "uuid": "extra", "boot_index": 1}]})
+    before = defined(web, "on")
+    stable_image(web, hw_rescue_device="disk")
+    web.ensure("server", "on", {"rescue": {"image": "stable"}})
+    found = defined(web, "on")
+    assert found.pop("vdaa").boot == 1
+    assert {name: replace(one, boot=None) for name, one in before.items()} == found, "booted from the rescue disk only"
+    web.ensure("server", "on", {"rescue": None})
+    assert defined(web, "on") == before
+
+
+def test_the_request_may_say_the_devices(web: Host) -> None:
+    web.ensure("server", "web1", {"rescue": {"device": "cdrom"}})
+    assert defined(web)["sdb"].device == "cdrom"
+
+
+@pytest.mark.parametrize(("properties", "why"), [
+    ({"hw_rescue_device": "floppy"}, "no floppy controller"), ({"hw_rescue_bus": "usb"}, "no USB controller"),
+    ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "ide"}, "no IDE controller"),
+    ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "virtio"}, "must be one of sata, scsi for a rescue cdrom"),
+    ({"hw_rescue_device": "tape"}, "must be one of disk, cdrom")])
+def test_devices_that_guests_do_not_have(web: Host, properties: dict[str, str], why: str) -> None:
+    stable_image(web, **properties)
+    with pytest.raises(InvalidField, match=why):
+        web.ensure("server", "web1", {"rescue": {"image": "stable"}})
+    assert web.show()["status"] == "ACTIVE"

@@ -145,9 +145,17 @@ def test_a_server_on_a_volume_is_not_rescued_without_an_image(cloud: Cloud) -> N
         reply = admin.act(id, "rescue", args, version)
         assert reply.status == 400, (version, args, reply)
     assert admin.server(id)["status"] == "ACTIVE"
-    assert admin.act(id, "rescue", {"rescue_image_ref": admin.image()}, "2.87").status == 200
+    for image, word in ((admin.image(), "Cannot rescue a volume-backed instance"),
+                        (admin.image("floppy", hw_rescue_device="floppy"), "no floppy controller")):
+        reply = admin.act(id, "rescue", {"rescue_image_ref": image}, "2.87")
+        assert reply.status == 400 and word in reply.json["badRequest"]["message"], reply
+    rescues = admin.image("rescue", hw_rescue_device="cdrom", hw_rescue_bus="scsi")
+    assert admin.act(id, "rescue", {"rescue_image_ref": rescues}, "2.87").status == 200
     found = admin.settled(id)
-    assert found and found["status"] == "RESCUE"
+    assert found and found["status"] == "RESCUE", found
+    assert admin.act(id, "unrescue").status == 202
+    found = admin.settled(id)
+    assert found and found["status"] == "ACTIVE", found
     admin.delete(f"/v2.1/servers/{id}")
 
 

@@ -18,7 +18,8 @@ ROWS = (
     Spec(r"os_(distro|version|admin_user|type|hidden|hash_\w+)|(base_image_ref|image_type|image_location|image_state|"
          r"instance_uuid|instance_type_\w+|owner_id|owner_\w+|user_id|kernel_id|ramdisk_id|boot_roles|stores|locations|"
          r"description)", ANY, usual=ANY),
-    Spec(r"hw_(disk|rescue|cdrom|floppy)_bus|hw_vif_model|hw_input_bus", ANY, usual="virtio",
+    Spec(r"hw_rescue_(device|bus)", ANY, _HOST | _HERE),  # checked when it rescues
+    Spec(r"hw_(disk|cdrom|floppy)_bus|hw_vif_model|hw_input_bus", ANY, usual="virtio",
          lacks="disks, NICs and input devices are virtio"),
     Spec(r"hw_scsi_model", ANY, usual="virtio-scsi", lacks="disks are virtio"),
     Spec(r"hw_qemu_guest_agent", ANY, usual=ANY),  # every guest has its channel
@@ -37,7 +38,6 @@ ROWS = (
     Spec(r"hw_mem_page_size", ANY, usual="small|any", lacks="guests have small memory pages only"),
     Spec(r"hw_pci_numa_affinity_policy", ANY, usual="legacy", lacks="guests have no NUMA topology"),
     Spec(r"hw_emulation_architecture", ANY, lacks="guests have the architecture of their host"),
-    Spec(r"hw_rescue_device", ANY, usual="disk", lacks="rescue disks are disks"),
     Spec(r"os_skip_agent_inject_(at_boot|ssh)", ANY, usual=TRUE, lacks="nothing is injected into guests that run"),
     Spec(r"os_command_line", ANY, lacks="the kernel's command line is that of the kernel's image (cmdline)"),
     Spec(r"os_shutdown_timeout", ANY, lacks="how long a shutdown may take is a setting of the agent"),

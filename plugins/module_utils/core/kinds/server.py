@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import InvalidField
 from ..fields import FIXED, READ, Field, Record
+from ..hardware.rescue import BUSES as RESCUE_BUSES
 from ..power import (
     ACTIVE,
     BUILDING,
@@ -99,12 +100,30 @@ def _boots(block: Mapping[str, Any]) -> bool:
     return block.get("boot_index") == 0 and destination(block) == "volume"
 
 
+#: Of an item of the block device mapping, what follows from the image that its volume is made from.
+OF_IMAGE = ("uuid", "name")
+
+
+def _root_of(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An item of the block device mapping; a root volume without the image that it is made from."""
+    anew = _boots(block) and block["source_type"] == "image"
+    return {name: value for name, value in block.items() if name not in OF_IMAGE} if anew else block
+
+
 class Server(Resource):
     """A virtual machine on a host."""
 
     noun, plural = "server", "servers"
     rebuilt = frozenset(("image", "key_name", "user_data", "availability_zone", "config_drive", "root_format",
                          "virt_type", "machine", "personality"))
+
+    @classmethod
+    def rebuilds(cls, name: str, old: Any, new: Any) -> bool:
+        """Of the block devices only what a root volume is made from."""
+        if name == "block_device_mapping":
+            return len(old) == len(new) and all(
+                _root_of(one) == _root_of(other) for one, other in zip(old, new))
+        return super().rebuilds(name, old, new)
 
     flavor = Field(OneOf(REFERENCE, Record(**sizes(required=False))),
                    "A flavor by name or uuid, or its sizes {vcpus, ram, disk, ephemeral, swap}; those that are left "
@@ -142,7 +161,11 @@ class Server(Resource):
     power = Field(Choices(*WANTED, SHELVED), "Desired power state; V(shelved) is for servers of a cloud.",
                   default="running", option=False, sample="running")
     rescue = Field(
-        Nullable(Record(image=Field(Nullable(REFERENCE), "Image to boot from; the server's own when omitted."))),
+        Nullable(Record(
+            image=Field(Nullable(REFERENCE), "Image to boot from; the server's own when omitted."),
+            device=Field(Choices(*RESCUE_BUSES), "As what the guest gets it, beside all of its own disks; what the "
+                         "image's property hw_rescue_device says when omitted."),
+            bus=Field(Choices(*BUSES), "Behind what it gets it; what hw_rescue_bus says when omitted."))),
         "Boot from another image, with the root disk as second disk; null for none.", default=None, option=False,
         sample=None)
     restart_on_crash = Field(Boolean(), "Start the guest again when its QEMU dies.", default=False, sample=False)

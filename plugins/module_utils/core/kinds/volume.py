@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from ..fields import FIXED, READ, Field, Kind
+from ..fields import FIXED, READ, Field, Kind, Record
 from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Uuid, Value
-from .common import REFERENCE, TAG, TIME, Resource
+from .common import REFERENCE, REQUEST, TAG, TIME, Resource
 from .export import ORIGIN
 
 FORMATS = ("qcow2", "raw")
@@ -44,6 +44,11 @@ class Volume(Resource):
                           default=None, on=FIXED, aliases=("volume",), sample=None)
     snapshot = Field(Nullable(REFERENCE), "Volume snapshot that it is made from, by name or uuid.", default=None,
                      on=FIXED, aliases=("snapshot_id",), sample=None)
+    reimage = Field(
+        Nullable(Record(image=Field(REFERENCE, "The image, by name or uuid.", required=True),
+                        request=Field(REQUEST, "Key of the request: done once for each.", required=True))),
+        "Have its content, which is lost, made anew from an image.", default=None, on="create update", option=False,
+        compared=False)
     metadata = _metadata()
     multiattach = Field(Boolean(), "Whether several servers may have it at once. They need a file system made for "
                         "that, and the format is V(raw).", default=False, on=FIXED, aliases=("is_multiattach",),

@@ -188,6 +188,28 @@ def test_a_server_made_anew_boots_from_another_disk(cloud: Cloud) -> None:
     removed(admin, "server/disk", "volume/root")
 
 
+def test_a_server_on_a_volume_is_rebuilt(cloud: Cloud) -> None:
+    admin = cloud.admin
+    admin.image("newer")
+
+    def boots(image: str) -> dict[str, Any]:
+        return {"block_device_mapping": [{"source_type": "image", "destination_type": "volume", "uuid": image,
+                                          "boot_index": 0, "volume_size": 1, "delete_on_termination": True}]}
+
+    old = ensure(admin, "server/onvol", {**WEB, **boots("cirros"), "image": None}).json["resource"]
+    refused = ensure(admin, "server/onvol", boots("newer"))
+    assert refused.status == 409 and "on_immutable to rebuild" in refused.json["error"]["message"], refused
+    planned = ensure(admin, "server/onvol", boots("newer"), on_immutable="rebuild", dry_run=True)
+    anew = ensure(admin, "server/onvol", boots("newer"), on_immutable="rebuild")
+    assert anew.status == 200 and verbs(anew) == verbs(planned) and "reimage" in verbs(anew), anew
+    found = anew.json["resource"]
+    assert (found["id"], found["volumes_attached"]) == (old["id"], old["volumes_attached"])
+    assert not ensure(admin, "server/onvol", boots("newer"), on_immutable="rebuild").json["changed"]
+    done = admin.post("/v1/server/onvol/events?wait=20", {"event": "rebuild", "args": {}})
+    assert done.status == 200, done
+    removed(admin, "server/onvol")
+
+
 @pytest.mark.parametrize(("kind", "want"), [
     ("volume", {"size": 1}), ("network", {"cidr": "10.84.0.0/24"}), ("volume_snapshot", {"volume": "one"}),
     ("keypair", {"public_key": KEY})])

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rescue with stable devices: an image says as what the guest gets it (``hw_rescue_device``, ``hw_rescue_bus``), and
+keeps all of its own disks meanwhile. Source: Nova's guide for rescue."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional
+
+from ..errors import InvalidField
+
+DEVICE, BUS = "hw_rescue_device", "hw_rescue_bus"
+#: Device to the buses that guests have for it, the usual one first.
+BUSES: Mapping[str, tuple[str, ...]] = {"disk": ("virtio", "scsi", "sata"), "cdrom": ("sata", "scsi")}
+#: What guests lack for others.
+LACKS: Mapping[str, str] = {"floppy": "guests have no floppy controller", "fdc": "guests have no floppy controller",
+                            "ide": "guests have no IDE controller", "usb": "guests have no USB controller"}
+
+
+def stable(properties: Mapping[str, Any], device: str = DEVICE, bus: str = BUS) -> Optional[dict[str, str]]:
+    """``{device, bus}`` of a rescue with an image of these *properties*; ``None`` where they do not say how: it is a
+    rescue without the server's volumes then. *device* and *bus*: the names of the two. Raises ``InvalidField``."""
+    kind, behind = properties.get(device), properties.get(bus)
+    if not kind and not behind:
+        return None
+    kind = kind or "disk"
+    if kind not in BUSES:
+        raise InvalidField(device, LACKS.get(kind, "must be one of %s" % ", ".join(BUSES)), kind)
+    behind = behind or BUSES[kind][0]
+    if behind not in BUSES[kind]:
+        raise InvalidField(bus, LACKS.get(behind, "must be one of %s for a rescue %s" % (", ".join(BUSES[kind]), kind)),
+                           behind)
+    return {"device": kind, "bus": behind}
