@@ -245,6 +245,7 @@ class MigrationTask:
     def ensure_on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
         """Have the server on a host as *want* says; it may be restarted for that. Returns the agent's resource."""
         self.work.confirm_lease()
-        with self.work.client(host) as client:
-            found: dict[str, Any] = client.ensure("server", self.work.id, dict(want), allow_reboot=True)["resource"]
+        with self.work.client(host) as client, self.work.guest(client) as watch:
+            found: dict[str, Any] = client.ensure("server", self.work.id, dict(want), allow_reboot=True,
+                                                  progress=watch)["resource"]
         return found

@@ -23,7 +23,8 @@ def rebuild(work: Work, client: Client) -> dict[str, Any]:
     """Make the root disk anew of the image. A stopped server stays off, as in Nova."""
     before = work.args.get("vm_state") or work.server.vm_state
     deliver(work, client, work.server.host, work.args["image"])
-    client.event("server", work.id, "rebuild", _anew(work, client), request_id=work.idempotency_key)
+    with work.guest(client) as watch:
+        client.event("server", work.id, "rebuild", _anew(work, client), request_id=work.idempotency_key, progress=watch)
     found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
                                               "power": "off" if before == STOPPED else "running"})
     return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
