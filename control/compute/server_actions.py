@@ -80,14 +80,19 @@ def migrate(caller: Caller, target: Target, host: str | None = None) -> None:
 
 
 @of_server("os-migrateLive")
-def migrate_live(caller: Caller, target: Target, host: str | None = None, *, ask_for_hosts: bool = False) -> None:
-    """Live migration, to *host* where it is named. *ask_for_hosts*: refuse at once when there is no other host."""
+def migrate_live(caller: Caller, target: Target, host: str | None = None, *, ask_for_hosts: bool = False,
+                 forced: bool = False) -> None:
+    """Live migration, to *host* where it is named. *ask_for_hosts*: refuse at once when there is no other host.
+    *forced*: to that host whatever the scheduler thinks of it, if it has room."""
+    if forced and not host:
+        raise InvalidRequest("Can't force to a non-provided destination")
     if host:
         _check_destination(caller, target, "os-migrateLive", host)
     if ask_for_hosts and not host and len(caller.cloud.hosts.all()) < 2:
         raise InvalidRequest("No valid host was found. There are not enough hosts available.")
     drawn = str(uuid.uuid4())
-    enqueue(caller, target, "os-migrateLive", {"host": host, "migration": drawn}, lambda connection: migrations.make(
+    args = {"host": host, "migration": drawn, **({"forced": True} if forced else {})}
+    enqueue(caller, target, "os-migrateLive", args, lambda connection: migrations.make(
         connection, target.row, drawn, user_id=caller.context.user_id, type=migrations.LIVE, status="queued"))
 
 
