@@ -234,6 +234,12 @@ def reset_state(_caller: Caller, target: Target, state: str) -> None:
         servers.change(connection, target.row.id, vm_state=state, task_state=servers.DELETING if going else None)
 
 
+@of_server("injectNetworkInfo")
+def inject_network_info(_caller: Caller, _target: Target) -> None:
+    """Nothing, as in Nova with libvirt: guests are told by DHCP, config drive and metadata, which follow by themselves.
+    Rule and lock are checked."""
+
+
 @contextlib.contextmanager
 def _asked(caller: Caller, host: HostView) -> Iterator[AgentClient]:
     """The agent of *host*, for who waits for its answer. Raises ``Unavailable``."""

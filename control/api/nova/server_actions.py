@@ -161,6 +161,7 @@ OPERATIONS = (
     _row("unlock", server_actions.unlock),
     _row("os-resetState", server_actions.reset_state, record({"state": Cased("active", "error")}, "state"),
          given=attrgetter("body")),
+    _row("injectNetworkInfo", server_actions.inject_network_info),
     _row("forceDelete", servers.force_delete),
     *(_row(action, use, record({"name": Text(1, 255)}, "name"), given=attrgetter("body")) for action, use in (
         ("addSecurityGroup", security_groups.add), ("removeSecurityGroup", security_groups.remove))),
