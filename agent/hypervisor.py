@@ -109,7 +109,8 @@ class MigrationParams:
 
     *native*: the host that QEMU's memory and disks go to straight, and the name in the certificate that QEMU shows
     there; without it they go through the sockets. *persistent* is the domain's XML for later starts there. *bandwidth*
-    is MiB/s, *max_downtime* ms, *time_limit* s.
+    is MiB/s, *max_downtime* ms, *time_limit* s. *downtime_steps*: in how many steps *max_downtime* is reached (all at
+    once without), every *downtime_delay* s. *post_copy*: the memory may follow the guest, when ``post_copy`` asks.
     """
 
     libvirt: Path
@@ -120,10 +121,18 @@ class MigrationParams:
     nics: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
     bandwidth: int | None = None
     max_downtime: int | None = None
+    downtime_steps: int | None = None
+    downtime_delay: int | None = None
     auto_converge: bool = True
+    post_copy: bool = False
     time_limit: int | None = None
     on_time_limit: str = "abort"
     native: tuple[str, str] | None = None
+
+    @property
+    def may_post_copy(self) -> bool:
+        """Whether the guest may run at the target before all of its memory is there."""
+        return self.post_copy or bool(self.time_limit and self.on_time_limit == "post_copy")
 
 
 #: Called with the progress of a migration: ``{done, total, remaining, dirty_rate}`` in bytes. It raises ``Cancelled``.
@@ -288,6 +297,10 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
         """Move a running domain; it is off here and paused there when *gone* is called, except after post-copy, where
         it runs there. *gone* is called once, as early as that is sure. When this raises, ``domain`` tells whether it
         still runs here."""
+
+    def post_copy(self, uuid: str) -> bool:
+        """Have a domain that migrates, and may, go on at the target now, while the rest of its memory follows. False
+        where that cannot begin yet: disks are still copied."""
 
     def arrived(self, uuid: str) -> bool:
         """Whether a migrated domain is complete here: it is active and persistent."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from magnetar_core import vendordata
 from magnetar_core.errors import InvalidSettings
+from magnetar_core.kinds.server import SHUTDOWN_MAX
 
 FILE = Path("/etc/magnetar/agent.yml")
 SCOPES = ("read", "operate")
@@ -88,9 +89,12 @@ class AgentSettings:
                           default="auto", metadata={"choices": ("auto", "kvm", "qemu")})
     restart_on_crash: bool = _doc("Start servers again whose QEMU died, when their document does not say.",
                                   default=False)
-    shutdown_timeout: float = _doc("How long a guest may take to power itself off before the plug is pulled; its power "
-                                   "button is pressed every 10 s.",
-                                   default=60.0, metadata={"min": 0, "max": 3600})
+    shutdown_timeout: float = _doc("How long a guest may take to power itself off before its power is cut, when "
+                                   "neither its server (shutdown_timeout) nor its image (os_shutdown_timeout) says; 0: "
+                                   "at once.", default=60.0, metadata={"min": 0, "max": SHUTDOWN_MAX})
+    shutdown_retry_interval: float = _doc("Time between two presses of the power button of a guest that is to power "
+                                          "itself off: one that still boots does not notice the first.",
+                                          default=1.0, metadata={"min": 0.1, "max": 60})
     native_tls: bool = _doc("Memory and disks of live migrations go straight from QEMU to QEMU, under QEMU's own TLS, "
                             "where both hosts say so; else through the agents. Needs open ports and certificates of "
                             "QEMU's, see docs/migration.md.", default=False)

@@ -109,6 +109,27 @@ class Settings:
     max_attempts: int = _doc("Hosts on which a build is tried.", 3)
     builds_per_host: int = _doc("Builds on a host at once.", 10)
     live_migrations_per_host: int = _doc("Live migrations from a host at once.", 1)
+    live_migration_completion_timeout: int = _doc(
+        "Seconds that a live migration may take for each GiB of the server's memory and local disks (2 at least); 0: "
+        "as long as it takes.", 800, 0)
+    live_migration_timeout_action: typing.Literal["abort", "force_complete"] = _doc(
+        "What becomes of a live migration then: it is aborted, and the server stays where it is; or the guest stands "
+        "still until all of it is there (or runs on at the target at once, see live_migration_permit_post_copy).",
+        "abort")
+    live_migration_downtime: int = _doc("Milliseconds that a guest may stand still at the end of its live migration.",
+                                        500, 100, 60000)
+    live_migration_downtime_steps: int = _doc("Steps in which that is reached.", 10, 3, 100)
+    live_migration_downtime_delay: int = _doc("Seconds between two of these steps, for each such GiB.", 75, 3, 86400)
+    live_migration_bandwidth: int = _doc("Limit of a live migration in MiB/s; 0: none.", 0, 0, 1000000)
+    live_migration_permit_post_copy: bool = _doc(
+        "Whether a live migration that is forced to complete has the guest run on at the target while the rest of its "
+        "memory follows. When a host or the network fails meanwhile, the guest is lost as in a power failure. Servers "
+        "with volumes stand still all the same.", False)
+    live_migration_permit_auto_converge: bool = _doc(
+        "Whether the CPUs of a guest are slowed down that writes memory faster than the network takes it; never where "
+        "post-copy is permitted.", True)
+    migrate_max_retries: int = _doc("How many further hosts a live migration asks when one refuses the server; -1: as "
+                                    "many as there are.", -1, -1)
     action_timeout: float = _doc("Seconds that a step on a host may take.", 3600.0)
     specs_without_effect: typing.Literal["refuse", "warn"] = _doc(
         "What becomes of a request for a server whose flavor or image has extra specs or properties that nothing here "

@@ -81,6 +81,11 @@ class Migrations(State):
         with self._call("stray"):
             return
 
+    def post_copy(self, uuid: str) -> bool:
+        with self._call("post_copy", f"domain {uuid}"):
+            self.post_copied.append(uuid)
+            return True
+
     def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
         with self._call("migrate"):
             domain = self._domains[uuid]

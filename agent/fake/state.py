@@ -68,6 +68,7 @@ class State:
         self.frozen: set[str] = set()
         self.passwords: dict[tuple[str, str], str] = {}
         self.interrupted: list[str] = []
+        self.post_copied: list[str] = []
         self._copies: set[str] = set()
         #: The guests' ends of consoles that are open.
         self._consoles: dict[str, list[socket.socket]] = {}

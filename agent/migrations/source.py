@@ -68,6 +68,10 @@ def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
         raise Conflict(f"Server {found.name!r} is not finished: its last change failed. Repeat that change first.")
     if not want.get("address"):
         raise InvalidField("address", "is required on the source: host:port of the target's agent")
+    if (want.get("downtime_steps") is None) != (want.get("downtime_delay") is None):
+        raise InvalidField("downtime_steps", "must come with downtime_delay, and downtime_delay with it")
+    if want.get("downtime_steps") and want["max_downtime"] is None:
+        raise InvalidField("downtime_steps", "must come with max_downtime, which the steps lead to")
     there = target_address("", want)
     volumes.check_attachments(host, found, want)
     domain = host.hypervisor.domain(found.id)
@@ -321,7 +325,9 @@ class _Move:
                 libvirt=run / LIBVIRT, qemu=run / QEMU, disks=run / DISKS, persistent=plan["xml"],
                 folder=(self.place, Path(plan["folder"])),
                 nics={mac: (plug[0], plug[1]) for mac, plug in plan["nics"].items()},
-                bandwidth=want["bandwidth"], max_downtime=want["max_downtime"], auto_converge=want["auto_converge"],
+                bandwidth=want["bandwidth"], max_downtime=want["max_downtime"],
+                downtime_steps=want.get("downtime_steps"), downtime_delay=want.get("downtime_delay"),
+                auto_converge=want["auto_converge"], post_copy=bool(want.get("post_copy")),
                 time_limit=want["time_limit"], on_time_limit=want["on_time_limit"],
                 native=(self.remote.host, self.remote.peer) if native else None), self._going,
                 lambda: self._gone(talk))

@@ -36,11 +36,16 @@ def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
                            "that has ended, or repeat it.")
         if not one.want.get("origin") and volume is None:
             raise Conflict(f"The volume {one.want['volume']} of server {server.name!r} is gone. Detach it first.")
-        if volume and want["type"] == "live" and want["on_time_limit"] == "post_copy" and \
+        if volume and want["type"] == "live" and (asked := _post_copy(want)) and \
                 not exports.origin(host, volume)["pool"]:
             raise Conflict(f"Server {server.name!r} uses volume {volume.name!r} of this very host, which has to change "
-                           "hands while the guest stands still; post-copy does not let it. Choose on_time_limit pause.",
-                           field="on_time_limit")
+                           "hands while the guest stands still; post-copy does not let it. Do without post_copy, and "
+                           "choose on_time_limit pause.", field=asked)
+
+
+def _post_copy(want: Fields) -> str | None:
+    """The field that may have the guest run before all of it has come."""
+    return "post_copy" if want.get("post_copy") else "on_time_limit" if want["on_time_limit"] == "post_copy" else None
 
 
 def describe(host: LocalHost, server: Document) -> list[Fields]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import reconcile
 from magnetar_agent.metadata import password
-from magnetar_agent.servers import snapshot, verbs
+from magnetar_agent.servers import shutdown, snapshot, verbs
 from magnetar_agent.task import Task
 from magnetar_core.errors import Conflict
 from magnetar_core.events import ClearPasswordArgs, CrashDumpArgs, CreateImageArgs, RebootArgs, RebuildArgs
@@ -61,7 +61,7 @@ def reboot(call: EventCall) -> Fields:
                            "reboot it hard.", power_state=state)
         before = host.reboots.get(document.id, 0)
         host.hypervisor.reboot(document.id)
-        if _rebooted(host, document.id, before, call.operation):
+        if _rebooted(host, document, before, call.operation):
             return {}
         log.warning("server %s did not reboot by itself; it is powered off and on", document.name)
     power_cycle(call)
@@ -86,9 +86,9 @@ def power_cycle(call: EventCall) -> None:
                      call.operation)
 
 
-def _rebooted(host: LocalHost, id: str, before: int, operation: Operation) -> bool:
+def _rebooted(host: LocalHost, document: Document, before: int, operation: Operation) -> bool:
     """Whether the guest rebooted, more often than *before*, within the time that a shutdown may take."""
-    deadline = time.monotonic() + host.settings.shutdown_timeout
+    id, deadline = document.id, time.monotonic() + shutdown.seconds(host, document)
     while host.reboots.get(id, 0) == before:
         if time.monotonic() >= deadline:
             return False

@@ -49,6 +49,8 @@ def check_image(host: LocalHost, image: Document) -> None:
     wrong = next(unsuited(properties, host.hypervisor.host()), None) if properties else None
     if wrong:
         raise InvalidField("image", f"must be one for this host: of {image.name!r}, {wrong}")
+    if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
+        raise InvalidField("image", f"must have properties with values that they can have: of {image.name!r}, {odd}")
     _without_effect(host, "image", image, IMAGE_PROPERTIES.without_effect(properties, (AGENT,)))
 
 

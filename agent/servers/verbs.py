@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,17 +21,13 @@ from magnetar_agent.servers import (
     rebuild,
     rescue,
     resize,
+    shutdown,
     spec,
 )
 from magnetar_agent.task import Task, Verb
 from magnetar_agent.volumes import reimaging, remote
 from magnetar_core.errors import Conflict, HypervisorError, Unreachable
-from magnetar_core.power import LIVE, OFF, PAUSED
 from magnetar_core.server_plan import EPHEMERAL, SWAP, disk_sizes, drive_digest
-
-#: How often a wait for a domain looks, and how often the power button is pressed meanwhile, in seconds: a guest that is
-#: still booting misses it (Nova presses every 10 s too).
-LOOK, PRESS = 1.0, 10.0
 
 
 def disks(task: Task) -> None:
@@ -70,6 +65,7 @@ def _hold(task: Task, place: Path) -> None:
         image_links.unlink(place)  # what a crash left, before it was noted which content it is
     held = image_links.link_image(task.host, id, place)
     document.state.update(image_name=held["name"], iso=held["iso"])
+    document.state[shutdown.FIELD] = held[shutdown.FIELD]
     if held["boot"]:
         document.state["boot"] = held["boot"]
     document.state["base"] = {name: held[name] for name in ("image", "format", "virtual_size")}
@@ -196,41 +192,9 @@ def _clear_reason(task: Task) -> None:
 
 
 def stop(task: Task) -> None:
-    """Press the power button, wait as long as the settings allow, then pull the plug (as Nova's os-stop)."""
+    """Let the guest power itself off; what does not in its time loses its power (as Nova's os-stop)."""
     _clear_reason(task)
-    if not (_press(task) and _off(task, task.host.settings.shutdown_timeout)):
-        task.host.hypervisor.destroy(task.document.id)
-
-
-def _press(task: Task) -> bool:
-    """Press the power button; False for a guest that stands still, as it waits for a disk: it does not notice."""
-    hypervisor, id = task.host.hypervisor, task.document.id
-    try:
-        hypervisor.shutdown(id)
-    except HypervisorError:
-        found = hypervisor.domain(id)
-        if found is None or found.state not in (PAUSED, OFF):
-            raise
-        return found.state == OFF
-    return True
-
-
-def _off(task: Task, seconds: float) -> bool:
-    """Wait until the guest is off or gone, and press again now and then; False when it is not in time."""
-    host, id = task.host, task.document.id
-    now = time.monotonic()
-    deadline, again = now + seconds, now + PRESS
-    while (found := host.hypervisor.domain(id)) is not None and found.state in LIVE:
-        now = time.monotonic()
-        if now >= again:
-            if not _press(task):
-                return False
-            again = now + PRESS
-        if now >= deadline:
-            return False
-        task.operation.raise_if_cancelled()
-        host.changes.wait(id, min(LOOK, deadline - now, again - now))
-    return True
+    shutdown.shut_down(task)
 
 
 def pause(task: Task) -> None:

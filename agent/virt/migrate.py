@@ -87,6 +87,14 @@ class Migrations:
                 time.sleep(LOOK)
         self.connection.call(f"end an earlier migration of the domain {uuid}", end)
 
+    def post_copy(self, uuid: str) -> bool:
+        """virDomainMigrateStartPostCopy."""
+        def begin(conn: Any) -> bool:
+            domain = conn.lookupByUUIDString(uuid)
+            facts = domain.jobStats()
+            return bool(facts.get("memory_processed")) and _post_copied(domain, facts)
+        return self.connection.call(f"go over to post-copy with the domain {uuid}", begin)
+
     def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
         """virDomainMigrateToURI3 in a thread of its own, while this one watches and steers."""
         def start(conn: Any) -> tuple[Any, Any]:
@@ -171,7 +179,7 @@ class _Watch:
         self.why: Exception | None = None
         self._late = self._aborted = False
         self._deadline = time.monotonic() + passage.time_limit if passage.time_limit else None
-        self._downtime = passage.max_downtime
+        self._began, self._downtimes = time.monotonic(), downtimes(passage)
 
     def until(self, work: _Work, gone: Gone) -> None:
         """Start *work* and return at its end. Raises why it was given up, or libvirt's error.
@@ -207,10 +215,7 @@ class _Watch:
         facts = self.domain.jobStats()
         if not facts.get("type"):
             return
-        if self._downtime is not None:
-            with suppress(libvirt.libvirtError):
-                self.domain.migrateSetMaxDowntime(self._downtime)
-                self._downtime = None
+        self._allow_downtime()
         if self.why is None:
             try:
                 self.going(_told(facts))
@@ -222,6 +227,15 @@ class _Watch:
             self.domain.abortJob()
             self._aborted = True
 
+    def _allow_downtime(self) -> None:
+        """Let the guest stand still for as long as it may by now. What libvirt refuses is tried again."""
+        since = time.monotonic() - self._began
+        due = [one for one in self._downtimes if one[0] <= since]
+        if due:
+            with suppress(libvirt.libvirtError):
+                self.domain.migrateSetMaxDowntime(due[-1][1])
+                del self._downtimes[:len(due)]
+
     def _too_long(self, facts: dict[str, Any]) -> bool:
         """Whether it is done. While disks are copied, before memory flows, QEMU refuses post-copy, which is libvirt's
         error here; or, after an earlier migration of this guest that failed, says yes and forgets it."""
@@ -229,13 +243,28 @@ class _Watch:
         if what == "pause":
             self.domain.suspend()
         elif what == "post_copy":
-            self.domain.migrateStartPostCopy()
-            return bool(facts.get("memory_processed"))
+            return _post_copied(self.domain, facts)
         else:
             self.why = TimedOut(f"The migration took longer than {self.passage.time_limit} s and was aborted; the "
                                 "server runs where it was. Give it more time or bandwidth, or set on_time_limit to "
                                 "pause or post_copy.")
         return True
+
+
+def downtimes(passage: MigrationParams) -> list[tuple[float, int]]:
+    """From which second on the guest may stand still for how many ms."""
+    most, steps, delay = passage.max_downtime, passage.downtime_steps, passage.downtime_delay
+    if most is None:
+        return []
+    if not steps or not delay:
+        return [(0.0, most)]
+    return [(float(at * delay), max(1, most * (at + 1) // steps)) for at in range(steps)]
+
+
+def _post_copied(domain: Any, facts: dict[str, Any]) -> bool:
+    """Ask for post-copy; whether it has begun. See ``_Watch._too_long``."""
+    domain.migrateStartPostCopy()
+    return bool(facts.get("memory_processed"))
 
 
 def _process(name: str) -> int | None:
@@ -250,9 +279,9 @@ def _flags(passage: MigrationParams, copies: bool) -> int:
     # libvirt cannot know that both paths of a volume lead to the same content; the agents see to that.
     flags = int(_FLAGS | libvirt.VIR_MIGRATE_UNSAFE)
     flags |= libvirt.VIR_MIGRATE_NON_SHARED_INC if copies else 0
-    flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE if passage.auto_converge else 0
+    post = passage.may_post_copy
+    flags |= libvirt.VIR_MIGRATE_AUTO_CONVERGE if passage.auto_converge and not post else 0
     flags |= libvirt.VIR_MIGRATE_TLS if passage.native else 0
-    post = passage.time_limit and passage.on_time_limit == "post_copy"
     return flags | int(libvirt.VIR_MIGRATE_POSTCOPY if post else libvirt.VIR_MIGRATE_PAUSED)
 
 

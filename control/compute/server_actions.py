@@ -91,14 +91,19 @@ def migrate(caller: Caller, target: Target, host: str | None = None) -> None:
 
 
 @of_server("os-migrateLive")
-def migrate_live(caller: Caller, target: Target, host: str | None = None, *, ask_for_hosts: bool = False) -> None:
-    """Live migration, to *host* where it is named. *ask_for_hosts*: refuse at once when there is no other host."""
+def migrate_live(caller: Caller, target: Target, host: str | None = None, *, ask_for_hosts: bool = False,
+                 forced: bool = False) -> None:
+    """Live migration, to *host* where it is named. *ask_for_hosts*: refuse at once when there is no other host.
+    *forced*: to that host whatever the scheduler thinks of it, if it has room."""
+    if forced and not host:
+        raise InvalidRequest("Can't force to a non-provided destination")
     if host:
         _check_destination(caller, target, "os-migrateLive", host)
     if ask_for_hosts and not host and len(caller.cloud.hosts.all()) < 2:
         raise InvalidRequest("No valid host was found. There are not enough hosts available.")
     drawn = str(uuid.uuid4())
-    enqueue(caller, target, "os-migrateLive", {"host": host, "migration": drawn}, lambda connection: migrations.make(
+    args = {"host": host, "migration": drawn, **({"forced": True} if forced else {})}
+    enqueue(caller, target, "os-migrateLive", args, lambda connection: migrations.make(
         connection, target.row, drawn, user_id=caller.context.user_id, type=migrations.LIVE, status="queued"))
 
 
@@ -279,6 +284,12 @@ def reset_state(_caller: Caller, target: Target, state: str) -> None:
     with target.database.write() as connection:
         going = actions.reset(connection, target.row.id)
         servers.change(connection, target.row.id, vm_state=state, task_state=servers.DELETING if going else None)
+
+
+@of_server("injectNetworkInfo")
+def inject_network_info(_caller: Caller, _target: Target) -> None:
+    """Nothing, as in Nova with libvirt: guests are told by DHCP, config drive and metadata, which follow by themselves.
+    Rule and lock are checked."""
 
 
 @contextlib.contextmanager

@@ -280,6 +280,8 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         found += [f"flavor {flavor['name']}, {text}" for text in FLAVOR_SPECS.without_effect(specs)]
     if image:
         properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}
+        if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
+            raise InvalidRequest(f"Image {image.get('name') or image['id']}, {odd}.")
         found += [f"image {image.get('name') or image['id']}, {text}"
                   for text in IMAGE_PROPERTIES.without_effect(properties)]
     if not found:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from magnetar_core.errors import Conflict
 from magnetar_core.power import ERROR, OFFLOADED, SHELVED, SOFT_DELETED
 
 from .environment import Environment
-from .host_shares import HostBusy
+from .host_shares import HostBusy, Key
 from .retry import AGAIN, TRIES
 from .work import Continuation, LeaseLost, Work
 
@@ -38,6 +38,8 @@ GRACE = 20.0
 #: Seconds to wait for more free workers after all were busy; seconds to wait after creates were taken from cell0, for
 #: more that can begin together. A single action waits for neither.
 FREED, GATHER = 0.04, 0.03
+#: Actions that may wait for a guest to shut down beside those that are worked on; each keeps a thread.
+GUESTS = 64
 
 
 class Conductor(Environment):
@@ -50,8 +52,9 @@ class Conductor(Environment):
         self.over = threading.Event()
         #: Called with a host and what it said of a server during an action that has left the server otherwise.
         self.recheck: Callable[[str, Mapping[str, Any]], None] = lambda _host, _document: None
-        self._pool = ThreadPoolExecutor(settings.workers, thread_name_prefix="work")
-        self._free = threading.BoundedSemaphore(settings.workers)
+        self._pool = ThreadPoolExecutor(settings.workers + GUESTS, thread_name_prefix="work")
+        self._free, self._guests = threading.BoundedSemaphore(settings.workers), threading.BoundedSemaphore(GUESTS)
+        self._worker = threading.local()  # ``placed``: whether this thread has one of the places that ``_free`` counts
         #: Those whose flow goes on. All in hand, also those that wait for a worker, are in ``shares``.
         self._held: dict[tuple[str, int], Work] = {}
         self._lock = threading.Lock()
@@ -202,15 +205,35 @@ class Conductor(Environment):
 
     def _do(self, in_hand: Continuation | None) -> None:
         """In a worker: do an action and its continuations."""
+        self._worker.placed = True
         try:
             while in_hand and not self.over.is_set():  # what is left is given back
                 self._begins(in_hand.database, in_hand.action)
                 in_hand = self._act(*in_hand)
         finally:
-            self._free.release()
-            for one in self._served:
-                if self._left[one.name]:
-                    one.bell.ring(servers.ACTIONS_BELL)
+            if self._worker.placed:
+                self._free.release()
+            self._ring()
+
+    @contextlib.contextmanager
+    def resting(self, key: Key) -> Iterator[None]:
+        """In a worker: others have its place, and its host's, while it waits for a guest. It goes on beside them."""
+        if not getattr(self._worker, "placed", False) or not self._guests.acquire(blocking=False):
+            yield
+            return
+        self._worker.placed = False
+        try:
+            with super().resting(key):
+                self._free.release()
+                self._ring()
+                yield
+        finally:
+            self._guests.release()
+
+    def _ring(self) -> None:
+        for one in self._served:
+            if self._left[one.name]:
+                one.bell.ring(servers.ACTIONS_BELL)
 
     def _act(self, database: Database, action: Any, server: Any, event: int | None) -> Continuation | None:
         """Do one action; the server's row may be given. Returns its continuation."""

@@ -28,7 +28,7 @@ from magnetar_control.store.database import Database
 from magnetar_control.store.store import Store
 from magnetar_core.errors import NotFound
 
-from .host_shares import HostShares
+from .host_shares import HostShares, Key
 from .vendordata import Vendordata
 
 #: Seconds after which new servers go to the queue, rather than wait for who chooses from it.
@@ -111,6 +111,10 @@ class Environment:
         ``choosing``."""
         found, share = actions.room(database, connection, places, kind, self.settings.limits()), self.shares.now()
         return Counter({host: min(many, share.left(host)) for host, many in found.items()})
+
+    def resting(self, key: Key) -> AbstractContextManager[None]:
+        """Within, an action in hand waits for a guest, and keeps no others from beginning."""
+        return self.shares.resting(key)
 
     def settling(self) -> bool:
         """Whether hosts may look down only because this conductor was started a moment ago and has not read their

@@ -68,6 +68,22 @@ class HostShares:
                 self._others.setdefault((key, waits_for), time.monotonic())
         return new
 
+    @contextlib.contextmanager
+    def resting(self, key: Key) -> Iterator[None]:
+        """Within, an action in hand waits for a guest, and counts for no host."""
+        with self._lock:
+            host = self._hosts.get(key)
+            others = {other: since for other, since in self._others.items() if other[0] == key}
+            self._hosts[key] = None
+            for other in others:
+                del self._others[other]
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._hosts[key] = host
+                self._others.update(others)
+
     def end(self, key: Key) -> None:
         """It is in hand no longer."""
         with self._lock:

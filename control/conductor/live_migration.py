@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 
 from magnetar_control.store import migrations
-from magnetar_core.errors import Cancelled, MagnetarError
+from magnetar_core.errors import Cancelled, MagnetarError, TimedOut
 from magnetar_core.power import ERROR, POWERS
 
 from .migration import MigrationTask, NotMoved
 from .nics import observed
 from .retry import retry
 from .work import HostDown, Work
+
+log = logging.getLogger(__name__)
 
 
 def live_migrate(work: Work) -> None:
@@ -21,7 +24,7 @@ def live_migrate(work: Work) -> None:
     try:
         if move.row.status == "preparing":
             with work.event("compute_check_can_live_migrate_destination"):
-                move.prepare("live", work.args.get("host"))
+                move.prepare("live", work.args.get("host"), forced=bool(work.args.get("forced")))
                 with work.database.read() as connection:
                     asked = migrations.asked(connection, move.id)
                 if asked == migrations.ABORT or work.cancelled.is_set():
@@ -52,6 +55,9 @@ def _roll_back(move: MigrationTask, error: MagnetarError) -> None:
     move.unclaim()
     if isinstance(error, Cancelled):
         move.end("cancelled", progress=0)
+    elif isinstance(error, TimedOut):
+        log.warning("server %s stays on %s: %s", move.work.id, move.source, error.message)
+        move.end("cancelled", error, progress=0)
     else:
         move.end("error", error, progress=0)
 

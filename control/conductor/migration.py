@@ -8,6 +8,7 @@ continues where it was. The agents' flow decides which host has the server (docs
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -21,7 +22,7 @@ from magnetar_control.store import allocations, consoles, migrations, servers
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.flows import migrate
 
-from . import nics
+from . import live_policy, nics
 from .migration_halves import MigrationMonitor
 from .schedule import RANDOM, spec_of
 from .work import HostDown, Work, admin_message, full_is_down, leased
@@ -110,15 +111,16 @@ class MigrationTask:
         else:
             self.work.failed(error, **values)
 
-    def prepare(self, kind: str, host: str | None = None, same: bool | None = False) -> None:
-        """Find and claim a target that accepts the server, and save it. *kind*: live or cold. *host*: only this one.
-        *same*: whether the source is a candidate; ``None``: only when no other fits. Raises ``NoValidHost``, or the
-        last refusal of the hosts that were tried."""
+    def prepare(self, kind: str, host: str | None = None, same: bool | None = False, forced: bool = False) -> None:
+        """Find and claim a target that accepts the server, and save it. *kind*: live or cold. *host*: only this one;
+        *forced*: whatever the scheduler thinks of it. *same*: whether the source is a candidate; ``None``: only when no
+        other fits. Raises ``NoValidHost``, or the last refusal of the hosts that were tried."""
+        most = self._most(kind)
         tried: set[str] = set()
         error: MagnetarError | None = None
         while True:
             try:
-                self._claim(frozenset(tried), host, same)
+                self._claim(frozenset(tried), host, same, forced)
             except NoValidHost as none:
                 raise error or none from None
             try:
@@ -133,10 +135,25 @@ class MigrationTask:
                 with self.api.write() as connection:
                     allocations.release(connection, self.work.id)
                 self.conductor.read_host(self.target)
-                if host or len(tried) >= self.conductor.settings.max_attempts:
+                if host or len(tried) >= most:
                     raise
 
-    def _claim(self, tried: frozenset[str], host: str | None, same: bool | None) -> None:
+    def _most(self, kind: str) -> float:
+        """How many hosts may be asked."""
+        settings = self.conductor.settings
+        if kind != "live":
+            return settings.max_attempts
+        return math.inf if settings.migrate_max_retries < 0 else settings.migrate_max_retries + 1
+
+    def wish(self, kind: str) -> dict[str, Any]:
+        """What the agents are asked for: the type, and how a live migration is steered."""
+        if kind != "live":
+            return {"type": kind}
+        work = self.work
+        backed = any(one.get("boot_index") == 0 for one in work.volumes)
+        return {"type": kind, **live_policy.options(self.conductor.settings, work.flavor, backed, bool(work.volumes))}
+
+    def _claim(self, tried: frozenset[str], host: str | None, same: bool | None, forced: bool) -> None:
         api, work, source = self.api, self.work, self.conductor.host(self.source)["id"]
 
         def once() -> list[str]:
@@ -145,11 +162,11 @@ class MigrationTask:
                 return [row["host"] for row in allocations.held(connection, work.id) if row["consumer_id"] == work.id]
 
         held = api.retried(once)
-        found = held[0] if held else self._placed(tried, host, same)
+        found = held[0] if held else self._placed(tried, host, same, forced)
         self.note(target=found)
         self.conductor.read_host(found)
 
-    def _placed(self, tried: frozenset[str], host: str | None, same: bool | None) -> str:
+    def _placed(self, tried: frozenset[str], host: str | None, same: bool | None, forced: bool) -> str:
         rounds = [(host, tried if same else tried | {self.source})]
         if same is None and host is None:
             rounds.append((self.source, tried))
@@ -159,6 +176,7 @@ class MigrationTask:
             request = spec_of(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None,
                              cell_id=self.conductor.cell.id)
             try:
+                request = request.forced_to() if forced else request
                 return place(self.api, self.conductor.states, request, map_cell=False, random=RANDOM).host
             except NoValidHost as error:
                 log.info("server %s: %s", self.work.id, admin_message(error))
@@ -190,7 +208,7 @@ class MigrationTask:
         """Bring the networks to the target, and raise what one of the agents would refuse."""
         with self.sides(here, there) as (source, target):
             nics.networks(self.work, target.client, there, self.work.nics)
-            migrate.Migrate(source, target, self.work.id, {"type": kind}).plan()
+            migrate.Migrate(source, target, self.work.id, self.wish(kind)).plan()
 
     def accepts(self, here: str, there: str) -> bool:
         """Whether *there* accepts the server for a cold move."""
@@ -226,8 +244,10 @@ class MigrationTask:
     def _run_flow(self, kind: str, here: str, there: str) -> None:
         work = self.work
         with self.sides(here, there) as (source, target), MigrationMonitor(work, self.id, here):
-            flow = migrate.Migrate(source, target, work.id, {"type": kind},
-                           id=str(uuid.uuid5(uuid.UUID(self.id), f"{here} {there}")))
+            wish = self.wish(kind)
+            limit = live_policy.patience(work.conductor.settings, wish) if kind == "live" else None
+            flow = migrate.Migrate(source, target, work.id, wish, timeout=limit,
+                                   id=str(uuid.uuid5(uuid.UUID(self.id), f"{here} {there}")))
             for step in flow.steps():
                 work.confirm_lease()
                 log.info("server %s: %s", work.id, step.text, extra={"request_id": work.action.request_id})
@@ -245,6 +265,7 @@ class MigrationTask:
     def ensure_on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
         """Have the server on a host as *want* says; it may be restarted for that. Returns the agent's resource."""
         self.work.confirm_lease()
-        with self.work.client(host) as client:
-            found: dict[str, Any] = client.ensure("server", self.work.id, dict(want), allow_reboot=True)["resource"]
+        with self.work.client(host) as client, self.work.guest(client) as watch:
+            found: dict[str, Any] = client.ensure("server", self.work.id, dict(want), allow_reboot=True,
+                                                  progress=watch)["resource"]
         return found

@@ -25,14 +25,16 @@ def stop_guest(work: Work, host: str) -> None:
             return
         if found["power_state"] in (*LIVE, SUSPENDED):
             work.confirm_lease()
-            client.ensure("server", work.id, {"power": "off"})
+            with work.guest(client) as watch:
+                client.ensure("server", work.id, {"power": "off"}, progress=watch)
 
 
 @of_host(Work.failed)
 def converge(work: Work, client: Client) -> dict[str, Any]:
     """Actions whose row in ``ACTIONS`` says what the agent's server shall be (``want``)."""
     work.begin()
-    answer = client.ensure("server", work.id, dict(work.rule.want or {}))
+    with work.guest(client) as watch:
+        answer = client.ensure("server", work.id, dict(work.rule.want or {}), progress=watch)
     return {"power_state": number(answer["resource"]["power_state"]), "fault": None}
 
 

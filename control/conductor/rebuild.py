@@ -30,7 +30,8 @@ def rebuild(work: Work, client: Client) -> dict[str, Any]:
         deliver(work, client, work.server.host, work.args["image"])
     elif work.args.get("reimage"):
         _reimage(work, client, root)
-    client.event("server", work.id, "rebuild", _anew(work), request_id=work.idempotency_key)
+    with work.guest(client) as watch:
+        client.event("server", work.id, "rebuild", _anew(work), request_id=work.idempotency_key, progress=watch)
     found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
                                               "power": "off" if before == STOPPED else "running"})
     return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
@@ -42,7 +43,8 @@ def _reimage(work: Work, client: Client, root: Document) -> None:
     if not work.conductor.services.volume.reimaged(root["volume_id"], work.idempotency_key):
         work.begin("The server was deleted, or its state was reset, before it was rebuilt.")
         work.confirm_lease()
-        client.ensure("server", work.id, {"power": "off"})
+        with work.guest(client) as watch:
+            client.ensure("server", work.id, {"power": "off"}, progress=watch)
     block_devices.reimage(work, root, work.args["image"])
 
 

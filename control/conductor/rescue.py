@@ -31,5 +31,6 @@ def unrescue(work: Work, client: Client) -> dict[str, Any]:
 
 
 def _boot(work: Work, client: Client, rescue_: dict[str, Any] | None, **told: str) -> dict[str, Any]:
-    client.ensure("server", work.id, {"rescue": rescue_, "power": "running", **told})
+    with work.guest(client) as watch:
+        client.ensure("server", work.id, {"rescue": rescue_, "power": "running", **told}, progress=watch)
     return {"power_state": number(RUNNING), "fault": None}

@@ -22,10 +22,11 @@ from magnetar_control.store import actions, servers
 from magnetar_control.store.action_secrets import forgotten
 from magnetar_control.store.database import Database, now
 from magnetar_core.actions import ACTIONS
-from magnetar_core.client import Client
+from magnetar_core.client import Client, Progress
 from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NoSpace, NotFound, Unreachable
 from magnetar_core.flows.migrate import Side
 from magnetar_core.power import ERROR, POWERS, number
+from magnetar_core.server_plan import TEXT
 
 from .environment import Environment
 
@@ -198,6 +199,27 @@ class Work:
         """Called while a host works. Raises ``Cancelled`` when the action was cancelled."""
         if self.cancelled.is_set():
             raise Cancelled("The server was deleted meanwhile.")
+
+    @contextlib.contextmanager
+    def guest(self, client: Client) -> Iterator[Progress]:
+        """Within, the host may wait for the guest to shut down. What this gives is called while the host works: others
+        have the worker's place then, and a guest is waited for no longer when something else comes over the action, of
+        which the host says ``Cancelled``."""
+        with contextlib.ExitStack() as resting:
+            waits = False
+
+            def watch(operation: Mapping[str, Any]) -> None:
+                nonlocal waits
+                if (operation.get("progress") or {}).get("phase") != TEXT["stop"]:
+                    return
+                if not waits:
+                    waits = True
+                    resting.enter_context(self.conductor.resting((self.database.name, self.action.id)))
+                if self.cancelled.is_set():
+                    with contextlib.suppress(Conflict, NotFound):  # it has ended meanwhile
+                        client.cancel(operation["id"])
+
+            yield watch
 
     def begin(self, why: str = "Something else came over it before it was done.") -> None:
         """Raises ``Cancelled`` with *why* when the action was cancelled before it was taken, which it may have been

@@ -111,9 +111,9 @@ def _holds(expression: Any, figure: Callable[[str], Any]) -> bool:
     return all(QUERY[verb](first, other) for other in others)
 
 
-def compute(host: HostState, _spec: RequestSpec) -> bool:
-    """The host is enabled, in an enabled cell, and its agent answers."""
-    return host.profile.enabled and host.profile.up
+def compute(host: HostState, spec: RequestSpec) -> bool:
+    """The host is enabled, in an enabled cell, or was forced; and its agent answers."""
+    return (host.profile.enabled or spec.forced) and host.profile.up
 
 
 def cell(host: HostState, spec: RequestSpec) -> bool:
@@ -246,7 +246,7 @@ FILTERS: tuple[Filter, ...] = (
     Filter("AvailabilityZoneFilter", PROFILE, zone, lambda spec: spec.availability_zone),
     Filter("RequestedDestinationFilter", NAME, requested, lambda spec: spec.host is not None),
     Filter("RetryFilter", NAME, not_ignored, lambda spec: spec.ignored),
-    Filter("AggregateMultiTenancyIsolation", PROFILE, tenants),
+    Filter("AggregateMultiTenancyIsolation", PROFILE, tenants, lambda spec: not spec.forced),
     Filter("AggregateInstanceExtraSpecsFilter", PROFILE, aggregate_specs, lambda spec: spec.extra_specs),
     Filter("ComputeCapabilitiesFilter", PROFILE, capabilities, lambda spec: spec.extra_specs),
     Filter("ImagePropertiesFilter", PROFILE, image, lambda spec: spec.image),

@@ -88,7 +88,7 @@ def _claimed(database: Database, spec: RequestSpec, found: Candidate, map_cell: 
         with database.write() as connection:
             return allocations.claim(
                 connection, spec.server_id, spec.server_id, found.host_id, spec.amounts, project_id=spec.project_id,
-                cell_id=found.cell_id if map_cell else None, group=spec.group, anyway=False)
+                cell_id=found.cell_id if map_cell else None, group=spec.group, anyway=spec.forced)
     return database.retried(once)
 
 

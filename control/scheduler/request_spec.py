@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -53,6 +53,12 @@ class RequestSpec:
     different_host: frozenset[str] = frozenset()
     same_host: frozenset[str] | None = None
     group: Group | None = None
+    forced: bool = False  # only what a claim and a host that answers need is looked at: an administrator has chosen
+
+    def forced_to(self) -> RequestSpec:
+        """The same for a host that was forced: it may be disabled, and of whatever zone, group and aggregate."""
+        return replace(self, forced=True, availability_zone=None, extra_specs={}, image={}, volume_hosts=None, hints={},
+                       different_host=frozenset(), same_host=None, group=None)
 
     @cached_property
     def only(self) -> frozenset[str] | None:

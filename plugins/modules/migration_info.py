@@ -95,14 +95,29 @@ migrations:
       description: Milliseconds that the guest may stand still.
       type: int
       sample: 300
+    downtime_steps:
+      description: Steps in which the time that the guest may stand still is raised to max_downtime, from max_downtime
+        / downtime_steps on; needs downtime_delay.
+      type: int
+      sample: 10
+    downtime_delay:
+      description: Seconds between two such steps; needs downtime_steps.
+      type: int
+      sample: 75
     bandwidth:
       description: Limit in MiB per second.
       type: int
       sample: 100
     auto_converge:
-      description: Slow the guest down when it writes memory faster than the network takes it.
+      description: Slow the guest down when it writes memory faster than the network takes it. Nothing is slowed
+        down where post-copy may come.
       type: bool
       sample: true
+    post_copy:
+      description: Whether the event force_complete may have the guest run on at the target while the rest of its
+        memory follows; otherwise the guest stands still until all is there.
+      type: bool
+      sample: false
     time_limit:
       description: 'Seconds of copying after which on_time_limit is done. Cold, only abort is: the guest is off.'
       type: int

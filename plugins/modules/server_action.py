@@ -216,6 +216,11 @@ server:
       description: Start the guest again after the host has rebooted, if it ran.
       type: bool
       sample: true
+    shutdown_timeout:
+      description: Seconds that the guest has to power itself off, when it is stopped, before its power is cut;
+        0 cuts it at once. Null (in a module C(none)) for what the image says (C(os_shutdown_timeout)), else the
+        agent's setting.
+      type: int
     root_format:
       description: 'Root disk: a qcow2 overlay on the image, or a raw copy.'
       type: str

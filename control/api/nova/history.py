@@ -20,6 +20,8 @@ class Gate(Enum):
     SHELVED_VOLUMES = 20, "Volumes are attached to and detached from shelved servers; before, that is refused with 409."
     DELETED_ACTIONS = 21, "The actions of deleted servers are shown too."
     EVACUATION_SCHEDULED = 29, "evacuate has the scheduler check a host that is named, unless it is forced."
+    LIVE_MIGRATION_HOST_CHECKED = 30, ("The scheduler is asked about the host of a live migration, unless force says "
+                                       "otherwise; before, it is not.")
     ALL_CONSOLE_TOKENS = 31, "Tokens of all consoles are shown; before, those of RDP only."
     HYPERVISOR_PAGES = 33, "Lists of hypervisors are paged, and link to the next page."
     LIVE_MIGRATION_UNCHECKED = 34, "A live migration that finds no other host fails afterwards, and is not refused."

@@ -143,6 +143,13 @@ def _row(action: str, use: Callable[..., Any], body: Value | None = None, status
                         since=first, **more)
 
 
+def _forced(call: Call) -> bool:
+    """Whether the host of a live migration is not checked by the scheduler."""
+    if call.at(Gate.LIVE_MIGRATION_HOST_CHECKED):
+        return bool(call.body.get("force"))
+    return bool(call.body.get("host"))
+
+
 def _given(name: str, key: str) -> dict[str, Any]:
     """The use case is given *key* of the body, if there is one, as *name*."""
     return {"given": lambda call: {name: (call.body or {}).get(key)}}
@@ -164,7 +171,8 @@ OPERATIONS = (
     _row("migrate", server_actions.migrate,
          AnythingBefore(Gate.COLD_MIGRATION_HOST, record({"host": Nullable(Text(1, 255))})), **_given("host", "host")),
     _row("os-migrateLive", server_actions.migrate_live, LIVE_BODY, given=lambda call: {
-        "host": call.body.get("host"), "ask_for_hosts": not call.at(Gate.LIVE_MIGRATION_UNCHECKED)}),
+        "host": call.body.get("host"), "ask_for_hosts": not call.at(Gate.LIVE_MIGRATION_UNCHECKED),
+        "forced": _forced(call)}),
     _row("rebuild", server_actions.rebuild, FIELDS.body("rebuild"), given=_rebuild, shown=_rebuilt),
     _row("rescue", server_actions.rescue, RESCUE_BODY, 200, shown=_rescued, given=_rescue),
     _row("evacuate", evacuate.evacuate, EVACUATE_BODY, 200, given=_evacuation, shown=_evacuated),
@@ -185,6 +193,7 @@ OPERATIONS = (
     _row("unlock", server_actions.unlock),
     _row("os-resetState", server_actions.reset_state, record({"state": Cased("active", "error")}, "state"),
          given=attrgetter("body")),
+    _row("injectNetworkInfo", server_actions.inject_network_info),
     _row("forceDelete", servers.force_delete),
     *(_row(action, use, record({"name": Text(1, 255)}, "name"), given=attrgetter("body")) for action, use in (
         ("addSecurityGroup", security_groups.add), ("removeSecurityGroup", security_groups.remove))),

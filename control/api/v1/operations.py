@@ -14,7 +14,6 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -80,8 +79,6 @@ class ProjectOperation(Operation):
         self.user_id = context.user_id
         who = f"{context.user_name or context.user_id}@{context.project_name or caller.project}"
         super().__init__(name, kind, key, caller.request_id, who, caller.project)
-        #: Lets others go on while it waits; set by who does it.
-        self.gives_way: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         self._waits = False
 
     @contextlib.contextmanager

@@ -143,6 +143,8 @@ ACTIONS: dict[str, Action] = {
                      rule="os-lock-server:unlock"),
     "os-resetState": Action(ANY, None, None, locked=False, busy=True, placed=False,
                             rule="os-admin-actions:reset_state"),
+    "injectNetworkInfo": Action(ANY, None, None, busy=True, label="injectNetworkInfo", placed=False,
+                                rule="os-admin-actions:inject_network_info"),
     "metadata": Action((ACTIVE, PAUSED, SUSPENDED, STOPPED), None, None, busy=True, placed=False),
     "tags": Action((ACTIVE, PAUSED, SUSPENDED, STOPPED), None, None, locked=False, busy=True, placed=False),
     "update": Action(ANY, None, None, locked=False, busy=True, placed=False, rule="servers:update"),

@@ -32,6 +32,8 @@ _Ask = Optional[Callable[[], Document]]
 
 #: Seconds that one request may ask the agent to wait, so that proxies and dead peers are noticed.
 WAIT_SLICE = 20.0
+#: The same where the caller wants to hear how far it is.
+PROGRESS_SLICE = 5.0
 #: Seconds that a call which does not wait gives the agent, so that "unchanged" and quick changes are told as such.
 BRIEFLY = 1.0
 #: Seconds beyond the asked wait after which an answer is missing.
@@ -205,7 +207,7 @@ class Client:
         wait = wait or query.get("dry_run", False)
 
         def ask() -> Document:
-            asked = dict(query, wait=self._slice(deadline) if wait else BRIEFLY)
+            asked = dict(query, wait=self._slice(deadline, progress) if wait else BRIEFLY)
             return self._call(method, route, asked, body, deadline, request_id)
 
         return self._finish(ask(), deadline, request_id, progress, ask) if wait else ask()
@@ -224,14 +226,13 @@ class Client:
             time.sleep(pause)
             pause = 0.5 if time.monotonic() - asked < 0.5 else 0.0  # an agent that does not wait is not flooded
             asked = time.monotonic()
-            answer = self._look(operation["id"], deadline, request_id, again)
+            answer = self._look(operation["id"], self._slice(deadline, progress), deadline, request_id, again)
         return answer
 
-    def _look(self, operation_id: str, deadline: float, request_id: str, again: _Ask) -> Document:
+    def _look(self, operation_id: str, wait: float, deadline: float, request_id: str, again: _Ask) -> Document:
         try:
             route = _route("operations", operation_id)
-            query = {"wait": self._slice(deadline)}
-            return {"operation": self._call("GET", route, query, None, deadline, request_id)}
+            return {"operation": self._call("GET", route, {"wait": wait}, None, deadline, request_id)}
         except MagnetarError as error:
             if error.code != "not-found" or again is None:
                 raise
@@ -312,8 +313,9 @@ class Client:
     def _wait(self) -> float:  # half of the patience is for the answer
         return WAIT_SLICE if self.patience is None else self.patience / 2
 
-    def _slice(self, deadline: float) -> float:
-        return round(max(0.0, min(deadline - time.monotonic(), self._wait)), 1)
+    def _slice(self, deadline: float, progress: Progress = None) -> float:
+        longest = min(self._wait, PROGRESS_SLICE) if progress else self._wait
+        return round(max(0.0, min(deadline - time.monotonic(), longest)), 1)
 
     def _headers(self, request_id: str, accept: str = "application/json") -> dict[str, str]:
         found = {"X-Request-Id": request_id, "Accept": accept, "User-Agent": self._agent_name}

@@ -7,10 +7,10 @@ import logging
 import threading
 import time
 import uuid
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timezone
 from typing import Any, Optional
 
@@ -22,6 +22,8 @@ RUNNING, SUCCEEDED, FAILED, CANCELLED = "running", "succeeded", "failed", "cance
 KEPT = 1000
 #: How many clients may send content at once; more of them wait, unread.
 STREAMS = 8
+#: How many may wait for somebody else beside those that work.
+WAITING = 256
 
 
 def now() -> str:
@@ -59,6 +61,8 @@ class Operation:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._then: list[Callable[[Operation], None]] = []
+        #: Lets others go on while it waits; set by who does it.
+        self.gives_way: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def advance(self, done: int, total: Optional[int] = None, unit: str = "bytes", phase: Optional[str] = None) -> None:
         """Say how far it is. Raises ``Cancelled`` when somebody cancelled."""
@@ -80,8 +84,8 @@ class Operation:
         return self._cancelled.is_set()
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Within, the work waits for somebody else. Where work is counted (in a cloud), others may go on meanwhile."""
-        return nullcontext()
+        """Within, the work waits for somebody else, and others may go on meanwhile."""
+        return self.gives_way()
 
     def forget(self) -> None:
         """Drop the result once the caller has it, so that a thousand ended batches do not fill the memory."""
@@ -137,10 +141,14 @@ class Operation:
 
 
 class Operations:
-    """All operations of an agent: those that run, in bounded pools of threads, and the last *kept* that ended."""
+    """All operations of an agent: those that run, *workers* at once, and the last *kept* that ended. Those that wait
+    for somebody else are not counted, ``WAITING`` of them at most: such keep a thread, which is cheap."""
 
     def __init__(self, workers: int, kept: int = KEPT) -> None:
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="operation")
+        self._pool = ThreadPoolExecutor(workers + WAITING, thread_name_prefix="operation")
+        self._places, self._waiting_places = workers, threading.BoundedSemaphore(WAITING)
+        #: Those that wait for a place.
+        self._queue: deque[tuple[Operation, Callable[[Operation], Any]]] = deque()
         self._streams = ThreadPoolExecutor(STREAMS, thread_name_prefix="stream")
         self._running: OrderedDict[str, Operation] = OrderedDict()
         self._ended: OrderedDict[str, Operation] = OrderedDict()
@@ -167,7 +175,40 @@ class Operations:
         return operation
 
     def _submit(self, operation: Operation, function: Callable[[Operation], Any], stream: bool) -> None:
-        (self._streams if stream else self._pool).submit(self._run, operation, function)
+        if stream:
+            self._streams.submit(self._run, operation, function)
+            return
+        operation.gives_way = self._lending_place
+        with self._lock:
+            self._queue.append((operation, function))
+        self._begin_next()
+
+    def _begin_next(self, freed: int = 0) -> None:
+        """Have those that wait for a place begin, as far as there are places, *freed* more of them than before."""
+        with self._lock:
+            self._places += freed
+            while self._places > 0 and self._queue and not self._given_up:
+                self._places -= 1
+                self._pool.submit(self._in_place, *self._queue.popleft())
+
+    def _in_place(self, operation: Operation, function: Callable[[Operation], Any]) -> None:
+        try:
+            self._run(operation, function)
+        finally:
+            self._begin_next(1)
+
+    @contextmanager
+    def _lending_place(self) -> Iterator[None]:
+        """Within, others have the place of an operation, which goes on without waiting for one."""
+        gives = self._waiting_places.acquire(blocking=False)
+        if gives:
+            self._begin_next(1)
+        try:
+            yield
+        finally:
+            if gives:
+                self._begin_next(-1)
+                self._waiting_places.release()
 
     def _run(self, operation: Operation, function: Callable[[Operation], Any]) -> None:
         operation.progress = dict(operation.progress, phase=None)
@@ -239,7 +280,8 @@ class Operations:
         for operation in left:
             operation.cancel()
         _wait_all(left, max(grace, 1.0))
-        self._given_up = True
+        with self._lock:
+            self._given_up = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._streams.shutdown(wait=False, cancel_futures=True)
 

@@ -256,7 +256,9 @@ def test_room_on_disk_is_kept_for_what_is_on_its_way(pair: Pair, monkeypatch: py
 
 @pytest.mark.parametrize(("wish", "field"), [
     ({"bandwidth": 0}, "bandwidth"), ({"max_downtime": 0}, "max_downtime"), ({"time_limit": 0}, "time_limit"),
-    ({"on_time_limit": "wait"}, "on_time_limit"), ({"type": "warm"}, "type"),
+    ({"on_time_limit": "wait"}, "on_time_limit"), ({"downtime_steps": 2}, "downtime_steps"),
+    ({"downtime_steps": 5, "downtime_delay": 9}, "downtime_steps"), ({"downtime_delay": 9}, "downtime_steps"),
+    ({"downtime_steps": 5, "max_downtime": 9}, "downtime_steps"), ({"type": "warm"}, "type"),
 ])
 def test_options_that_make_no_sense(pair: Pair, wish: dict[str, Any], field: str) -> None:
     """A bandwidth of 0 is not taken for one without limit, as libvirt does."""

@@ -245,7 +245,7 @@ def test_a_host_that_could_not_be_told_is_told_later(trio: Trio) -> None:
 
 
 def test_post_copy_is_refused_for_what_must_change_hands(trio: Trio) -> None:
-    for wish in ({"on_time_limit": "post_copy", "time_limit": 5},):
+    for wish in ({"on_time_limit": "post_copy", "time_limit": 5}, {"post_copy": True}):
         with pytest.raises(Conflict, match="post-copy"):
             trio.go(trio.one, trio.two, **wish)
     assert not trio.one.agent.host.documents.list("migration")

@@ -196,8 +196,47 @@ def test_max_downtime_gets_to_libvirt(move: Callable[..., list[Any]]) -> None:
     assert len(told) >= 7
 
 
+def test_the_downtime_is_raised_step_by_step(
+        move: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on a second with each look; what libvirt refuses is made good by the next look."""
+    domain = Domain({"migrateSetMaxDowntime": 1})
+    domain.until = ("jobStats", 120)
+    monkeypatch.setattr(migrate, "time", SimpleNamespace(
+        monotonic=lambda: float(domain.count("jobStats")), sleep=time.sleep))
+    move(domain, max_downtime=500, downtime_steps=5, downtime_delay=20)
+    looks, seen = 0, []
+    for call in domain.calls:
+        looks += call[0] == "jobStats"
+        if call[0] == "migrateSetMaxDowntime":
+            seen.append((looks, call[1]))
+    assert seen == [(2, 100), (20, 200), (40, 300), (60, 400), (80, 500)]
+
+
+@pytest.mark.parametrize(("options", "expected"), [
+    ({}, []), ({"max_downtime": 300}, [(0.0, 300)]),
+    ({"max_downtime": 500, "downtime_steps": 10, "downtime_delay": 150}, [(150.0 * n, 50 * n + 50) for n in range(10)]),
+    ({"max_downtime": 1, "downtime_steps": 3, "downtime_delay": 1}, [(0.0, 1), (1.0, 1), (2.0, 1)])])
+def test_the_steps_of_the_downtime(options: dict[str, Any], expected: list[tuple[float, int]]) -> None:
+    assert migrate.downtimes(MigrationParams(**{**vars(PASSAGE), **options})) == expected
+
+
+@pytest.mark.parametrize("flowing", [True, False])
+def test_post_copy_on_demand(flowing: bool) -> None:
+    """It begins when memory flows, and not before."""
+    domain = Domain()
+    domain.disks = 0 if flowing else 9
+    moves = migrate.Migrations()
+    moves.connection = SimpleNamespace(call=lambda _what, function: function(  # type: ignore[assignment]
+        SimpleNamespace(lookupByUUIDString=lambda _uuid: domain)))
+    assert moves.post_copy("8c7d3c0e") is flowing and domain.count("migrateStartPostCopy") == flowing
+
+
 @pytest.mark.parametrize(("options", "flag", "there"), [
     ({}, libvirt.VIR_MIGRATE_AUTO_CONVERGE, True),
+    ({"post_copy": True}, libvirt.VIR_MIGRATE_AUTO_CONVERGE, False),
+    ({"post_copy": True}, libvirt.VIR_MIGRATE_POSTCOPY, True),
+    ({"post_copy": True}, libvirt.VIR_MIGRATE_PAUSED, False),
+    ({"on_time_limit": "post_copy", "time_limit": 5}, libvirt.VIR_MIGRATE_AUTO_CONVERGE, False),
     ({"auto_converge": False}, libvirt.VIR_MIGRATE_AUTO_CONVERGE, False),
     ({}, libvirt.VIR_MIGRATE_PAUSED | libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER, True),
     ({}, libvirt.VIR_MIGRATE_NON_SHARED_INC, True),

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from typing import Any
 
@@ -266,22 +265,3 @@ def test_two_clients_with_different_wishes(host: Host) -> None:
         {"who": want["metadata"]["who"], "power": want["power"]} for want in wishes]
     assert document.want["power"] == shown["power_state"]
     assert host.agent.host.locks._held == {}
-
-
-def test_the_power_button_is_pressed_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A guest that is still booting misses it: Nova's compute presses every 10 s (`_clean_shutdown`)."""
-    host.server()
-    id, press, pressed = host.show()["id"], host.fake.shutdown, []
-    host.agent.host.settings = dataclasses.replace(host.agent.host.settings, shutdown_timeout=30)
-    host.fake.deaf.add(id)
-
-    def shutdown(uuid: str) -> None:
-        pressed.append(uuid)
-        if len(pressed) == 3:
-            host.fake.deaf.clear()
-        press(uuid)
-
-    monkeypatch.setattr("magnetar_agent.servers.verbs.PRESS", 0.01)
-    monkeypatch.setattr(host.fake, "shutdown", shutdown)
-    host.server(power="off")
-    assert pressed == [id] * 3 and host.fake.domain(id).reason == "guest"

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ..client import Client
 
 #: Options of a migration that may change while it goes on.
-OPTIONS = ("max_downtime", "bandwidth", "auto_converge", "time_limit", "on_time_limit")
+OPTIONS = ("max_downtime", "downtime_steps", "downtime_delay", "bandwidth", "auto_converge", "post_copy", "time_limit",
+           "on_time_limit")
 
 
 class Side:

@@ -65,6 +65,13 @@ class Table:
         rows = ((name, value, self.find(name)) for name, value in given.items())
         return {name: str(value) for name, value, row in rows if row is not None and part in row.acts}
 
+    def malformed(self, given: Mapping[str, Any]) -> Iterator[str]:
+        """For each of the *given* specs whose value is none that it can have: a text that names it."""
+        for name, value in sorted(given.items()):
+            row = self.find(name)
+            if row is not None and not re.fullmatch(row.value, str(value)):
+                yield "%s %s=%s: it must match %s" % (self.what, name, value, row.value)
+
     def without_effect(self, given: Mapping[str, str], parts: Collection[str] = EVERYWHERE) -> Iterator[str]:
         """For each of the *given* specs that none of the *parts* acts on: a text that names it and what is missing.
         Names that are free pass: they are somebody else's."""

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping
+import re
+from typing import Any, Iterator, Mapping, Optional
 
 from . import AGENT, API, SCHEDULER, Spec, Table
 from .flavor_specs import ANY, FALSE, TRUE
 
 _HOST, _SUITS, _HERE = frozenset((AGENT,)), frozenset((AGENT, SCHEDULER)), frozenset((API,))
+
+#: How long a guest may take to shut down, and the values that it may have: 0 to ``SHUTDOWN_MAX`` of ``kinds.server``.
+SHUTDOWN_TIMEOUT, SECONDS = "os_shutdown_timeout", r"0*([0-9]{1,3}|[12][0-9]{3}|3[0-5][0-9]{2}|3600)"
 
 ROWS = (
     Spec(r"(hw_)?architecture|img_hv_type|hypervisor_type|(hw_)?vm_mode", ANY, _SUITS),
@@ -40,7 +44,7 @@ ROWS = (
     Spec(r"hw_emulation_architecture", ANY, lacks="guests have the architecture of their host"),
     Spec(r"os_skip_agent_inject_(at_boot|ssh)", ANY, usual=TRUE, lacks="nothing is injected into guests that run"),
     Spec(r"os_command_line", ANY, lacks="the kernel's command line is that of the kernel's image (cmdline)"),
-    Spec(r"os_shutdown_timeout", ANY, lacks="how long a shutdown may take is a setting of the agent"),
+    Spec(SHUTDOWN_TIMEOUT, SECONDS, _HOST),
     Spec(r"img_signature(_hash_method|_key_type|_certificate_uuid)?", ANY, _HERE),
     Spec(r"img_(hv_requested_version|cache_raw|mkfs_\w+|\w+)", ANY),
     Spec(r"cinder_encryption_\w+", ANY, lacks="volumes are not encrypted"),
@@ -53,6 +57,13 @@ IMAGE_PROPERTIES = Table("image property", ROWS, r"(?!)")
 #: Other names of architectures, as Nova takes them, and those that hosts of one run besides their own.
 _ALIASES = {"amd64": "x86_64", "x64": "x86_64", "i386": "i686", "i486": "i686", "i586": "i686", "arm64": "aarch64"}
 _RUN_BY = {"x86_64": ("i686",)}
+
+
+def shutdown_timeout(properties: Mapping[str, Any]) -> Optional[int]:
+    """Seconds that a guest of the image may take to shut down; ``None`` where its properties do not say (or say what
+    is malformed)."""
+    said = str(properties.get(SHUTDOWN_TIMEOUT, ""))
+    return int(said) if re.fullmatch(SECONDS, said) else None
 
 
 def unsuited(properties: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:

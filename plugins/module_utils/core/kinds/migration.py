@@ -31,9 +31,17 @@ class Migration(Resource):
                                         "needs it.", default=None, on=FIXED, compared=False, option=False)
     max_downtime = Field(Nullable(Integer(1, 60000)), "Milliseconds that the guest may stand still.", default=None,
                          sample=300)
+    downtime_steps = Field(Nullable(Integer(3, 100)), "Steps in which the time that the guest may stand still is "
+                           "raised to max_downtime, from max_downtime / downtime_steps on; needs downtime_delay.",
+                           default=None, sample=10)
+    downtime_delay = Field(Nullable(Integer(1, 86400)), "Seconds between two such steps; needs downtime_steps.",
+                           default=None, sample=75)
     bandwidth = Field(Nullable(Integer(1, 1000000)), "Limit in MiB per second.", default=None, sample=100)
-    auto_converge = Field(Boolean(), "Slow the guest down when it writes memory faster than the network takes it.",
-                          default=True, sample=True)
+    auto_converge = Field(Boolean(), "Slow the guest down when it writes memory faster than the network takes it. "
+                          "Nothing is slowed down where post-copy may come.", default=True, sample=True)
+    post_copy = Field(Boolean(), "Whether the event force_complete may have the guest run on at the target while the "
+                      "rest of its memory follows; otherwise the guest stands still until all is there.", default=False,
+                      sample=False)
     time_limit = Field(Nullable(Integer(1, 604800)), "Seconds of copying after which on_time_limit is done. Cold, only "
                        "abort is: the guest is off.", default=None, sample=600)
     on_time_limit = Field(Choices("abort", "pause", "post_copy"),

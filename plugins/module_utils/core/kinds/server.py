@@ -39,6 +39,8 @@ PATH_MAX, FILES_MAX = 4095, 255
 #: Nova's status words for what a host alone can see, and that by which soft-deleted servers of a cloud are listed.
 STATUSES = tuple(status(one) for one in (BUILDING, ACTIVE, STOPPED, PAUSED, SUSPENDED, RESCUED, ERROR, SOFT_DELETED))
 META = Text(0, 255)
+#: The longest time that a guest may have to shut itself down, in seconds.
+SHUTDOWN_MAX = 3600
 
 
 def _nic() -> Record:
@@ -171,6 +173,10 @@ class Server(Resource):
     restart_on_crash = Field(Boolean(), "Start the guest again when its QEMU dies.", default=False, sample=False)
     resume_on_host_boot = Field(Boolean(), "Start the guest again after the host has rebooted, if it ran.",
                                 default=True, sample=True)
+    shutdown_timeout = Field(Nullable(Integer(0, SHUTDOWN_MAX)), "Seconds that the guest has to power itself off, when "
+                             "it is stopped, before its power is cut; 0 cuts it at once. Null (in a module V(none)) "
+                             "for what the image says (C(os_shutdown_timeout)), else the agent's setting.",
+                             default=None, sample=None)
     root_format = Field(Choices("qcow2", "raw"), "Root disk: a qcow2 overlay on the image, or a raw copy.",
                         default="qcow2", on=FIXED, sample="qcow2")
     virt_type = Field(Choices("auto", "kvm", "qemu"), "kvm, qemu (emulated), or what the host can do.",

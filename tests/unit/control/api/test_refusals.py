@@ -218,7 +218,7 @@ def test_queries_of_lists(small, query, version, status):
 
 def test_what_the_page_of_coverage_says_of_what_is_not_served(small):
     id = small.server()
-    for action in ("injectNetworkInfo", "paint"):
+    for action in ("resetNetwork", "paint"):
         reply = small.admin.post(f"/servers/{id}/action", {action: {}})
         assert reply.status == 400 and "no such action" in reply.message
     assert small.admin.get(f"/servers/{id}/colours", "2.78").status == 404
