@@ -156,6 +156,8 @@ class Settings:
     instance_usage_audit_period: typing.Literal["hour", "day", "month", "year"] = _doc(
         "Into which periods os-instance_usage_audit_log divides time.", "month")
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
+    policy_dirs: list[str] = _doc("Folders of such files, which are read after it, by name (`policy.d`); the last that "
+                                  "names a rule counts.", list)
     enable_instance_password: bool = _doc("Whether answers to create, rebuild and rescue have a password.", True)
     network_cidr: str = _doc("Addresses of the first embedded network.", "10.20.0.0/16")
     network_pools: list[str] = _doc("Ranges from which the subnets of users have their addresses, since each host of "

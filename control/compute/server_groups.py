@@ -28,7 +28,7 @@ class ServerGroup(NamedTuple):
 @use_case(f"{RULE}index")
 def page(caller: Caller, limit: int, offset: int = 0, *, all_projects: bool = False) -> list[ServerGroup]:
     """Groups of the project. *all_projects*: of all; only administrators' wish for it counts."""
-    everywhere = all_projects and caller.context.is_admin
+    everywhere = all_projects and caller.is_admin
     if everywhere:
         caller.check_policy(f"{RULE}index:all_projects")
     with caller.cloud.store.api.read() as connection:
@@ -47,7 +47,7 @@ def show(caller: Caller, id: str) -> ServerGroup:
 def _found(caller: Caller, id: str, what: str) -> Any:
     """The row. Another project's does not exist, but for administrators. Raises ``NotFound`` or ``Forbidden``."""
     row = caller.fetch(server_groups.find, id) if len(id) == 36 else None
-    if row is None or (row.project_id != caller.project and not caller.context.is_admin):
+    if row is None or (row.project_id != caller.project and not caller.is_admin):
         raise _missing(id)
     caller.check_policy(RULE + what, Owner(row.project_id))
     return row

@@ -150,7 +150,7 @@ def _migrations(caller: Caller) -> list[Document]:
 def _availability_zones(caller: Caller) -> list[Document]:
     """Zones that servers may ask for; with their hosts for administrators."""
     where: dict[str, list[str]] = {}
-    if caller.context.is_admin:
+    if caller.is_admin:
         for host in caller.cloud.hosts.all().values():
             where.setdefault(host.zone, []).append(host.name)
     return [{"name": zone.name, "available": zone.available, "hosts": sorted(where.get(zone.name, ()))}
