@@ -58,11 +58,26 @@ def _missing(id: str) -> NotFound:
 
 
 @use_case(f"{RULE}create")
+def check(caller: Caller, policy: str, rules: Mapping[str, int], *, replaced: bool = False) -> None:
+    """Whether one could be made, in place of another where one is *replaced*; nothing changes. Raises
+    ``InvalidRequest``, ``Forbidden``."""
+    _check_rules(policy, rules)
+    most = quotas.limits(caller, user=caller.context.user_id)["server_groups"]
+    if not replaced:
+        with caller.cloud.store.api.read() as connection:
+            quotas.check_groups(connection, caller.project, most, alone=False)
+
+
+def _check_rules(policy: str, rules: Mapping[str, int] | None) -> None:
+    if rules and policy != RULED:
+        raise InvalidRequest(f"Only {RULED} policy supports rules.")
+
+
+@use_case(f"{RULE}create")
 def create(caller: Caller, name: str, policy: str, rules: Mapping[str, int] | None = None) -> ServerGroup:
     """Make a group. *rules*: max_server_per_host, of the policy anti-affinity. Raises ``InvalidRequest``,
     ``Forbidden``."""
-    if rules and policy != RULED:
-        raise InvalidRequest(f"Only {RULED} policy supports rules.")
+    _check_rules(policy, rules)
     most, id = quotas.limits(caller, user=caller.context.user_id)["server_groups"], str(uuid.uuid4())
     with caller.cloud.store.api.write() as connection:
         quotas.check_groups(connection, caller.project, most)

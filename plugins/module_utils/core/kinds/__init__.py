@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from .aggregate import Aggregate
 from .availability_zone import AvailabilityZone
 from .cell import Cell
 from .compute_service import ComputeService
@@ -17,14 +18,17 @@ from .keypair import Keypair
 from .limits import Limits
 from .migration import Migration
 from .network import Network
+from .quota import Quota
 from .server import Server
+from .server_group import ServerGroup
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
 
-__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AvailabilityZone", "Cell", "ComputeService", "Flavor", "Host",
-           "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network",
-           "Server", "Volume", "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
+__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "Aggregate", "AvailabilityZone", "Cell", "ComputeService", "Flavor",
+           "Host", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration",
+           "Network", "Quota", "Server", "ServerGroup", "Volume", "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
          VolumeExport, Migration, Host)
-CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone)
+CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, Aggregate, ServerGroup,
+               Quota)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

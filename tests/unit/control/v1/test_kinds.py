@@ -295,6 +295,71 @@ def test_what_operators_steer(cloud: Cloud) -> None:
         {"name": "nova", "available": True, "hosts": []}]
 
 
+def test_aggregates(cloud: Cloud) -> None:
+    admin, member = cloud.admin, cloud.caller("ann", "shop")
+    made = ensure(admin, "aggregate/fast", {"hosts": ["kvm1"], "metadata": {"ssd": "true"}}).json
+    assert made["changed"] and made["resource"]["hosts"] == ["kvm1"] and made["resource"]["availability_zone"] is None
+    assert not ensure(admin, "aggregate/fast", {"hosts": ["kvm1"]}).json["changed"]
+    path = f"aggregate/{made['resource']['id']}"
+    named = ensure(admin, path, {"name": "quick", "metadata": {"a": "b"}}).json["resource"]
+    assert (named["name"], named["metadata"], named["number"]) == ("quick", {"a": "b"}, made["resource"]["number"])
+    added = ensure(admin, path, {"metadata": {"c": "d"}}, merge="metadata")
+    assert added.json["resource"]["metadata"] == {"a": "b", "c": "d"}, added
+    for want, field in (({"hosts": ["kvm9"]}, "hosts[0]"), ({"metadata": {"availability_zone": "x"}},
+                                                            "metadata.availability_zone")):
+        refused = ensure(admin, path, want)
+        assert (refused.status, refused.json["error"]["details"]["field"]) == (400, field), refused
+    ensure(admin, "server/zoned", WEB)
+    for dry_run in (True, False):
+        zone = ensure(admin, path, {"availability_zone": "rack1"}, dry_run=dry_run)
+        assert zone.status in (400, 409) and "contain instances" in zone.json["error"]["message"], zone
+    admin.delete("/v1/server/zoned")
+    assert admin.get("/v1/server/zoned").status == 404
+    assert ensure(admin, path, {"availability_zone": "rack1"}).json["changed"]
+    assert {"name": "rack1", "available": True, "hosts": ["kvm1"]} in (
+        admin.get("/v1/availability_zone").json["availability_zones"])
+    assert ensure(member, path, {"hosts": []}).status == 403 and member.get("/v1/aggregate").status == 403
+    assert admin.delete(f"/v1/{path}").json["changed"] and admin.get(f"/v1/{path}").status == 404
+    assert not admin.delete("/v1/aggregate/quick").json["changed"]
+
+
+def test_server_groups(cloud: Cloud) -> None:
+    member, other = cloud.caller("ann", "shop"), cloud.caller("zoe", "other")
+    made = ensure(member, "server_group/apart", {"policy": "anti-affinity"}).json
+    assert made["changed"] and made["resource"]["members"] == [] and made["resource"]["rules"] == {}
+    assert not ensure(member, "server_group/apart", {"policy": "anti-affinity"}).json["changed"]
+    fixed = ensure(member, "server_group/apart", {"policy": "affinity"})
+    assert fixed.status == 409 and "policy" in fixed.json["error"]["message"], fixed
+    anew = ensure(member, "server_group/apart", {"policy": "affinity"}, on_immutable="recreate").json
+    assert anew["resource"]["policy"] == "affinity" and anew["resource"]["id"] != made["resource"]["id"]
+    assert other.get(f"/v1/server_group/{anew['resource']['id']}").status == 404
+    for dry_run in (True, False):
+        ruled = ensure(member, "server_group/soft", {"policy": "soft-affinity", "rules": {"max_server_per_host": 2}},
+                       dry_run=dry_run)
+        assert ruled.status == 400 and "Only anti-affinity" in ruled.json["error"]["message"], ruled
+    assert member.delete("/v1/server_group/apart").json["changed"]
+    assert not member.delete("/v1/server_group/apart").json["changed"]
+
+
+def test_quotas(cloud: Cloud) -> None:
+    admin, member = cloud.admin, cloud.caller("ann", "shop")
+    (mine,) = member.get("/v1/quota").json["quotas"]
+    path = f"quota/{mine['name']}"
+    found = ensure(admin, path, {"instances": 12}).json
+    assert found["changed"] and found["resource"]["instances"] == 12 and found["resource"]["cores"] == mine["cores"]
+    assert not ensure(admin, path, {"instances": 12}).json["changed"]
+    assert member.get(f"/v1/{path}").json["instances"] == 12 and member.get("/v1/quota/shop").json["instances"] == 12
+    assert ensure(member, path, {"instances": 13}).status == 403
+    assert member.get("/v1/quota/none-of-mine").status == 403 and admin.get("/v1/quota/none").status == 400
+    assert admin.get(f"/v1/quota?name={mine['name']}").json["quotas"][0]["instances"] == 12
+    wrong = ensure(admin, path, {"instances": -2})
+    assert (wrong.status, wrong.json["error"]["details"]["field"]) == (400, "instances")
+    assert admin.delete(f"/v1/{path}?dry_run=true").json["changed"]
+    gone = admin.delete(f"/v1/{path}").json
+    assert gone["changed"] and not admin.delete(f"/v1/{path}").json["changed"]
+    assert member.get("/v1/quota").json["quotas"][0]["instances"] == mine["instances"]
+
+
 def test_cells(cloud: Cloud) -> None:
     admin, url = cloud.admin, f"sqlite:///{cloud.folder}/more.db"
     made = ensure(admin, "cell/more", {"database_url": url})
