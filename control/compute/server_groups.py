@@ -18,7 +18,7 @@ RULE = "os_compute_api:os-server-groups:"
 RULED = "anti-affinity"
 
 
-class ServerGroup(NamedTuple):
+class GroupView(NamedTuple):
     """A row of the table, and the uuids of the group's servers."""
 
     row: Any
@@ -26,7 +26,7 @@ class ServerGroup(NamedTuple):
 
 
 @use_case(f"{RULE}index")
-def page(caller: Caller, limit: int, offset: int = 0, *, all_projects: bool = False) -> list[ServerGroup]:
+def page(caller: Caller, limit: int, offset: int = 0, *, all_projects: bool = False) -> list[GroupView]:
     """Groups of the project. *all_projects*: of all; only administrators' wish for it counts."""
     everywhere = all_projects and caller.is_admin
     if everywhere:
@@ -34,14 +34,14 @@ def page(caller: Caller, limit: int, offset: int = 0, *, all_projects: bool = Fa
     with caller.cloud.store.api.read() as connection:
         rows = server_groups.page(connection, None if everywhere else caller.project, limit, offset)
         members = server_groups.members(connection, [row.id for row in rows])
-    return [ServerGroup(row, members.get(row.id, [])) for row in rows]
+    return [GroupView(row, members.get(row.id, [])) for row in rows]
 
 
 @use_case(f"{RULE}show")
-def show(caller: Caller, id: str) -> ServerGroup:
+def show(caller: Caller, id: str) -> GroupView:
     """One. Raises ``NotFound``."""
     row = _found(caller, id, "show")
-    return ServerGroup(row, caller.fetch(server_groups.members, [row.id]).get(row.id, []))
+    return GroupView(row, caller.fetch(server_groups.members, [row.id]).get(row.id, []))
 
 
 def _found(caller: Caller, id: str, what: str) -> Any:
@@ -74,7 +74,7 @@ def _check_rules(policy: str, rules: Mapping[str, int] | None) -> None:
 
 
 @use_case(f"{RULE}create")
-def create(caller: Caller, name: str, policy: str, rules: Mapping[str, int] | None = None) -> ServerGroup:
+def create(caller: Caller, name: str, policy: str, rules: Mapping[str, int] | None = None) -> GroupView:
     """Make a group. *rules*: max_server_per_host, of the policy anti-affinity. Raises ``InvalidRequest``,
     ``Forbidden``."""
     _check_rules(policy, rules)
@@ -83,7 +83,7 @@ def create(caller: Caller, name: str, policy: str, rules: Mapping[str, int] | No
         quotas.check_groups(connection, caller.project, most)
         server_groups.make(connection, id=id, name=name, project_id=caller.project, policy=policy,
                            user_id=caller.context.user_id, rules=text(rules or {}))
-        return ServerGroup(server_groups.find(connection, id), [])
+        return GroupView(server_groups.find(connection, id), [])
 
 
 @use_case(f"{RULE}delete")

@@ -91,11 +91,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Aggregate
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import HostAggregate
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
 from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-MODULE = InfoModule(Aggregate)
+MODULE = InfoModule(HostAggregate)
 
 if __name__ == "__main__":
     run(MODULE)

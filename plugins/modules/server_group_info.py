@@ -22,6 +22,12 @@ seealso:
 """
 
 EXAMPLES = r"""
+- name: Groups whose servers are apart
+  magnetar.compute.server_group_info:
+    cloud: mycloud
+    filters:
+      policy: anti-affinity
+
 - name: The servers of a group
   magnetar.compute.server_group_info:
     cloud: mycloud

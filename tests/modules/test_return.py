@@ -109,12 +109,13 @@ def test_of_clouds(cloud):
             check(module, result)
         check_actions(module, results)
     for module in ("aggregate", "availability_zone", "cell", "compute_service", "hypervisor", "limits", "migration",
-                   "quota", "server_group"):
+                   "quota", "server_group", "usage"):
         found = cloud(f"{module}_info")
         assert not found.get("failed"), found
         check(f"{module}_info", found)
     for type in ("novnc", "serial"):
         check("console_info", cloud("console_info", server="web1", type=type))
+    check("server_topology_info", cloud("server_topology_info", server="web1"))
     (action,) = cloud("instance_action_info", server="web1")["instance_actions"]
     check("instance_action_info", cloud("instance_action_info", server="web1", id=action["id"]))
 
@@ -124,7 +125,7 @@ def test_every_module_is_checked():
     text = Path(__file__).read_text()
     known = {name for noun in CASES for name in (noun, f"{noun}_info")} | {
         "aggregate_info", "availability_zone_info", "cell_info", "compute_service_info", "hypervisor_info",
-        "limits_info", "quota_info", "server_group_info"}
+        "limits_info", "quota_info", "server_group_info", "usage_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

@@ -9,10 +9,9 @@ import orjson
 
 from magnetar_control.compute import aggregates, server_groups
 from magnetar_control.compute.caller import Caller
-from magnetar_control.store.aggregates import ZONE
-from magnetar_control.store.aggregates import Aggregate as Row
+from magnetar_control.store.aggregates import ZONE, Aggregate
 from magnetar_core.errors import InvalidField
-from magnetar_core.kinds import Aggregate, ServerGroup
+from magnetar_core.kinds import HostAggregate, ServerGroup
 from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document
 
@@ -26,7 +25,7 @@ EVERY = 100000
 class Aggregates(CloudDriver):
     """For administrators. A change is several: each is one of the Compute API, and asking again does what is left."""
 
-    kind = Aggregate
+    kind = HostAggregate
     takes_id = False
 
     def every(self, caller: Caller) -> list[Document]:
@@ -59,7 +58,7 @@ class Aggregates(CloudDriver):
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
         self._settle(caller, have["_row"], want)
 
-    def _settle(self, caller: Caller, row: Row, want: Document) -> None:
+    def _settle(self, caller: Caller, row: Aggregate, want: Document) -> None:
         """Hosts go first, come last, and have the zone in between."""
         for host in sorted({*row.hosts} - {*want["hosts"]}):
             aggregates.remove_host(caller, row.id, host)

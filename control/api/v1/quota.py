@@ -19,7 +19,7 @@ LIMITS = tuple(field.name for field in Quota.settable())
 USED = ("instances", "cores", "ram", "server_groups")
 
 
-class Quotas(CloudDriver):
+class CloudQuotas(CloudDriver):
     """Each project has one: it is changed, or set back to the defaults, and never made."""
 
     kind = Quota

@@ -8,7 +8,7 @@ from ..values import Integer, ListOf, MapOf, Nullable, Text, Uuid
 from .common import NAME, TIME
 
 
-class Aggregate(Kind):
+class HostAggregate(Kind):
     """A host aggregate."""
 
     noun, plural = "aggregate", "aggregates"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from magnetar_control.api.v1 import usage
 from magnetar_control.api.v1.image import beginning
 from magnetar_control.services.volume import worker as work
 from magnetar_core.client import new_request_id
@@ -358,6 +359,37 @@ def test_quotas(cloud: Cloud) -> None:
     gone = admin.delete(f"/v1/{path}").json
     assert gone["changed"] and not admin.delete(f"/v1/{path}").json["changed"]
     assert member.get("/v1/quota").json["quotas"][0]["instances"] == mine["instances"]
+
+
+def test_usage_and_topology(cloud: Cloud) -> None:
+    admin, member = cloud.admin, cloud.caller("ann", "shop")
+    made = ensure(admin, "server/used", WEB).json["resource"]
+    (found,) = admin.get("/v1/usage?begin=2026-01-01").json["usages"]
+    used = next(one for one in found["servers"] if one["id"] == made["id"])
+    assert used["state"] == "active" and used["vcpus"] and found["begin"] == "2026-01-01T00:00:00Z"
+    assert found["vcpu_hours"] == pytest.approx(sum(one["vcpus"] * one["hours"] for one in found["servers"]))
+    every = admin.get("/v1/usage?begin=2026-01-01&all_projects=true").json["usages"]
+    assert found["name"] in [one["name"] for one in every]
+    assert member.get("/v1/usage?all_projects=true").status == 403
+    assert made["id"] not in str(member.get("/v1/usage?begin=2026-01-01").json)
+    wrong = admin.get("/v1/usage?begin=yesterday")
+    assert (wrong.status, wrong.json["error"]["details"]["field"]) == (400, "begin")
+    topology = admin.get("/v1/server_topology?server=used").json["server_topologies"]
+    assert topology == [{"server": made["id"], "nodes": [], "pagesize_kb": None}]
+    assert admin.get("/v1/server_topology/used").json == topology[0]
+    assert admin.get("/v1/server_topology").status == 400 and member.get("/v1/server_topology/used").status == 404
+    admin.delete("/v1/server/used")
+
+
+def test_usage_is_counted_over_pages(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "PAGE", 2)
+    for name in ("one", "two", "three"):
+        ensure(cloud.admin, f"server/{name}", WEB)
+    (found,) = cloud.admin.get("/v1/usage?begin=2026-01-01").json["usages"]
+    assert {"one", "two", "three"} <= {one["name"] for one in found["servers"]}
+    assert len({one["id"] for one in found["servers"]}) == len(found["servers"])
+    for name in ("one", "two", "three"):
+        cloud.admin.delete(f"/v1/server/{name}")
 
 
 def test_cells(cloud: Cloud) -> None:

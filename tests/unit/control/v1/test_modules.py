@@ -30,7 +30,8 @@ pytestmark = pytest.mark.slow
 
 EXAMPLES = ("aggregate", "aggregate_info", "availability_zone_info", "cell_info", "compute_service",
             "compute_service_info", "console_info", "hypervisor_info", "instance_action_info", "limits_info",
-            "quota", "quota_info", "server_group", "server_group_info")
+            "quota", "quota_info", "server_group", "server_group_info",
+            "server_topology_info", "usage_info")
 
 
 @pytest.fixture(scope="module")
