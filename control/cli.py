@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The control plane's subcommands of ``magnetar``: serve, api, conductor, audit, db, cell, config."""
+"""The control plane's subcommands of ``magnetar``: serve, api, conductor, audit, db, cell, config, policy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magnetar_control import policy_command
 from magnetar_control import settings as configuration
 from magnetar_core.errors import InvalidField, MagnetarError
 
@@ -63,6 +65,7 @@ def subcommands(commands: Commands) -> None:
                                 "Forget a cell that has no hosts and no servers.")):
         _command(cell, name, change_cell, text, f"magnetar cell {name} cell2", change=change).add_argument(
             "name", help="name of the cell")
+    policy_command.arguments(_command, partial(_group, commands))
 
 
 def _command(commands: Commands, name: str, run: Command, text: str, examples: str = "",

@@ -177,7 +177,9 @@ class Settings:
     instance_usage_audit_period: typing.Literal["hour", "day", "month", "year"] = _doc(
         "Into which periods os-instance_usage_audit_log divides time.", "month")
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
-    enable_instance_password: bool = _doc("Whether answers to create, rebuild and rescue have the password that the "
+    policy_dirs: list[str] = _doc("Folders of such files, which are read after it, by name (`policy.d`); the last that "
+                                  "names a rule counts.", list)
+    enable_instance_password: bool = _doc("Whether answers to create, rebuild, rescue and evacuate have the password that the "
                                           "guest is told.", True)
     config_drive_format: typing.Literal["agent", "iso9660", "vfat"] = _doc(
         "File system of config drives: iso9660, vfat, or what the settings of each host's agent say.", "agent")

@@ -105,6 +105,21 @@ def _refused(row: Aggregate, word: str, error: type[MagnetarError], reason: str)
     return error(f"Cannot perform action '{word}' on aggregate {row.id}. Reason: {reason}.")
 
 
+@use_case(f"{RULE}update")
+def check(caller: Caller, row: Aggregate | None, name: str, members: Sequence[str], zone: str | None) -> None:
+    """Whether an aggregate (*row*; ``None``: a new one) may have this name, these hosts and this zone; nothing changes.
+    Raises ``Conflict``, ``InvalidRequest``."""
+    old = row or Aggregate(0, "", name, {}, "", None, ())
+    with caller.cloud.store.api.read() as connection:
+        if aggregates.named(connection, name) not in (None, old.id):
+            raise _exists(name)
+        gone, come = {*old.hosts} - {*members}, {*members} - {*old.hosts}
+        stay = {*old.hosts} - gone
+        for names, before, after in ((gone, old.zone, None), (stay, old.zone, zone), (come, None, zone)):
+            if names and before != after:
+                _check_zone(caller, connection, old, sorted(names), (before, after), "update", Conflict)
+
+
 @use_case(f"{RULE}delete")
 def delete(caller: Caller, id: Id) -> None:
     """Delete an empty one. Raises ``InvalidRequest`` for one with hosts."""

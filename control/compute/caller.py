@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSp
 
 from sqlalchemy import Connection
 
+from magnetar_control.compute.policy import ADMIN
 from magnetar_control.services import Context
 from magnetar_control.settings import Settings
 from magnetar_core.errors import Forbidden
@@ -43,6 +44,11 @@ class Caller:
     def project(self) -> str:
         """The project of the token; empty for a token without one."""
         return self.context.project_id or ""
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the caller is an administrator of the compute service, as the rule ``context_is_admin`` says."""
+        return self.cloud.policy.allows(ADMIN, self.context)
 
     def under(self, request_id: str) -> Caller:
         """The same caller, whose actions are noted under another request id."""

@@ -25,7 +25,7 @@ class CellHosts(NamedTuple):
 
 
 def _check(caller: Caller) -> None:
-    if not caller.context.is_admin:
+    if not caller.is_admin:
         raise Forbidden("Cells are for administrators of the cloud.")
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
@@ -114,7 +115,7 @@ class Cloud:
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents,
                  hosts: Hosts | None = None) -> None:
         self.settings, self.store, self.services, self.agents = settings, store, services, agents
-        self.policy = Policy(settings.policy_file)
+        self.policy = Policy(settings.policy_file, [Path(one) for one in settings.policy_dirs])
         self.hosts = hosts or Hosts(store, settings)
         self.waiting = Shares()
         self.watch = ServerWatch(settings.cell_timeout)

@@ -26,7 +26,7 @@ def page(caller: Caller, limit: int = ALL, *, sort: str = "flavorid", descending
     see the public ones and those that their project has access to. *least_ram* in MiB, *least_disk* in GiB, *name*, a
     regular expression: those that fit only. Raises ``InvalidRequest`` when there is no flavor *marker*."""
     rows = caller.fetch(flavors.page, limit, sort, descending=descending, project=caller.project,
-                       public=public if caller.context.is_admin else True, least_ram=least_ram,
+                       public=public if caller.is_admin else True, least_ram=least_ram,
                        least_disk=least_disk, name=name, marker=marker)
     if rows is None:
         raise InvalidRequest(f"marker [{str(marker)[:255]}] not found")
@@ -35,7 +35,7 @@ def page(caller: Caller, limit: int = ALL, *, sort: str = "flavorid", descending
 
 def show(caller: Caller, id: str) -> Any:
     """The flavor's row. Raises ``NotFound`` when there is none that the caller may see."""
-    row = caller.fetch(flavors.find, id, caller.project, everything=caller.context.is_admin)
+    row = caller.fetch(flavors.find, id, caller.project, everything=caller.is_admin)
     if row is None:
         raise not_found(id)
     return row

@@ -79,7 +79,7 @@ class HeldAction(NamedTuple):
     def failure(self) -> str:
         """Why the action failed: to admins, what its last event says; to users, what the server's fault says."""
         with self.target.database.read() as connection:
-            if not self.caller.context.is_admin:
+            if not self.caller.is_admin:
                 server = servers.row(connection, self.target.row.id)
                 return str(orjson.loads(server.fault)["message"]) if server and server.fault else ""
             return connection.execute(select(action_events.c.details).where(

@@ -1,8 +1,43 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nova's policy rules and the role each asks for by default (API reference and policy reference, 2026)."""
+"""Nova's policy rules and who passes each by default (API reference and policy reference, 2026)."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+#: Nova's base rules, which others and policy files refer to. The last seven are of older files.
+BASE = {
+    "context_is_admin": "role:admin",
+    "project_reader_api": "role:reader and project_id:%(project_id)s",
+    "project_member_api": "role:member and project_id:%(project_id)s",
+    "project_manager_api": "role:manager and project_id:%(project_id)s",
+    "project_reader_or_admin": "rule:project_reader_api or rule:context_is_admin",
+    "project_member_or_admin": "rule:project_member_api or rule:context_is_admin",
+    "project_manager_or_admin": "rule:project_manager_api or rule:context_is_admin",
+    "service_api": "role:service",
+    "service_or_admin": "rule:service_api or rule:context_is_admin",
+    "admin_api": "is_admin:True",
+    "admin_or_owner": "is_admin:True or project_id:%(project_id)s",
+    "project_admin_api": "role:admin and project_id:%(project_id)s",
+    "system_admin_api": "role:admin and system_scope:all",
+    "system_reader_api": "role:reader and system_scope:all",
+    "system_admin_or_owner": "rule:system_admin_api or rule:project_member_api",
+    "system_or_project_reader": "rule:system_reader_api or rule:project_reader_api",
+}
+#: Who passes a rule, by the word in the tables below, as Nova's check strings. Those that begin with project_ are not
+#: for administrators of other projects.
+CHECKS = {
+    "any": "@",
+    "reader": "rule:project_reader_or_admin",
+    "member": "rule:project_member_or_admin",
+    "manager": "rule:project_manager_or_admin",
+    "project_reader": "rule:project_reader_api",
+    "project_member": "rule:project_member_api",
+    "admin": "rule:context_is_admin",
+    "owner": "rule:context_is_admin or user_id:%(user_id)s",
+    "service": "rule:service_or_admin",
+    "nobody": "!",
+}
 #: Resource to role to rules: what follows os_compute_api:RESOURCE: in their names.
 OF_RESOURCE: dict[str, dict[str, str]] = {
     "ips": {"reader": "index show"},
@@ -36,13 +71,13 @@ OF_RESOURCE: dict[str, dict[str, str]] = {
     "os-server-external-events": {"service": "create"},
     "os-server-groups": {"reader": "index show", "member": "create delete", "admin": "index:all_projects"},
     "os-server-password": {"reader": "show", "member": "clear"},
-    "os-server-shares": {"reader": "index show", "member": "create delete"},
+    "os-server-shares": {"project_reader": "index show", "project_member": "create delete"},
     "os-server-tags": {"reader": "index show", "member": "delete delete_all update update_all"},
     "os-services": {"admin": "delete list update"},
     "os-shelve": {"member": "shelve unshelve", "admin": "shelve_offload unshelve_to_host"},
     "os-simple-tenant-usage": {"reader": "show", "admin": "list"},
     "os-suspend-server": {"member": "resume suspend"},
-    "os-tenant-networks": {"reader": "list show"},
+    "os-tenant-networks": {"project_reader": "list show"},
     "os-volumes": {"reader": "detail list show snapshots:detail snapshots:list snapshots:show",
                    "member": "create delete snapshots:create snapshots:delete"},
     "os-volumes-attachments": {"reader": "index show", "member": "create delete update", "service": "swap"},
@@ -52,15 +87,14 @@ OF_RESOURCE: dict[str, dict[str, str]] = {
                           "create_image create_image:allow_volume_backed delete reboot rebuild rebuild:trusted_certs "
                           "resize revert_resize start stop trigger_crash_dump update",
                 "manager": "migrations:delete migrations:force_complete migrations:index",
-                "admin": "allow_all_filters create:forced_host create:requested_destination create:zero_disk_flavor "
-                         "detail:get_all_tenants index:get_all_tenants migrations:index:host migrations:show "
-                         "show:host_status show:host_status:unknown-only", "nobody": "resize:cross_cell"}
+                "admin": "allow_all_filters create:forced_host create:zero_disk_flavor detail:get_all_tenants "
+                         "index:get_all_tenants migrations:index:host migrations:show show:host_status "
+                         "show:host_status:unknown-only"},
 }
 #: Rule to role.
 POLICIES = {
     "compute:aggregates:images": "admin", "compute:server:topology:index": "reader",
-    "compute:server:topology:host:index": "admin",
-    "network:attach_external_network": "admin",
+    "compute:servers:create:requested_destination": "admin", "compute:servers:resize:cross_cell": "nobody",
     **{f"os_compute_api:{name}": role for role, names in {
         "any": "extensions limits os-floating-ip-pools",
         "member": "os-admin-password os-console-output os-create-backup os-remote-consoles os-rescue os-unrescue",
@@ -69,4 +103,98 @@ POLICIES = {
     }.items() for name in names.split()},
     **{f"os_compute_api:{resource}:{name}": role for resource, roles in OF_RESOURCE.items()
        for role, names in roles.items() for name in names.split()},
+}
+
+
+class Further(NamedTuple):
+    """A rule that is asked besides that of an operation: *of* which operations, by name, and for *what*."""
+
+    of: str
+    what: str
+
+
+_ALL_SERVERS = "servers.list servers.detail.list"
+_SHOWN = "servers.show servers.detail.list servers.update servers.action.rebuild"
+#: Rules that are asked besides the one of each operation, or of operations whose target is known only later. A test
+#: asks each of them.
+FURTHER = {
+    "compute:servers:create:requested_destination": Further(
+        "servers.create", "Ask for a host or hypervisor_hostname, which the scheduler's filters must pass (2.74)."),
+    **{f"os_compute_api:{name}": Further(of, what) for name, of, what in (
+        ("limits:other_project", "limits.list", "Show the limits of another project."),
+        ("os-extended-server-attributes", _SHOWN, "Show on which host a server is, and what it is called there."),
+        ("os-flavor-extra-specs:index", "flavors.detail.list flavors.show flavors.create flavors.update",
+         "Show the extra specs of flavors (2.61)."),
+        ("os-instance-actions:events", "servers.os-instance-actions.show",
+         "Show the events of an action before 2.51, with their tracebacks, and the hosts of events (2.62)."),
+        ("os-instance-actions:events:details", "servers.os-instance-actions.show",
+         "Show the details of an action's events (2.84)."),
+        ("os-keypairs:index", "os-keypairs.list", "List key pairs, one's own or those of user_id (2.10)."),
+        ("os-keypairs:create", "os-keypairs.create", "Make a key pair, one's own or of user_id (2.10)."),
+        ("os-keypairs:show", "os-keypairs.show", "Show a key pair, one's own or of user_id (2.10)."),
+        ("os-keypairs:delete", "os-keypairs.delete", "Delete a key pair, one's own or of user_id (2.10)."),
+        ("os-lock-server:unlock:unlock_override", "servers.action.unlock", "Unlock what somebody else has locked."),
+        ("os-migrate-server:migrate:host", "servers.action.migrate", "Say to which host a server is migrated (2.56)."),
+        ("os-migrate-server:migrate_live:host", "servers.action.os-migrateLive",
+         "Say to which host a running server is migrated."),
+        ("os-migrations:index:all_projects", "os-migrations.list", "List the migrations of other projects."),
+        ("os-migrations:index:host", "os-migrations.list", "Show the hosts of migrations."),
+        ("os-quota-sets:show", "os-quota-sets.show", "Show the quotas of a project."),
+        ("os-quota-sets:detail", "os-quota-sets.detail.list", "Show the quotas of a project and what is used of them."),
+        ("os-quota-sets:update", "os-quota-sets.update", "Set the quotas of a project or a user."),
+        ("os-quota-sets:delete", "os-quota-sets.delete", "Set the quotas of a project or a user back."),
+        ("os-server-groups:index:all_projects", "os-server-groups.list", "List the server groups of all projects."),
+        ("os-shelve:unshelve_to_host", "servers.action.unshelve", "Say on which host a server is unshelved (2.91)."),
+        ("os-simple-tenant-usage:show", "os-simple-tenant-usage.show", "Show the usage of a project."),
+        ("servers:allow_all_filters", _ALL_SERVERS, "Use all filters; without it the others are passed over."),
+        ("servers:index:get_all_tenants", "servers.list", "List the servers of all projects."),
+        ("servers:detail:get_all_tenants", "servers.detail.list", "List the servers of all projects in full."),
+        ("servers:create:attach_network", "servers.create", "Make a server with networks or ports that it names."),
+        ("servers:create:attach_volume", "servers.create", "Make a server with a block device mapping."),
+        ("servers:create:forced_host", "servers.create", "Put a server on a host past the filters (ZONE:HOST)."),
+        ("servers:create:trusted_certs", "servers.create", "Make a server that trusts certificates of images (2.63)."),
+        ("servers:create:zero_disk_flavor", "servers.create",
+         "Make a server of an image with a flavor without a disk, which is then as large as the image."),
+        ("servers:create_image:allow_volume_backed", "servers.action.createImage",
+         "Make an image of a server whose root disk is a volume."),
+        ("servers:migrations:index:host", "servers.migrations.list servers.migrations.show",
+         "Show the hosts of a server's migrations."),
+        ("servers:rebuild:trusted_certs", "servers.action.rebuild",
+         "Rebuild a server with other certificates that it trusts (2.63)."),
+        ("servers:show:flavor-extra-specs", _SHOWN, "Show the extra specs of a server's flavor (2.47)."),
+        ("servers:show:host_status", _SHOWN, "Show the status of a server's host (2.16)."),
+        ("servers:show:host_status:unknown-only", _SHOWN,
+         "Show the status of a server's host where it is UNKNOWN, for those who may not read it always (2.16)."),
+    )},
+}
+#: Rules of Nova that files may have and nothing asks, with the reason.
+NOT_ASKED = {
+    "network:attach_external_network": "no network is external",
+    "compute:server:topology:host:index": "guests have no NUMA nodes whose host could be shown",
+}
+_OWNER, _ADMIN = "rule:admin_or_owner", "rule:admin_api"
+
+
+class Former(NamedTuple):
+    """The name that a rule had before, and the check that it had by default."""
+
+    name: str
+    check: str
+
+
+#: Rule to its former name, under which policy files may still have it.
+FORMER = {
+    **{rule: Former(f"os_compute_api:{resource}", check) for resource, check in {
+        **dict.fromkeys(("os-attach-interfaces", "os-deferred-delete", "os-floating-ips", "os-multinic",
+                         "os-security-groups", "os-server-password", "os-tenant-networks", "os-volumes"), _OWNER),
+        **dict.fromkeys(("os-baremetal-nodes", "os-hosts", "os-hypervisors", "os-instance-usage-audit-log",
+                         "os-services"), _ADMIN),
+    }.items() for rule in POLICIES if rule.startswith(f"os_compute_api:{resource}:")},
+    **{f"os_compute_api:os-instance-actions:{name}": Former("os_compute_api:os-instance-actions", _OWNER)
+       for name in ("list", "show")},
+    **{f"os_compute_api:os-networks:{name}": Former("os_compute_api:os-networks:view", _OWNER)
+       for name in ("list", "show")},
+    "os_compute_api:limits:other_project": Former("os_compute_api:os-used-limits", _ADMIN),
+    "os_compute_api:os-unrescue": Former("os_compute_api:os-rescue", _OWNER),
+    "os_compute_api:servers:show:flavor-extra-specs": Former("os_compute_api:os-flavor-extra-specs:index", _OWNER),
 }

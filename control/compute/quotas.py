@@ -5,7 +5,7 @@ servers are. What is over quota is ``Forbidden``."""
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -182,10 +182,10 @@ def check_group(caller: Caller, group: str) -> None:
         raise Forbidden("Quota exceeded, too many servers in group")
 
 
-def check_groups(connection: Connection, project: str, most: int) -> None:
-    """Whether a project that may have *most* server groups may have one more: true until the transaction ends. Raises
-    ``Forbidden``."""
-    whose = f"server groups {project}"
+def check_groups(connection: Connection, project: str, most: int, *, alone: bool = True) -> None:
+    """Whether a project that may have *most* server groups may have one more. *alone*: the answer is true until the
+    transaction ends. Raises ``Forbidden``."""
+    whose = f"server groups {project}" if alone else None
     if not quotas.has_room(connection, most, lambda: server_groups.count(connection, project), whose):
         raise Forbidden("Quota exceeded, too many server groups.")
 
@@ -240,6 +240,19 @@ def update(caller: Caller, project: str, want: Mapping[str, int], user: str | No
         _check_limits(want, _all_used(caller, project, user), limits(caller, project) if user else {})
     caller.write(quotas.put, quotas.of_user(project, user) if user else project, want)
     return limits(caller, project, user)
+
+
+def check(caller: Caller, project: str, want: Mapping[str, int]) -> None:
+    """Whether ``update`` would set these limits; nothing changes. Raises ``Forbidden``, ``InvalidRequest``."""
+    _check_project(caller, project, "update")
+    _check_limits(want, _all_used(caller, project, None), {})
+
+
+def has_own(caller: Caller, project: str, names: Iterable[str]) -> bool:
+    """Whether *project* has a limit of its own of any of *names*, and the caller may take it away. Raises
+    ``Forbidden``."""
+    caller.check_policy(f"{RULE}delete", Owner(project))
+    return not caller.fetch(quotas.found, [project]).get(project, {}).keys().isdisjoint(names)
 
 
 def _check_limits(want: Mapping[str, int], used: Mapping[str, int], most: Mapping[str, int]) -> None:

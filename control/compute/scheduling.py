@@ -22,7 +22,7 @@ def why_no_host(caller: Caller, fault: Mapping[str, Any]) -> str | None:
     message = str(fault["message"])
     if not message.startswith(NoValidHost().message):
         return None
-    return str(fault.get("details") or message) if caller.context.is_admin else message
+    return str(fault.get("details") or message) if caller.is_admin else message
 
 
 def predicted_host(caller: Caller, row: Mapping[str, Any], freed: Mapping[str, Any] | None = None) -> str:
@@ -43,4 +43,4 @@ def predicted_host(caller: Caller, row: Mapping[str, Any], freed: Mapping[str, A
     try:
         return choose(states, spec)[0].host
     except NoValidHost as error:
-        raise NoSpace(f"{error.message} {error.explanation}" if caller.context.is_admin else error.message) from None
+        raise NoSpace(f"{error.message} {error.explanation}" if caller.is_admin else error.message) from None

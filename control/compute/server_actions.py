@@ -261,7 +261,7 @@ def image_fields(caller: Caller, server: servers.Found, properties: Mapping[str,
 def lock(caller: Caller, target: Target, reason: str | None = None) -> None:
     """Keep others than admins from changing it."""
     server = target.row
-    by = "owner" if server.project_id == caller.project and not caller.context.is_admin else "admin"
+    by = "owner" if server.project_id == caller.project and not caller.is_admin else "admin"
     with target.database.write() as connection:
         servers.change(connection, server.id, locked_by=server.locked_by or by, locked_reason=reason)
         note_done(caller, target, connection, "lock")
@@ -319,7 +319,7 @@ def change_password(caller: Caller, target: Target, password: str) -> None:
 
 def _words_for(caller: Caller, error: MagnetarError) -> str:
     """What a failure at the server's host says to the caller: admins read which host, and why."""
-    return error.message if caller.context.is_admin else plain(error)
+    return error.message if caller.is_admin else plain(error)
 
 
 @of_server("console")

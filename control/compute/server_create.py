@@ -27,6 +27,7 @@ from .flavors import check_memory
 from .target import visible
 
 CREATE = rule_of("create")
+DESTINATION = "compute:servers:create:requested_destination"
 #: What a server's row keeps of its image.
 KEPT_OF_IMAGE = ("properties", "min_disk", "min_ram", "disk_format", "container_format")
 
@@ -174,6 +175,8 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
     place = _place(caller, wanted)
     _check_group(caller, wanted.hints.get("group"))
     public_key = find_public_key(caller, wanted.key_name)
+    if wanted.mapping:
+        caller.check_policy(f"{CREATE}:attach_volume")
     blocks = block_devices.complete(caller, block_devices.BlockDeviceRequest(
         wanted.mapping, image, flavor, wanted.mapping_field, wanted.limit > 1, wanted.multiattach, instead_of))
     if wanted.trusted_certs:
@@ -181,6 +184,8 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
     trusted = trusted_certificates(caller, wanted.trusted_certs, image is None or any(
         one["boot_index"] == 0 and one["destination_type"] == "volume" for one in blocks), "server.")
     network = caller.cloud.services.network
+    if wanted.networks and wanted.networks != "none":
+        caller.check_policy(f"{CREATE}:attach_network")
     nics = network.check_requested(caller.context, wanted.networks)
     if wanted.limit > 1:
         _check_nics_of_many(nics)
@@ -226,7 +231,7 @@ def find_flavor(caller: Caller, id: str, project: str | None = None) -> dict[str
     """The flavor as servers keep it. Raises ``InvalidRequest`` where the caller may not use it, or *project*, whose
     server is to have it, where that is another project."""
     own = project in (None, caller.project)
-    row = caller.fetch(flavors.find, id, project or caller.project, everything=own and caller.context.is_admin)
+    row = caller.fetch(flavors.find, id, project or caller.project, everything=own and caller.is_admin)
     if row is None:
         raise InvalidRequest(f"Flavor {id[:255]} could not be found.")
     return {"id": row.id, "name": row.name, "vcpus": row.vcpus, "ram": row.ram, "disk": row.disk,
@@ -302,7 +307,7 @@ def _place(caller: Caller, wanted: NewServers) -> Place:
         zone, forced = _forced(zone)
     place = Place(zone or None, forced or wanted.host, wanted.hypervisor_hostname)
     if wanted.host or wanted.hypervisor_hostname:
-        caller.check_policy(f"{CREATE}:requested_destination")
+        caller.check_policy(DESTINATION)
         if forced:
             raise InvalidRequest("One mechanism with host and/or hypervisor_hostname and another mechanism with "
                                  "zone:host:node are mutually exclusive. Leave one of them out.")

@@ -18,7 +18,7 @@ RULE = "os_compute_api:os-server-groups:"
 RULED = "anti-affinity"
 
 
-class ServerGroup(NamedTuple):
+class GroupView(NamedTuple):
     """A row of the table, and the uuids of the group's servers."""
 
     row: Any
@@ -26,28 +26,28 @@ class ServerGroup(NamedTuple):
 
 
 @use_case(f"{RULE}index")
-def page(caller: Caller, limit: int, offset: int = 0, *, all_projects: bool = False) -> list[ServerGroup]:
+def page(caller: Caller, limit: int, offset: int = 0, *, all_projects: bool = False) -> list[GroupView]:
     """Groups of the project. *all_projects*: of all; only administrators' wish for it counts."""
-    everywhere = all_projects and caller.context.is_admin
+    everywhere = all_projects and caller.is_admin
     if everywhere:
         caller.check_policy(f"{RULE}index:all_projects")
     with caller.cloud.store.api.read() as connection:
         rows = server_groups.page(connection, None if everywhere else caller.project, limit, offset)
         members = server_groups.members(connection, [row.id for row in rows])
-    return [ServerGroup(row, members.get(row.id, [])) for row in rows]
+    return [GroupView(row, members.get(row.id, [])) for row in rows]
 
 
 @use_case(f"{RULE}show")
-def show(caller: Caller, id: str) -> ServerGroup:
+def show(caller: Caller, id: str) -> GroupView:
     """One. Raises ``NotFound``."""
     row = _found(caller, id, "show")
-    return ServerGroup(row, caller.fetch(server_groups.members, [row.id]).get(row.id, []))
+    return GroupView(row, caller.fetch(server_groups.members, [row.id]).get(row.id, []))
 
 
 def _found(caller: Caller, id: str, what: str) -> Any:
     """The row. Another project's does not exist, but for administrators. Raises ``NotFound`` or ``Forbidden``."""
     row = caller.fetch(server_groups.find, id) if len(id) == 36 else None
-    if row is None or (row.project_id != caller.project and not caller.context.is_admin):
+    if row is None or (row.project_id != caller.project and not caller.is_admin):
         raise _missing(id)
     caller.check_policy(RULE + what, Owner(row.project_id))
     return row
@@ -58,17 +58,32 @@ def _missing(id: str) -> NotFound:
 
 
 @use_case(f"{RULE}create")
-def create(caller: Caller, name: str, policy: str, rules: Mapping[str, int] | None = None) -> ServerGroup:
-    """Make a group. *rules*: max_server_per_host, of the policy anti-affinity. Raises ``InvalidRequest``,
-    ``Forbidden``."""
+def check(caller: Caller, policy: str, rules: Mapping[str, int], *, replaced: bool = False) -> None:
+    """Whether one could be made, in place of another where one is *replaced*; nothing changes. Raises
+    ``InvalidRequest``, ``Forbidden``."""
+    _check_rules(policy, rules)
+    most = quotas.limits(caller, user=caller.context.user_id)["server_groups"]
+    if not replaced:
+        with caller.cloud.store.api.read() as connection:
+            quotas.check_groups(connection, caller.project, most, alone=False)
+
+
+def _check_rules(policy: str, rules: Mapping[str, int] | None) -> None:
     if rules and policy != RULED:
         raise InvalidRequest(f"Only {RULED} policy supports rules.")
+
+
+@use_case(f"{RULE}create")
+def create(caller: Caller, name: str, policy: str, rules: Mapping[str, int] | None = None) -> GroupView:
+    """Make a group. *rules*: max_server_per_host, of the policy anti-affinity. Raises ``InvalidRequest``,
+    ``Forbidden``."""
+    _check_rules(policy, rules)
     most, id = quotas.limits(caller, user=caller.context.user_id)["server_groups"], str(uuid.uuid4())
     with caller.cloud.store.api.write() as connection:
         quotas.check_groups(connection, caller.project, most)
         server_groups.make(connection, id=id, name=name, project_id=caller.project, policy=policy,
                            user_id=caller.context.user_id, rules=text(rules or {}))
-        return ServerGroup(server_groups.find(connection, id), [])
+        return GroupView(server_groups.find(connection, id), [])
 
 
 @use_case(f"{RULE}delete")

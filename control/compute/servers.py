@@ -36,10 +36,10 @@ def _page(caller: Caller, query: ServerListRequest, columns: Sequence[Any], rule
     if query.since and query.before and query.before < query.since:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
     if {word.upper() for word in query.statuses or ()} == {"DELETED"}:
-        if not caller.context.is_admin:
+        if not caller.is_admin:
             raise Forbidden("Only administrators may list deleted instances")
         query.deleted = True
-    if not caller.context.is_admin and any(column == "host" for column, _down in query.sort):
+    if not caller.is_admin and any(column == "host" for column, _down in query.sort):
         raise Forbidden("Only administrators can sort servers by host")
     if query.statuses is not None and not query.statuses:
         return server_list.ServerPage((), more=False)

@@ -37,7 +37,7 @@ def find(caller: Caller, id: str, *, deleted: bool = False) -> Target:
 
 def visible(caller: Caller, row: Any) -> bool:
     """Whether the caller may know that a server exists: it is one of its project, or the caller is an admin."""
-    return bool(row.project_id == caller.project or caller.context.is_admin)
+    return bool(row.project_id == caller.project or caller.is_admin)
 
 
 def not_found(id: str) -> NotFound:
@@ -63,7 +63,7 @@ def guard(caller: Caller, target: Target, key: str) -> None:
 
 def check_unlocked(caller: Caller, server: servers.Found) -> None:
     """Raises ``Conflict`` when the server is locked and the caller is no admin."""
-    if server.locked_by and not caller.context.is_admin:
+    if server.locked_by and not caller.is_admin:
         raise Conflict(f"Instance {server.id} is locked")
 
 

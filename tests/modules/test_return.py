@@ -95,22 +95,27 @@ def cloud(module, tmp_path, monkeypatch):
 
 def test_of_clouds(cloud):
     made = {"name": "cell9", "database_url": f"sqlite:///{cloud.folder}/cell9.db"}
-    kvm1 = {"name": "kvm1"}
+    kvm1, fast = {"name": "kvm1"}, {"name": "fast"}
     for module, changes in (
             ("cell", [made, {"name": "cell9", "disabled": True}, {"name": "cell9", "state": "absent"}]),
             ("compute_service", [{**kvm1, "disabled_reason": "x", "status": "disabled"},
-                                 {**kvm1, "status": "enabled"}])):
+                                 {**kvm1, "status": "enabled"}]),
+            ("aggregate", [{**fast, "hosts": ["kvm1"]}, {**fast, "metadata": {"ssd": "true"}}]),
+            ("server_group", [{"name": "apart", "policy": "anti-affinity"}]),
+            ("quota", [{"name": "admin", "instances": 20}, {"name": "admin", "state": "absent"}])):
         results = [cloud(module, **options) for options in changes]
         for result in results:
             assert result["changed"], result
             check(module, result)
         check_actions(module, results)
-    for module in ("availability_zone", "cell", "compute_service", "hypervisor", "limits", "migration"):
+    for module in ("aggregate", "availability_zone", "cell", "compute_service", "hypervisor", "limits", "migration",
+                   "quota", "server_group", "usage"):
         found = cloud(f"{module}_info")
         assert not found.get("failed"), found
         check(f"{module}_info", found)
     for type in ("novnc", "serial"):
         check("console_info", cloud("console_info", server="web1", type=type))
+    check("server_topology_info", cloud("server_topology_info", server="web1"))
     (action,) = cloud("instance_action_info", server="web1")["instance_actions"]
     check("instance_action_info", cloud("instance_action_info", server="web1", id=action["id"]))
 
@@ -119,7 +124,8 @@ def test_every_module_is_checked():
     """A new module gets a test here."""
     text = Path(__file__).read_text()
     known = {name for noun in CASES for name in (noun, f"{noun}_info")} | {
-        "availability_zone_info", "cell_info", "compute_service_info", "hypervisor_info", "limits_info"}
+        "aggregate_info", "availability_zone_info", "cell_info", "compute_service_info", "hypervisor_info",
+        "limits_info", "quota_info", "server_group_info", "usage_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

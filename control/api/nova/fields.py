@@ -24,6 +24,9 @@ from magnetar_core.fields import unknown
 from magnetar_core.values import Value
 from magnetar_core.versions import Version
 
+#: The value of a field that is not shown.
+ABSENT: Any = object()
+
 
 @dataclass(frozen=True)
 class ListFilter:
@@ -45,7 +48,8 @@ class ApiField:
     where that differs: the column of the row, the argument of the use case; ``None``: nothing below the API is given
     it. *takes* names the requests that have it (create, update, …), *required* those that must, *shows* the answers
     (list, show, …). *show* makes what is shown of the view and the row, where that is not the column as it is. *when*
-    says (of what is shown besides, and the row) whether it is shown at all. *rule*: who sees it. *filters* and *sorts*:
+    says (of what is shown besides, and the row) whether it is shown at all; then *show* may be ``ABSENT``, too. *rule*:
+    who sees it; a row with another *rule* and *when* may show it to others. *filters* and *sorts*:
     parameters that filter lists by it, and sort keys.
     """
 
@@ -79,6 +83,8 @@ class ApiField:
 
     def clashes(self, other: ApiField) -> bool:
         """Whether both are one field of one request or answer in some version."""
+        if self.rule and other.rule and self.rule != other.rule:
+            return False
         return self.wire == other.wire and self.since <= other.until and other.since <= self.until and bool(
             {*self.takes.split()} & {*other.takes.split()} or {*self.shows.split()} & {*other.shows.split()})
 
@@ -235,8 +241,8 @@ class View:
             for name, show in made:
                 shown[name] = show(self, row)
             for name, show, when in optional:
-                if when(shown, row):
-                    shown[name] = show(self, row)
+                if when(shown, row) and (value := show(self, row)) is not ABSENT:
+                    shown[name] = value
             found.append(shown)
         return found
 

@@ -56,7 +56,7 @@ def _page(call: Call) -> dict[str, Any]:
     query = call.query
     return {"limit": size(call), "sort": query.get("sort_key", "flavorid"),
             "descending": query.get("sort_dir") == "desc", "name": query.get("name"), "marker": query.get("marker"),
-            "public": _public(query.get("is_public")) if call.context.is_admin else True,
+            "public": _public(query.get("is_public")) if call.is_admin else True,
             "least_ram": _least(query, "minRam"), "least_disk": _least(query, "minDisk")}
 
 

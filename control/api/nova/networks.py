@@ -61,7 +61,7 @@ FIELDS = Fields(
 
 
 def _document(call: Call) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    return View(call, FIELDS, "admin" if call.context.is_admin else "show").document
+    return View(call, FIELDS, "admin" if call.is_admin else "show").document
 
 
 _row = noun("os-networks", "/os-networks", until=PROXIES)

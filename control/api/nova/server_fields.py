@@ -33,6 +33,7 @@ from magnetar_core.power import status
 from magnetar_core.values import Base64, Choices, Const, Integer, ListOf, Nullable, OneOf, Text, Value
 
 HOST_STATUS = "os_compute_api:servers:show:host_status"
+UNKNOWN_HOST_STATUS = f"{HOST_STATUS}:unknown-only"
 ATTRIBUTE = "OS-EXT-SRV-ATTR:"
 FULL, ALL = "detail show", "detail show basic"
 EVERY_REQUEST = "create update rebuild"
@@ -200,6 +201,8 @@ FIELDS = Fields(
     ApiField("locked_by", sorts="locked_by"),
     ApiField("locked_reason", shows=ALL, since=73),
     ApiField("host_status", shows=FULL, since=16, rule=HOST_STATUS, show=ServerView.host_status),
+    ApiField("host_status", shows=FULL, since=16, rule=UNKNOWN_HOST_STATUS, show=ServerView.unknown_host_status,
+             when=lambda shown, _row: "host_status" not in shown),
     ApiField("description", filters=(_regex("description display_description"),), sorts="display_description"),
     ApiField("description", DESCRIPTION, takes=EVERY_REQUEST, shows=ALL, since=19),
     ApiField("tags", TAGS, takes="create", since=52),

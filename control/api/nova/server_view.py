@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.api.nova.fields import Fields, View
+from magnetar_control.api.nova.fields import ABSENT, Fields, View
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import Call
 from magnetar_control.compute import servers
@@ -59,7 +59,7 @@ class ServerView(View):
         details are tracebacks and names of hosts."""
         fault = orjson.loads(row.fault)
         shown = {"code": fault["code"], "created": fault["created"][:19] + "Z", "message": fault["message"]}
-        if fault.get("details") and (self.call.context.is_admin or fault["code"] < 500):
+        if fault.get("details") and (self.call.is_admin or fault["code"] < 500):
             shown["details"] = fault["details"]
         return shown
 
@@ -107,6 +107,11 @@ class ServerView(View):
         """Of its host."""
         host = self.hosts.get(row.host) if row.host else None
         return host.status if host else ""
+
+    def unknown_host_status(self, row: Row) -> Any:
+        """Of its host, when that is unknown."""
+        status = self.host_status(row)
+        return status if status == "UNKNOWN" else ABSENT
 
 
 @lru_cache(maxsize=2000)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What only a cloud has: compute_service, hypervisor, host, cell, instance_action, limits, availability_zone."""
+"""What only a cloud has: compute_service, hypervisor, host, cell, instance_action, limits, availability_zone,
+server_topology."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from magnetar_control.compute import (
     instance_actions,
     migrations,
     quotas,
+    servers,
     services,
 )
 from magnetar_control.compute.caller import Caller
@@ -35,6 +37,7 @@ from magnetar_core.kinds import (
     InstanceAction,
     Limits,
     Migration,
+    ServerTopology,
 )
 from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document, warn
@@ -150,7 +153,7 @@ def _migrations(caller: Caller) -> list[Document]:
 def _availability_zones(caller: Caller) -> list[Document]:
     """Zones that servers may ask for; with their hosts for administrators."""
     where: dict[str, list[str]] = {}
-    if caller.context.is_admin:
+    if caller.is_admin:
         for host in caller.cloud.hosts.all().values():
             where.setdefault(host.zone, []).append(host.name)
     return [{"name": zone.name, "available": zone.available, "hosts": sorted(where.get(zone.name, ()))}
@@ -210,12 +213,36 @@ class InstanceActions(CloudDriver):
         server = filters.pop("server", None)
         if not server:
             return self.every(caller)
-        row = SERVERS.row(caller, server)
-        target = find(caller, server if row is None else row.id, deleted=True)
+        target = _target(caller, server)
         request_id = filters.pop("id", None)
         if request_id:
             return [_action(caller, target, *instance_actions.show(caller, target, request_id))]
         return [_action(caller, target, one) for one in instance_actions.page(caller, target)]
+
+
+def _target(caller: Caller, server: str, *, deleted: bool = True) -> Target:
+    """The server of a name or uuid; of a *deleted* one, of a uuid. Raises ``NotFound``."""
+    row = SERVERS.row(caller, server)
+    return find(caller, server if row is None else row.id, deleted=deleted)
+
+
+class ServerTopologies(CloudDriver):
+    """Of the server that the list or the path names."""
+
+    kind, makeable = ServerTopology, False
+
+    def every(self, caller: Caller) -> list[Document]:
+        """There is no list of those of all servers."""
+        raise InvalidField("server", "is required: the server, by name or uuid, whose topology is wanted")
+
+    def filtered(self, caller: Caller, filters: dict[str, Any]) -> list[Document]:
+        """GET /v1/server_topology?server=…"""
+        server = filters.pop("server", None)
+        return [self.find(caller, server)] if server else self.every(caller)
+
+    def find(self, caller: Caller, key: str) -> Document:
+        target = _target(caller, key, deleted=False)
+        return {"server": target.row.id, **servers.topology(caller, target)}
 
 
 def _action(caller: Caller, target: Target, row: Any, events: Sequence[Any] | None = ()) -> Document:
@@ -235,4 +262,5 @@ def _event(caller: Caller, target: Target, row: Any) -> Document:
 
 CLOUD_ONLY: Sequence[CloudDriver] = (
     Reported(Host, _hosts), ComputeServices(), Reported(Hypervisor, _hypervisors), Cells(), InstanceActions(),
-    Reported(Limits, _limits), Reported(Migration, _migrations), Reported(AvailabilityZone, _availability_zones))
+    Reported(Limits, _limits), Reported(Migration, _migrations), Reported(AvailabilityZone, _availability_zones),
+    ServerTopologies())

@@ -27,7 +27,7 @@ class Permissions(Kind):
         default=False)
     preserve_ephemeral = Field(Boolean(), "Whether a rebuild keeps the ephemeral disk.", default=False)
     merge = Field(
-        ListOf(Choices("metadata", "tags", "networks"), unique=True),
+        ListOf(Choices("metadata", "tags", "networks", "hosts"), unique=True),
         "Fields whose given content is added to what is there; without it the given content is exact.", default=[])
 
 

@@ -9,7 +9,7 @@ from . import results
 from .module import ABSENT, PRESENT, Module, as_texts, is_uuid, key_of
 
 #: Fields that can be added to instead of replaced, and what their option ``purge_FIELD`` calls their parts.
-MERGED = {"metadata": "keys", "tags": "tags"}
+MERGED = {"metadata": "keys", "tags": "tags", "hosts": "hosts"}
 
 
 class ResourceModule(Module):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from .aggregate import HostAggregate
 from .availability_zone import AvailabilityZone
 from .cell import Cell
 from .compute_service import ComputeService
@@ -17,14 +18,20 @@ from .keypair import Keypair
 from .limits import Limits
 from .migration import Migration
 from .network import Network
+from .quota import Quota
 from .server import Server
+from .server_group import ServerGroup
+from .server_topology import ServerTopology
+from .usage import Usage
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
 
 __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AvailabilityZone", "Cell", "ComputeService", "Flavor", "Host",
-           "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network",
-           "Server", "Volume", "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
+           "HostAggregate", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits",
+           "Migration", "Network", "Quota", "Server", "ServerGroup", "ServerTopology", "Usage", "Volume",
+           "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
          VolumeExport, Migration, Host)
-CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone)
+CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, HostAggregate, ServerGroup,
+               Quota, Usage, ServerTopology)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

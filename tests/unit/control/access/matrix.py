@@ -53,6 +53,8 @@ OPEN = {"public": None, "community": None, "shared": PROJECTS}
 #: Roles of those who write in services with Neutron's and Cinder's rules.
 WRITERS = {"member", "service"}
 READERS = set(ROLES)
+#: What the words of rules begin with that no administrator passes about what is another project's.
+OF_PROJECT = "project_"
 #: A route that is many: each action has a line.
 VOLUME_ACTION = "POST /v3/volumes/{id}/action"
 #: What v1 has of each kind.
@@ -179,7 +181,8 @@ def _may(world, asked, persona, corner):
     if who == "self" or (who == "owner" and not persona.is_admin):
         return corner is None or (corner in PROJECTS and world.things[corner]["user"] == persona.user)
     if persona.is_admin:
-        return who != "nobody"
+        return who != "nobody" and (not str(who).startswith(OF_PROJECT) or corner in (None, persona.project))
+    who = str(who).removeprefix(OF_PROJECT)
     mine = corner in (None, "missing", persona.project) or (corner in OPEN and persona.project == "blue")
     others = corner in OPEN and (asked.method in READS or asked.told.get("sharing") == "write")
     hidden = corner in PROJECTS and not mine

@@ -13,6 +13,7 @@ from magnetar_control.compute import policy
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.compute.policies import POLICIES
 from magnetar_control.compute.policy import Policy
+from magnetar_control.services import Context
 from magnetar_control.settings import make
 from magnetar_core.errors import InvalidField
 
@@ -110,3 +111,96 @@ def test_a_misspelt_rule_is_told(file, caplog):
     told = [one.getMessage() for one in caplog.records]
     assert len(told) == 2 and f"os_compute_api:server:show; is {SHOW} meant?" in told[1], told
     assert "os_compute_api:os-stop" in told[0] and "mine" not in told[0].split(";")[0].rpartition("rule ")[2]
+
+
+def test_former_names_of_rules_hold_and_are_told(file, caplog):
+    write(file, '"os_compute_api:os-services": "role:member"\n"os_compute_api:os-services:delete": "!"\n'
+                '"os_compute_api:os-rescue": "!"\n"os_compute_api:os-volumes": "rule:admin_or_owner"\n')
+    with caplog.at_level(logging.WARNING):
+        decides = Policy(file)
+    services = [allows(decides, f"os_compute_api:os-services:{what}") for what in ("list", "update", "delete")]
+    assert services == [True, True, False]
+    assert not allows(decides, "os_compute_api:os-rescue") and not allows(decides, "os_compute_api:os-unrescue")
+    assert not allows(decides, "os_compute_api:os-volumes:delete", "rita"), "what was the default then is that of today"
+    told = [one.getMessage() for one in caplog.records]
+    assert len(told) == 2 and all("is deprecated" in one for one in told)
+    assert "os_compute_api:os-services:list" in told[0]
+
+
+def test_files_in_folders_are_read_in_order(file):
+    folder = file.parent / "policy.d"
+    folder.mkdir()
+    write(file, f'"{SHOW}": "!"\n"{INDEX}": "!"\n')
+    write(folder / "10-one.yaml", f'"{SHOW}": "role:reader"\n')
+    write(folder / "20-two.yaml", f'"{SHOW}": "role:member"\n')
+    write(folder / ".hidden", f'"{SHOW}": "!"\n')
+    decides = Policy(file, [folder])
+    assert allows(decides) and not allows(decides, who="rita") and not allows(decides, INDEX)
+    write(folder / "30-three.yaml", f'"{SHOW}": "!"\n')
+    assert not allows(decides, who="admin")
+    (folder / "30-three.yaml").unlink()
+    assert allows(decides, who="admin")
+
+
+def test_nothing_starts_without_a_folder(file):
+    with pytest.raises(InvalidField, match="policy_dirs: must be folders"):
+        Policy(folders=[file.parent / "missing"])
+
+
+def test_a_policy_file_of_nova_loads(file, caplog):
+    write(file, """
+"context_is_admin": "role:admin or role:cloud_admin"
+"rule:admin_api": "rule:context_is_admin"
+"default": "rule:admin_or_owner"
+"owner": "project_id:%(project_id)s"
+"os_compute_api:servers:create": "rule:owner"
+"os_compute_api:servers:start": "rule:no_such_rule"
+"os_compute_api:servers:stop": ""
+"compute:servers:create:requested_destination": "rule:project_manager_or_admin"
+"compute:servers:resize:cross_cell": "rule:admin_api"
+"os_compute_api:os-agents:list": "rule:system_reader_api"
+"network:attach_external_network": "is_admin:True"
+""")
+    with caplog.at_level(logging.WARNING):
+        decides = Policy(file)
+    assert allows(decides, "os_compute_api:servers:create", "rita") and allows(decides, "os_compute_api:servers:start")
+    assert not allows(decides, "compute:servers:create:requested_destination")
+    told = " ".join(one.getMessage() for one in caplog.records)
+    for name in ("rule:admin_api", "os_compute_api:os-agents:list", "network:attach_external_network: no network"):
+        assert f"nothing asks for the rule {name}" in told
+    assert "owner" not in told.replace("os_compute_api:", "") and "default" not in told
+
+
+def test_who_is_an_administrator_is_a_rule(small, file):
+    write(file, '"context_is_admin": "role:admin or user_id:rita"\n')
+    cloud = Cloud(make({"state_dir": str(file.parent), "policy_file": str(file)}), small.store, small.cloud.services,
+                  small.cloud.agents)
+    id = small.server(project="blue", user="bob")
+    for name, status in (("rita", 200), ("alice", 404)):
+        caller = Caller(ComputeApplication(cloud, OPERATIONS), name)
+        assert caller.get(f"/servers/{id}").status == status
+        assert caller.get("/servers?deleted=1&status=DELETED").status == (200 if name == "rita" else 403)
+
+
+def test_a_rule_that_asks_another_server_is_refused(file):
+    write(file, f'"{SHOW}": "http://policy.example/%(project_id)s"\n')
+    with pytest.raises(InvalidField, match=f"{SHOW} asks another server"):
+        Policy(file)
+
+
+MANAGED = {"os_compute_api:os-migrate-server:migrate", "os_compute_api:os-migrate-server:migrate_live",
+           "os_compute_api:os-migrations:index", "os_compute_api:servers:migrations:index",
+           "os_compute_api:servers:migrations:force_complete", "os_compute_api:servers:migrations:delete"}
+
+
+def test_what_managers_and_services_may():
+    decides = Policy()
+
+    def passed(*roles):
+        who = Context("somebody", "red", frozenset(roles))
+        return {rule for rule in POLICIES if decides.allows(rule, who)}
+
+    assert passed("manager", "member", "reader") - passed("member", "reader") == MANAGED
+    assert passed("service") - passed() == {
+        "os_compute_api:os-server-external-events:create", "os_compute_api:os-volumes-attachments:swap",
+        "os_compute_api:os-assisted-volume-snapshots:create", "os_compute_api:os-assisted-volume-snapshots:delete"}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from magnetar_control.api.v1 import usage
 from magnetar_control.api.v1.image import beginning
 from magnetar_control.services.volume import worker as work
 from magnetar_core.client import new_request_id
@@ -293,6 +294,102 @@ def test_what_operators_steer(cloud: Cloud) -> None:
     assert member.get("/v1/limits").json["limits"][0]["instances_used"] == 0
     assert member.get("/v1/availability_zone").json["availability_zones"] == [
         {"name": "nova", "available": True, "hosts": []}]
+
+
+def test_aggregates(cloud: Cloud) -> None:
+    admin, member = cloud.admin, cloud.caller("ann", "shop")
+    made = ensure(admin, "aggregate/fast", {"hosts": ["kvm1"], "metadata": {"ssd": "true"}}).json
+    assert made["changed"] and made["resource"]["hosts"] == ["kvm1"] and made["resource"]["availability_zone"] is None
+    assert not ensure(admin, "aggregate/fast", {"hosts": ["kvm1"]}).json["changed"]
+    path = f"aggregate/{made['resource']['id']}"
+    named = ensure(admin, path, {"name": "quick", "metadata": {"a": "b"}}).json["resource"]
+    assert (named["name"], named["metadata"], named["number"]) == ("quick", {"a": "b"}, made["resource"]["number"])
+    added = ensure(admin, path, {"metadata": {"c": "d"}}, merge="metadata")
+    assert added.json["resource"]["metadata"] == {"a": "b", "c": "d"}, added
+    for want, field in (({"hosts": ["kvm9"]}, "hosts[0]"), ({"metadata": {"availability_zone": "x"}},
+                                                            "metadata.availability_zone")):
+        refused = ensure(admin, path, want)
+        assert (refused.status, refused.json["error"]["details"]["field"]) == (400, field), refused
+    ensure(admin, "server/zoned", WEB)
+    for dry_run in (True, False):
+        zone = ensure(admin, path, {"availability_zone": "rack1"}, dry_run=dry_run)
+        assert zone.status in (400, 409) and "contain instances" in zone.json["error"]["message"], zone
+    admin.delete("/v1/server/zoned")
+    assert admin.get("/v1/server/zoned").status == 404
+    assert ensure(admin, path, {"availability_zone": "rack1"}).json["changed"]
+    assert {"name": "rack1", "available": True, "hosts": ["kvm1"]} in (
+        admin.get("/v1/availability_zone").json["availability_zones"])
+    assert ensure(member, path, {"hosts": []}).status == 403 and member.get("/v1/aggregate").status == 403
+    assert admin.delete(f"/v1/{path}").json["changed"] and admin.get(f"/v1/{path}").status == 404
+    assert not admin.delete("/v1/aggregate/quick").json["changed"]
+
+
+def test_server_groups(cloud: Cloud) -> None:
+    member, other = cloud.caller("ann", "shop"), cloud.caller("zoe", "other")
+    made = ensure(member, "server_group/apart", {"policy": "anti-affinity"}).json
+    assert made["changed"] and made["resource"]["members"] == [] and made["resource"]["rules"] == {}
+    assert not ensure(member, "server_group/apart", {"policy": "anti-affinity"}).json["changed"]
+    fixed = ensure(member, "server_group/apart", {"policy": "affinity"})
+    assert fixed.status == 409 and "policy" in fixed.json["error"]["message"], fixed
+    anew = ensure(member, "server_group/apart", {"policy": "affinity"}, on_immutable="recreate").json
+    assert anew["resource"]["policy"] == "affinity" and anew["resource"]["id"] != made["resource"]["id"]
+    assert other.get(f"/v1/server_group/{anew['resource']['id']}").status == 404
+    for dry_run in (True, False):
+        ruled = ensure(member, "server_group/soft", {"policy": "soft-affinity", "rules": {"max_server_per_host": 2}},
+                       dry_run=dry_run)
+        assert ruled.status == 400 and "Only anti-affinity" in ruled.json["error"]["message"], ruled
+    assert member.delete("/v1/server_group/apart").json["changed"]
+    assert not member.delete("/v1/server_group/apart").json["changed"]
+
+
+def test_quotas(cloud: Cloud) -> None:
+    admin, member = cloud.admin, cloud.caller("ann", "shop")
+    (mine,) = member.get("/v1/quota").json["quotas"]
+    path = f"quota/{mine['name']}"
+    found = ensure(admin, path, {"instances": 12}).json
+    assert found["changed"] and found["resource"]["instances"] == 12 and found["resource"]["cores"] == mine["cores"]
+    assert not ensure(admin, path, {"instances": 12}).json["changed"]
+    assert member.get(f"/v1/{path}").json["instances"] == 12 and member.get("/v1/quota/shop").json["instances"] == 12
+    assert ensure(member, path, {"instances": 13}).status == 403
+    assert member.get("/v1/quota/none-of-mine").status == 403 and admin.get("/v1/quota/none").status == 400
+    assert admin.get(f"/v1/quota?name={mine['name']}").json["quotas"][0]["instances"] == 12
+    wrong = ensure(admin, path, {"instances": -2})
+    assert (wrong.status, wrong.json["error"]["details"]["field"]) == (400, "instances")
+    assert admin.delete(f"/v1/{path}?dry_run=true").json["changed"]
+    gone = admin.delete(f"/v1/{path}").json
+    assert gone["changed"] and not admin.delete(f"/v1/{path}").json["changed"]
+    assert member.get("/v1/quota").json["quotas"][0]["instances"] == mine["instances"]
+
+
+def test_usage_and_topology(cloud: Cloud) -> None:
+    admin, member = cloud.admin, cloud.caller("ann", "shop")
+    made = ensure(admin, "server/used", WEB).json["resource"]
+    (found,) = admin.get("/v1/usage?begin=2026-01-01").json["usages"]
+    used = next(one for one in found["servers"] if one["id"] == made["id"])
+    assert used["state"] == "active" and used["vcpus"] and found["begin"] == "2026-01-01T00:00:00Z"
+    assert found["vcpu_hours"] == pytest.approx(sum(one["vcpus"] * one["hours"] for one in found["servers"]))
+    every = admin.get("/v1/usage?begin=2026-01-01&all_projects=true").json["usages"]
+    assert found["name"] in [one["name"] for one in every]
+    assert member.get("/v1/usage?all_projects=true").status == 403
+    assert made["id"] not in str(member.get("/v1/usage?begin=2026-01-01").json)
+    wrong = admin.get("/v1/usage?begin=yesterday")
+    assert (wrong.status, wrong.json["error"]["details"]["field"]) == (400, "begin")
+    topology = admin.get("/v1/server_topology?server=used").json["server_topologies"]
+    assert topology == [{"server": made["id"], "nodes": [], "pagesize_kb": None}]
+    assert admin.get("/v1/server_topology/used").json == topology[0]
+    assert admin.get("/v1/server_topology").status == 400 and member.get("/v1/server_topology/used").status == 404
+    admin.delete("/v1/server/used")
+
+
+def test_usage_is_counted_over_pages(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "PAGE", 2)
+    for name in ("one", "two", "three"):
+        ensure(cloud.admin, f"server/{name}", WEB)
+    (found,) = cloud.admin.get("/v1/usage?begin=2026-01-01").json["usages"]
+    assert {"one", "two", "three"} <= {one["name"] for one in found["servers"]}
+    assert len({one["id"] for one in found["servers"]}) == len(found["servers"])
+    for name in ("one", "two", "three"):
+        cloud.admin.delete(f"/v1/server/{name}")
 
 
 def test_cells(cloud: Cloud) -> None:

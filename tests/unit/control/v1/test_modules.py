@@ -28,8 +28,10 @@ from .play import ROOT, play, prepared
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = ("availability_zone_info", "cell_info", "compute_service", "compute_service_info", "console_info",
-            "hypervisor_info", "instance_action_info", "limits_info")
+EXAMPLES = ("aggregate", "aggregate_info", "availability_zone_info", "cell_info", "compute_service",
+            "compute_service_info", "console_info", "hypervisor_info", "instance_action_info", "limits_info",
+            "quota", "quota_info", "server_group", "server_group_info",
+            "server_topology_info", "usage_info")
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,29 @@ def test_cells_by_module(cloud: Cloud, folder: Path) -> None:
     made, again, gone = play(folder, [cell, cell, {"cell": {"name": "cell9", "state": "absent"}}], {"cloud": "mycloud"})
     assert made["changed"] and not again["changed"] and gone["changed"]
     assert url not in str(made)
+
+
+def test_groups_and_quotas_by_module(cloud: Cloud, folder: Path) -> None:
+    """Each twice: once it changes something, then nothing; in check mode before, what it would."""
+    tasks: list[dict[str, Any]] = [
+        {"aggregate": {"name": "fast2", "hosts": ["kvm1"], "metadata": {"a": 1, "b": "x"}}},
+        {"aggregate": {"name": "fast2", "metadata": {"c": "y"}, "purge_metadata": False}},
+        {"aggregate": {"name": "fast2", "hosts": []}}, {"aggregate": {"name": "fast2", "availability_zone": "rack9"}},
+        {"aggregate": {"name": "fast2", "state": "absent"}},
+        {"server_group": {"name": "apart2", "policy": "anti-affinity", "rules": {"max_server_per_host": 2}}},
+        {"server_group": {"name": "apart2", "state": "absent"}},
+        {"quota": {"name": "admin", "cores": 77, "ram": -1}}, {"quota": {"name": "admin", "state": "absent"}}]
+    for task in tasks:
+        (checked,) = play(folder, [task], {"cloud": "mycloud"}, "--check", "--diff")
+        once, twice = play(folder, [task, task], {"cloud": "mycloud"}, "--diff")
+        assert checked["changed"] and once["changed"] and not twice["changed"], (task, checked, once, twice)
+        assert checked["changes"] == once["changes"] and checked["diff"] == once["diff"], task
+        assert not twice["changes"], task
+    wrong, fixed = play(folder, [
+        {"aggregate": {"name": "fast3", "hosts": ["kvm9"]}, "ignore_errors": True},
+        {"server_group": {"name": "apart3", "policy": "affinity", "rules": {"max_server_per_host": 2}},
+         "ignore_errors": True}], {"cloud": "mycloud"})
+    assert "hosts[0]" in wrong["msg"] and "Only anti-affinity policy supports rules" in fixed["msg"]
 
 
 def test_actions(cloud: Cloud, folder: Path) -> None:
