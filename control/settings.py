@@ -179,8 +179,8 @@ class Settings:
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
     policy_dirs: list[str] = _doc("Folders of such files, which are read after it, by name (`policy.d`); the last that "
                                   "names a rule counts.", list)
-    enable_instance_password: bool = _doc("Whether answers to create, rebuild, rescue and evacuate have the password that the "
-                                          "guest is told.", True)
+    enable_instance_password: bool = _doc("Whether answers to create, rebuild, rescue and evacuate have the password "
+                                          "that the guest is told.", True)
     config_drive_format: typing.Literal["agent", "iso9660", "vfat"] = _doc(
         "File system of config drives: iso9660, vfat, or what the settings of each host's agent say.", "agent")
     dhcp_domain: str = _doc("Domain of the host names that guests are told; empty for none.", "novalocal")

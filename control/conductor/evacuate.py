@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -22,7 +23,7 @@ from sqlalchemy import Connection
 
 from magnetar_control.agents import PATIENCE
 from magnetar_control.scheduler.choose import NoValidHost
-from magnetar_control.scheduler.place import place, read_host
+from magnetar_control.scheduler.place import place
 from magnetar_control.services import Document
 from magnetar_control.store import actions, allocations, consoles, hosts, migrations, servers, services
 from magnetar_control.store.database import now
@@ -61,35 +62,20 @@ class Evacuation(MigrationTask):
 
     def choose(self) -> str:
         """Claim a host for the server, and have the migration hold the old one; returns its name."""
-        self._claim(frozenset(self.tried), self.work.args.get("host"), same=False)
+        self._claim(frozenset(self.tried), self.work.args.get("host"), same=False, forced=bool(
+            self.work.args.get("forced")))
         return self.target
 
-    def _placed(self, tried: frozenset[str], host: str | None, same: bool | None) -> str:
+    def _placed(self, tried: frozenset[str], host: str | None, same: bool | None, forced: bool) -> str:
         """*same*: not used; the old host is never one."""
         work, volumes = self.work, self.conductor.services.volume
         root = next((one for one in work.volumes if one["boot_index"] == 0), None)
         only = None if root is None else frozenset([volumes.where(root["volume_id"])])
         spec = spec_of(work, host=host, ignored=tried | {self.source}, cell_id=self.conductor.cell.id,
                        volume_hosts=only)
-        if not work.args.get("forced"):
-            return place(self.api, self.conductor.states, spec, map_cell=False, random=RANDOM).host
-        if host in spec.ignored or (only and host not in only) or not self._force(str(host), spec.amounts):
-            raise NoValidHost(explanation=f"Host {host} is down, in another cell, has no room or not the root volume, "
-                              "or has failed.")
-        return str(host)
-
-    def _force(self, host: str, amounts: allocations.Amounts) -> bool:
-        """Claim the host without the scheduler."""
-        read_host(self.conductor.store.api, self.conductor.states, host)
-        row = self.conductor.states.rows.get(host)
-        if row is None or row["cell_id"] != self.conductor.cell.id or not self.conductor.is_up(host):
-            return False
-
-        def once() -> bool:
-            with self.api.write() as connection:
-                return allocations.claim(connection, self.work.id, self.work.id, row["id"], amounts)
-
-        return bool(self.api.retried(once))
+        if forced:
+            spec = replace(spec.forced_to(), volume_hosts=only)
+        return place(self.api, self.conductor.states, spec, map_cell=False, random=RANDOM).host
 
     def decide(self) -> None:
         """From here on the old host has lost the server. Raises ``SourceUp`` when it is up (again)."""
