@@ -62,7 +62,8 @@ class ServerActionModule(Module):
             "O(user) through the guest agent. V(clear_password) forgets the password that the guest has left for its "
             "user by the metadata service, so that it may leave another. V(console_output) returns the end of the "
             "console log. V(start), V(stop), V(pause), V(unpause), V(suspend), V(resume), V(shelve) and V(unshelve) "
-            "set the power state, as O(magnetar.compute.server#module:state) does. V(shelve_offload) has a shelved server leave its host, "
+            "set the power state, as O(magnetar.compute.server#module:state) does. V(shelve_offload) has a shelved "
+            "server leave its host, "
             "which is for administrators of a cloud. V(restore) makes a server that was deleted active again while its "
             "cloud keeps it (C(reclaim_instance_interval)), with all that it had; it is found by its name when no "
             "other server has that now. V(force_delete) deletes a server of a cloud for good, also such a one.",
