@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A cloud over two hosts with real guests. The power of one is cut, its server is evacuated, and the host comes back: it
-runs no second copy, loses what it had of the server, and starts the one that is its own still."""
+"""A cloud over two hosts with real guests. The power of one is cut, its server is evacuated, and the host comes back:
+it runs no second copy, loses what it had of the server, and starts the one that is its own still."""
 
 from __future__ import annotations
 

@@ -23,4 +23,6 @@ def admin(cloud):
     """With servers and volumes that go with the test; all hosts are up afterwards."""
     found = Evacuating(cloud)
     yield found
+    for name in found.stopped & set(cloud.hosts):
+        found.up(name)
     Owner.clear(found)
