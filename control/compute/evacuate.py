@@ -9,7 +9,7 @@ from contextlib import suppress
 import orjson
 from sqlalchemy import Connection
 
-from magnetar_control.store import actions, migrations
+from magnetar_control.store import evacuations, migrations
 from magnetar_control.store.action_secrets import argument
 from magnetar_control.store.servers import DELETING, SOFT_DELETING
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
@@ -41,7 +41,7 @@ def evacuate(caller: Caller, target: Target, host: str | None = None, *, force: 
     def also(connection: Connection) -> None:
         migrations.make(connection, server, drawn, user_id=caller.context.user_id, type=migrations.EVACUATION,
                         status="accepted", target=host)
-        actions.hasten(connection, server.id)
+        evacuations.hasten(connection, server.id)
 
     enqueue(caller, target, "evacuate", {"migration": drawn, "host": host, "forced": force, "stopped": stopped,
                                          **argument(admin_pass)}, also)

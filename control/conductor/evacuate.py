@@ -25,7 +25,7 @@ from magnetar_control.agents import PATIENCE
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place
 from magnetar_control.services import Document
-from magnetar_control.store import actions, allocations, consoles, hosts, migrations, servers, services
+from magnetar_control.store import actions, allocations, consoles, evacuations, hosts, migrations, servers, services
 from magnetar_control.store.database import now
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound
 from magnetar_core.power import ACTIVE, ERROR, OFF, RUNNING, STOPPED
@@ -98,7 +98,7 @@ class Evacuation(MigrationTask):
         work.args["tried"] = [*self.tried, host]
         with work.write() as connection:
             work.confirm_lease(connection)
-            actions.revise(connection, work.action.id, args=servers.text(work.args))
+            evacuations.note(connection, work.action.id, args=servers.text(work.args))
             migrations.change(connection, self.id, status="accepted")
             self.row = migrations.find(connection, self.id)
 
@@ -115,7 +115,8 @@ def evacuate(work: Work) -> None:
         _not_on(move, failed[0], Conflict(f"The build on host {failed[0]} has failed."))
     elif host is None:
         _choose(move)
-    elif host != work.action.host:
+    elif host != work.action.host or host != move.row.target:
+        move.note(target=host)  # a conductor may have died after it had claimed it
         work.put_back(0.0, host=host)
     else:
         _build_on(move, host)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any
 
-from magnetar_control.store import actions
+from magnetar_control.store import evacuations
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 
@@ -31,7 +31,7 @@ def last_try(work: Work) -> bool:
 def _overtaken(work: Work) -> bool:
     """Whether the server is to be evacuated from the host that does not answer: then this action ends."""
     with work.database.read() as connection:
-        return actions.evacuated_next(connection, work.id)
+        return evacuations.waits(connection, work.id)
 
 
 def retry(work: Work) -> bool:

@@ -30,8 +30,6 @@ LEASE, HEARTBEAT = 12.0, 3.0
 LOOKED_AT = 8
 #: Actions that are taken although they were cancelled: an image waits for their end.
 OWING = ("createImage", "createBackup")
-#: What comes over all actions that wait for a dead host.
-EVACUATE = "evacuate"
 #: Messages of queued actions that are dropped.
 DELETED = "The server was deleted meanwhile."
 RESET = "An administrator reset the server's state before this began."
@@ -39,7 +37,7 @@ OVERTAKEN = "A later action came over this before it began."
 #: Actions that a reset of the state does not drop: deletions; and those that only their flow can end, since they would
 #: leave an image without content, a volume or port reserved, or a server between two hosts.
 GOING = ("delete", "forceDelete")
-LEFT_BEHIND = (*OWING, "attach_volume", "attach_interface", "shelve", "shelveOffload", "unshelve", EVACUATE)
+LEFT_BEHIND = (*OWING, "attach_volume", "attach_interface", "shelve", "shelveOffload", "unshelve", "evacuate")
 Limits = Mapping[str, int]
 Row = Any
 
@@ -332,25 +330,6 @@ def overtake(connection: Connection, server_id: str, keys: Collection[str]) -> N
     """As ``cancel``, for the actions of these *keys* only, over which another one comes."""
     if keys:
         _stop(connection, [actions.c.server_id == server_id, actions.c.action.in_(keys)], (), OVERTAKEN)
-
-
-def hasten(connection: Connection, server_id: str) -> None:
-    """Let the queued actions of a server be taken at once: they end when their host does not answer, since an
-    evacuation waits for its turn."""
-    connection.execute(update(actions).where(actions.c.server_id == server_id, actions.c.state == "queued").values(
-        not_before=None))
-
-
-def evacuated_next(connection: Connection, server_id: str) -> bool:
-    """Whether an evacuation of the server waits for its turn."""
-    return connection.execute(select(actions.c.id).where(
-        actions.c.server_id == server_id, actions.c.action == EVACUATE, actions.c.state == "queued").limit(
-        1)).first() is not None
-
-
-def revise(connection: Connection, number: int, **values: Any) -> None:
-    """Set columns of an action that goes on."""
-    connection.execute(update(actions).where(actions.c.id == number).values(updated_at=now(), **values))
 
 
 def _stop(connection: Connection, which: Sequence[Any], taken: Sequence[str], why: str) -> None:

@@ -78,12 +78,6 @@ EXAMPLES = r"""
     name: web1
     action: unrescue
 
-- name: Build a server of a dead host anew on another one
-  magnetar.compute.server_action:
-    cloud: magnetar
-    name: web1
-    action: evacuate
-
 - name: Set the password of root by the guest agent
   magnetar.compute.server_action:
     name: web1

@@ -15,6 +15,7 @@ def cloud(databases):
     """Shared by the tests of a module."""
     with Inside(hosts=3, databases=databases, host_down_after=20.0) as found:
         flavors(found)
+        found.parts.working.settling = lambda: False  # it has heard of all hosts
         yield found
 
 
@@ -23,4 +24,6 @@ def admin(cloud):
     """With servers and volumes that go with the test; all hosts are up afterwards."""
     found = Evacuating(cloud)
     yield found
+    for name in found.stopped & set(cloud.hosts):
+        found.up(name)
     Owner.clear(found)

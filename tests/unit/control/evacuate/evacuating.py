@@ -12,6 +12,7 @@ from sqlalchemy import select, update
 from magnetar_control.store import hosts, tables
 from magnetar_control.store.database import now
 from tests.unit.control.attachments.asking import Owner, until
+from tests.unit.control.cloud import Caller
 from tests.unit.control.moves.clouds import at, claims, moves, row
 from tests.unit.control.moves.inside import Inside
 
@@ -26,8 +27,13 @@ class Evacuating(Owner):
 
     cloud: Inside
 
+    def __init__(self, cloud: Inside, caller: Caller | None = None) -> None:
+        super().__init__(cloud, caller)
+        self.stopped: set[str] = set()  # hosts whose agents do not run
+
     def down(self, name: str) -> None:
         """The agent of a host does not answer, and everybody knows."""
+        self.stopped.add(name)
         self.cloud.kvm[name].stop()
         until(lambda: self.state_of(name).problem)
         with self.cloud.parts.working.database.write() as connection:
@@ -46,6 +52,7 @@ class Evacuating(Owner):
 
     def come_back(self, name: str) -> None:
         """The agent runs again."""
+        self.stopped.discard(name)
         self.cloud.kvm[name].start()
 
     def state_of(self, name: str) -> Any:
