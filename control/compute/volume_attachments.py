@@ -130,7 +130,7 @@ def update(caller: Caller, target: Target, volume_id: str, new_volume_id: str | 
            same: Mapping[str, Any] | None = None, delete_on_termination: bool | None = None) -> None:
     """Set whether the volume is deleted with the server. A *new_volume_id* (a swap, of which the rule ``swap`` says who
     may ask for it) is refused, as Nova does unless the volume service migrates the volume. *same*: what the caller
-    repeats of device, tag, serverId, id (the volume's); it cannot change. Raises ``Conflict`` when the server is locked.
+    repeats of device, tag, serverId, id (the volume's); it cannot change. Raises ``Conflict`` for a locked server.
     """
     check_unlocked(caller, target.row)
     entry = _attachment(target, volume_id)
