@@ -56,7 +56,6 @@ EXAMPLES = r"""
     metadata:
       role: web
     tags: [shop]
-    timeout: 300
 
 - name: Make a server whose root disk is a volume that is deleted with it, and attach an existing volume
   magnetar.compute.server:
@@ -85,7 +84,6 @@ EXAMPLES = r"""
       - source_type: blank
         destination_type: volume
         volume_size: 5
-        volume_type: default
         tag: logs
     timeout: 600
 
@@ -93,8 +91,7 @@ EXAMPLES = r"""
   magnetar.compute.server:
     name: web2
     description: serves the shop
-    metadata:
-      owner: me
+    metadata: {owner: me}
     purge_metadata: false
 
 - name: Stop it
@@ -109,7 +106,6 @@ EXAMPLES = r"""
     ram: 4096
     disk: 40
     allow_reboot: true
-    timeout: 300
 
 - name: Rebuild its root disk from another image, unless it was made from that image
   magnetar.compute.server:
@@ -126,8 +122,7 @@ EXAMPLES = r"""
     servers:
       - name: web3
       - name: web4
-        metadata:
-          role: spare
+        metadata: {role: spare}
       - name: web5
         state: absent
 
