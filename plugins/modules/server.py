@@ -54,7 +54,6 @@ EXAMPLES = r"""
     userdata: {packages: [nginx]}
     metadata: {role: web}
     tags: [shop]
-    timeout: 300
 
 - name: Make a server whose root disk is a volume that is deleted with it, and attach an existing volume
   magnetar.compute.server:
@@ -83,7 +82,6 @@ EXAMPLES = r"""
       - source_type: blank
         destination_type: volume
         volume_size: 5
-        volume_type: default
         tag: logs
     timeout: 600
 
@@ -106,7 +104,6 @@ EXAMPLES = r"""
     ram: 4096
     disk: 40
     allow_reboot: true
-    timeout: 300
 
 - name: Rebuild its root disk from another image, unless it was made from that image
   magnetar.compute.server:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,19 @@ def test_a_stopped_guest_boots_anew_and_keeps_its_disk(lab: LabAgent) -> None:
     lab.up("power", boots + 1)
     assert lab.sh("power", "cat /disk/kept") == "kept\n"
     assert lab.ask("power", "sh cat /run/kept")["code"] != 0
+
+
+def test_a_guest_that_still_boots_hears_its_power_button(lab: LabAgent) -> None:
+    """It is pressed until it does: nothing is cut, though the first presses are lost."""
+    lab.power("power", "off")
+    ended = lab.markers("power").count("poweroff")
+    lab.power("power", "running")
+    began = time.monotonic()
+    lab.ensure("server", "power", {"power": "off", "shutdown_timeout": 600})
+    print(f"off after {time.monotonic() - began:.1f} s")
+    assert lab.markers("power").count("poweroff") == ended + 1
+    lab.ensure("server", "power", {"power": "running", "shutdown_timeout": None})
+    lab.up("power")
 
 
 def test_reboots_soft_and_hard_each_once(lab: LabAgent) -> None:

@@ -30,10 +30,9 @@ Document = dict[str, Any]
 Progress = Optional[Callable[[Document], None]]
 _Ask = Optional[Callable[[], Document]]
 
-#: Seconds that one request may ask the agent to wait, so that proxies and dead peers are noticed.
-WAIT_SLICE = 20.0
-#: The same where the caller wants to hear how far it is.
-PROGRESS_SLICE = 5.0
+#: Seconds that one request may ask the agent to wait, so that proxies and dead peers are noticed; and where the caller
+#: wants to hear how far it is.
+WAIT_SLICE, PROGRESS_SLICE = 20.0, 5.0
 #: Seconds that a call which does not wait gives the agent, so that "unchanged" and quick changes are told as such.
 BRIEFLY = 1.0
 #: Seconds beyond the asked wait after which an answer is missing.
@@ -314,8 +313,7 @@ class Client:
         return WAIT_SLICE if self.patience is None else self.patience / 2
 
     def _slice(self, deadline: float, progress: Progress = None) -> float:
-        longest = min(self._wait, PROGRESS_SLICE) if progress else self._wait
-        return round(max(0.0, min(deadline - time.monotonic(), longest)), 1)
+        return round(max(0.0, min(deadline - time.monotonic(), self._wait, PROGRESS_SLICE if progress else 60.0)), 1)
 
     def _headers(self, request_id: str, accept: str = "application/json") -> dict[str, str]:
         found = {"X-Request-Id": request_id, "Accept": accept, "User-Agent": self._agent_name}
