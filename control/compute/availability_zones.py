@@ -9,6 +9,7 @@ from typing import NamedTuple
 from magnetar_control.compute import services
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.store.services import COMPUTE, INTERNAL, Service
+from magnetar_core.errors import InvalidField
 
 RULE = "os_compute_api:os-availability-zone:"
 
@@ -41,3 +42,12 @@ def detail(caller: Caller) -> list[Zone]:
     return [*(Zone(name, True, [one for one in zones[name] if one.binary != COMPUTE or not one.disabled])
               for name in good),
             *(Zone(name, False) for name in sorted(set(zones) - set(good)))]
+
+
+def forced_in(text: str) -> tuple[str, str]:
+    """Zone and host of ``ZONE:HOST``, ``ZONE:HOST:NODE`` and ``ZONE::NODE``, either of which may be empty. Raises
+    ``InvalidField``."""
+    words = text.split(":")
+    if len(words) > 3:
+        raise InvalidField("server.availability_zone", "must be ZONE, ZONE:HOST or ZONE:HOST:NODE", text)
+    return words[0], words[-1] or words[1]

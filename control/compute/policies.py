@@ -145,6 +145,8 @@ FURTHER = {
         ("os-quota-sets:delete", "os-quota-sets.delete", "Set the quotas of a project or a user back."),
         ("os-server-groups:index:all_projects", "os-server-groups.list", "List the server groups of all projects."),
         ("os-shelve:unshelve_to_host", "servers.action.unshelve", "Say on which host a server is unshelved (2.91)."),
+        ("os-volumes-attachments:swap", "servers.os-volume_attachments.update",
+         "Put another volume in the place of one."),
         ("os-simple-tenant-usage:show", "os-simple-tenant-usage.show", "Show the usage of a project."),
         ("servers:allow_all_filters", _ALL_SERVERS, "Use all filters; without it the others are passed over."),
         ("servers:index:get_all_tenants", "servers.list", "List the servers of all projects."),

@@ -22,6 +22,7 @@ from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 
 from . import block_devices, quotas
+from .availability_zones import forced_in
 from .caller import Caller, Owner, use_case
 from .flavors import check_memory
 from .target import visible
@@ -304,7 +305,7 @@ def _place(caller: Caller, wanted: NewServers) -> Place:
     zone, forced = wanted.availability_zone, None
     if zone and ":" in zone:
         caller.check_policy(f"{CREATE}:forced_host")
-        zone, forced = _forced(zone)
+        zone, forced = forced_in(zone)
     place = Place(zone or None, forced or wanted.host, wanted.hypervisor_hostname)
     if wanted.host or wanted.hypervisor_hostname:
         caller.check_policy(DESTINATION)
@@ -317,15 +318,6 @@ def _place(caller: Caller, wanted: NewServers) -> Place:
     if zone:
         check_zone(caller, zone)
     return place
-
-
-def _forced(text: str) -> tuple[str, str]:
-    """Zone and host of ``ZONE:HOST``, ``ZONE:HOST:NODE`` and ``ZONE::NODE``, either of which may be empty. Raises
-    ``InvalidField``."""
-    words = text.split(":")
-    if len(words) > 3:
-        raise InvalidField("server.availability_zone", "must be ZONE, ZONE:HOST or ZONE:HOST:NODE", text)
-    return words[0], words[-1] or words[1]
 
 
 def check_zone(caller: Caller, zone: str) -> None:

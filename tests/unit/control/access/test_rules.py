@@ -22,10 +22,7 @@ OF_OPERATIONS = {one.policy for one in OPERATIONS} - {None}
 #: Rules of operations that are not served yet. A line goes when its operation comes.
 AWAITED = {
     "compute:servers:resize:cross_cell", *(f"{API}{name}" for name in (
-        "os-admin-actions:inject_network_info", "os-assisted-volume-snapshots:create",
-        "os-assisted-volume-snapshots:delete", "os-evacuate", "os-server-password:clear", "os-server-password:show",
-        "os-server-shares:create", "os-server-shares:delete", "os-server-shares:index", "os-server-shares:show",
-        "os-volumes-attachments:swap"))}
+        "os-server-shares:create", "os-server-shares:delete", "os-server-shares:index", "os-server-shares:show"))}
 
 
 @pytest.fixture(scope="module")
