@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
+
 @pytest.fixture(scope="module")
 def lab(guest_image: dict[str, Path]) -> Iterator[LabAgent]:
     """Guests one and two on a network of the agent's."""
