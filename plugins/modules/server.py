@@ -301,7 +301,7 @@ actions:
   returned: on success
   type: list
   elements: str
-  sample: [record, disks, drive, define, start]
+  sample: [record, disks, define, drive, start]
 changes:
   description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
   returned: on success

@@ -100,7 +100,7 @@ def test_allow_reboot(web):
     assert refused["failed"] and "allow_reboot" in refused["msg"]
     for check in (True, False):
         done = web("server", name="s", flavor="large", allow_reboot=True, check=check)
-        assert done["changed"] and done["actions"] == ["record", "stop", "define", "start"]
+        assert done["changed"] and done["actions"] == ["record", "stop", "define", "drive", "start"]
         assert done["diff"]["after"]["flavor.vcpus"] == 2
     assert not web("server", name="s", flavor="large", allow_reboot=True)["changed"]
     found = web("server", servers=[{"name": "s", "flavor": "small"}], allow_reboot=True)
