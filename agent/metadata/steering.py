@@ -103,7 +103,9 @@ def rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
         _set("set back6", "ipv6_addr . iface_index", (f"{six} . {index}" for index, _four, six, _gate in found)),
         "set new { type iface_index; flags dynamic, timeout; timeout 10s; size 65536; }",
         "chain steer { type filter hook prerouting priority -300; policy accept;",
-        f"ip daddr {to[0]} tcp dport {PORT} ether daddr set iif map @gate", "}",
+        # Where bridged packets pass the host's own rules (br_netfilter), libvirt's masquerading would have them else.
+        f"ip daddr {to[0]} tcp dport {PORT} notrack ether daddr set iif map @gate",
+        f"ip6 daddr {to[1]} tcp dport {PORT} notrack", f'iifname "{names.device}*" notrack', "}",
         "chain pass { type filter hook forward priority -300; policy accept;",
         f'oifname "{names.device}*" goto into', f'iifname "{names.device}*" goto out', "}",
         # What the service's own devices and the host say to one another: nothing.

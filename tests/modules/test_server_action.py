@@ -127,6 +127,19 @@ def test_console_output(web, agent):
     assert web("server_action", name="s", action="console_output", length=1, check=True)["console"] == "line 99\n"
 
 
+def test_clear_password(web, agent):
+    """What the guest has left is shown until it is cleared."""
+    documents = agent.agent.host.documents
+    document = documents.find("server", "s")
+    document.state["password"] = "sealed"
+    documents.write(document)
+    assert web("server_info", name="s")["servers"][0]["guest_password"] == "sealed"
+    assert web("server_action", name="s", action="clear_password", check=True)["changed"]
+    assert documents.find("server", "s").state["password"] == "sealed"
+    assert web("server_action", name="s", action="clear_password")["changed"]
+    assert web("server_info", name="s")["servers"][0]["guest_password"] == ""
+
+
 def test_crash_dump(web, agent):
     assert web("server_action", name="s", action="crash_dump", check=True)["changed"]
     assert agent.hypervisor.interrupted == []

@@ -184,3 +184,19 @@ def test_the_process_is_nobody(host: Host) -> None:
             assert (about / "ns/net").readlink() != Path("/proc/self/ns/net").readlink()
 
     in_own_network(act)
+
+
+def test_where_bridged_packets_pass_the_rules_of_the_host(host: Host) -> None:
+    """libvirt has what leaves its networks masqueraded, and br_netfilter asks its rules for what stays on a bridge."""
+    def act() -> None:
+        with two_guests(host) as (one, two, _three):
+            setting = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+            if not setting.exists():
+                pytest.skip("br_netfilter is not here")
+            setting.write_text("1")
+            ip("addr add 10.9.9.254/24 dev br0")
+            subprocess.run(["nft", "-f", "-"], check=True, text=True, input="table ip nat { chain post { type nat hook "
+                           "postrouting priority srcnat; ip saddr 10.9.9.0/24 ip daddr != 10.9.9.0/24 masquerade; }; }")
+            assert [name_of(guest) for guest in (one, two)] == ["one", "two"]
+
+    in_own_network(act)

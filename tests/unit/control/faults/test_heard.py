@@ -130,3 +130,8 @@ def test_a_password_that_a_guest_has_left_is_kept_and_what_was_cleared_does_not_
     assert shown() == "" and asked == [("kvm1", "server", id, "clear_password", {})]
     told("sealed-2")
     assert shown() == "sealed-2" and len(asked) == 1
+    # The protocol of the modules says the same.
+    key = f"/v1/server/{id}"
+    assert cloud.admin.get(key).json["guest_password"] == "sealed-2"
+    done = cloud.admin.post(f"{key}/events?wait=20", {"event": "clear_password", "args": {}})
+    assert done.status == 200 and cloud.admin.get(key).json["guest_password"] == shown() == ""
