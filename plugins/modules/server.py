@@ -46,9 +46,7 @@ EXAMPLES = r"""
     disk: 20
     image: debian
     networks:
-      - name: lan
-        mac: "52:54:00:12:34:56"
-        tag: front
+      - {name: lan, mac: "52:54:00:12:34:56", tag: front}
       - bridge: br1
     key_name: me
     userdata: {packages: [nginx]}
