@@ -331,7 +331,7 @@ def test_a_root_volume_is_made_anew_by_a_rebuild(place: Host) -> None:
     predicted = place.ensure("server", "web1", wish, dry_run=True, **again)
     done = place.ensure("server", "web1", wish, **again)
     assert [s.verb for s in predicted.steps] == [s.verb for s in done.steps] == [
-        "record", "stop", "reimage", "wipe", "disks", "drive", "define", "rebuilt", "start"]
+        "record", "stop", "reimage", "wipe", "disks", "define", "drive", "rebuilt", "start"]
     assert done.resource["status"] == "ACTIVE" and done.resource["volumes_attached"] == before
     volume, shown = reimaged(place)
     assert shown == other and {"renewed", "begun"}.isdisjoint(volume.state) and volume.state["made"]
