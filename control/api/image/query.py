@@ -13,6 +13,8 @@ from magnetar_core.query import check_sort
 from magnetar_core.values import Choices, Nullable
 
 PAGE, LARGEST_PAGE = 25, 1000
+#: How many filters a list may have: databases take no expression of any depth.
+FILTERS = 100
 #: Parameters that are no filters.
 CONTROLS = frozenset({"limit", "marker", "sort", "sort_key", "sort_dir", "visibility", "member_status"})
 TEXTS = frozenset({"name", "status", "owner", "id", "disk_format", "container_format", "checksum", "os_hash_value"})
@@ -29,7 +31,10 @@ Query = Sequence[tuple[str, str]]
 def listing(query: Query) -> ImageListing:
     """What the list is asked for. Raises ``InvalidField`` or ``InvalidRequest`` naming the parameter."""
     given = dict(query)
-    filters = [_filter(name, value) for name, value in query if name not in CONTROLS]
+    asked = dict.fromkeys((name, value) for name, value in query if name not in CONTROLS)
+    if len(asked) > FILTERS:
+        raise InvalidRequest(f"A list of images takes {FILTERS} filters at most, and {len(asked)} were given.")
+    filters = [_filter(name, value) for name, value in asked]
     if not any(name == "os_hidden" for name, _value in query):
         filters.append(("os_hidden", "eq", False))
     limit = given.get("limit")

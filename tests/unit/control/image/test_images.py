@@ -242,9 +242,13 @@ def test_filters(glance):
 @pytest.mark.parametrize("query", [
     "limit=x", "limit=-1", "sort=colour", "sort=name:up", "sort_key=x", "marker=x", "visibility=x", "member_status=x",
     "protected=maybe", "size_min=x", "name=%00", "sort=name,name:asc", "sort_key=id&sort=id",
-    "sort_key=name&" * 200])
+    "sort_key=name&" * 200, "&".join(f"colour=c{number}" for number in range(101))])
 def test_bad_queries(small, query):
     assert small.ann("GET", f"/v2/images?{query}", None, 400)["message"]
+
+
+def test_a_filter_that_is_repeated_is_one(small):
+    assert small.ann("GET", f"/v2/images?{'colour=red&' * 1500}name=a", None, 200)["images"] == []
 
 
 @pytest.mark.parametrize("sort", ["", "sort=name:asc", "sort=size:desc,name:asc", "sort_key=name&sort_dir=desc",
