@@ -10,7 +10,7 @@ module: server_group
 version_added: "0.1.0"
 short_description: Manage server groups of a cloud
 description:
-  - Makes a server group, or removes it. The scheduler puts the servers of a group together or apart: they name
+  - Makes a server group, or removes it. The scheduler puts the servers of a group together or apart, and they name
     it when they are made, as C(group) among their scheduler hints.
   - Nothing of a group can change. Servers of a group that is removed stay, and are in no group then.
 author:

@@ -11,7 +11,7 @@ from tests.unit.control.moves.clouds import claims, disabled, row
 
 from .evacuating import ENGINES
 
-pytestmark = ENGINES
+pytestmark = [ENGINES, pytest.mark.slow]  # hosts are missed only after a while
 SMALL = (1, 128, 1)
 
 

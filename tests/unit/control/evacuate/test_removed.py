@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A host that will not return: its service can be removed, though servers were evacuated from it."""
 
+import pytest
+
 from tests.unit.control.moves.clouds import claims
 
 from .evacuating import ENGINES
 
-pytestmark = ENGINES
+pytestmark = [ENGINES, pytest.mark.slow]  # hosts are missed only after a while
 
 
 def test_a_host_that_will_not_return_is_removed(admin):
