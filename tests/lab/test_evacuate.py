@@ -101,7 +101,8 @@ def test_a_host_without_power_comes_back(cloud: OverSite) -> None:
     until(lambda: cloud.running("bare1").split() == [kept], "what is its own does not run")
     assert cloud.domains("bare1").split() == [kept]
     assert dead.run(["ls", "/var/lib/magnetar/servers"]).stdout.split() == [kept]
-    journal = dead.run(["sh", "-c", "cat /var/log/libvirt/qemu/*.log | grep -c 'starting up' || true"]).stdout
+    logs = " ".join(f"/var/log/libvirt/qemu/magnetar-{id}.log" for id in (gone, kept))
+    journal = dead.run(["sh", "-c", f"cat {logs} | grep -c 'starting up' || true"]).stdout
     assert int(journal) == 3, journal  # both before, and one of them again
     assert cloud.running("bare2").split() == [gone]
     until(lambda: admin.server(kept)["status"] == "ACTIVE", "the server is not active")
