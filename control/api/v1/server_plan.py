@@ -43,7 +43,7 @@ def wish(action: PlannedAction, want: Document, have: Document) -> Document | No
     if action.key == "resize":
         sizes = {name: want["flavor"][name] for name in ("vcpus", "ram", "swap")}
         disks = {name: max(size, want["flavor"][name]) for name, size in have["_disks"].items()}
-        return {"flavor": {**sizes, **disks, **(ANOTHER if want["_assumed"] else {})}}
+        return {"flavor": {**sizes, **disks, **(ANOTHER if want["_assumed"] else {})}, "guest_data": _told_anew(want)}
     if action.key == "rebuild":
         key = {"key_name": want["key_name"]} if want["key_name"] != have["key_name"] else {}
         same = {name: want[name] for name in ("user_data", "metadata")}
@@ -51,6 +51,12 @@ def wish(action: PlannedAction, want: Document, have: Document) -> Document | No
     if action.key == "rescue":
         return {"rescue": {"image": action.args["image"]} if action.args["image"] else {}, **running}
     return {"rescue": None, **running} if action.key == "unrescue" else running if action.key == "reboot" else None
+
+
+def _told_anew(want: Document) -> Document:
+    """What stands for that which the guest is told with another flavor: only that it differs matters."""
+    return {"name": want["name"], "hostname": want["name"], "project_id": "", "launch_index": 0, "reservation_id": "",
+            "flavor": str(want.get("_flavor")), "availability_zone": "", "keys": [], "security_groups": []}
 
 
 def predictions(actions: Iterable[PlannedAction], want: Document,
@@ -66,7 +72,8 @@ def predictions(actions: Iterable[PlannedAction], want: Document,
             known = {**known, "power": RUNNING} if action.key == "unshelve" else known
         else:
             there = {**host.observed(known), "allow_reboot": True,
-                     "rebuild": action.key == "rebuild" and have["rebuild"]}
+                     "rebuild": action.key == "rebuild" and have["rebuild"],
+                     **({"drive": ""} if "guest_data" in wished else {})}  # it says what the drive did not
             there["root_bytes"] *= have["image"] is not None  # else its root disk is a volume
             known = {**known, **wished}
             yield action, wished, list(host.plan(known, there))

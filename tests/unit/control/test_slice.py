@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ from magnetar_control.conductor.work import HostDown, Work
 from magnetar_control.store import servers
 from magnetar_core.client import Client
 from magnetar_core.errors import Unreachable
+from tests.unit.agent.test_iso import read
 
 from .cloud import Cloud
 
@@ -221,20 +223,20 @@ def test_who_found_the_host_makes_the_server(cloud: Cloud, monkeypatch: pytest.M
 
 
 def test_nobody_comes_by_anothers_key(cloud: Cloud) -> None:
-    """A host's key pairs have the digest of the key in their names: one that is called alike is another one."""
+    """The guest is told the key itself: a key pair of the host that is called alike is another one."""
     admin = cloud.admin
     public, other = (admin.post("/v2.1/os-keypairs", {"keypair": {"name": name}}, "2.2").json["keypair"]["public_key"]
                      for name in ("hers", "theirs"))
-    digest = hashlib.sha256(public.encode()).hexdigest()
     for endpoint in cloud.hosts.values():
         with Client(endpoint) as client:
-            client.ensure("keypair", f"hers-{digest[:12]}", {"public_key": other})
+            client.ensure("keypair", "hers", {"public_key": other})
     server = admin.boot("keyed", key_name="hers")
     assert server["status"] == "ACTIVE", server
     with Client(cloud.hosts[server["OS-EXT-SRV-ATTR:host"]]) as client:
-        used = client.get("server", server["id"])["key_name"]
-        assert used == f"hers-{digest}"
-        assert client.get("keypair", used)["public_key"].split()[:2] == public.split()[:2]
+        assert client.get("server", server["id"])["key_name"] is None
+    (drive,) = cloud.folder.glob(f"kvm*/state/servers/{server['id']}/config.iso")
+    meta = json.loads(read(drive.read_bytes(), "rr_path")["openstack/latest/meta_data.json"])
+    assert meta["public_keys"]["hers"].split()[:2] == public.split()[:2]
     assert admin.delete(f"/v2.1/servers/{server['id']}").status == 204
     assert admin.settled(server["id"]) is None
 

@@ -34,16 +34,16 @@ def folder(cloud: Cloud) -> Iterator[Path]:
 
 @pytest.mark.parametrize(("want", "more", "steps"), [
     ({"power": "off"}, {}, ["stop"]), ({"power": "paused"}, {}, ["pause"]),
-    ({"flavor": "larger"}, {"allow_reboot": True}, ["stop", "disks", "grow", "define", "start"]),
-    ({"flavor": "thin"}, {"allow_reboot": True}, ["stop", "grow", "start"]),
-    ({"flavor": "thin", "power": "suspended"}, {"allow_reboot": True}, ["stop", "grow", "start", "save"]),
-    ({"flavor": "larger", "power": "off"}, {}, ["stop", "disks", "grow", "define"]),
+    ({"flavor": "larger"}, {"allow_reboot": True}, ["stop", "disks", "grow", "define", "drive", "start"]),
+    ({"flavor": "thin"}, {"allow_reboot": True}, ["stop", "grow", "drive", "start"]),
+    ({"flavor": "thin", "power": "suspended"}, {"allow_reboot": True}, ["stop", "grow", "drive", "start", "save"]),
+    ({"flavor": "larger", "power": "off"}, {}, ["stop", "disks", "grow", "define", "drive"]),
     ({"flavor": "larger", "power": "paused"}, {"allow_reboot": True},
-     ["stop", "disks", "grow", "define", "start", "pause"]),
+     ["stop", "disks", "grow", "define", "drive", "start", "pause"]),
     ({"rescue": {}}, {}, ["stop", "rescue", "define", "start"]),
     ({"image": "other", "power": "off"}, {"on_immutable": "rebuild"},
      ["stop", "wipe", "disks", "define", "drive", "rebuilt", "start", "stop"]),
-    ({"flavor": "made by an earlier task", "power": "off"}, {}, ["stop", "define"]),
+    ({"flavor": "made by an earlier task", "power": "off"}, {}, ["stop", "define", "drive"]),
 ])
 def test_the_prediction_is_what_is_done(cloud: Cloud, folder: Path, want: dict[str, Any], more: dict[str, Any],
                                         steps: list[str]) -> None:

@@ -57,8 +57,8 @@ def test_making(want: dict[str, Any], steps: list[str]) -> None:
     (["resume"], {}, ["start"]),
     (["shelve"], {"power": "shelved"}, ["shelve"]),
     (["unshelve", "os-stop"], {"power": "off"}, ["unshelve", "stop"]),
-    (["resize"], {}, ["stop", "define", "start"]),
-    (["resize"], {"power": "off"}, ["define"]),
+    (["resize"], {}, ["stop", "define", "drive", "start"]),
+    (["resize"], {"power": "off"}, ["define", "drive"]),
     (["rebuild", "os-stop"], {"power": "off"}, [
         "stop", "wipe", "disks", "define", "drive", "rebuilt", "start", "stop"]),
     (["rescue"], {"rescue": {}}, ["stop", "rescue", "define", "start"]),

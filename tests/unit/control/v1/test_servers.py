@@ -120,7 +120,7 @@ def test_another_flavor_needs_leave(cloud: Cloud) -> None:
     refused = ensure(admin, "server/grow", {"flavor": "larger"})
     assert refused.status == 409 and "allow_reboot" in refused.json["error"]["message"]
     found = ensure(admin, "server/grow", {"flavor": "larger"}, allow_reboot=True)
-    assert verbs(found) == ["record", "stop", "define", "start"]
+    assert verbs(found) == ["record", "stop", "define", "drive", "start"]
     assert found.json["resource"]["flavor"]["ram"] == 128 and found.json["resource"]["status"] == "ACTIVE"
     for same in ("larger", {"ram": 128}, {"vcpus": 2}):
         assert not ensure(admin, "server/grow", {"flavor": same}).json["changed"]
