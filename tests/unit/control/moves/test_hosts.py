@@ -22,7 +22,7 @@ LARGE, SMALL = (2, 512, 2), (1, 128, 1)
 @pytest.fixture(scope="module")
 def cloud():
     """Agents in this process."""
-    with Inside(host_down_after=3.0) as found:
+    with Inside() as found:
         flavors(found)
         yield found
 
