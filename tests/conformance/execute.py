@@ -238,6 +238,8 @@ def filled(operation: Operation, id: str = NOBODY) -> str:
     if path.startswith("(service root)"):
         return "(root)" + path.removeprefix("(service root)").strip().replace("/v2 or ", "").replace(
             "{anything else}", "magnetar")
+    if path == "/v2.1/":
+        return f"(root){path}"
     if path.startswith("/os-aggregates/") and id == NOBODY:
         id = "999999"
     parts = [id if part in ("{server_id}", "{id}") and place == 2 else NOBODY if part.startswith("{") else part
