@@ -115,6 +115,13 @@ class Fixtures:
                                    headers={"Content-Type": "application/octet-stream"}), "image content")
         return str(made["id"])
 
+    def remove_images(self) -> None:
+        """Remove the images and backups that servers left: a project may have so many."""
+        found = self.cloud.service("image", "GET", "/v2/images?limit=1000").body or {}
+        for one in found.get("images", []):
+            if one.get("image_type") in ("snapshot", "backup"):
+                self.cloud.service("image", "DELETE", f"/v2/images/{one['id']}")
+
     def flavor(self, key: str = "small", **more: Any) -> str:
         """A public flavor by what it is for: small, larger, specs."""
         def make() -> str:

@@ -103,8 +103,8 @@ class Negatives:
         """Send the operation, about a thing that is not there unless *id* is given."""
         if version is None:
             version = newest(operation, self.maximum)
-        return self.cloud.compute(operation.method, filled(operation, id) + query, body, version=version,
-                                  persona=persona)
+        return self.cloud.noted(self.cloud.compute(
+            operation.method, filled(operation, id) + query, body, version=version, persona=persona))
 
     def body(self, operation: Operation, version: int | None = None) -> Any:
         """A body that the operation takes at *version*, as the sample has it."""

@@ -32,6 +32,8 @@ class Result:
     reason: str = ""
     differences: list[Difference] = field(default_factory=list)
     exchange: Exchange | None = None
+    #: What the case asked of the operation that it is about.
+    story: list[Exchange] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         """One line of the report."""
