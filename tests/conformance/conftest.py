@@ -25,5 +25,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
             signer.id = id
             chain.keep(signer)
         yield Target(url=f"http://127.0.0.1:{running.port}", username="admin", password=running.password,
-                     project="admin", flavor="1", hosts=list(running.hosts), capabilities={"soft_delete": True},
+                     project="admin", flavor="1", hosts=list(running.hosts),
+                     capabilities={"soft_delete": True, "failed_host": True},
                      signature=chain.client.properties(bytes(1024 * 1024)))

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from .fixtures import Blocked, Fixtures, body_of
 from .samples import Operation, Sample
+from .transport import Exchange
 
 
 @dataclass
@@ -66,14 +68,30 @@ def _server(scene: Scene) -> dict[str, str]:
     if not scene.reads:
         scene.known["spent"] = id
     scene.known["server"] = id
-    if "migrat" in scene.operation.id:
+    if "migrat" in scene.operation.id or scene.operation.action == "evacuate":
         here = scene.fx.compute("GET", f"/servers/{id}")["server"].get("OS-EXT-SRV-ATTR:host")
         scene.known["host"] = next((one for one in scene.fx.hosts if one != here), None)
         if not scene.known["host"]:
             raise Blocked("there is no second host")
+        if scene.operation.action == "evacuate":
+            _fail(scene.fx, here)
     if scene.operation.id.startswith("servers.tags"):
         scene.fx.compute("PUT", f"/servers/{id}/tags", {"tags": ["tag1", "tag2"]}, 26)
     return {"id": id, "server_id": id}
+
+
+def _fail(fx: Fixtures, host: str) -> None:
+    """Say that a host has failed. That is taken back when the host has removed what was evacuated from it."""
+    def force(down: bool) -> Exchange:
+        return fx.cloud.compute("PUT", "/os-services/force-down", {
+            "host": host, "binary": "nova-compute", "forced_down": down}, version=11)
+
+    def restore() -> None:
+        until = time.monotonic() + fx.timeout
+        while force(False).status == 400 and time.monotonic() < until:
+            time.sleep(0.05)
+    fx.undo("forced_down", restore)
+    body_of(force(True), "force-down")
 
 
 def _metadata(scene: Scene) -> dict[str, str]:
