@@ -18,19 +18,19 @@ QUICK = ("metadata", "tags", "rename", "lock", "volume", "port", "keypair")
 #: What else may be asked in a state, by the word that the API shows.
 CHOICES: dict[str, tuple[str, ...]] = {
     "ACTIVE": ("os-stop", "pause", "suspend", "reboot", "resize", "migrate", "os-migrateLive", "attach", "detach",
-               "interface", "rebuild", "rescue", "createImage", "shelve", "delete"),
-    "SHUTOFF": ("os-start", "resize", "attach", "detach", "interface", "rebuild", "shelve", "delete"),
+               "interface", "rebuild", "rescue", "createImage", "shelve", "evacuate", "delete"),
+    "SHUTOFF": ("os-start", "resize", "attach", "detach", "interface", "rebuild", "shelve", "evacuate", "delete"),
     "PAUSED": ("unpause", "shelve", "delete"), "SUSPENDED": ("resume", "shelve", "delete"),
     "RESCUE": ("unrescue", "delete"), "SHELVED": ("unshelve", "shelveOffload", "attach", "detach", "delete"),
     "SHELVED_OFFLOADED": ("unshelve", "unshelve", "attach", "detach", "delete"),
-    "VERIFY_RESIZE": ("confirmResize", "revertResize", "delete"), "ERROR": ("reboot", "rebuild", "delete"),
+    "VERIFY_RESIZE": ("confirmResize", "revertResize", "delete"), "ERROR": ("reboot", "rebuild", "evacuate", "delete"),
 }
 ARGS: dict[str, Any] = {"reboot": {"type": "HARD"}, "resize": {"flavorRef": "2"}, "createImage": {"name": "copy"},
                         "os-migrateLive": {"host": None, "block_migration": "auto"}}
 #: Of nobody.
 PUBLIC = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGfo21f1wZXq1plE67i0HTbFnDHacb2gpsjseQhC8mfx nobody"
 #: What is no action of the API's by that name.
-OWN = frozenset((*QUICK, "attach", "detach", "interface", "rebuild", "delete"))
+OWN = frozenset((*QUICK, "attach", "detach", "interface", "rebuild", "evacuate", "delete"))
 
 
 class Budget:
@@ -159,6 +159,27 @@ class Person(threading.Thread):
 
     def do_rebuild(self, path: str, _server: dict[str, Any]) -> None:
         self.change("rebuild", "POST", f"{path}/action", {"rebuild": {"imageRef": self.image}})
+
+    def do_evacuate(self, path: str, server: dict[str, Any]) -> None:
+        """Its host is said to have failed, and then to be well again; one host at a time."""
+        host = server["OS-EXT-SRV-ATTR:host"]
+        if not host or not self.world.failed.acquire(blocking=False):
+            return
+        try:
+            self._force_down(host, down=True)
+            self.change("evacuate", "POST", f"{path}/action", {"evacuate": {}})
+            self.settled(server["id"])
+        finally:
+            deadline = time.monotonic() + 300
+            while not self._force_down(host, down=False):
+                assert time.monotonic() < deadline, f"host {host} keeps what was evacuated from it"
+                time.sleep(0.2)
+            self.world.failed.release()
+
+    def _force_down(self, host: str, *, down: bool) -> bool:
+        reply = self.call("PUT", "/v2.1/os-services/force-down", {
+            "host": host, "binary": "nova-compute", "forced_down": down}, "2.11")
+        return reply is not None and reply.status == 200
 
     def do_metadata(self, path: str, _server: dict[str, Any]) -> None:
         self.change("metadata", "POST", f"{path}/metadata", {"metadata": {"drawn": str(self.random.random())}})

@@ -58,6 +58,8 @@ class World(Cloud):
         self.roles = {"api": "serve", "conductor": "conductor"} if engine == "sqlite" else {
             "api": "api", "conductor1": "conductor", "conductor2": "conductor"}
         self._changing = threading.Lock()
+        #: Held by whoever says of a host that it has failed: one host at a time is.
+        self.failed = threading.Lock()
         self._stopped: list[threading.Timer] = []
 
     def _start(self) -> None:
