@@ -161,9 +161,9 @@ class Person(threading.Thread):
         self.change("rebuild", "POST", f"{path}/action", {"rebuild": {"imageRef": self.image}})
 
     def do_evacuate(self, path: str, server: dict[str, Any]) -> None:
-        """Its host is said to have failed, and then to be well again; one host at a time."""
+        """Its host is said to have failed, and then to be well again; one host at a time, where there are others."""
         host = server["OS-EXT-SRV-ATTR:host"]
-        if not host or not self.world.failed.acquire(blocking=False):
+        if not host or len(self.world.hosts) < 2 or not self.world.failed.acquire(blocking=False):
             return
         try:
             self._force_down(host, down=True)
