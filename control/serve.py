@@ -60,6 +60,8 @@ GRACE = 15
 #: Objects between two looks for garbage, and how many of them until older ones are looked at too. An answer with 1,000
 #: servers makes 20,000.
 GARBAGE = (30_000, 20, 20)
+#: GiB of a host's disk, and of what is free of it.
+DISK = ("disk_gb", "disk_gb_free")
 
 
 class Parts:
@@ -108,9 +110,11 @@ class Parts:
     def places(self) -> list[dict[str, Any]]:
         """The hosts on which volumes may lie."""
         with self.api_database.read() as connection:
-            free = {row["name"]: orjson.loads(row["info"]).get("disk_gb_free") or 0 for row in hosts.every(connection)}
+            told = {row["name"]: orjson.loads(row["info"]) for row in hosts.every(connection)}
+        sizes = {name: {size: info.get(size) or 0 for size in DISK} for name, info in told.items()}
         return [{"name": host.name, "endpoint": host.endpoint, "up": host.up and not host.forced_down and
-                 not host.disabled, "disk_gb_free": free.get(host.name, 0)} for host in self.hosts.all().values()]
+                 not host.disabled, **sizes.get(host.name, dict.fromkeys(DISK, 0))}
+                for host in self.hosts.all().values()]
 
     def bring(self, host: str, id: str) -> None:
         """Have an image on a host."""

@@ -108,6 +108,13 @@ def test_of_clouds(cloud):
             assert result["changed"], result
             check(module, result)
         check_actions(module, results)
+    backup = {"server": "web1", "name": "monday"}
+    results = [cloud("server_backup", **backup, backup_type="daily", rotation=2, metadata={"a": 1}),
+               cloud("server_backup", **backup, state="absent")]
+    for result in results:
+        assert result["changed"], result
+        check("server_backup", result)
+    check_actions("server_backup", results)
     for module in ("aggregate", "availability_zone", "cell", "compute_service", "hypervisor", "limits", "migration",
                    "quota", "server_group", "usage"):
         found = cloud(f"{module}_info")
@@ -116,7 +123,8 @@ def test_of_clouds(cloud):
     for type in ("novnc", "serial"):
         check("console_info", cloud("console_info", server="web1", type=type))
     check("server_topology_info", cloud("server_topology_info", server="web1"))
-    (action,) = cloud("instance_action_info", server="web1")["instance_actions"]
+    (action,) = [one for one in cloud("instance_action_info", server="web1")["instance_actions"]
+                 if one["action"] == "create"]
     check("instance_action_info", cloud("instance_action_info", server="web1", id=action["id"]))
 
 

@@ -17,7 +17,7 @@ from magnetar_control.services.quotas import Quotas
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application, route, unknown
 
-from . import limits, resources, role_assignments, tokens, users
+from . import limits, none, resources, role_assignments, tokens, users
 
 #: The version of the Identity API whose documents these are.
 VERSION = "v3.14"
@@ -36,7 +36,7 @@ def application(service: EmbeddedIdentity, quotas: Mapping[str, Quotas] | None =
         route("GET /v3", lambda request: {"version": _document(request)}, who="anyone"),
         *tokens.TokenRoutes(service).routes(), *role_assignments.routes(RoleAssignments(service.tokens)),
         *limits.routes(UnifiedLimits(service.tokens.database, quotas or {})),
-        *users.routes(service.tokens), *resources.members(service.tokens),
+        *users.routes(service.tokens), *none.routes(service.tokens), *resources.members(service.tokens),
         *(one for resource in RESOURCES for one in resources.routes(IdentityStore(resource, service.tokens))),
     ], authenticate, rendered)
 

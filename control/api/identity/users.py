@@ -39,20 +39,21 @@ def routes(tokens: Tokens) -> list[Guarded]:
                                               body(request, "application_credential"))
         return {"application_credential": _credential(request, made)}
 
-    own, every = "/v3/users/{user}", "/v3/users/{user}/application_credentials"
+    one, every = "/v3/users/{user}", "/v3/users/{user}/application_credentials"
     return [
-        route(f"GET {own}/projects", _own(projects)), route(f"POST {own}/password", _own(password), 204),
-        route(f"GET {own}/groups", _own(lambda request, user: resources(
+        route(f"GET {one}/projects", own(projects)), route(f"POST {one}/password", own(password), 204),
+        route(f"GET {one}/groups", own(lambda request, user: resources(
             request, "groups", users.groups(tokens, user, filters(request, GROUPS))))),
-        route(f"GET {every}", _own(credentials)), route(f"POST {every}", _own(create), 201),
-        route(f"GET {every}/{{id}}", _own(lambda request, user: {"application_credential": _credential(
+        route(f"GET {every}", own(credentials)), route(f"POST {every}", own(create), 201),
+        route(f"GET {every}/{{id}}", own(lambda request, user: {"application_credential": _credential(
             request, application_credentials.show(tokens, user, request.params["id"]))})),
-        route(f"DELETE {every}/{{id}}", _own(lambda request, user: application_credentials.remove(
+        route(f"DELETE {every}/{{id}}", own(lambda request, user: application_credentials.remove(
             tokens, request.extra["token"], user, request.params["id"])), 204),
     ]
 
 
-def _own(handler: Callable[[Request, str], Any]) -> Callable[[Request], Any]:
+def own(handler: Callable[[Request, str], Any]) -> Callable[[Request], Any]:
+    """*handler*, of the request and the user that it names: for that user and for admins."""
     def guarded(request: Request) -> Any:
         user_id = request.params["user"]
         if user_id != request.context.user_id and not request.context.is_admin:

@@ -66,7 +66,12 @@ _TASK, _NAMESPACE = _of("task", none.TASK), _of("namespace", none.NAMESPACE)
 _RESOURCE_TYPE = _of("resource_type_association", none.RESOURCE_TYPE)
 SCHEMAS = {"image": IMAGE, "images": _many("images", IMAGE), "member": MEMBER, "members": _many("members", MEMBER),
            "task": _TASK, "tasks": _many("tasks", _TASK)}
-METADEFS = {"namespace": _NAMESPACE, "namespaces": _many("namespaces", _NAMESPACE), "resource_type": _RESOURCE_TYPE,
+_OBJECT, _PROPERTY, _TAG = _of("object", none.OBJECT), _of("property", none.PROPERTY), _of("tag", none.TAG)
+METADEFS = {"namespace": _NAMESPACE, "namespaces": _many("namespaces", _NAMESPACE), "object": _OBJECT,
+            "objects": _many("objects", _OBJECT), "property": _PROPERTY, "properties": {
+                "name": "properties", "properties": {"properties": {
+                    "type": "object", "additionalProperties": _PROPERTY}}},
+            "tag": _TAG, "tags": _many("tags", _TAG), "resource_type": _RESOURCE_TYPE,
             "resource_types": _many("resource_type_associations", _RESOURCE_TYPE)}
 
 

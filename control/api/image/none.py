@@ -13,6 +13,10 @@ from magnetar_core.errors import InvalidRequest, NotFound
 #: The properties of each thing, for its schema.
 NAMESPACE = ("namespace", "display_name", "description", "visibility", "protected", "owner", "created_at", "updated_at",
              "self", "schema")
+OBJECT = ("name", "description", "required", "properties", "created_at", "updated_at", "self", "schema")
+PROPERTY = ("name", "title", "description", "type", "operators", "default", "enum", "minimum", "maximum", "minLength",
+            "maxLength", "pattern", "items", "minItems", "maxItems", "uniqueItems", "additionalItems", "readonly")
+TAG = ("name", "created_at", "updated_at")
 RESOURCE_TYPE = ("name", "prefix", "properties_target", "created_at", "updated_at")
 TASK = ("id", "type", "status", "owner", "expires_at", "created_at", "updated_at", "self", "schema")
 

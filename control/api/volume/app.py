@@ -18,6 +18,7 @@ from magnetar_core.errors import InvalidRequest
 from . import metadata
 from .attachments import AttachmentRoutes
 from .limits import LimitRoutes
+from .pools import PoolRoutes
 from .snapshots import SnapshotRoutes
 from .volumes import VolumeRoutes
 
@@ -78,7 +79,7 @@ class VolumeApplication(RoutedService):
                 raise InvalidRequest("Malformed request url: its project is not that of the token.")
 
         routes = [
-            *(one for routes in (VolumeRoutes, SnapshotRoutes, AttachmentRoutes, LimitRoutes)
+            *(one for routes in (VolumeRoutes, SnapshotRoutes, AttachmentRoutes, LimitRoutes, PoolRoutes)
               for one in routes(service).routes()),
             *metadata.routes("volumes/{id}", service.volumes), *metadata.routes("snapshots/{id}", service.snapshots),
             *(route(f"GET {path}", partial(_nothing, key)) for path, key in NONE_OF.items())]

@@ -18,7 +18,10 @@ from . import assignments, tables, tokens
 from .resources import DEFAULT, new_row, one
 
 REGION = "RegionOne"
+#: Each implies the next one.
 ROLES = ("admin", "manager", "member", "reader")
+#: What other services have, by Nova's policy; it implies nothing.
+SERVICE = "service"
 #: Name, type and path of the services.
 SERVICES = (
     ("nova", "compute", "/v2.1"), ("keystone", "identity", "/identity/v3"), ("glance", "image", "/image"),
@@ -36,6 +39,7 @@ def first(connection: Connection, url: str, password_hash: str) -> bool:
     project = named(connection, tables.projects, "admin", description="Projects of the administrators", **common)
     named(connection, tables.projects, "service", description="Users of services", **common)
     roles = [named(connection, tables.roles, name) for name in ROLES]
+    named(connection, tables.roles, SERVICE)
     for prior, implied in itertools.pairwise(roles):
         added(connection, tables.implications, prior_id=prior, implied_id=implied)
     known = one(connection, tables.users, name="admin", domain_id=DEFAULT)

@@ -15,7 +15,7 @@ from magnetar_control.services import Identity
 from magnetar_control.store.database import added
 
 from . import tables
-from .bootstrap import named
+from .bootstrap import SERVICE, named
 from .resources import DEFAULT
 from .tokens import Claims, Tokens, new_id
 
@@ -25,8 +25,9 @@ USER, PROJECT, ROLE = "magnetar", "service", "admin"
 LIFE, EARLY = 3600.0, 600.0
 
 
-#: The user whose tokens targets of dynamic vendordata are sent, and its role: they are other people's services.
-VENDORDATA, VENDORDATA_ROLE = "vendordata", "service"
+#: The user whose tokens targets of dynamic vendordata are sent. Its role is ``SERVICE``: they are other people's
+#: services.
+VENDORDATA = "vendordata"
 
 
 class ServiceUser:
@@ -77,5 +78,5 @@ def of_vendordata(identity: Identity) -> Callable[[bool], str]:
     settings."""
     tokens = getattr(identity, "tokens", None)
     found: Callable[[bool], str] = getattr(identity, "token", None) or ServiceUser(
-        cast("Tokens", tokens), VENDORDATA, VENDORDATA_ROLE).token
+        cast("Tokens", tokens), VENDORDATA, SERVICE).token
     return found

@@ -33,9 +33,9 @@ MAKING = ("creating", "downloading")
 
 class EmbeddedVolumes:
     """See ``services.Volumes``; in the API *database*, their content on compute hosts. *hosts* gives [{name, endpoint,
-    disk_gb_free, up}], *ensure_image* (host, image's uuid) has a host have an image, *images* shows images, *pools* are
-    those of the agents, the default one first; *used* says whether a server has an attachment; *limits*: see
-    ``quotas.of``."""
+    disk_gb, disk_gb_free, up}], *ensure_image* (host, image's uuid) has a host have an image, *images* shows images,
+    *pools* are those of the agents, the default one first; *used* says whether a server has an attachment; *limits*:
+    see ``quotas.of``."""
 
     def __init__(self, database: Database, hosts: Hosts, agents: Agents, ensure_image: Callable[[str, str], None],
                  images: Images | None = None, pools: Sequence[str] = ("default",), zone: str = "nova",

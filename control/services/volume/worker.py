@@ -48,8 +48,8 @@ Row = Mapping[Any, Any]
 
 @dataclass(frozen=True)
 class Reach:
-    """How hosts are reached: *hosts* gives [{name, endpoint, disk_gb_free, up}]; *ensure_image* has a host have an
-    image."""
+    """How hosts are reached: *hosts* gives [{name, endpoint, disk_gb, disk_gb_free, up}]; *ensure_image* has a host
+    have an image."""
 
     hosts: Hosts
     agents: Agents

@@ -18,11 +18,12 @@ class Module:
 
     ``kind`` is the ``Kind`` that it is about, if any. ``rules`` are keyword arguments of ``AnsibleModule``. ``files``
     names options that are files on the machine where the module runs. ``masked`` names options whose value is hidden
-    in the result's invocation.
+    in the result's invocation. ``cloud_only``: only a cloud has what it is about, beside the kinds of clouds.
     """
 
     name = ""
     kind = None
+    cloud_only = False
     options = ()
     rules = {}
     files = ()
@@ -35,7 +36,7 @@ class Module:
 
     def check_endpoint(self, client):
         """Raise ``InvalidField`` when an agent is asked about what only a cloud has."""
-        if self.kind in CLOUD_KINDS and client.host is None:
+        if (self.cloud_only or self.kind in CLOUD_KINDS) and client.host is None:
             raise InvalidField("cloud", "is required: %s is about a cloud, and %s is an agent. Name a cloud of "
                                "clouds.yaml, or give the API of one as endpoint" % (self.name, client.endpoint))
 

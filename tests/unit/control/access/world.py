@@ -118,7 +118,6 @@ class World(Things):
         with self.api.read() as connection:
             self.roles = {row.name: row.id for row in connection.execute(identity.roles.select())}
             service = connection.execute(identity.projects.select().filter_by(name="service")).one().id
-        self.roles["service"] = self._noun(identity.roles, name="service")
         domain = self.common["domain"] = self._noun(identity.domains, name="others")
         for project in PROJECTS:
             id = self.projects[project] = self._noun(identity.projects, name=project, domain_id=DEFAULT)

@@ -198,6 +198,25 @@ def test_implied_roles(cloud):
     assert cloud.admin("GET", "/v3/role_inferences")["role_inferences"] == before
 
 
+def test_what_there_is_none_of(ann, small):
+    """In the form in which clients look for it; to make one is refused with what there is instead."""
+    own = f"/v3/users/{ann.user}"
+    for ask, path, plural in ((ann, "/v3/OS-TRUST/trusts", "trusts"), (ann, "/v3/credentials", "credentials"),
+                              (small.admin, "/v3/policies", "policies"), (ann, f"{own}/access_rules", "access_rules"),
+                              (ann, f"{own}/credentials/OS-EC2", "credentials")):
+        found = ask("GET", path, None, 200).body
+        assert found == {plural: [], "links": {"next": None, "previous": None, "self": f"{URL}/identity{path}"}}
+        assert "none" in ask("GET", f"{path}/none", None, 404)["error"]["message"]
+        assert "makes no" in ask("POST", path, {}, 400)["error"]["message"]
+    ann("GET", "/v3/policies", None, 403)
+
+
+def test_the_role_of_services_is_there_and_implies_nothing(small):
+    small.role("service")
+    implied = small.admin("GET", f"/v3/roles/{small.role('service')}/implies")["role_inference"]["implies"]
+    assert implied == []
+
+
 def test_domains_keep_what_is_in_them(small):
     small.admin("DELETE", "/v3/domains/default", None, 403)
     domain = small.admin("POST", "/v3/domains", {"domain": {"name": "d"}}, 201)["domain"]["id"]

@@ -293,8 +293,9 @@ def test_what_there_is_none_of(small):
     assert small.ann("GET", "/v2/metadefs/resource_types", None, 200).body == {"resource_types": []}
     assert small.admin("GET", "/v2/tasks", None, 200).body == {
         "tasks": [], "first": "/v2/tasks", "schema": "/v2/schemas/tasks"}
-    for name in ("task", "tasks", "metadefs/namespace", "metadefs/namespaces", "metadefs/resource_type",
-                 "metadefs/resource_types"):
+    definitions = ("namespace", "object", "property", "resource_type", "tag", "namespaces", "objects", "properties",
+                   "resource_types", "tags")
+    for name in ("task", "tasks", *(f"metadefs/{name}" for name in definitions)):
         assert small.ann("GET", f"/v2/schemas/{name}", None, 200)["properties"]
     small.ann("GET", "/v2/schemas/metadefs/moon", None, 404)
     small.ann("GET", "/v2/metadefs/namespaces/none", None, 404)

@@ -30,8 +30,8 @@ pytestmark = pytest.mark.slow
 
 EXAMPLES = ("aggregate", "aggregate_info", "availability_zone_info", "cell_info", "compute_service",
             "compute_service_info", "console_info", "hypervisor_info", "instance_action_info", "limits_info",
-            "quota", "quota_info", "server_group", "server_group_info",
-            "server_topology_info", "usage_info")
+            "quota", "quota_info", "server_backup", "server_group", "server_group_info", "server_topology_info",
+            "usage_info")
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +114,27 @@ def test_actions(cloud: Cloud, folder: Path) -> None:
     assert found[3]["server"]["metadata"] == {"n": "2"} and found[-1]["server"]["status"] == "ACTIVE"
     checked = play(folder, tasks[:1], {"cloud": "mycloud"}, "--check")
     assert checked[0]["changed"]
+
+
+def test_backups_by_module(cloud: Cloud, folder: Path) -> None:
+    """A backup of a name is made once; of its kind the oldest go; absent, it is deleted, whatever its kind."""
+    def backup(name: str, **more: Any) -> dict[str, Any]:
+        return {"server_backup": {"server": "web1", "name": name, "backup_type": "nightly", "rotation": 2, **more}}
+
+    gone = {"server_backup": {"server": "web1", "name": "n3", "state": "absent"}}
+    (checked,) = play(folder, [backup("n1")], {"cloud": "mycloud"}, "--check", "--diff")
+    assert checked["changed"] and checked["diff"] == {"before": {"backups": []}, "after": {"backups": ["n1"]}}
+    found = play(folder, [
+        backup("n1", metadata={"a": 1}), backup("n1"), backup("other", backup_type="weekly"), backup("n2"),
+        backup("n3"), {"image_info": {}}, gone, gone, {**backup("n4", backup_type=None), "ignore_errors": True},
+        {"server_backup": {**gone["server_backup"], "rotation": 1}, "ignore_errors": True}], {"cloud": "mycloud"})
+    assert [one["changed"] for one in found[:5]] == [True, False, True, True, True]
+    made, again = found[0]["image"], found[1]["image"]
+    assert made["id"] == again["id"] and made["status"] == "active" and made["properties"]["a"] == "1"
+    assert {one["name"] for one in found[5]["images"]} >= {"other", "n2", "n3"}
+    assert "n1" not in {one["name"] for one in found[5]["images"]}
+    assert [one["changed"] for one in found[6:8]] == [True, False] and found[7]["image"] is None
+    assert "backup_type" in found[8]["msg"] and "rotation" in found[9]["msg"]
 
 
 def test_by_variables_and_as_modules(cloud: Cloud, folder: Path) -> None:

@@ -55,8 +55,9 @@ class Cloud:
 
     def hosts(self) -> list[dict[str, Any]]:
         """As the control plane has them."""
-        return [{"name": "kvm1", "endpoint": self.endpoint, "disk_gb_free": 50, "up": "kvm1" in self.up},
-                {"name": "kvm2", "endpoint": f"unix:{self.root}/none", "disk_gb_free": 90, "up": "kvm2" in self.up}]
+        return [{"name": "kvm1", "endpoint": self.endpoint, "disk_gb": 80, "disk_gb_free": 50, "up": "kvm1" in self.up},
+                {"name": "kvm2", "endpoint": f"unix:{self.root}/none", "disk_gb": 90,
+                 "disk_gb_free": 90, "up": "kvm2" in self.up}]
 
     def ensure_image(self, host: str, id: str) -> None:
         """Have the host have the image."""

@@ -307,6 +307,20 @@ def test_what_dashboards_ask(ask):
     assert up["disabled_reason"] is None and (up["backend_state"], down["backend_state"]) == ("up", "down")
 
 
+def test_pools_and_capabilities(ask):
+    admin = ask.as_(ADMIN)
+    first, *_others = names = [one["name"] for one in admin("GET", "/v3/scheduler-stats/get_pools")["pools"]]
+    assert first == "kvm1@magnetar#default" and names[-1].startswith("kvm2@magnetar#")
+    (pool,) = admin("GET", f"/v3/scheduler-stats/get_pools?detail=True&name={first.replace('#', '%23')}")["pools"]
+    assert pool["name"] == first and pool["capabilities"].items() >= {
+        "backend_state": "up", "total_capacity_gb": 80, "free_capacity_gb": 50, "pool_name": "default"}.items()
+    admin("GET", "/v3/scheduler-stats/get_pools?detail=perhaps", status=400)
+    told = admin("GET", "/v3/capabilities/kvm1@magnetar")
+    assert told["namespace"] == "OS::Storage::Capabilities::kvm1@magnetar" and told["properties"] == {}
+    admin("GET", "/v3/capabilities/kvm9@magnetar", status=404)
+    ask("GET", "/v3/scheduler-stats/get_pools", status=403)
+
+
 def test_lists_are_filtered_sorted_and_in_pages(ask):
     for number in range(5):
         _volume(ask, name=f"v{number}")

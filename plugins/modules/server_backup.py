@@ -1,0 +1,162 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: server_backup
+version_added: "0.1.0"
+short_description: Make a backup of a server of a cloud, and keep so many of its kind
+description:
+  - Makes a backup of a server be present, or absent. A backup is an image of the root disk as it is at one instant,
+    while the guest runs.
+  - The oldest backups of its kind, beyond O(rotation), are deleted when the new one has its content; one that fails
+    costs none of them.
+  - A server that boots from a volume has no backups. Make snapshots of its volumes.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.options.server_backup
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.image_info
+  - module: magnetar.compute.server_action
+  - module: magnetar.compute.volume_snapshot
+"""
+
+EXAMPLES = r"""
+- name: One backup a day, of which seven are kept
+  magnetar.compute.server_backup:
+    cloud: mycloud
+    server: web1
+    name: "web1-{{ now(utc=true).strftime('%Y-%m-%d') }}"
+    backup_type: daily
+    rotation: 7
+    timeout: 600
+
+- name: One before an upgrade, with a property
+  magnetar.compute.server_backup:
+    cloud: mycloud
+    server: web1
+    name: web1-before-upgrade
+    backup_type: upgrade
+    rotation: 1
+    metadata:
+      purpose: rollback
+
+- name: Delete it when all went well
+  magnetar.compute.server_backup:
+    cloud: mycloud
+    server: web1
+    name: web1-before-upgrade
+    state: absent
+"""
+
+RETURN = r"""
+image:
+  description: The backup. With O(state=absent) the last that was known of it, or V(null) if there was none.
+  returned: on success, but in check mode only when it is there
+  type: dict
+  contains:
+    id:
+      description: The uuid; drawn when the resource is made, unless given.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name.
+      type: str
+      sample: web1
+    description:
+      description: Free text of at most 255 characters.
+      type: str
+      sample: for the shop
+    created_at:
+      description: When it was made, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it was last changed, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    checksum:
+      description: Digest of the content as delivered, sha256:HEX or sha512:HEX.
+      type: str
+      sample: sha256:0000000000000000000000000000000000000000000000000000000000000000
+    disk_format:
+      description: Format; it is always found from the content, and a wrong claim is refused.
+      type: str
+      sample: qcow2
+    kernel:
+      description: Image of format aki with which a server of this image boots.
+      type: str
+    ramdisk:
+      description: Image of format ari that goes with the kernel.
+      type: str
+    cmdline:
+      description: Kernel command line; needs a kernel, or is of format aki itself.
+      type: str
+    min_disk:
+      description: Smallest root disk in GiB that a server of this image may have.
+      type: int
+      sample: 1
+    min_ram:
+      description: Smallest memory in MiB that a server of this image may have.
+      type: int
+      sample: 64
+    properties:
+      description: Image properties as in Glance, such as img_config_drive=mandatory (MD-79).
+      type: dict
+      sample:
+        os_distro: debian
+    status:
+      description: Whether the content is there.
+      type: str
+      sample: active
+    size:
+      description: Bytes stored.
+      type: int
+      sample: 20971520
+    virtual_size:
+      description: Bytes that a guest sees.
+      type: int
+      sample: 1073741824
+consistency:
+  description:
+    - State of the file systems in the image. V(frozen) when the guest agent had written them out and frozen them;
+      V(crash-consistent) when it is as after a power cut; V(stopped) when the server was off.
+  returned: when one was made
+  type: str
+  sample: frozen
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [create_backup]
+request_id:
+  description: Name of the request in the logs.
+  returned: when something was done
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.server_backup import ServerBackupModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+
+MODULE = ServerBackupModule()
+
+if __name__ == "__main__":
+    run(MODULE)
