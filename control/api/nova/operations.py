@@ -33,6 +33,7 @@ from magnetar_control.api.nova import (
     server_passwords,
     servers,
     services,
+    shares,
     tags,
     usage,
     versions,
@@ -44,7 +45,7 @@ from magnetar_control.api.nova.app import ROOTS
 from magnetar_control.api.nova.operation import ApiOperation, Call
 from magnetar_core.errors import NotFound
 
-NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
+NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, shares, interfaces, metadata, tags,
          instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
          server_groups, server_passwords, diagnostics, consoles, usage, extensions, hosts,
          security_groups, external_events, images, networks, volumes,
