@@ -354,7 +354,8 @@ class Work:
 
     def revise(self, column: str, change: Callable[[list[Document]], list[Document]],
                follows: Callable[[list[Document]], Mapping[str, Any]] | None = None) -> None:
-        """Change one of the server's lists (``volumes``, ``interfaces``, ``shares``), and the columns that follow from it."""
+        """Change one of the server's lists (``volumes``, ``interfaces``, ``shares``), and the columns that follow
+        from it."""
         def once() -> None:
             with self.database.write() as connection:
                 kept = servers.revise(connection, self.id, column, change)

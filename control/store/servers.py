@@ -218,8 +218,8 @@ def end_consoles(connection: Connection, id: str, vm_state: str | None) -> None:
 
 def revise(connection: Connection, id: str, column: str,
            change_: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Change one of the lists of a server (``volumes``, ``interfaces``, ``shares``) under a lock. Returns the new list; an empty
-    one when the server is gone."""
+    """Change one of the lists of a server (``volumes``, ``interfaces``, ``shares``) under a lock. Returns the new list;
+    an empty one when the server is gone."""
     found = row(connection, id, lock=True)
     if found is None:
         return []

@@ -37,8 +37,8 @@ class Action(NamedTuple):
     *placed*: whether a server that never got a host is refused (Nova's "is not ready"); an offloaded one had one.
     *rule*: who may, below ``os_compute_api:``. *plain*: it has no arguments, so the API only writes it down for the
     conductors. *alone*: it is refused while one such is queued or done, of which a task_state need not tell. *over*:
-    task_states in which it comes over what is done: what has not begun is dropped, and what has begun ends first. *bare*: it is refused while
-    the server has shares."""
+    task_states in which it comes over what is done: what has not begun is dropped, and what has begun ends first.
+    *bare*: it is refused while the server has shares."""
 
     states: tuple[str, ...]
     task: Optional[str]

@@ -40,7 +40,8 @@ def spec_of(case: dict[str, Any]) -> DomainSpec:
                           "backing": backing_of(disk.get("backing"))}) for disk in case.pop("disks", ()))
     nics = tuple(Nic(**nic) for nic in case.pop("nics", ()))
     shares = tuple(Share(Path(one["path"]), one["tag"]) for one in case.pop("shares", ()))
-    return DomainSpec(disks=disks, nics=nics, shares=shares, **{k: Path(v) if k in paths else v for k, v in case.items()})
+    rest = {k: Path(v) if k in paths else v for k, v in case.items()}
+    return DomainSpec(disks=disks, nics=nics, shares=shares, **rest)
 
 
 def backing_of(given: dict[str, Any] | None) -> Backing | None:

@@ -3,7 +3,8 @@
 
 ``with Cloud(hosts=2) as cloud:`` starts agents with the fake hypervisor (a process each), API, conductor and services
 on a loopback port. ``cloud.admin`` is a ``Caller``; ``cloud.caller("user", "project", "member")`` makes another.
-*folders*: the shares that all hosts have (not with links). With ``links=True`` the agents serve HTTPS too, with certificates, and can send servers to each other.
+With ``links=True`` the agents serve HTTPS too, with certificates, and can send servers to each other.
+*folders*: the shares that all hosts have (without links).
 """
 
 from __future__ import annotations
