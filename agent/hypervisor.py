@@ -59,7 +59,7 @@ class Domain:
     probed: bool = False
 
 
-class Share(NamedTuple):
+class SharedFolder(NamedTuple):
     """A folder of the host that the guest mounts by its *tag* (virtiofs)."""
 
     path: Path
@@ -86,7 +86,7 @@ class DomainSpec:
     cmdline: str | None = None
     boot: tuple[str, ...] = ("hd", "cdrom")
     metadata: Mapping[str, str] = field(default_factory=dict)
-    shares: tuple[Share, ...] = ()
+    shares: tuple[SharedFolder, ...] = ()
 
 
 @dataclass(frozen=True)

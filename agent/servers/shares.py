@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar_agent.hypervisor import Share
+from magnetar_agent.hypervisor import SharedFolder
 from magnetar_core.errors import Conflict
 from magnetar_core.power import CRASHED, MISSING, OFF
 
@@ -54,6 +54,6 @@ def change(document: Document, state: str, tag: str, share: str | None) -> None:
     document.state["shares"] = left
 
 
-def of(host: LocalHost, state: Fields) -> tuple[Share, ...]:
+def of(host: LocalHost, state: Fields) -> tuple[SharedFolder, ...]:
     """What a server's document says of its shares, with their folders. Raises ``Conflict``."""
-    return tuple(Share(folder(host, one["share"]), one["tag"]) for one in state.get("shares", ()))
+    return tuple(SharedFolder(folder(host, one["share"]), one["tag"]) for one in state.get("shares", ()))
