@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
@@ -59,6 +59,13 @@ class Domain:
     probed: bool = False
 
 
+class SharedFolder(NamedTuple):
+    """A folder of the host that the guest mounts by its *tag* (virtiofs)."""
+
+    path: Path
+    tag: str
+
+
 @dataclass(frozen=True)
 class DomainSpec:
     """What the agent wants a domain to be; the template ``domain.xml.j2`` writes it down. See ``virt.domain``."""
@@ -79,6 +86,7 @@ class DomainSpec:
     cmdline: str | None = None
     boot: tuple[str, ...] = ("hd", "cdrom")
     metadata: Mapping[str, str] = field(default_factory=dict)
+    shares: tuple[SharedFolder, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -167,6 +175,9 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
 
     def kvm(self) -> dict[str, Any]:
         """``{"usable", "reason", "checked_at"}``: a tiny guest was really started under KVM, with a time limit."""
+
+    def serves_shares(self) -> bool:
+        """Whether there is a virtiofsd, which serves folders to guests."""
 
     def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
         """Call *listener* for each event, from the event thread; it must return quickly."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import CLOUD
 from magnetar_agent.migrations import arriving
-from magnetar_agent.servers import GIB
+from magnetar_agent.servers import GIB, shares
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import Host
 from magnetar_core.power import LIVE, RUNNING
@@ -40,6 +40,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "servers": len(documents), "cloud_servers": sum(CLOUD in d.state for d in documents),
         "link_name": host.links.name(), "metadata_service": host.metadata_status(),
         "link_port": host.settings.address[1] if host.settings.address else None,
+        "shares": shares.offered(host),
         "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
     }
     try:

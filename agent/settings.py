@@ -58,6 +58,8 @@ class AgentSettings:
         "Name of a pool of volumes to {type, path or libvirt_pool}: dir (a folder), nfs (a folder that must be a mount "
         "point), lvm or rbd (a storage pool of libvirt). The pool default (dir, STATE_DIR/volumes) is always there.",
         default_factory=dict)
+    shares: dict[str, Path] = _doc("Name of a share to its folder, which servers of a cloud may be given, see "
+                                   "docs/shares.md.", default_factory=dict)
     parallel: int = _doc("How many operations run at once. Default: twice the number of CPUs, at least 10.",
                          default_factory=_parallel, metadata={"min": 1, "max": 512})
     wait: float = _doc("How long a PUT or DELETE waits before it answers 202 with an operation, unless told.",
@@ -254,10 +256,22 @@ def _pools(key: dataclasses.Field[Any], value: Any) -> dict[str, dict[str, str]]
     return found
 
 
+def _folders(key: dataclasses.Field[Any], value: Any) -> dict[str, Path]:
+    if not isinstance(value, dict):
+        raise InvalidSettings(f"{key.name}: must be a mapping of names to folders (got {value!r}).")
+    for name, path in value.items():
+        if not isinstance(name, str) or not _POOL.fullmatch(name):
+            raise InvalidSettings(f"{key.name}: {name}: names have letters, digits, and . - _ only, 63 at most.")
+        if not isinstance(path, (str, Path)) or not Path(path).is_absolute() or Path(path) == Path("/"):
+            raise InvalidSettings(f"{key.name}: {name}: must be an absolute path, and not / (got {path!r}).")
+    return {name: Path(path) for name, path in value.items()}
+
+
 #: Check of each type of setting, by its annotation.
 CHECKS = {
     "Path": _path, "tuple[Path, ...]": _paths, "int": _number, "float": _number, "bool": _boolean, "str": _text,
     "dict[str, str]": _scopes, "dict[str, dict[str, str]]": _pools,
+    "dict[str, Path]": _folders,
 }
 
 

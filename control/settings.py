@@ -197,6 +197,9 @@ class Settings:
     vendordata_dynamic_service_token: bool = _doc(
         "Whether they are sent a token of a service user (role service), by which they know who asks. They must be "
         "https then.", False)
+    shares: dict[str, str] = _doc(
+        "Shares that servers may be given: their uuid to NAME or NAME@PROJECT,… (uuids of projects; without them every "
+        "project may). Hosts know the share by its name, see shares.md.", dict)
     network_cidr: str = _doc("Addresses of the first embedded network.", "10.20.0.0/16")
     network_pools: list[str] = _doc("Ranges from which the subnets of users have their addresses, since each host of "
                                     "the cloud routes to them; administrators may use others.",

@@ -38,6 +38,8 @@ class FakeHypervisor(GuestAgent, Consoles, Devices, Statistics, Migrations, Stor
 
     #: What ``routes`` gives: the host is on no network that anybody could meet.
     on_networks: Sequence[tuple[str, IPv4Network]] = ()
+    #: Whether there is a virtiofsd.
+    virtiofsd = True
     #: What ``taps`` gives: its guests have no NICs that a packet could come from.
     plugged_taps: Sequence[Tap] = ()
 
@@ -136,6 +138,9 @@ class FakeHypervisor(GuestAgent, Consoles, Devices, Statistics, Migrations, Stor
 
     def kvm(self) -> dict[str, Any]:
         return {"usable": self._kvm, "reason": "the fake was told so", "checked_at": now()}
+
+    def serves_shares(self) -> bool:
+        return self.virtiofsd
 
     def bridges(self) -> frozenset[str]:
         return self._bridges

@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import reconcile
 from magnetar_agent.metadata import password
-from magnetar_agent.servers import shutdown, snapshot, verbs
+from magnetar_agent.servers import shares, shutdown, snapshot, verbs
 from magnetar_agent.task import Task
 from magnetar_core.errors import Conflict
-from magnetar_core.events import ClearPasswordArgs, CrashDumpArgs, CreateImageArgs, RebootArgs, RebuildArgs
+from magnetar_core.events import (
+    AttachShareArgs,
+    ClearPasswordArgs,
+    CrashDumpArgs,
+    CreateImageArgs,
+    DetachShareArgs,
+    RebootArgs,
+    RebuildArgs,
+)
 from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Server
-from magnetar_core.power import LIVE, MISSING, RUNNING, SUSPENDED
+from magnetar_core.power import CRASHED, LIVE, MISSING, OFF, RUNNING, SUSPENDED
 from magnetar_core.server_plan import root_volume
 from magnetar_core.values import Boolean, Text
 
@@ -170,6 +178,28 @@ def clear_password(call: EventCall) -> Fields:
     return {}
 
 
+def attach_share(call: EventCall) -> Fields:
+    """Nova's attach of a share: the guest finds it from its next start on. *path* in the answer: the folder."""
+    path = shares.check_attachable(call.host, call.args["share"])
+    _change_shares(call, call.args["share"])
+    return {"path": str(path)}
+
+
+def detach_share(call: EventCall) -> Fields:
+    """Nova's detach of a share."""
+    _change_shares(call, None)
+    return {}
+
+
+def _change_shares(call: EventCall, share: str | None) -> None:
+    """Write the document, then define the domain as it says: to do both again does no harm."""
+    state = call.state()
+    shares.change(call.document, state, call.args["tag"], share)
+    call.host.documents.write(call.document)
+    if state in (OFF, CRASHED):
+        verbs.define(Task(call.host, call.document, call.operation))
+
+
 def _never(_args: Fields) -> bool:
     return False
 
@@ -195,6 +225,8 @@ ACTIONS: Mapping[str, EventAction] = {
     "crash_dump": EventAction(CrashDumpArgs, crash_dump),
     "change_password": EventAction(ChangePasswordArgs, change_password, again=_always),
     "clear_password": EventAction(ClearPasswordArgs, clear_password, again=_always),
+    "attach_share": EventAction(AttachShareArgs, attach_share, again=_always),
+    "detach_share": EventAction(DetachShareArgs, detach_share, again=_always),
 }
 
 

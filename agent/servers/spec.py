@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.configdrive import FILE
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
-from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, rescue, resize
+from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, rescue, resize, shares
 from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.volumes import attaching
 from magnetar_core.server_plan import root_volume
@@ -127,6 +127,7 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
         cmdline=boot.get("cmdline"),
         boot=("cdrom", "hd") if want.get("rescue") else ("hd", "cdrom"),
         metadata={"name": want["name"], "flavor": want["flavor"].get("name", "")},
+        shares=shares.of(host, state),
     )
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .probe import Kvm
 
+#: Where libvirt finds virtiofsd: that of QEMU (Debian 12), and that of a package of its own.
+VIRTIOFSD = (Path("/usr/lib/qemu/virtiofsd"), Path("/usr/libexec/virtiofsd"))
+
 
 class Capabilities:
     """The host part of ``LocalHypervisor``. What cannot change while libvirtd runs is asked once per connection."""
@@ -38,6 +41,10 @@ class Capabilities:
     def kvm(self) -> dict[str, Any]:
         """Waits for the probe, which takes some seconds after the first start of the agent on a host."""
         return self.probe.wait()
+
+    def serves_shares(self) -> bool:
+        """Whether virtiofsd is where libvirt looks for it: QEMU's own, or that of a package of its own."""
+        return any(path.exists() for path in VIRTIOFSD)
 
     def qemu_group(self) -> int:
         """The group that QEMU runs with."""

@@ -69,7 +69,7 @@ def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
     values = {"spec": spec, "arch": platform.machine(), "cache": cache, "caches": caches, "tags": tags,
-              "ports": PORTS + len(spec.disks) + len(spec.nics)}
+              "ports": PORTS + len(spec.disks) + len(spec.nics) + len(spec.shares)}
     return fill("domain.xml.j2", values, folder)
 
 

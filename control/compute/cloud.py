@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from magnetar_control.agents import Agents
+from magnetar_control.compute.offered_shares import offered_shares
 from magnetar_control.compute.policy import Policy
 from magnetar_control.compute.server_watch import ServerWatch
 from magnetar_control.compute.waiting import Shares
@@ -116,6 +117,8 @@ class Cloud:
                  hosts: Hosts | None = None) -> None:
         self.settings, self.store, self.services, self.agents = settings, store, services, agents
         self.policy = Policy(settings.policy_file, [Path(one) for one in settings.policy_dirs])
+        #: The shares that servers may be given, by uuid.
+        self.shares = offered_shares(settings)
         self.hosts = hosts or Hosts(store, settings)
         self.waiting = Shares()
         self.watch = ServerWatch(settings.cell_timeout)

@@ -50,9 +50,12 @@ def guard(caller: Caller, target: Target, key: str) -> None:
     action, server = ACTIONS[key], target.row
     if action.locked:
         check_unlocked(caller, server)
+    word = action.label or key
+    if action.bare and server.shares != servers.NO_SHARES:
+        raise Conflict(f"Cannot '{word}' instance {server.id}: it has shares, which bind it to its host. Detach them "
+                       "first.")
     if servers.allowed(server, key):
         return
-    word = action.label or key
     if action.states != ANY and server.vm_state not in action.states:
         raise Conflict(f"Cannot '{word}' instance {server.id} while it is in vm_state {server.vm_state}")
     if not action.during(server.task_state):

@@ -9,6 +9,7 @@ from typing import Any
 from magnetar_core.actions import ACTIONS
 
 from .attach_interface import attach_interface, detach_interface
+from .attach_share import attach_share, detach_share
 from .attach_volume import attach_volume, detach_volume
 from .backup import create_backup
 from .build import build
@@ -32,6 +33,7 @@ CELL: Mapping[str, Flow] = {
     **{key: converge for key, action in ACTIONS.items() if action.want},
     "create": build, "delete": delete_server, "forceDelete": delete_server, "rebuild": rebuild, "rescue": rescue,
     "unrescue": unrescue, "attach_volume": attach_volume, "detach_volume": detach_volume,
+    "attach_share": attach_share, "detach_share": detach_share,
     "attach_interface": attach_interface, "detach_interface": detach_interface, "createImage": create_image,
     "createBackup": create_backup, "evacuate": evacuate,
     "reboot-soft": reboot, "reboot-hard": reboot, "trigger_crash_dump": crash_dump, "os-migrateLive": live_migrate,

@@ -110,6 +110,7 @@ class Work:
 
     flavor: Document = _document("flavor")  # the flavor that the server has
     request: Document = _document("request")  # the request that made the server
+    shares: list[Document] = _document("shares")
     volumes: list[Document] = _document("volumes")  # those that the server has or will have, as ``nics``
     nics: list[Document] = _document("interfaces")
 
@@ -353,7 +354,8 @@ class Work:
 
     def revise(self, column: str, change: Callable[[list[Document]], list[Document]],
                follows: Callable[[list[Document]], Mapping[str, Any]] | None = None) -> None:
-        """Change one of the server's lists (``volumes``, ``interfaces``), and the columns that follow from it."""
+        """Change one of the server's lists (``volumes``, ``interfaces``, ``shares``), and the columns that follow
+        from it."""
         def once() -> None:
             with self.database.write() as connection:
                 kept = servers.revise(connection, self.id, column, change)

@@ -37,6 +37,8 @@ from .store import CELL0, Store
 from .tables import actions, server_mappings, servers
 
 Found = Row[Any]
+#: The column of a server without shares.
+NO_SHARES = "[]"
 #: The task_states of servers that are to be deleted, for good or not, and of one that its host builds.
 DELETING, SOFT_DELETING, SPAWNING = "deleting", "soft-deleting", "spawning"
 #: The task_state of a soft-deleted server that is to be active again. Quotas count it.
@@ -216,8 +218,8 @@ def end_consoles(connection: Connection, id: str, vm_state: str | None) -> None:
 
 def revise(connection: Connection, id: str, column: str,
            change_: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Change one of the lists of a server (``volumes``, ``interfaces``) under a lock. Returns the new list; an empty
-    one when the server is gone."""
+    """Change one of the lists of a server (``volumes``, ``interfaces``, ``shares``) under a lock. Returns the new list;
+    an empty one when the server is gone."""
     found = row(connection, id, lock=True)
     if found is None:
         return []
@@ -273,6 +275,8 @@ def ask(connection: Connection, server: Found, key: str, request_id: str, user_i
     if not action.busy:
         free = servers.c.task_state.is_(None)
         condition.append(or_(free, servers.c.task_state.in_(action.over)) if action.over else free)
+    if action.bare:
+        condition.append(servers.c.shares == NO_SHARES)
     if action.task:
         values["task_state"] = action.task
     changed = connection.execute(update(servers).where(*condition).values(updated_at=now(), **values))

@@ -145,6 +145,8 @@ servers = Table(
     Column("addresses", DOCUMENT, nullable=False, default="{}"),
     # Of volume_id, attachment_id, bdm_uuid, device, tag, boot_index, delete_on_termination.
     Column("volumes", DOCUMENT, nullable=False, default="[]"),
+    # Of uuid, share_id, share (its name on hosts), tag, status (attaching, inactive, detaching, error), location.
+    Column("shares", DOCUMENT, nullable=False, default="[]"),
     # The request as it came, for what is done later: networks, block devices, hints, requested host, injected key.
     Column("request", DOCUMENT, nullable=False, default="{}"), Column("hints", DOCUMENT, nullable=False, default="{}"),
     # Since when it is shelved, and the image that its root disk is in then, from the moment that this is asked for.

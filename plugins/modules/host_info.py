@@ -152,6 +152,12 @@ hosts:
         bridges:
           - magbr0
         reason: ''
+    shares:
+      description: Folders that servers of a cloud may be given, by the names of the agent's setting shares.
+      type: list
+      elements: str
+      sample:
+        - scratch
     orphans:
       description: 'Things of Magnetar that no document knows: domains, files.'
       type: dict

@@ -34,6 +34,7 @@ from magnetar_control.api.nova import (
     server_passwords,
     servers,
     services,
+    shares,
     tags,
     usage,
     versions,
@@ -45,8 +46,9 @@ from magnetar_control.api.nova.app import ROOTS
 from magnetar_control.api.nova.operation import ApiOperation, Call
 from magnetar_core.errors import NotFound
 
-NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, interfaces, metadata, tags,
-         instance_actions, migrations, aggregates, availability_zones, services, hypervisors, limits, quota_sets,
+NOUNS = (servers, server_create, server_actions, flavors, keypairs, volume_attachments, shares, interfaces,
+         metadata, tags, instance_actions, migrations,
+         aggregates, availability_zones, services, hypervisors, limits, quota_sets,
          server_groups, server_passwords, diagnostics, consoles, usage, extensions, hosts,
          security_groups, external_events, images, networks, volumes,
          bare_metal, volumes_boot, assisted_volume_snapshots)

@@ -37,7 +37,8 @@ class Action(NamedTuple):
     *placed*: whether a server that never got a host is refused (Nova's "is not ready"); an offloaded one had one.
     *rule*: who may, below ``os_compute_api:``. *plain*: it has no arguments, so the API only writes it down for the
     conductors. *alone*: it is refused while one such is queued or done, of which a task_state need not tell. *over*:
-    task_states in which it comes over what is done: what has not begun is dropped, and what has begun ends first."""
+    task_states in which it comes over what is done: what has not begun is dropped, and what has begun ends first.
+    *bare*: it is refused while the server has shares."""
 
     states: tuple[str, ...]
     task: Optional[str]
@@ -53,6 +54,7 @@ class Action(NamedTuple):
     plain: bool = False
     alone: bool = False
     over: tuple[str, ...] = ()
+    bare: bool = False
 
     def during(self, task: Optional[str]) -> bool:
         """Whether it may be asked for while a server has this task_state."""
@@ -63,9 +65,9 @@ class Action(NamedTuple):
         return [key for key, action in ACTIONS.items() if action.task in self.over]
 
 
-def _power(states: tuple[str, ...], task: str, power: str, label: str, rule: str) -> Action:
+def _power(states: tuple[str, ...], task: str, power: str, label: str, rule: str, **more: Any) -> Action:
     return Action(states, task, POWERS[power].vm_state, want={"power": power}, label=label,
-                  event=f"compute_{label}_instance", rule=rule, plain=True)
+                  event=f"compute_{label}_instance", rule=rule, plain=True, **more)
 
 
 ACTIONS: dict[str, Action] = {
@@ -84,7 +86,8 @@ ACTIONS: dict[str, Action] = {
     "os-stop": _power((ACTIVE, ERROR), "powering-off", OFF, "stop", "servers:stop"),
     "pause": _power((ACTIVE,), "pausing", PAUSED, "pause", "os-pause-server:pause"),
     "unpause": _power((PAUSED,), "unpausing", RUNNING, "unpause", "os-pause-server:unpause"),
-    "suspend": _power((ACTIVE,), "suspending", SUSPENDED, "suspend", "os-suspend-server:suspend"),
+    "suspend": _power((ACTIVE,), "suspending", SUSPENDED, "suspend", "os-suspend-server:suspend",
+                      bare=True),
     "resume": _power((SUSPENDED,), "resuming", RUNNING, "resume", "os-suspend-server:resume"),
     "reboot-soft": Action((ACTIVE,), "rebooting", ACTIVE, label="reboot", event="compute_reboot_instance",
                           rule="servers:reboot"),
@@ -92,23 +95,24 @@ ACTIONS: dict[str, Action] = {
                           event="compute_reboot_instance", rule="servers:reboot", over=(
                               "rebooting", "rebooting_hard", "pausing", "unpausing", "suspending", "resuming")),
     "rebuild": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, label="rebuild",
-                      event="compute_rebuild_instance", kind="build", rule="servers:rebuild"),
+                      event="compute_rebuild_instance", kind="build", rule="servers:rebuild", bare=True),
     "evacuate": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, locked=False, busy=True, label="evacuate",
-                       event="rebuild_server", kind="build", rule="os-evacuate", alone=True),
+                       event="rebuild_server", kind="build", rule="os-evacuate", alone=True, bare=True),
     "rescue": Action((ACTIVE, STOPPED, ERROR), "rescuing", RESCUED, label="rescue", event="compute_rescue_instance",
                      rule="os-rescue"),
     "unrescue": Action((RESCUED,), "unrescuing", ACTIVE, label="unrescue", event="compute_unrescue_instance",
                        rule="os-unrescue", plain=True),
     "resize": Action((ACTIVE, STOPPED), "resize_prep", RESIZED, label="resize", event="compute_prep_resize",
-                     kind="build", rule="servers:resize"),
+                     kind="build", rule="servers:resize", bare=True),
     "migrate": Action((ACTIVE, STOPPED), "resize_prep", RESIZED, label="migrate", event="compute_prep_resize",
-                      kind="build", rule="os-migrate-server:migrate"),
+                      kind="build", rule="os-migrate-server:migrate", bare=True),
     "confirmResize": Action((RESIZED,), None, None, label="confirmResize", event="compute_confirm_resize",
                             rule="servers:confirm_resize", plain=True, alone=True),
     "revertResize": Action((RESIZED,), "resize_reverting", None, label="revertResize", event="compute_revert_resize",
                            rule="servers:revert_resize", plain=True, alone=True),
     "os-migrateLive": Action((ACTIVE, PAUSED), "migrating", None, label="live-migration",
-                             event="compute_live_migration", kind="live", rule="os-migrate-server:migrate_live"),
+                             event="compute_live_migration", kind="live", rule="os-migrate-server:migrate_live",
+                             bare=True),
     "createImage": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_snapshot", None, locked=False,
                           label="createImage", event="compute_snapshot_instance", rule="servers:create_image"),
     "createBackup": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_backup", None, locked=False,
@@ -116,7 +120,7 @@ ACTIONS: dict[str, Action] = {
     "changePassword": Action((ACTIVE,), "updating_password", None, label="changePassword",
                              event="compute_set_admin_password", rule="os-admin-password"),
     "shelve": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "shelving", None, label="shelve",
-                     event="compute_shelve_instance", rule="os-shelve:shelve"),
+                     event="compute_shelve_instance", rule="os-shelve:shelve", bare=True),
     "shelveOffload": Action((SHELVED,), "shelving_offloading", OFFLOADED, label="shelveOffload",
                             event="compute_shelve_offload_instance", rule="os-shelve:shelve_offload", plain=True),
     "unshelve": Action((SHELVED, OFFLOADED), "unshelving", ACTIVE, label="unshelve",
@@ -133,6 +137,10 @@ ACTIONS: dict[str, Action] = {
                                event="compute_attach_interface", rule="os-attach-interfaces:create"),
     "detach_interface": Action((ACTIVE, PAUSED, STOPPED), None, None, label="detach_interface",
                                event="compute_detach_interface", rule="os-attach-interfaces:delete"),
+    "attach_share": Action((STOPPED,), None, None, label="attach_share", event="compute_allow_share",
+                           rule="os-server-shares:create"),
+    "detach_share": Action((STOPPED, ERROR), None, None, label="detach_share", event="compute_deny_share",
+                           rule="os-server-shares:delete"),
     "live_migration_cancel": Action(ANY, None, None, busy=True, label="live_migration_cancel",
                                     rule="servers:migrations:delete"),
     "live_migration_force_complete": Action(ANY, None, None, busy=True, label="live_migration_force_complete",

@@ -8,6 +8,9 @@ from .kinds import Image, Server
 from .kinds.common import DESCRIPTION, NAME, REFERENCE, REQUEST
 from .values import Boolean, Choices, MapOf, Nullable, Text, Value
 
+#: The virtio device has room for 36 bytes.
+SHARE_TAG = Text(1, 36, r"[A-Za-z0-9-]+", "must be letters, digits and hyphens")
+
 
 class EventRequest(Kind):
     """Body of ``POST /v1/{kind}/{key}/events``: something done once, such as a reboot."""
@@ -54,3 +57,15 @@ class CrashDumpArgs(Kind):
 
 class ClearPasswordArgs(Kind):
     """Clearing the password that a guest has left takes no arguments."""
+
+
+class DetachShareArgs(Kind):
+    """Arguments of taking a share from a server."""
+
+    tag = Field(SHARE_TAG, "Name by which the guest mounts it.", required=True)
+
+
+class AttachShareArgs(DetachShareArgs):
+    """Arguments of giving a share to a server."""
+
+    share = Field(Text(1, 63), "Name of the share in the settings of the host's agent.", required=True)

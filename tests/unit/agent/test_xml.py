@@ -20,7 +20,7 @@ import pytest
 import yaml
 from jinja2 import UndefinedError
 
-from magnetar_agent.hypervisor import DomainSpec, Nic
+from magnetar_agent.hypervisor import DomainSpec, Nic, SharedFolder
 from magnetar_agent.networks import NetworkSpec
 from magnetar_agent.storage import Backing, Disk, NetworkSource
 from magnetar_agent.virt.domain import DomainState, parse, render, render_device, state
@@ -39,7 +39,9 @@ def spec_of(case: dict[str, Any]) -> DomainSpec:
     disks = tuple(Disk(**{**disk, "path": Path(disk["path"]), "remote": remote_of(disk.get("remote")),
                           "backing": backing_of(disk.get("backing"))}) for disk in case.pop("disks", ()))
     nics = tuple(Nic(**nic) for nic in case.pop("nics", ()))
-    return DomainSpec(disks=disks, nics=nics, **{k: Path(v) if k in paths else v for k, v in case.items()})
+    shares = tuple(SharedFolder(Path(one["path"]), one["tag"]) for one in case.pop("shares", ()))
+    rest = {k: Path(v) if k in paths else v for k, v in case.items()}
+    return DomainSpec(disks=disks, nics=nics, shares=shares, **rest)
 
 
 def backing_of(given: dict[str, Any] | None) -> Backing | None:

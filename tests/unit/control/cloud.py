@@ -4,6 +4,7 @@
 ``with Cloud(hosts=2) as cloud:`` starts agents with the fake hypervisor (a process each), API, conductor and services
 on a loopback port. ``cloud.admin`` is a ``Caller``; ``cloud.caller("user", "project", "member")`` makes another.
 With ``links=True`` the agents serve HTTPS too, with certificates, and can send servers to each other.
+*folders*: the shares that all hosts have (without links).
 """
 
 from __future__ import annotations
@@ -130,9 +131,9 @@ class Cloud:
     """See the module."""
 
     def __init__(self, hosts: int = 2, databases: Mapping[str, str] | None = None, links: bool = False,
-                 **settings: Any) -> None:
+                 folders: Mapping[str, str] | None = None, **settings: Any) -> None:
         self.count, self.settings, self.databases = hosts, settings, dict(databases or {})
-        self.links = links
+        self.links, self.shares = links, dict(folders or {})
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -198,6 +199,9 @@ class Cloud:
                  folder / "agent.sock"]
         if self.links:
             words += ["--config", folder / "agent.yml"]
+        if self.shares:
+            (folder / "shares.yml").write_text(json.dumps({"shares": self.shares}))
+            words += ["--config", folder / "shares.yml"]
         with (folder / "log").open("ab") as log:
             self.agents[name] = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ})
 

@@ -43,5 +43,7 @@ class Host(Kind):
     metadata_service = Field(Value(), "{bridges, reason}: bridges on which guests are answered at 169.254.169.254, and "
                                       "why they are not; empty where they are, or where no guest runs.", on=READ,
                              sample={"bridges": ["magbr0"], "reason": ""})
+    shares = Field(ListOf(Text()), "Folders that servers of a cloud may be given, by the names of the agent's setting "
+                                   "shares.", on=READ, sample=["scratch"])
     orphans = Field(MapOf(Text(), ListOf(Text())), "Things of Magnetar that no document knows: domains, files.",
                     on=READ, sample={"domains": [], "files": []})

@@ -152,6 +152,11 @@ class Things:
                       image_id=things["image"], metadata={"a": "b"}, tags=["a"], interfaces=[nic], volumes=[held],
                       addresses={network: [{"addr": "10.1.0.3", "version": 4, "OS-EXT-IPS:type": "fixed",
                                             "OS-EXT-IPS-MAC:mac_addr": nic["mac"]}]}, key_name="key")
+            share = {"uuid": fresh(), "share_id": fresh_of(things, "share"), "share": "files", "tag": "files",
+                     "status": "inactive", "location": "kvm1:/srv/files"}
+            self._add(store.servers, id=fresh_of(things, "sharing_server"), project_id=id, user_id=things["user"],
+                      name=f"{mark}sharing server", vm_state="stopped", power_state=4, host="kvm1",
+                      flavor_id=things["flavor"], flavor=flavor, shares=[share])
             things["request"] = f"req-{fresh()}"
             self._add(store.actions, request_id=things["request"], server_id=things["server"], action="os-stop",
                       project_id=id, user_id=things["user"], start_time=now(), state="done")
@@ -162,8 +167,9 @@ class Things:
             things["migration"] = str(found.id)
             added(self.connection, store.host_states, host="kvm1", seen_at=now())
         with self.api.write() as self.connection:
-            self._add(store.server_mappings, server_id=things["server"], project_id=id,
-                      cell_id=self.parts.store.named("cell1").id)
+            for server in ("server", "sharing_server"):
+                self._add(store.server_mappings, server_id=things[server], project_id=id,
+                          cell_id=self.parts.store.named("cell1").id)
             self.connection.execute(insert(store.server_group_members).values(
                 group_id=things["server_group"], server_id=things["server"]))
 

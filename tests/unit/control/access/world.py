@@ -35,6 +35,7 @@ from .things import CONTENT, KEY, MARK, PROJECTS, Things
 
 ROLES = ("reader", "member", "manager", "admin")
 URL = "http://cloud"
+FREE_SHARE = "e8debdc0-447a-4376-a10a-4cd9122d7986"
 #: Nouns of a corner that others see or are.
 TOLD = ("member",)
 
@@ -66,7 +67,8 @@ class World(Things):
     nouns that belong to nobody. *personas* by name."""
 
     def __init__(self, folder):
-        self.parts = serve.Parts(make({"state_dir": str(folder), "network_cidr": "10.20.0.0/16"}))
+        self.parts = serve.Parts(make({
+            "state_dir": str(folder), "network_cidr": "10.20.0.0/16", "shares": {FREE_SHARE: "free"}}))
         self.parts.agents = Agents()
         self.parts.upgrade()
         services = self.parts.services()
@@ -82,7 +84,7 @@ class World(Things):
         self.things = {name: {} for name in (*PROJECTS, "public", "community", "shared")}
         self.api, self.cell, self.cell0 = self.parts.api_database, *(
             self.parts.store.cell(self.parts.store.named(name).id) for name in ("cell1", "cell0"))
-        self.common["folder"] = folder
+        self.common |= {"folder": folder, "free_share": FREE_SHARE}
         with self.api.write() as self.connection:
             self._people()
             self._host()

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Shares go to the host and come back from it, what a host lacks is said, and a conductor may die at any line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.control.attachments.asking import until
+from tests.unit.control.attachments.dying import Fuse
+from tests.unit.control.cloud import Cloud
+
+FILES, MISSING, UNKNOWN = (f"{digit * 8}-447a-4376-a10a-4cd9122d7986" for digit in "abc")
+VERSION = "2.97"
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    """A host with one share, which also names a folder that is not there."""
+    files = tmp_path_factory.mktemp("files")
+    with Cloud(hosts=1, folders={"files": str(files), "missing": f"{files}/missing"},
+               shares={FILES: "files", MISSING: "missing", UNKNOWN: "unknown"}) as made:
+        yield made
+
+
+@pytest.fixture
+def server(cloud: Cloud) -> Iterator[str]:
+    """A server that is off."""
+    id = str(cloud.admin.boot(networks="none")["id"])
+    cloud.admin.act(id, "os-stop")
+    found = cloud.admin.settled(id)
+    assert found and found["status"] == "SHUTOFF"
+    yield id
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+    cloud.admin.settled(id)
+
+
+def attach(cloud: Cloud, server: str, share: str, **more: str) -> None:
+    reply = cloud.admin.post(f"/v2.1/servers/{server}/shares", {"share": {"share_id": share, **more}}, VERSION)
+    assert reply.status == 201, reply
+
+
+def shown(cloud: Cloud, server: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = cloud.admin.get(f"/v2.1/servers/{server}/shares", VERSION).json["shares"]
+    return found
+
+
+def on_host(cloud: Cloud, server: str) -> list[dict[str, str]]:
+    """What the agent's document has."""
+    [path] = Path(cloud.folder / "kvm1" / "state").rglob(f"*server*/{server}.json")
+    found: list[dict[str, str]] = json.loads(path.read_text())["state"].get("shares", [])
+    return found
+
+
+def settled(cloud: Cloud, server: str) -> list[dict[str, Any]]:
+    """The shares when nothing is done about them any more."""
+    until(lambda: not any(one["status"].endswith("ing") for one in shown(cloud, server)))
+    return shown(cloud, server)
+
+
+def test_a_share_comes_and_goes(cloud: Cloud, server: str) -> None:
+    attach(cloud, server, FILES, tag="files")
+    assert settled(cloud, server) == [{"share_id": FILES, "status": "inactive", "tag": "files"}]
+    assert on_host(cloud, server) == [{"share": "files", "tag": "files"}]
+    path = f"/v2.1/servers/{server}/shares/{FILES}"
+    assert cloud.admin.get(path, VERSION).json["share"]["export_location"].startswith("kvm1:/")
+    cloud.admin.act(server, "os-start")
+    cloud.admin.settled(server)
+    assert shown(cloud, server)[0]["status"] == "active"
+    assert cloud.admin.delete(path, VERSION).status == 409
+    assert cloud.admin.act(server, "suspend").status == 409
+    cloud.admin.act(server, "os-stop")
+    cloud.admin.settled(server)
+    assert cloud.admin.delete(path, VERSION).status == 200
+    assert settled(cloud, server) == on_host(cloud, server) == []
+
+
+@pytest.mark.parametrize(("share", "says"), [(UNKNOWN, "has no share unknown"), (MISSING, "has no folder")])
+def test_what_a_host_lacks_is_said(cloud: Cloud, server: str, share: str, says: str) -> None:
+    attach(cloud, server, share)
+    [one] = settled(cloud, server)
+    assert one["status"] == "error" and on_host(cloud, server) == []
+    actions = f"/v2.1/servers/{server}/os-instance-actions"
+    [request] = [one["request_id"] for one in cloud.admin.get(actions, VERSION).json["instanceActions"]
+                 if one["action"] == "attach_share"]
+    [event] = cloud.admin.get(f"{actions}/{request}", VERSION).json["instanceAction"]["events"]
+    assert event["result"] == "Error" and says in event["details"]
+    assert cloud.admin.delete(f"/v2.1/servers/{server}/shares/{share}", VERSION).status == 200
+    assert settled(cloud, server) == []
+
+
+@pytest.mark.slow
+def test_a_conductor_may_die_at_any_line(cloud: Cloud, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fuse, deaths = Fuse(cloud, monkeypatch), 0
+    for at in range(1, 60):
+        fuse.light(at)
+        attach(cloud, server, FILES, tag="files")
+        died = fuse.survive()
+        assert shown(cloud, server) == [{"share_id": FILES, "status": "inactive", "tag": "files"}], at
+        assert on_host(cloud, server) == [{"share": "files", "tag": "files"}]
+        fuse.light(at)
+        assert cloud.admin.delete(f"/v2.1/servers/{server}/shares/{FILES}", VERSION).status == 200
+        died_again = fuse.survive()
+        assert shown(cloud, server) == on_host(cloud, server) == [], at
+        deaths += died + died_again
+        if not (died or died_again):
+            break
+    assert deaths > 8
