@@ -145,7 +145,7 @@ def test_the_metadata_service_is_a_unit_of_its_own(host: Host) -> None:
 
     assert main() == "0"
     with host.client() as client:
-        client.ensure("network", "seen", {"mode": "isolated", "cidr": "10.77.0.0/24"})
+        client.ensure("network", "seen", {"mode": "isolated", "cidr": "10.99.8.0/24"})
         client.ensure("server", "seen", {**WANT, "networks": [{"network": "seen"}]})
     try:
         eventually(served, "guests are answered")
