@@ -30,6 +30,7 @@ EXTRAS = "agent,control"
 HOSTS = CACHE / "hosts/inventory.yml"
 LOG = Path("/var/log/magnetar-agent.log")
 UNIT = Path("/etc/systemd/system/magnetar-agent.service")
+METADATA_UNITS = [UNIT.with_name(f"magnetar-metadata.{kind}") for kind in ("socket", "service")]
 COLLECTION = CACHE / "ansible_collections" / "magnetar" / "compute"
 PYTHON = "/usr/bin/python3"
 SYSTEMD = Path("/run/systemd/system").is_dir()
@@ -157,11 +158,11 @@ def agent_environment() -> bool:
     return fresh
 
 
-def unit() -> str:
-    """The agent's unit, from the role's own template."""
-    text = (ROLE / "templates" / "magnetar-agent.service.j2").read_text(encoding="utf-8")
-    for name, value in (("agent_venv", AGENT_VENV), ("agent_unit_write_paths", STATE)):
-        text = text.replace(f"{{{{ {name} }}}}", str(value))
+def unit(name: str = UNIT.name) -> str:
+    """The unit of this *name*, the agent's by default, from the role's own template."""
+    text = (ROLE / "templates" / f"{name}.j2").read_text(encoding="utf-8")
+    for word, value in (("agent_venv", AGENT_VENV), ("agent_unit_write_paths", STATE)):
+        text = text.replace(f"{{{{ {word} }}}}", str(value))
     return text
 
 
@@ -280,12 +281,18 @@ def well(connection: http.client.HTTPConnection) -> bool:
         connection.close()
 
 
+def written(path: Path, text: str) -> bool:
+    """systemd knows the unit *path* by this *text*; whether that is new."""
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return False
+    path.write_text(text, encoding="utf-8")
+    run("systemctl", "daemon-reload")
+    return True
+
+
 def service(path: Path, text: str, *, fresh: bool) -> None:
     """systemd runs the unit *path* of this *text*, started anew when that is new or when it was installed anew."""
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.write_text(text, encoding="utf-8")
-        run("systemctl", "daemon-reload")
-        fresh = True
+    fresh = written(path, text) or fresh
     run("systemctl", "enable", path.name)
     run("systemctl", "restart" if fresh else "start", path.name)
 
@@ -303,7 +310,8 @@ def agent(fresh: bool) -> None:
     with step("Agent"):
         RUN.mkdir(parents=True, exist_ok=True)
         if SYSTEMD:
-            service(UNIT, unit(), fresh=fresh)
+            new = [written(path, unit(path.name)) for path in METADATA_UNITS]
+            service(UNIT, unit(), fresh=fresh or any(new))
         elif fresh or not healthy():
             stop("agent")
             start("agent", f"{AGENT_VENV}/bin/magnetar", "agent")
@@ -330,7 +338,8 @@ def lab_hosts(names: list[str]) -> None:
 def down() -> None:
     """End what was started here and remove what was made; OS packages stay."""
     with step("Agent, libvirt and environments: remove"):
-        no_service(UNIT)
+        for path in (UNIT, *METADATA_UNITS):
+            no_service(path)
         for name in ("hosts", "agent", "libvirtd", "virtlogd"):
             stop(name)
         for folder in (AGENT_VENV, STATE, RUN, VENV, CACHE):

@@ -6,7 +6,8 @@ Three parts, each of which trusts the next one less:
 * ``service`` is the agent's: it knows which tap belongs to which server, and answers what a guest is told.
 * ``steering`` is the kernel's part: a device on each bridge, and a table of nftables that leads requests there, gives
   each an address by the tap that it came from, and lets answers out at that tap only.
-* ``process`` runs as nobody, in network namespaces of its own, and speaks HTTP with guests (``guest_http``).
+* ``process`` runs as a user without rights (``guest_process`` has it started), in network namespaces of its own, and
+  speaks HTTP with guests (``guest_http``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The process that speaks with guests: ``python -m magnetar_agent.metadata.process COMMANDS QUESTIONS`` (descriptors).
+"""The process that speaks with guests: ``python -m magnetar_agent.metadata.process [COMMANDS]``.
 
-It is nobody, in a user namespace of its own, and makes a network namespace for each bridge: it can reach neither the
-host's network nor its secrets, and asks the agent for what a guest is told. It ends with the agent, and the kernel
-removes the namespaces and devices with it.
+*COMMANDS* is the descriptor of a connection to the agent; without it systemd has started the process, at whose socket
+the agent connects (``magnetar-metadata.socket``). Over it the agent sends another one, for questions.
+
+It is nobody, or the unit's own user, in a user namespace of its own, and makes a network namespace for each bridge: it
+can reach neither the host's network nor its secrets, and asks the agent for what a guest is told. It ends with the
+agent, and the kernel removes the namespaces and devices with it.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.metadata import PORT, messages, steering
 from magnetar_agent.metadata.guest_http import HEAD, GuestHttp
+from magnetar_agent.metadata.guest_process import peer_is_root
 from magnetar_agent.metadata.paths import GuestPaths
 from magnetar_core.errors import MagnetarError
 
@@ -37,6 +41,8 @@ _SET_DUMPABLE, _SET_NO_NEW_PRIVS = 4, 38
 KEPT, FRESH = 256, 10.0
 #: Seconds that the agent may take to answer.
 PATIENCE = 30.0
+#: The descriptor at which systemd hands over its socket, and seconds that an agent may take to connect.
+LISTENS, CONNECTS = 3, 10.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -218,11 +224,40 @@ async def serve(commands: socket.socket, asked: socket.socket) -> None:
     await reading
 
 
-def main() -> None:
-    """See the head of this file."""
-    commands, asked = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+def connected(listener: socket.socket) -> socket.socket:
+    """The agent's connection at systemd's socket; others' are closed. ``TimeoutError``: the agent is gone again."""
+    listener.settimeout(CONNECTS)
+    while True:
+        commands, _nobody = listener.accept()
+        if peer_is_root(commands):
+            return commands
+        commands.close()
+
+
+def begun() -> tuple[socket.socket, socket.socket]:
+    """The connections for commands and for questions. ``EOFError``, ``OSError``: there is no agent."""
+    if len(sys.argv) > 1:
+        commands = socket.socket(fileno=int(sys.argv[1]))
+    else:
+        with socket.socket(fileno=LISTENS) as listener:
+            commands = connected(listener)
+    commands.settimeout(CONNECTS)
+    descriptor = messages.receive(commands)[1]
+    if descriptor is None:
+        raise EOFError("there is no connection for questions")
+    commands.settimeout(None)
+    asked = socket.socket(fileno=descriptor)
     for end in (commands, asked):
         os.set_inheritable(end.fileno(), False)
+    return commands, asked
+
+
+def main() -> None:
+    """See the head of this file."""
+    try:
+        commands, asked = begun()
+    except (EOFError, OSError):
+        return
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, most), most))
     try:

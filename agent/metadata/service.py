@@ -15,14 +15,11 @@ import logging
 import os
 import queue
 import secrets
-import socket
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.metadata import MOST_TAPS, addresses, messages
+from magnetar_agent.metadata import MOST_TAPS, addresses, guest_process, messages
 from magnetar_agent.metadata.password import leave
 from magnetar_agent.metadata.steering import SteeredTap, Steering
 from magnetar_agent.servers import guest_data
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
     from magnetar_agent.documents import Document
     from magnetar_agent.host import LocalHost
     from magnetar_agent.hypervisor import DomainEvent
+    from magnetar_agent.metadata.guest_process import GuestProcess
     from magnetar_agent.metadata.messages import Message
     from magnetar_agent.networks import Tap
 
@@ -59,53 +57,6 @@ class _Gate:
     mac: str = ""
 
 
-class _GuestProcess:
-    """The process that speaks with guests, and the two pairs of sockets to it."""
-
-    def __init__(self) -> None:
-        self.commands, theirs = socket.socketpair()
-        self.questions, asked = socket.socketpair()
-        ends = [one.fileno() for one in (theirs, asked)]
-        try:
-            self.child = subprocess.Popen(  # noqa: S603 (ours)
-                [sys.executable, "-m", "magnetar_agent.metadata.process", *map(str, ends)], pass_fds=ends,
-                stdin=subprocess.DEVNULL, start_new_session=True, cwd="/")
-        finally:
-            theirs.close()
-            asked.close()
-        self.commands.settimeout(60)
-        try:
-            said = messages.receive(self.commands)[0]
-        except (EOFError, OSError, ValueError) as error:
-            said = {"failed": f"The process of the metadata service does not start: {error}."}
-        if "ready" not in said:
-            self.end()
-            raise HypervisorError(str(said["failed"]))
-
-    def tell(self, do: str, **given: Any) -> tuple[Message, int | None]:
-        """A command and its answer. ``HypervisorError`` when it could not, or the process is gone."""
-        try:
-            messages.send(self.commands, {"do": do, "with": given})
-            answer, descriptor = messages.receive(self.commands)
-        except (EOFError, OSError, ValueError) as error:
-            raise HypervisorError(f"The process of the metadata service is gone: {error}.") from None
-        if "failed" in answer:
-            raise HypervisorError(str(answer["failed"]))
-        return answer, descriptor
-
-    def end(self) -> None:
-        """End it; its namespaces and devices go with it."""
-        self.commands.close()
-        with contextlib.suppress(OSError):
-            self.questions.shutdown(socket.SHUT_RDWR)
-        self.questions.close()
-        try:
-            self.child.wait(5)
-        except subprocess.TimeoutExpired:
-            self.child.kill()
-            self.child.wait(5)
-
-
 class MetadataService:
     """See the head of this file."""
 
@@ -114,7 +65,7 @@ class MetadataService:
         #: What is to be done, and of which server.
         self._todo: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
-        self._process: _GuestProcess | None = None
+        self._process: GuestProcess | None = None
         self._seal = ""
         self._steering = Steering.of(host.settings.state_dir)
         #: By the number of a bridge in the kernel; taps by their own.
@@ -190,7 +141,7 @@ class MetadataService:
         if said and said != self.reason:
             log.warning("guests are not answered by the metadata service now: %s", said)
         self.reason = said
-        if self._process is not None and (said or self._process.child.poll() is not None):
+        if self._process is not None and (said or self._process.gone()):
             self._end()  # and begin anew with the next look
             self.reason = self.reason or "The process that speaks with guests has ended; it is started again."
 
@@ -256,7 +207,7 @@ class MetadataService:
                             error)
         return bool(gone or new)
 
-    def _join(self, process: _GuestProcess, index: int, gate: _Gate) -> None:
+    def _join(self, process: GuestProcess, index: int, gate: _Gate) -> None:
         _answer, namespace = process.tell("make", name=str(index))
         if namespace is None:
             raise HypervisorError("The process of the metadata service has made no namespace.")
@@ -270,7 +221,7 @@ class MetadataService:
 
     def _begin(self) -> None:
         self._seal = "02:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(5))
-        self._process = process = _GuestProcess()
+        self._process = process = guest_process.begin()
         threading.Thread(target=self._answer, args=(process,), name="metadata-answers", daemon=True).start()
 
     def _end(self) -> None:
@@ -287,7 +238,7 @@ class MetadataService:
             self._steering.unload()
 
     # What the process asks ------------------------------------------------------------------------------------------
-    def _answer(self, process: _GuestProcess) -> None:
+    def _answer(self, process: GuestProcess) -> None:
         sending = threading.Lock()
 
         def send(answer: Message) -> None:

@@ -28,7 +28,7 @@ from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Server
 from magnetar_core.power import CRASHED, LIVE, MISSING, OFF, RUNNING, SUSPENDED
 from magnetar_core.server_plan import root_volume
-from magnetar_core.values import Boolean, Text
+from magnetar_core.values import Boolean, Integer, Text
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
@@ -200,6 +200,27 @@ def _change_shares(call: EventCall, share: str | None) -> None:
         verbs.define(Task(call.host, call.document, call.operation))
 
 
+class TellGuestArgs(Kind):
+    """Arguments of telling a guest what has changed."""
+
+    revision = Field(Integer(0, 2**53), "Counts the changes: what is older than what is known changes nothing.",
+                     required=True)
+    metadata = Field(Server.field("metadata").value, "Keys and values, in place of those that there are.",
+                     required=True)
+    guest_data = Field(Server.field("guest_data").value, "What a cloud has it told.", required=True, secret=True)
+
+
+def tell_guest(call: EventCall) -> Fields:
+    """A cloud has renamed the server, or changed its metadata: the metadata service tells it from now on. Nothing else
+    changes, and the config drive is written again with the next build."""
+    document = call.document
+    if document.state.get("told_revision", -1) < call.args["revision"]:
+        document.want.update(metadata=call.args["metadata"], guest_data=call.args["guest_data"])
+        document.state["told_revision"] = call.args["revision"]
+        call.host.documents.write(document)
+    return {}
+
+
 def _never(_args: Fields) -> bool:
     return False
 
@@ -227,6 +248,7 @@ ACTIONS: Mapping[str, EventAction] = {
     "clear_password": EventAction(ClearPasswordArgs, clear_password, again=_always),
     "attach_share": EventAction(AttachShareArgs, attach_share, again=_always),
     "detach_share": EventAction(DetachShareArgs, detach_share, again=_always),
+    "tell_guest": EventAction(TellGuestArgs, tell_guest, again=_always),
 }
 
 

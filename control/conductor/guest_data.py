@@ -10,20 +10,23 @@ import orjson
 
 from magnetar_control.store.action_secrets import ADMIN_PASS, argument
 
+from .environment import Environment
 from .work import Work
 
 
-def guest_data(work: Work, host: str, flavor: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What the cloud knows better than *host*, which the server is on or comes to. *flavor*: that it is to have."""
-    server, settings = work.server, work.conductor.settings
+def guest_data(conductor: Environment, server: Any, host: str,
+               flavor: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What the cloud knows better than *host*, which the *server* (a row) is on or comes to. *flavor*: that it is to
+    have, where it has another."""
+    settings = conductor.settings
     domain, format = settings.dhcp_domain, settings.config_drive_format
     name = server.hostname or server.name
-    key = work.request.get("public_key") if server.key_name else None
+    key = orjson.loads(server.request).get("public_key") if server.key_name else None
     return {
         **({} if format == "agent" else {"drive_format": format}), "name": server.name,
         "hostname": f"{name}.{domain}" if domain else name, "project_id": server.project_id,
         "launch_index": server.launch_index, "reservation_id": server.reservation_id or "",
-        "flavor": (flavor or work.flavor).get("name", ""), "availability_zone": work.conductor.zone(host),
+        "flavor": (flavor or orjson.loads(server.flavor)).get("name", ""), "availability_zone": conductor.zone(host),
         "keys": [{"name": server.key_name, "type": "ssh", "data": key}] if key else [],
         "security_groups": [one["name"] for one in orjson.loads(server.security_groups)]}
 
@@ -47,4 +50,5 @@ def password(work: Work) -> dict[str, Any]:
 
 def told(work: Work, host: str) -> dict[str, Any]:
     """All of it, for a server that is built or rebuilt on *host*. Raises ``VendordataFailed``."""
-    return {"guest_data": guest_data(work, host), "vendor_data": vendor_data(work), **password(work)}
+    return {"guest_data": guest_data(work.conductor, work.server, host), "vendor_data": vendor_data(work),
+            **password(work)}

@@ -66,7 +66,7 @@ def power(move: MigrationTask) -> str:
 
 def want(move: MigrationTask, flavor: Flavor, host: str) -> dict[str, Any]:
     """What the server is to be on *host* with the flavor. Its config drive is written again, as at Nova."""
-    return {"power": power(move), "guest_data": guest_data(move.work, host, flavor),
+    return {"power": power(move), "guest_data": guest_data(move.work.conductor, move.work.server, host, flavor),
             **({} if move.row.type == migrations.MIGRATION else {"flavor": agent_flavor(flavor)})}
 
 

@@ -56,6 +56,9 @@ _ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
 _MAPPED = select(server_mappings.c.cell_id).where(server_mappings.c.server_id == _ID)
 _NEW, _ASKED = insert(servers), insert(actions)
 _CHANGED = update(servers).where(servers.c.id == _AT)
+#: Columns of which guests are told while they run, and the change of one.
+TOLD = frozenset(("name", "hostname", "metadata", "security_groups"))
+_TOLD_CHANGED = _CHANGED.values(guest_revision=servers.c.guest_revision + 1, guest_data_due=True)
 #: The task_states of deletions and evacuations, and of actions that come over others: these leave them there when they
 #: end.
 _COMING = [DELETING, SOFT_DELETING, ACTIONS["evacuate"].task, *(
@@ -203,8 +206,10 @@ def allowed(server: Found, key: str) -> bool:
 
 
 def change(connection: Connection, id: str, **values: Any) -> None:
-    """Set columns of a server; documents as JSON text. Raises ``Moved``."""
-    if not connection.execute(_CHANGED, {"at": id, "updated_at": now(), **values}).rowcount:
+    """Set columns of a server; documents as JSON text. A conductor has the guest told of those that it asks for. Raises
+    ``Moved``."""
+    statement = _CHANGED if TOLD.isdisjoint(values) else _TOLD_CHANGED
+    if not connection.execute(statement, {"at": id, "updated_at": now(), **values}).rowcount:
         raise Moved
     end_consoles(connection, id, values.get("vm_state"))
 

@@ -154,11 +154,14 @@ servers = Table(
     Column("soft_deleted_at", TIME),
     # What the guest has left, encrypted for its user; the SHA-256 of what was cleared, until the host has, too.
     Column("password", Text), Column("cleared_password", String(64)),
+    # Counts changes of what the guest may ask for; due: its host is to be told of them.
+    Column("guest_revision", Integer, nullable=False, default=0, server_default="0"),
+    Column("guest_data_due", Boolean),
     Column("trusted_certs", DOCUMENT), Column("old_flavor", DOCUMENT), Column("fault", DOCUMENT),
     Column("launched_at", TIME), Column("terminated_at", TIME), Column("deleted_at", TIME), *stamped(),
     Index("servers_project", "project_id", "created_at", "id"), Index("servers_host", "host"),
     Index("servers_created", "created_at", "id"), Index("servers_task", "task_state"),
-    Index("servers_soft_deleted", "soft_deleted_at"))
+    Index("servers_soft_deleted", "soft_deleted_at"), Index("servers_guest_data_due", "guest_data_due", "host"))
 
 #: What was asked of servers: the durable queue, and what os-instance-actions shows.
 actions = Table(

@@ -72,7 +72,8 @@ class Host:
         run(["groupadd", "--system", "magnetar"])
         run(["mkdir", "-p", "/etc/magnetar", "/var/lib/magnetar/import"])
         run(["tee", "/etc/magnetar/agent.yml"], stdin=b"virt_type: qemu\n")
-        run(["tee", f"/etc/systemd/system/{UNIT}"], stdin=machine.unit().encode())
+        for path in (machine.UNIT, *machine.METADATA_UNITS):
+            run(["tee", path], stdin=machine.unit(path.name).encode())
         run(["systemctl", "enable", "--now", UNIT])
         self.wait()
 
@@ -127,6 +128,43 @@ def test_a_server_boots_and_the_agent_is_a_unit(host: Host) -> None:
     assert host.lab.run(["stat", "-c", "%a %G", "/run/magnetar/agent.sock"]).stdout == "660 magnetar\n"
     assert '"level": "error"' not in host.lab.run(["journalctl", "-u", UNIT, "-q", "-o", "cat"]).stdout
     assert host.lab.run(["magnetar", "version"]).stdout.strip()
+
+
+def test_the_metadata_service_is_a_unit_of_its_own(host: Host) -> None:
+    """It begins with the first guest on a network, and is back when it or the agent is killed."""
+    run, unit = host.lab.run, "magnetar-metadata.service"
+
+    def served() -> bool:
+        with host.client() as client:
+            there = client.get("host")["metadata_service"]
+        print(there)
+        return bool(there["bridges"]) and not there["reason"]
+
+    def main() -> str:
+        return run(["systemctl", "show", "-P", "MainPID", unit]).stdout.strip()
+
+    assert main() == "0"
+    with host.client() as client:
+        client.ensure("network", "seen", {"mode": "isolated", "cidr": "10.99.8.0/24"})
+        client.ensure("server", "seen", {**WANT, "networks": [{"network": "seen"}]})
+    try:
+        eventually(served, "guests are answered")
+        first = main()
+        status = dict(line.split(":", 1) for line in run(["cat", f"/proc/{first}/status"]).stdout.splitlines())
+        assert 61184 <= int(status["Uid"].split()[0]) <= 65519 and status["NoNewPrivs"].strip() == "1"
+        assert "magnetar_agent.metadata.process" in run(["cat", f"/proc/{first}/cmdline"]).stdout
+        for killed in (unit, UNIT):
+            before = main()
+            run(["systemctl", "kill", "--signal=KILL", "--kill-whom=main", killed])
+            eventually(lambda before=before: main() not in ("0", before) and served(), "guests are answered again")
+        run(["systemctl", "restart", UNIT])
+        host.wait()
+        eventually(served, "guests are answered by a new process")
+    finally:
+        with host.client() as client:
+            client.delete("server", "seen")
+            client.delete("network", "seen")
+    eventually(lambda: main() == "0", "it ends with the last guest")
 
 
 #: What the quickstart writes where systemd runs, in the host; its last words are the process's.

@@ -37,7 +37,8 @@ pytestmark = [
 
 PORT = 6553
 OURS = ("/opt/magnetar", "/etc/magnetar", "/run/magnetar", "/var/lib/magnetar", "/usr/local/bin/magnetar",
-        "/etc/systemd/system/magnetar-agent.service", "/etc/systemd/system/magnetar-firewall.service")  # fmt: skip
+        "/etc/systemd/system/magnetar-agent.service", "/etc/systemd/system/magnetar-firewall.service",
+        "/etc/systemd/system/magnetar-metadata.service", "/etc/systemd/system/magnetar-metadata.socket")  # fmt: skip
 
 COUNT = """#!/bin/sh
 ( n=0; while :; do n=$((n + 1)); echo "GUEST count $n" >/dev/console; sleep 1; done ) &

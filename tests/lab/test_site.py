@@ -128,9 +128,9 @@ def test_units_are_confined(cloud: Cloud) -> None:
         said = host.run(["systemd-analyze", "security", "--no-pager", *offline, name]).stdout
         figures[Path(name).stem] = float(re.findall(r"Overall exposure level for \S+: ([0-9.]+)", said)[-1])
     print(f"\nsite: {', '.join(f'{name} {figure}' for name, figure in figures.items())} (systemd-analyze security)")
-    assert set(figures) == {f"magnetar-{name}" for name in ("agent", "api", "conductor", "firewall", "serve")}
-    # The agent makes devices and namespaces for what speaks with guests.
-    assert all(figure <= (3.6 if "agent" in name else 3.5) for name, figure in figures.items()), figures
+    units = ("agent", "api", "conductor", "firewall", "metadata", "serve")
+    assert set(figures) == {f"magnetar-{name}" for name in units}
+    assert all(figure <= 3.5 for figure in figures.values()), figures
 
 
 def test_a_guest_boots_in_each_cell(cloud: Cloud) -> None:

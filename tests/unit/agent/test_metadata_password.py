@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
 
 from magnetar_agent import watch
 from magnetar_agent.metadata import password
+from magnetar_agent.servers import guest_data
 
 from .conftest import SMALL, Host
 
@@ -30,6 +32,28 @@ def test_it_is_kept_told_and_cleared(host: Host) -> None:
     host.event("clear_password", "two")
     assert password.leave(there, id, "other") == (200, "")
     assert password.leave(there, "unknown", "x")[0] == 404
+
+
+def test_a_guest_is_told_what_a_cloud_has_changed(host: Host) -> None:
+    """Its service says it at once; what is older changes nothing."""
+    data = {"name": "web1", "hostname": "web1", "project_id": "p", "launch_index": 0, "reservation_id": "r-1",
+            "flavor": "small", "availability_zone": "nova", "keys": [], "security_groups": []}
+    id = host.ensure("server", "web1", {"flavor": SMALL, "metadata": {"is": "old"}, "guest_data": data}).resource["id"]
+
+    def told() -> tuple[str, str, dict[str, str]]:
+        there = host.agent.host
+        found = json.loads(guest_data.tree(there, there.documents.get("server", id))[
+            "openstack/latest/meta_data.json"])
+        return found["name"], found["hostname"], found["meta"]
+
+    assert told() == ("web1", "web1", {"is": "old"})
+    for revision in (2, 1):
+        host.event("tell_guest", f"tell-{revision}", revision=revision, metadata={"is": str(revision)},
+                   guest_data={**data, "name": f"web{revision}"})
+        assert told() == ("web2", "web1", {"is": "2"})
+    # Without a cloud its task says it, at once as well.
+    host.ensure("server", "web1", {"metadata": {"is": "3"}})
+    assert told()[2] == {"is": "3"}
 
 
 def test_a_guest_whose_server_is_being_changed_is_to_try_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from magnetar_agent.metadata import guest_process
+from magnetar_agent.metadata import process as guest_side
+from magnetar_core.errors import HypervisorError
 
 from .conftest import SMALL, Host
 from .taps import Guest, in_own_network, index, ip, needs, until
@@ -184,6 +190,50 @@ def test_the_process_is_nobody(host: Host) -> None:
             assert (about / "ns/net").readlink() != Path("/proc/self/ns/net").readlink()
 
     in_own_network(act)
+
+
+def test_the_process_as_a_unit(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd listens at a socket of root's, and starts the process, as another user, when the agent connects."""
+    path = f"{tmp_path}/metadata.sock"
+    monkeypatch.setenv("MAGNETAR_METADATA_SOCKET", path)
+    words = ["systemd-socket-activate", f"--listen={path}", "setpriv", "--reuid=65533", "--regid=65533",
+             "--clear-groups", sys.executable, "-m", "magnetar_agent.metadata.process"]
+
+    def act() -> None:
+        with subprocess.Popen(words, stderr=subprocess.DEVNULL, cwd="/") as process:
+            try:
+                until(Path(path).exists)
+                with two_guests(host) as guests:
+                    assert [name_of(guest) for guest in guests] == ["one", "two", "three"]
+                    about = Path(f"/proc/{process.pid}")
+                    said = dict(line.split(":", 1) for line in (about / "status").read_text().splitlines())
+                    assert said["Uid"].split() == ["65533"] * 4 and said["NoNewPrivs"].strip() == "1"
+                    host.agent.close()
+                    assert process.wait(10) == 0  # with its agent
+            finally:
+                process.kill()
+
+    in_own_network(act)
+
+
+def test_a_unit_that_does_not_start(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETAR_METADATA_SOCKET", f"{tmp_path}/none.sock")
+    with pytest.raises(HypervisorError, match="magnetar-metadata.service cannot be reached at"):
+        guest_process.begin()
+
+
+def test_nobody_but_root_connects() -> None:
+    path = f"/tmp/magnetar-test-{os.getpid()}.sock"
+    with socket.create_server(path, family=socket.AF_UNIX) as listener:
+        Path(path).chmod(0o777)
+        asks = "import socket, sys; one = socket.socket(socket.AF_UNIX); one.connect(sys.argv[1])"
+        subprocess.run(["setpriv", "--reuid=65533", "--clear-groups", sys.executable, "-c", asks, path], check=True)
+        with socket.socket(socket.AF_UNIX) as ours:
+            ours.connect(path)
+            ours.sendall(b"root")
+            with guest_side.connected(listener) as found:
+                assert found.recv(4) == b"root"
+    Path(path).unlink()
 
 
 def test_where_bridged_packets_pass_the_rules_of_the_host(host: Host) -> None:

@@ -190,6 +190,9 @@ def test_quickstart_fills_the_whole_unit():
         assert known in text
         text = text.replace(known, "")
     assert "{" not in text
+    for kind in ("socket", "service"):
+        text = (ROLE / f"templates/magnetar-metadata.{kind}.j2").read_text().replace("{{ agent_venv }}", "")
+        assert "{" not in text
 
 
 def test_defaults_and_argument_specs_agree():
