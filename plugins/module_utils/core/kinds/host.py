@@ -43,5 +43,7 @@ class Host(Kind):
     metadata_service = Field(Value(), "{bridges, reason}: bridges on which guests are answered at 169.254.169.254, and "
                                       "why they are not; empty where they are, or where no guest runs.", on=READ,
                              sample={"bridges": ["magbr0"], "reason": ""})
+    port_security = Field(Value(), "{ports, reason}: how many NICs are filtered, and why they are not as they should "
+                                   "be; empty where they are.", on=READ, sample={"ports": 4, "reason": ""})
     orphans = Field(MapOf(Text(), ListOf(Text())), "Things of Magnetar that no document knows: domains, files.",
                     on=READ, sample={"domains": [], "files": []})
