@@ -24,6 +24,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_network
 
 from magnetar_agent.networks import Port, PortFilter
+from magnetar_core.addresses import link_local
 from magnetar_core.errors import HypervisorError
 
 #: A bit of the mark of packets that no other program is known to use.
@@ -60,12 +61,6 @@ def table(prefix: str) -> str:
     return f"magnetar_ports_{prefix}"
 
 
-def address_of_mac(mac: str) -> str:
-    """The link-local IPv6 address that follows from a MAC (RFC 4291, EUI-64)."""
-    octets = bytes.fromhex(mac.replace(":", ""))
-    return str(IPv6Address(b"\xfe\x80" + bytes(6) + bytes((octets[0] ^ 2,)) + octets[1:3] + b"\xff\xfe" + octets[3:]))
-
-
 # What is in the sets -------------------------------------------------------------------------------------------------
 def elements(wanted: PortFilter) -> frozenset[Element]:
     """(set, element) of all that the sets are to have; ``bridges`` is of the table of family inet."""
@@ -92,7 +87,7 @@ def _of_port(port: Port) -> Iterable[Element]:
     if port.ipv6 is None:
         yield "any6", tap
         return
-    for given in (address_of_mac(port.mac), *port.ipv6):
+    for given in dict.fromkeys((link_local(port.mac), *port.ipv6)):
         if "/" in given:
             yield "range6", f"{tap} . {ip_network(given)}"
             yield "networks6", tap
@@ -223,6 +218,7 @@ class NftPortFilter:
     def on_filters_gone(self, listener: Callable[[], None]) -> None:
         """What netlink tells of nftables: the removal of any table."""
         bell = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETFILTER)
+        bell.bind((0, 0))
         bell.setsockopt(_NETLINK, _JOIN, _GROUP)
         self._end, end = socket.socketpair()
         threading.Thread(target=_hear, args=(bell, end, listener), name="filters-gone", daemon=True).start()

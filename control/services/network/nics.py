@@ -11,8 +11,8 @@ from sqlalchemy import Connection, RowMapping, bindparam, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
-from magnetar_core.errors import Conflict
 from magnetar_core.addresses import link_local
+from magnetar_core.errors import Conflict
 from magnetar_core.kinds.guest_data import MOST
 
 from . import ipam
@@ -25,6 +25,8 @@ OWNER = "compute:nova"
 TAKEN = (ports.c.device_owner == OWNER) & ports.c.place.is_not(None)
 #: Statements that each new server needs, made once: to make one takes longer than to ask it.
 _PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam("server"), TAKEN)
+_SECURE = select(networks.c.id).where(
+    networks.c.id.in_(bindparam("ids", expanding=True)), networks.c.port_security_enabled)
 _BY_SERVER = select(
     *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host", "port_security_enabled"],
     networks.c.name.label("network"), *networks.c["type", "bridge", "mtu"], *addresses.c["subnet_id", "ip_address"],
@@ -53,6 +55,7 @@ def allocated(connection: Connection, context: Context, server_id: str, requeste
     new = [wanted for id, wanted in zip(ids, requested, strict=True) if id not in have]
     check(sum(not wanted.get("port_id") for wanted in new))
     choices = subnets_of(connection, {wanted["network_id"] for wanted in new})
+    secure = set(connection.execute(_SECURE, {"ids": list(choices)}).scalars()) if new else set()
     for id, wanted in zip(ids, requested, strict=True):
         if id in have:
             continue
@@ -65,7 +68,8 @@ def allocated(connection: Connection, context: Context, server_id: str, requeste
                 raise Conflict(f"Port {id} is still in use.", type="PortInUse")
         else:
             _make(connection, context, id, wanted, choices[wanted["network_id"]],
-                  {**values, "security_groups": orjson.dumps(list(groups)).decode()})
+                  {**values, "port_security_enabled": wanted["network_id"] in secure,
+                   "security_groups": orjson.dumps(list(groups) if wanted["network_id"] in secure else []).decode()})
     seen = {nic["port_id"]: nic for nic in found(connection, server_id, states=False)}
     return [seen[id] for id in ids]
 
