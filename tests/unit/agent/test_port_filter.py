@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What guests may send: the kernel's filter, with network namespaces as guests, frames of all kinds, and counted drops."""
+"""What guests may send: the kernel's filter, with network namespaces as guests, frames of all kinds, and
+counted drops."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def asks(card: str) -> bytes:
 
 
 @contextmanager
-def guests(*ports: Port, prefix: str = PREFIX, bridges: tuple[str, ...] = (), open_ports: tuple[str, ...] = ()) -> Iterator[list[Guest]]:
+def guests(*ports: Port, prefix: str = PREFIX, bridges: tuple[str, ...] = (),
+           open_ports: tuple[str, ...] = ()) -> Iterator[list[Guest]]:
     """Guests one and two on br0, at which the host is 10.9.9.254."""
     made = []
     try:
@@ -118,7 +120,8 @@ FREE = Port("tap-one", ONE, None, None, not_from=("10.9.9.254",))
 LOCAL = link_local(ONE)
 FALSE = {
     "false_mac": ipv4(TWO, "10.9.9.1"), "false_ipv4": ipv4(ONE, "10.9.9.2"),
-    "dhcp_server": ipv4(ONE, "10.9.9.1", (67, 68)), "other_protocol": mac(BROADCAST) + mac(ONE) + b"\x88\xcc" + bytes(46),
+    "dhcp_server": ipv4(ONE, "10.9.9.1", (67, 68)),
+    "other_protocol": mac(BROADCAST) + mac(ONE) + b"\x88\xcc" + bytes(46),
     "false_arp": arp(ONE, ONE, "10.9.9.2", 2), "router": ipv6(ONE, LOCAL, struct.pack("!BBHIII", 134, 0, 0, 0, 0, 0)),
     "false_ipv6": ipv6(ONE, "fd00::2", neighbour(135, "fd00::9")),
     "false_neighbour": ipv6(ONE, LOCAL, neighbour(136, "fd00::9")),
@@ -128,8 +131,10 @@ MORE_FALSE = [
     (arp(ONE, ONE, "0.0.0.0", 2), "false_arp"), (arp(TWO, ONE, "10.9.9.1"), "false_mac"),
     (ipv4(ONE, "0.0.0.0", (68, 67), asks(TWO)), "false_mac"), (ipv4(ONE, "0.0.0.0"), "false_ipv4"),
     (ipv4(ONE, "10.9.9.254", (67, 68)), "dhcp_server"), (ipv4(ONE, "10.20.1.1"), "false_ipv4"),
-    (ipv6(ONE, LOCAL, udp((547, 546)), 17), "dhcp_server"), (ipv6(ONE, link_local(TWO), neighbour(135, LOCAL)), "false_ipv6"),
-    (ipv6(ONE, "::", neighbour(135, "fd00::9")), "false_neighbour"), (ipv6(ONE, LOCAL, neighbour(137, "fd00::9")), "router"),
+    (ipv6(ONE, LOCAL, udp((547, 546)), 17), "dhcp_server"),
+    (ipv6(ONE, link_local(TWO), neighbour(135, LOCAL)), "false_ipv6"),
+    (ipv6(ONE, "::", neighbour(135, "fd00::9")), "false_neighbour"),
+    (ipv6(ONE, LOCAL, neighbour(137, "fd00::9")), "router"),
     # A router's word behind a header of extensions, and in pieces.
     (ipv6(ONE, LOCAL, bytes((58, 0, 1, 4, 0, 0, 0, 0)) + struct.pack("!BBHIII", 134, 0, 0, 0, 0, 0), 60), "router"),
     (ipv6(ONE, LOCAL, bytes((58, 0, 0, 1, 0, 0, 0, 7)) + neighbour(136, LOCAL), 44), "false_ipv6"),

@@ -119,9 +119,9 @@ def test_a_flat_network_is_a_bridge_of_the_hosts(ask, service):
 
 
 def test_port_security_is_what_hosts_are_told(ask, service):
-    """Off by who owns the network, or an admin; and not while a server has the port, whose host would not hear of it."""
+    """Off by the network's project or an admin, and not while a server has the port: its host would not hear of it."""
     own = _network(ask, "10.30.0.0/24", port_security_enabled=False)
-    (nic,) = service.allocate(ALICE, str(uuid.uuid4()), service.check_requested(ALICE, [{"uuid": own["id"]}]))
+    (nic,) = service.allocate(ALICE, _server(service), service.check_requested(ALICE, [{"uuid": own["id"]}]))
     assert nic["on_host"]["port_security"] is False
     shown = ask("GET", f"/v2.0/ports/{nic['port_id']}")["port"]
     assert (shown["port_security_enabled"], shown["security_groups"]) == (False, [])
@@ -130,7 +130,7 @@ def test_port_security_is_what_hosts_are_told(ask, service):
     ask("POST", "/v2.0/ports", {"port": {"network_id": shared["id"], "port_security_enabled": False}}, status=403)
     port = ask("POST", "/v2.0/ports", {"port": {"network_id": shared["id"]}})["port"]
     ask("PUT", f"/v2.0/ports/{port['id']}", {"port": {"port_security_enabled": False}}, status=403)
-    (nic,) = service.allocate(ALICE, str(uuid.uuid4()), service.check_requested(ALICE, [{"port": port["id"]}]))
+    (nic,) = service.allocate(ALICE, _server(service), service.check_requested(ALICE, [{"port": port["id"]}]))
     assert not {"port_security", "allowed_addresses"} & set(nic["on_host"])
 
 
