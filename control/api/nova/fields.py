@@ -48,9 +48,10 @@ class ApiField:
     where that differs: the column of the row, the argument of the use case; ``None``: nothing below the API is given
     it. *takes* names the requests that have it (create, update, …), *required* those that must, *shows* the answers
     (list, show, …). *show* makes what is shown of the view and the row, where that is not the column as it is. *when*
-    says (of what is shown besides, and the row) whether it is shown at all; then *show* may be ``ABSENT``, too. *rule*:
-    who sees it; a row with another *rule* and *when* may show it to others. *filters* and *sorts*:
-    parameters that filter lists by it, and sort keys.
+    says (of what is shown besides, and the row) whether it is shown at all; then *show* may be ``ABSENT``, too.
+    *reads*: the columns that *show* and *when* read, where those are others than its own. *rule*: who sees it; a row
+    with another *rule* and *when* may show it to others. *filters* and *sorts*: parameters that filter lists by it, and
+    sort keys.
     """
 
     wire: str
@@ -64,6 +65,7 @@ class ApiField:
     until: int = NEWEST
     show: Callable[[Any, Any], Any] | None = None
     when: Callable[[Mapping[str, Any], Any], Any] | None = None
+    reads: str = ""
     rule: str | None = None
     filters: tuple[ListFilter, ...] = ()
     sorts: str = ""
@@ -131,12 +133,13 @@ class Body(Value):
 
 class Shape(NamedTuple):
     """An answer at a version to one who may see it: names and reader of the plain columns; the others with what makes
-    them; those that are not always shown, with what says when."""
+    them; those that are not always shown, with what says when; the columns that all of them read."""
 
     names: tuple[str, ...]
     plain: Callable[[Any], tuple[Any, ...]]
     made: tuple[tuple[str, Callable[[Any, Any], Any]], ...]
     optional: tuple[tuple[str, Callable[[Any, Any], Any], Callable[[Mapping[str, Any], Any], Any]], ...]
+    columns: frozenset[str]
 
 
 class Fields:
@@ -207,7 +210,8 @@ class Fields:
         return Shape(tuple(row.wire for row in plain), read if len(columns) != 1 else lambda row: (read(row),),
                      tuple((row.wire, row.show) for row in rows if row.show is not None and row.when is None),
                      tuple((row.wire, row.show or self._reader(row.column), row.when)
-                           for row in rows if row.when is not None))
+                           for row in rows if row.when is not None),
+                     frozenset(name for row in rows for name in (row.reads or row.column).split()))
 
     def _reader(self, column: str) -> Callable[[Any, Any], Any]:
         read = self._getter(column)
@@ -225,7 +229,7 @@ class View:
     def __init__(self, call: Call, fields: Fields, answer: str = "show") -> None:
         self.call, self.version = call, call.version
         self.root = call.request.root + ("/" + call.request.extra["project"] if "project" in call.request.extra else "")
-        self.names, self.plain, self.made, self.optional = fields.shape(call, answer)
+        self.names, self.plain, self.made, self.optional, _columns = fields.shape(call, answer)
 
     def document(self, row: Any) -> dict[str, Any]:
         """All fields of a row."""

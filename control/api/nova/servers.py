@@ -81,6 +81,11 @@ def _query(call: Call) -> dict[str, ServerListRequest]:
     return {"query": query}
 
 
+def _detail(call: Call) -> dict[str, Any]:
+    """As ``_query``, with the columns that the answer shows to the caller: to fetch a row is half of a list's time."""
+    return {**_query(call), "columns": FIELDS.shape(call, "detail").columns}
+
+
 def _truth(query: Mapping[str, Any], name: str) -> bool:
     text = query[name]
     return bool(TRUTH.check(text, name)) if text not in ("", None) else True
@@ -150,7 +155,7 @@ _one = noun("servers", "/servers/{server_id}", target="server")
 OPERATIONS = (
     _row("GET", "", "list", servers.index, given=_query, query=LIST_QUERY, strict=75, quick=True,
          shown=lambda call, found: _listed(call, found, "list")),
-    _row("GET", "/detail", "detail.list", servers.detail, given=_query, query=LIST_QUERY, strict=75, quick=True,
+    _row("GET", "/detail", "detail.list", servers.detail, given=_detail, query=LIST_QUERY, strict=75, quick=True,
          shown=lambda call, found: _listed(call, found, "detail")),
     _one("GET", "", "show", servers.show, strict=102, quick=True, away=(69, away),
          shown=lambda call, row: {"server": ServerView(call, FIELDS).document(row)}),

@@ -7,7 +7,10 @@ import pytest
 
 from magnetar_control.api.nova.fields import ApiField, Fields, View, below
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.versions import NEWEST
+from magnetar_control.api.nova.server_fields import FIELDS
+from magnetar_control.api.nova.server_view import ServerView
+from magnetar_control.api.nova.versions import FIRST, NEWEST
+from magnetar_control.store.tables import servers
 from magnetar_core.errors import InvalidField
 from magnetar_core.values import Const, Integer, OneOf, Text
 from magnetar_core.versions import Version
@@ -26,6 +29,31 @@ def shown(version, *rules):
     call = SimpleNamespace(version=version, cloud=SimpleNamespace(policy=policy), context=None, base="", request=(
         SimpleNamespace(root="", extra={})))
     return View(call, SWAPPED).document(ROW)
+
+
+SERVER = {"id": "s1", "project_id": "p1", "user_id": "u1", "name": "web", "vm_state": "error", "host": "kvm1",
+          "flavor": '{"id": "1", "name": "small", "vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 0, "swap": 0}',
+          "image_id": "i1", "image": "{}", "metadata": "{}", "tags": "[]", "hints": '{"group": ["g1"]}',
+          "addresses": '{"net": [{"version": 4, "addr": "10.0.0.2"}]}', "security_groups": '[{"id": "1", "name": "g"}]',
+          "volumes": '[{"volume_id": "v1", "delete_on_termination": true}]', "created_at": "2026-11-25T12:00:00.000000",
+          "fault": '{"code": 500, "created": "2026-11-25T12:00:00.000000", "message": "no host"}'}
+
+
+@pytest.mark.parametrize("admin", [True, False])
+@pytest.mark.parametrize("version", range(FIRST, NEWEST + 1))
+def test_a_list_of_servers_fetches_what_it_shows_and_no_more(version, admin):
+    hosts = SimpleNamespace(all=lambda: {"kvm1": SimpleNamespace(zone="nova", status="UNKNOWN")})
+    policy = SimpleNamespace(allows=lambda rule, _context: admin or rule.endswith("unknown-only"))
+    call = SimpleNamespace(
+        version=version, context=None, base="", is_admin=admin, at=lambda gate: version >= gate.value[0],
+        cloud=SimpleNamespace(policy=policy, hosts=hosts), request=SimpleNamespace(root="", extra={}))
+    columns = [column.name for column in servers.c if column.name in FIELDS.shape(call, "detail").columns]
+    row = SimpleNamespace(**{name: SERVER.get(name) for name in columns})
+    whole = SimpleNamespace(**{column.name: SERVER.get(column.name) for column in servers.c})
+    assert ServerView(call, FIELDS, "detail").document(row).keys() == ServerView(
+        call, FIELDS, "detail").document(whole).keys()
+    assert not {"request", "interfaces", "password"}.intersection(columns)
+    assert ("user_data" in columns) == (admin and version >= 3)
 
 
 def test_two_shapes_of_one_wire_name():
