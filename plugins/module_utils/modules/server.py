@@ -55,7 +55,8 @@ SPECIFIC = collect(
     **{name: _size(name) for name in SIZES},
     networks=Option(
         ListOf(Value()), "NICs in order. Each is the name of a network, or a mapping with V(network) (also V(name)) or "
-        "V(bridge), and V(mac), V(model), V(tag), V(address), V(port_security), V(allowed_addresses). A MAC address is drawn once when it is omitted."),
+        "V(bridge), and V(mac), V(model), V(tag), V(address), V(port_security), "
+        "V(allowed_addresses). A MAC address is drawn once when it is omitted."),
     nics=Option(
         ListOf(Value()), "NICs in the words of C(openstack.cloud.server), a string such as "
         "V(net-name=lan,tag=front) or a mapping with V(net-name) or V(net-id), V(tag)."),
