@@ -24,7 +24,7 @@ from magnetar_agent.servers.diagnostics import diagnostics
 from magnetar_agent.streams import Streams
 from magnetar_agent.watch import Feed
 from magnetar_core.endpoint import CLOUD
-from magnetar_core.errors import InvalidRequest, MagnetarError, MethodNotAllowed, NotFound
+from magnetar_core.errors import InvalidRequest, MagnetarError, MethodNotAllowed, NotFound, unforeseen
 from magnetar_core.kinds import KINDS, Host, Image, Server
 from magnetar_core.version import API, version
 
@@ -146,9 +146,9 @@ async def refused(request: Request, error: Any) -> Json:
     return failure(error, request.state.request_id)
 
 
-async def unexpected(request: Request, _error: Exception) -> Json:
+async def unexpected(request: Request, error: Exception) -> Json:
     """Answer for what nobody expected; `Front` logs it."""
-    return failure(MagnetarError(), request.state.request_id)
+    return failure(unforeseen(error), request.state.request_id)
 
 
 async def unknown(request: Request, error: Any) -> Json:

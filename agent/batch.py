@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.reconcile import ensure
-from magnetar_core.errors import Cancelled, MagnetarError
+from magnetar_core.errors import Cancelled, MagnetarError, unforeseen
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result
 from magnetar_core.reconcile import Change, given_by
@@ -45,9 +45,9 @@ def ensure_many(drivers: Drivers, kind: type[Kind], items: list[tuple[str, Field
             answer = ensure(drivers, kind, key, want, permissions, dry_run, _ItemOperation(operation, key)).as_dict()
         except MagnetarError as error:
             answer = {"error": error.as_dict()}
-        except Exception:
+        except Exception as error:
             log.exception("item %s of a batch", key, extra={"request_id": operation.request_id})
-            answer = {"error": MagnetarError().as_dict()}
+            answer = {"error": unforeseen(error).as_dict()}
         done += 1
         with suppress(Cancelled):  # this one has its answer
             operation.advance(done, len(waiting), unit="items")

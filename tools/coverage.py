@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from magnetar_control.api.nova import removed
 from magnetar_control.api.nova.operation import ApiOperation
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.nova.versions import NEWEST
@@ -23,12 +24,14 @@ from magnetar_control.api.nova.versions import NEWEST
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/reference/api-coverage.md"
 TABLE = ROOT.parent / "shared/conformance/compute-api.yaml"
+REMOVED = "## What Nova has removed"
 MISSING = "## What is missing"
 HEAD = f"""# API coverage
 
 Printed by `python tools/coverage.py` from the route table; do not edit. Microversions 2.1 to 2.{NEWEST}. What is not in
-the first table answers 404, as a route that does not exist; another method of a route 405; another action of a server
-400, as Nova says of actions that it has not.
+the first two tables answers 404, as a route that does not exist; another method of a route 405; another action of a
+server 400, as Nova says of actions that it has not. Below `/v2` everything is as at 2.1, without headers of versions;
+what a body may not have is left out there, and so are blanks around names.
 
 ## What is served
 
@@ -48,11 +51,21 @@ def served(operations: Sequence[ApiOperation] = OPERATIONS) -> str:
     return HEAD + "\n".join(rows) + "\n"
 
 
+def gone() -> str:
+    """The table of what answers 410."""
+    rows = [f"| `{path}` | {', '.join(f'`{word}`' if path.endswith('/action') else word for word in those.split())} |"
+            for path, those in removed.REMOVED.items()]
+    return "\n".join([REMOVED, "", "It answers 410 at each microversion, as in Nova, to everybody who has a token.", "",
+                      "| path | methods or actions |", "|---|---|", *rows]) + "\n"
+
+
 def missing(table: Iterable[dict[str, Any]], operations: Sequence[ApiOperation] = OPERATIONS) -> str:
-    """What Nova has besides, by area; removed operations (410) are not counted."""
+    """What Nova has besides, by area."""
     have = {one.name for one in operations}
     left = [one for one in table if one["id"] not in have and not one["class"].startswith("removed")
             and one["area"] != "versions"]
+    if not left:
+        return f"{MISSING}\n\nNothing.\n"
     lines = [MISSING, "", "| area | class | operations |", "|---|---|---|"]
     for (area, kind), rows in groupby(sorted(left, key=lambda one: (one["area"], one["class"])),
                                       key=lambda one: (one["area"], one["class"])):
@@ -66,7 +79,7 @@ def page(table: Path) -> str:
         rest = missing(yaml.safe_load(table.read_text(encoding="utf-8"))["operations"])
     else:
         rest = MISSING + PAGE.read_text(encoding="utf-8").partition(MISSING)[2] if PAGE.exists() else MISSING + "\n"
-    return served() + "\n" + rest
+    return served() + "\n" + gone() + "\n" + rest
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, volum
 from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
 from magnetar_agent.servers import GIB, addresses, folder, resolve, spec
 from magnetar_agent.task import NotRemovable
-from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound
+from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound, unforeseen
 from magnetar_core.kinds import Server
 from magnetar_core.operations import Operation, now
 from magnetar_core.power import LIVE, RUNNING
@@ -171,9 +171,9 @@ def _talk(host: LocalHost, id: str, sock: socket.socket, _peer: str) -> None:
                 talk.send({"error": error.as_dict()})
                 if line.get("op") == "file":
                     return  # the rest of the file may still come, and would be read as lines
-            except Exception:
+            except Exception as error:
                 log.exception("migration %s: %s failed", id, line.get("op"))
-                talk.send({"error": MagnetarError().as_dict()})
+                talk.send({"error": unforeseen(error).as_dict()})
                 return
             else:
                 talk.send(answer)

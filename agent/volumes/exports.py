@@ -24,7 +24,7 @@ from magnetar_agent.link import Door, Offer
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.storage import Disk, NetworkSource
 from magnetar_agent.volumes import gib, pools
-from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
+from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound, unforeseen
 from magnetar_core.kinds import Volume, VolumeExport
 from magnetar_core.operations import Operation
 
@@ -167,9 +167,9 @@ def _answer_requests(host: LocalHost, id: str, sock: socket.socket, peer: str) -
                 talk.send(op(host, id, line) or {})
             except MagnetarError as error:
                 talk.send({"error": error.as_dict()})
-            except Exception:
+            except Exception as error:
                 log.exception("export %s: %s failed", id, line.get("op"))
-                talk.send({"error": MagnetarError().as_dict()})
+                talk.send({"error": unforeseen(error).as_dict()})
 
 
 def admit(host: LocalHost, id: str, peer: str) -> Fields:

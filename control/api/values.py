@@ -19,6 +19,10 @@ from magnetar_core.values import Integer, Value
 from magnetar_core.versions import Range, Version
 
 
+class Lenient(Version):
+    """A version in which keys that bodies may not have are left out, as below Nova's ``/v2``, and not refused."""
+
+
 class Parsed(Value):
     """What *parse* makes of a value. Where it raises ``ValueError`` or ``KeyError``, the value breaks the *rule*.
     *schema*: of JSON."""
@@ -191,7 +195,7 @@ class Wrapped(Value):
             raise InvalidField("body", "must be an object", value)
         if self.key not in value:
             raise InvalidField(self.key, "is required")
-        for name in value:
+        for name in () if isinstance(version, Lenient) else value:
             if name != self.key and name not in self.more:
                 raise InvalidField(str(name)[:80], f"is not known here; the body has the key {self.key} only")
         inner = self.value.check(value[self.key], self.key, version)

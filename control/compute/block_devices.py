@@ -68,6 +68,19 @@ def complete(caller: Caller, request: BlockDeviceRequest) -> list[dict[str, Any]
     return found
 
 
+def disk_config(caller: Caller, image: Mapping[str, Any] | None, blocks: Sequence[Mapping[str, Any]]) -> str:
+    """What is meant when a request does not say it: the image says whether its root partition grows, also where a
+    volume has it. *blocks*: as ``complete`` returns them."""
+    properties = (image or {}).get("properties") or {}
+    root = next((one for one in blocks if one["boot_index"] == 0), None) if image is None else None
+    if root and root["source_type"] == "image":
+        properties = (caller.cloud.services.image.show(caller.context, root["uuid"]) or {}).get("properties") or {}
+    elif root and root["source_type"] == "volume":
+        volume = caller.cloud.services.volume.show(caller.context, root["uuid"])
+        properties = (volume or {}).get("volume_image_metadata") or {}
+    return "AUTO" if str(properties.get("auto_disk_config")).lower() in ("true", "1", "yes") else "MANUAL"
+
+
 def _of_image(image: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The mapping that an image of a server on volumes has among its properties. Users can write anything there, so it
     is checked as that of a request is."""

@@ -11,7 +11,7 @@ from .caller import Caller, use_case
 from .target import Target, of_server
 
 RULE, TENANT_RULE = "os_compute_api:os-networks:", "os_compute_api:os-tenant-networks:"
-FLOATING_RULE, FIXED_RULE = "os_compute_api:os-floating-ips:", "os_compute_api:os-multinic:"
+FLOATING_RULE = "os_compute_api:os-floating-ips:"
 
 
 def _with_subnets(caller: Caller, found: Documents) -> Documents:
@@ -84,13 +84,13 @@ disassociate = of_server(rule=f"{FLOATING_RULE}remove")(_no_such_address)
 _STAY = "The addresses of a NIC stay as they are while a server has it. {advice}"
 
 
-@of_server(rule=f"{FIXED_RULE}add")
+@of_server("addFixedIp")
 def add_address(_caller: Caller, _target: Target) -> None:
     """Raises ``InvalidRequest``."""
     raise InvalidRequest(_STAY.format(advice="Attach another NIC for another address: openstack server add network."))
 
 
-@of_server(rule=f"{FIXED_RULE}remove")
+@of_server("removeFixedIp")
 def remove_address(caller: Caller, target: Target, address: str) -> None:
     """Raises ``NotFound`` for an address that the server does not have, else ``InvalidRequest``."""
     ports = caller.cloud.services.network.ports(target.row.id)

@@ -101,6 +101,7 @@ class Prepared(NamedTuple):
     security_groups: list[dict[str, Any]]
     warning: str | None
     trusted_certs: str | None
+    disk_config: str
 
     @property
     def new_ports(self) -> int:
@@ -195,7 +196,8 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
         limits = quotas.limits(caller)
         quotas.check_metadata(limits["metadata_items"], wanted.metadata)
         quotas.check_files(limits, wanted.files)
-    return Prepared(wanted, flavor, image, place, public_key, blocks, nics, groups, warning, trusted)
+    return Prepared(wanted, flavor, image, place, public_key, blocks, nics, groups, warning, trusted,
+                    wanted.disk_config or block_devices.disk_config(caller, image, blocks))
 
 
 def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: bool, where: str = "") -> str | None:
@@ -377,7 +379,7 @@ def _shared(caller: Caller, prepared: Prepared) -> dict[str, Any]:
         "image_id": image["id"] if image else None, "image": servers.text(kept_of_image(image)),
         "key_name": wanted.key_name, "metadata": servers.text(wanted.metadata), "tags": servers.text(wanted.tags),
         "user_data": wanted.user_data, "config_drive": wanted.config_drive, "access_ip_v4": wanted.access_ip_v4,
-        "access_ip_v6": wanted.access_ip_v6, "disk_config": wanted.disk_config or _disk_config(image),
+        "access_ip_v6": wanted.access_ip_v6, "disk_config": prepared.disk_config,
         "root_device_name": "/dev/vda", "reservation_id": reservation,
         "security_groups": servers.text(prepared.security_groups),
         "request": servers.text(request), "hints": servers.text(wanted.hints),
@@ -388,9 +390,3 @@ def _shared(caller: Caller, prepared: Prepared) -> dict[str, Any]:
 def kept_of_image(image: Mapping[str, Any] | None) -> dict[str, Any]:
     """What a server's row keeps of its image; nothing for a server without one."""
     return {name: image.get(name) for name in KEPT_OF_IMAGE} if image else {}
-
-
-def _disk_config(image: Mapping[str, Any] | None) -> str:
-    """What is meant when nothing is said: the image says whether its root partition grows."""
-    said = ((image or {}).get("properties") or {}).get("auto_disk_config")
-    return "AUTO" if str(said).lower() in ("true", "1", "yes") else "MANUAL"

@@ -23,8 +23,8 @@ from . import block_devices, snapshot
 from .environment import Environment
 from .expired import ask_for_expired
 from .power import stop_guest
-from .retry import attempt
-from .work import Work
+from .retry import attempt, retry_forever
+from .work import Work, full_is_down
 
 log = logging.getLogger(__name__)
 #: Seconds between two searches for servers that have been shelved for long enough.
@@ -48,7 +48,8 @@ def shelve(work: Work) -> None:
 
 def offload(work: Work) -> None:
     """``shelveOffload``. The server stays shelved on its host when that fails."""
-    attempt(work, partial(_leave_host, work), work.failed)
+    stays = partial(_stays, work)
+    attempt(work, partial(_leave_host, work), stays, stays)
 
 
 def _save(work: Work) -> dict[str, Any]:
@@ -83,7 +84,8 @@ def _leave_host(work: Work) -> dict[str, Any]:
                            "server cannot leave its host. Unshelve it; it can be shelved again then.")
     stop_guest(work, server.host)
     work.confirm_lease()
-    work.delete_on(server.host)
+    with full_is_down():
+        work.delete_on(server.host)
     give_back(work)
     return {"vm_state": OFFLOADED, "host": None, "power_state": number(OFF), "fault": None}
 
@@ -106,7 +108,7 @@ def _fails(work: Work, error: MagnetarError) -> None:
     work.confirm_lease()
     work.load()
     if work.server.vm_state == SHELVED:
-        work.failed(error)
+        _stays(work, error)
         return
     if work.args["image"]:
         snapshot.delete_copy(work)
@@ -114,6 +116,19 @@ def _fails(work: Work, error: MagnetarError) -> None:
     going = work.server.task_state in (servers.DELETING, servers.SOFT_DELETING)
     again = {} if going else _start_again(work)
     work.failed(error, shelved_image_id=None, **again)
+
+
+def _stays(work: Work, error: MagnetarError) -> None:
+    """The server could not leave its host. It stays shelved there; but where the host has lost it by now, or does not
+    say, it goes on leaving: its row would tell of a guest that is nowhere."""
+    try:
+        with work.client(patience=PATIENCE) as client:
+            client.get("server", work.id)
+    except MagnetarError as why:
+        log.warning("server %s was not offloaded, and its host does not show it: %s", work.id, why.message)
+        retry_forever(work)
+    else:
+        work.failed(error)
 
 
 def _start_again(work: Work) -> dict[str, Any]:

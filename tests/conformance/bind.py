@@ -61,6 +61,7 @@ VALUES: tuple[tuple[str, Value], ...] = (
     (r"/(server|rebuild)/imageRef|/rescue/rescue_image_ref|/cache/\d+/id", lambda scene, *rest: scene.fx.image),
     (r"/(server|resize)/flavorRef", _flavor),
     (r"/server/block_device_mapping_v2/\d+/uuid", _block_device),
+    (r"/server/block_device_mapping_v2/\d+/volume_type", lambda scene, *rest: scene.fx.volume_type),
     (r"/server/networks/\d+/uuid|/interfaceAttachment/net_id", lambda scene, *rest: scene.fx.network),
     (r"/interfaceAttachment/fixed_ips/\d+/ip_address", lambda scene, *rest: scene.fx.address()),
     (r"/interfaceAttachment/port_id", _port),

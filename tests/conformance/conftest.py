@@ -18,7 +18,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     (folder / "vnc.html").touch()
     cloud = pytest.importorskip("tests.unit.control.cloud", reason="the control plane's cloud is not there")
     signing = pytest.importorskip("tests.unit.control.image.signing")
-    with cloud.Cloud(hosts=2, links=True, novnc_dir=str(folder), reclaim_instance_interval=3600) as running:
+    with cloud.Cloud(hosts=2, links=True, novnc_dir=str(folder), reclaim_instance_interval=3600,
+                     shelved_offload_time=-1) as running:
         chain = signing.Chain(running.folder / "control" / "certificates")
         for id, signer in zip(TRUSTED, (chain.second, chain.first), strict=True):
             signer.id = id

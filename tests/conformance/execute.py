@@ -26,8 +26,10 @@ MADE = {
     "/os-aggregates": ("aggregate", "id", "/os-aggregates/{}"),
     "/os-server-groups": ("server_group", "id", "/os-server-groups/{}"),
 }
-#: Pages after which links count as endless; a list of usage may have one for each server that the run has made.
-PAGES = 2000
+#: Pages that are followed at most: a list of usage has one for each server that the run has made.
+PAGES = 300
+#: Actions that leave an image behind.
+IMAGED = ("createImage", "createBackup")
 
 
 class Runner:
@@ -92,7 +94,7 @@ class Runner:
         there = self._exchanges[key]
         if isinstance(there, Blocked):
             raise there
-        return there
+        return self.cloud.noted(there)
 
     def send(self, sample: Sample, request: Sample | None, operation: Operation, version: int) -> Exchange:
         """Prepare, bind, send, and wait for what follows."""
@@ -114,6 +116,8 @@ class Runner:
         """Wait for what the request began, and note what it made."""
         if "spent" in scene.known:
             self.ended(scene.known["spent"], operation, answer)
+        if operation.action in IMAGED:
+            self.fx.undo("images", self.fx.remove_images)
         made = MADE.get(operation.path)
         if made and operation.method == "POST" and isinstance(answer.body, dict):
             key, name, place = made
@@ -208,7 +212,9 @@ class Runner:
         seen: set[str] = set()
         link = following(answer.body)
         while link:
-            if link in seen or len(seen) > PAGES:
+            if len(seen) == PAGES:
+                return
+            if link in seen:
                 yield Difference("/*_links", "pages", "an end", f"{len(seen)} pages and {link}")
                 return
             seen.add(link)
@@ -238,6 +244,8 @@ def filled(operation: Operation, id: str = NOBODY) -> str:
     if path.startswith("(service root)"):
         return "(root)" + path.removeprefix("(service root)").strip().replace("/v2 or ", "").replace(
             "{anything else}", "magnetar")
+    if path == "/v2.1/":
+        return f"(root){path}"
     if path.startswith("/os-aggregates/") and id == NOBODY:
         id = "999999"
     parts = [id if part in ("{server_id}", "{id}") and place == 2 else NOBODY if part.startswith("{") else part

@@ -115,6 +115,13 @@ class Fixtures:
                                    headers={"Content-Type": "application/octet-stream"}), "image content")
         return str(made["id"])
 
+    def remove_images(self) -> None:
+        """Remove the images and backups that servers left: a project may have so many."""
+        found = self.cloud.service("image", "GET", "/v2/images?limit=1000").body or {}
+        for one in found.get("images", []):
+            if one.get("image_type") in ("snapshot", "backup"):
+                self.cloud.service("image", "DELETE", f"/v2/images/{one['id']}")
+
     def flavor(self, key: str = "small", **more: Any) -> str:
         """A public flavor by what it is for: small, larger, specs."""
         def make() -> str:
@@ -259,7 +266,8 @@ class Fixtures:
             if isinstance(value, dict) and value.get("flavorRef") == "{larger}":
                 value = {"flavorRef": self.flavor("larger")}
             self.compute("POST", f"/servers/{id}/action", {name: value}, what=f"action {name}")
-            self.wait(id, statuses)
+            if self.wait(id, statuses)["status"] == "SHELVED_OFFLOADED" and state == "shelved":
+                raise Blocked("shelved servers are offloaded at once here")
         if state == "shelved_offloaded":
             self.offload(id)
         if state == "soft-delete":
@@ -334,6 +342,15 @@ class Fixtures:
             time.sleep(0.02)
         self.undo("volume", lambda: self.cloud.service("volume", "DELETE", f"{path}/{made['id']}"))
         return str(made["id"])
+
+    @cached_property
+    def volume_type(self) -> str:
+        """The name of a volume type."""
+        asked = self.cloud.service("volume", "GET", f"/v3/{self.cloud.admin.project_id}/types")
+        found = body_of(asked, "volume types")["volume_types"]
+        if not found:
+            raise Blocked("there is no volume type")
+        return str(found[0]["name"])
 
     def clean(self) -> list[str]:
         """Remove everything, last things first; what failed."""

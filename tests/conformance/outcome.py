@@ -32,6 +32,8 @@ class Result:
     reason: str = ""
     differences: list[Difference] = field(default_factory=list)
     exchange: Exchange | None = None
+    #: What the case asked of the operation that it is about.
+    story: list[Exchange] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         """One line of the report."""
@@ -62,7 +64,7 @@ class Absence:
 
     def __call__(self, answer: Exchange, action: str | None) -> bool:
         """Whether *answer* says that there is no such operation."""
-        if answer.status in (405, 501):
+        if answer.status == 405:  # 501 is what Nova says, too, where a service or a hypervisor lacks something
             return True
         if answer.status == 404:
             return _without(answer.message, answer) == self.path

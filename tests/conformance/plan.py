@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -148,6 +149,11 @@ def only(cases: Iterable[Case], words: Iterable[str]) -> list[Case]:
     words = list(words)
     return [case for case in cases
             if not words or any(word in (case.area, case.operation) or word in case.id for word in words)]
+
+
+def part(cases: Iterable[Case], number: int, of: int) -> list[Case]:
+    """One of *of* parts of the cases, by operation: they are run beside one another, or one each night."""
+    return [case for case in cases if zlib.crc32(case.operation.encode()) % of == number]
 
 
 def reasons(cases: Iterable[Case]) -> Counter[str]:

@@ -25,6 +25,16 @@ def write_lines(results: Iterable[Result], path: Path) -> None:
             file.write(json.dumps(result.document(), ensure_ascii=False) + "\n")
 
 
+def write_record(results: Iterable[Result], path: Path) -> None:
+    """One JSON document for each case that was run: what its operation was answered, for ``differ``."""
+    with path.open("w", encoding="utf-8") as file:
+        for result in results:
+            if result.outcome != NOT_APPLICABLE:
+                answers = [{"status": one.status, "body": one.body, "type": one.headers.get("content-type")}
+                           for one in result.story]
+                file.write(json.dumps({"case": result.case.id, "answers": answers}, ensure_ascii=False) + "\n")
+
+
 def counts(results: Iterable[Result]) -> dict[str, dict[str, int]]:
     """Passes by area and class."""
     found: dict[str, dict[str, int]] = defaultdict(dict)

@@ -90,6 +90,16 @@ class Operation:
         return self.kind.startswith("removed")
 
     @property
+    def like(self) -> str:
+        """The operation that it is another name of; its own id where it is none."""
+        return self.id.replace("os-volumes_boot", "servers", 1)
+
+    @property
+    def of_server(self) -> bool:
+        """Whether its path names a server."""
+        return self.path.startswith(("/servers/{", "/os-volumes_boot/{"))
+
+    @property
     def strict_query(self) -> int | None:
         """The microversion since which an unknown query parameter is a 400."""
         for change in self.row.get("changes") or []:

@@ -196,7 +196,8 @@ def _hypervisor(scene: Scene) -> dict[str, str]:
 
 
 def _group(scene: Scene) -> dict[str, str]:
-    return {"id": scene.fx.remember("server group", scene.fx.group) if scene.reads else scene.fx.group()}
+    fx, policy = scene.fx, "anti-affinity"  # the samples'
+    return {"id": fx.remember("server group", lambda: fx.group(policy)) if scene.reads else fx.group(policy)}
 
 
 def _service(scene: Scene) -> dict[str, str]:

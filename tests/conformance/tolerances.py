@@ -51,6 +51,12 @@ OTHER_WORDS: dict[tuple[str, str], set[Any]] = {
     ("servers.show", "OS-EXT-STS:power_state"): {1},
     ("servers.os-instance-actions.list", "action"): {"create", "stop"},
 }
+#: Statuses with which an operation may be refused where Nova does it. In a cloud whose network service gives each NIC
+#: one address, a server gets or loses none on the NICs that it has; Nova leaves it to the network service too.
+REFUSED: dict[str, tuple[int, ...]] = {
+    "servers.action.addFixedIp": (400,),
+    "servers.action.removeFixedIp": (400, 404),
+}
 
 
 @dataclass(frozen=True)

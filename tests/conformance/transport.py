@@ -155,6 +155,13 @@ class Cloud:
     target: Target
     wire: Wire
     personas: dict[str, Persona]
+    #: The exchanges of the case that runs which are about its operation.
+    story: list[Exchange] = field(default_factory=list)
+
+    def noted(self, answer: Exchange) -> Exchange:
+        """*answer*, which belongs to the case and not to what it needs."""
+        self.story.append(answer)
+        return answer
 
     @property
     def admin(self) -> Persona:

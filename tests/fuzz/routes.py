@@ -14,6 +14,7 @@ from magnetar_control.api.image.members import MEMBER, STATUS
 from magnetar_control.api.image.query import CONTROLS as IMAGE_CONTROLS
 from magnetar_control.api.image.query import NUMBERS, TEXTS
 from magnetar_control.api.network.resources import CONTROLS, FORMS
+from magnetar_control.api.nova import removed
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.nova.versions import VERSIONS
 from magnetar_control.api.v1.app import DRIVERS
@@ -71,7 +72,7 @@ class Target:
 
 # Compute ------------------------------------------------------------------------------------------------------------
 def compute() -> Iterator[Target]:
-    for one in OPERATIONS:
+    for one in (*OPERATIONS, *removed.OPERATIONS):
         version = VERSIONS[one.until]
         yield Target(
             "compute",

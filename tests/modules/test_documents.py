@@ -244,7 +244,7 @@ def test_environment_variables():
     """Pages name those that there are."""
     known = {option.env for option in CONNECTION if option.env} | {
         "MAGNETAR_DIRECT", "MAGNETAR_KILL_SEED", "MAGNETAR_KILL_OPERATIONS", "MAGNETAR_KILL_SERVERS",
-        "MAGNETAR_EVERY_DEATH", "MAGNETAR_FUZZ_SEED", "MAGNETAR_FUZZ_SECONDS"}
+        "MAGNETAR_EVERY_DEATH", "MAGNETAR_FUZZ_SEED", "MAGNETAR_FUZZ_SECONDS", "MAGNETAR_CONFORMANCE"}
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         assert set(re.findall(r"\bMAGNETAR_[A-Z_]+\b", page.read_text())) <= known, page.name
 

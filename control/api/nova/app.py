@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.api.nova import faults, versions
+from magnetar_control.api.nova import faults, removed, versions
 from magnetar_control.api.nova.operation import ApiOperation, Call
 from magnetar_control.compute import target
 from magnetar_control.compute.cloud import Cloud
@@ -34,6 +34,7 @@ class ComputeApplication(Application):
     def __init__(self, cloud: Cloud, operations: Sequence[ApiOperation], v1: Any = None) -> None:
         self.cloud, self.v1 = cloud, v1
         self.authenticate = by_token(cloud.services.identity.validate, cloud.settings.keystone_url or "/identity")
+        operations = (*operations, *removed.OPERATIONS)
         self.router = Router(operations)
         self.collections = {operation.path.split("/")[1] for operation in operations}
         self._quick = _paths((operation for operation in operations if operation.quick), "[0-9a-f]{32}")
@@ -140,6 +141,8 @@ class ComputeApplication(Application):
         if not routes:
             raise Fault(405, "The method specified is not allowed for this resource.",
                         {"Allow": ", ".join(sorted(methods))})
+        if not any(operation.since <= version <= operation.until for operation, _params in routes):
+            raise NotFound("The resource could not be found.")
         body, word = None, None
         if request.method in ("POST", "PUT", "PATCH") and not routes[0][0].bodiless:
             body = request.json()

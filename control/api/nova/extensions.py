@@ -17,10 +17,9 @@ OLD = "OS-EXT-VIF-NET"
 
 def _documents(call: Call, found: Mapping[str, str]) -> list[dict[str, Any]]:
     """Those of the version in the path."""
-    old = call.request.path.startswith("/v2/")
     return [{"alias": alias, "name": name, "description": re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name), "links": [],
              "namespace": "http://docs.openstack.org/compute/ext/fake_xml", "updated": "2014-12-03T00:00:00Z"}
-            for alias, name in found.items() if old or alias != OLD]
+            for alias, name in found.items() if call.legacy or alias != OLD]
 
 
 def _one(call: Call) -> dict[str, Any]:

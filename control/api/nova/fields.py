@@ -19,6 +19,7 @@ from sqlalchemy import Row
 
 from magnetar_control.api.nova.operation import NEVER, Call, Query
 from magnetar_control.api.nova.versions import FIRST, NEWEST
+from magnetar_control.api.values import Lenient
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import unknown
 from magnetar_core.values import Value
@@ -111,6 +112,8 @@ class Body(Value):
         if not isinstance(value, dict):
             raise InvalidField(path or "document", "must be an object with fields", value)
         known, prefix = self._at(version), path + "." if path else ""
+        if isinstance(version, Lenient):
+            value = {name: _trimmed(known[name], one) for name, one in value.items() if name in known}
         for name in value:
             if name not in known:
                 raise InvalidField(prefix + str(name), unknown(name, known, [field.wire for field in self.fields]))
@@ -129,6 +132,11 @@ class Body(Value):
         required = [name for name, field in known.items() if field in self.required]
         return {"type": "object", "properties": {name: field.value.schema(version) for name, field in known.items()},
                 "additionalProperties": False, **({"required": required} if required else {})}
+
+
+def _trimmed(field: ApiField, value: Any) -> Any:
+    """Names may have blanks around them where the version is lenient."""
+    return value.strip() if field.wire == "name" and isinstance(value, str) else value
 
 
 class Shape(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from magnetar_control.api.nova.history import Gate
-from magnetar_control.api.nova.versions import NEWEST, VERSIONS
+from magnetar_control.api.nova.versions import LEGACY, NEWEST, VERSIONS
 from magnetar_control.compute.caller import Caller, UseCase
 from magnetar_control.compute.target import ServerUseCase, Target
 from magnetar_control.web import Request, Route
@@ -127,6 +127,11 @@ class Call(Caller):
         return str(self.request.extra["base"])
 
     @property
+    def legacy(self) -> bool:
+        """Whether it is asked below ``/v2``: as at the first version, and leniently."""
+        return self.request.path.startswith("/v2/")
+
+    @property
     def images(self) -> str:
         """Where the image service is, for links to what it has."""
         return (self.settings.image_url or f"{self.request.root}/image").rstrip("/").removesuffix("/v2")
@@ -137,7 +142,7 @@ class Call(Caller):
 
     def read(self) -> None:
         """Check the query and the body. Raises ``InvalidField`` or ``InvalidRequest``."""
-        version = VERSIONS[self.version]
+        version = LEGACY if self.legacy else VERSIONS[self.version]
         self.query = _query(self.request.query, self.operation, self.version)
         if self.operation.body is not None:
             self.body = self.operation.body.check(self.body, "", version)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All operations of the Compute API that are served. What the conformance table has besides answers 404."""
+"""All operations of the Compute API that are served. What Nova has removed is in
+``removed``."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from magnetar_control.api.values import Lenient
 from magnetar_control.web import Fault
 from magnetar_core.errors import InvalidRequest, MagnetarError
 from magnetar_core.versions import Version
@@ -20,6 +21,8 @@ VARY = "OpenStack-API-Version, X-OpenStack-Nova-API-Version"
 _FORM = re.compile(r"([1-9]\d{0,8})\.([1-9]\d{0,8}|0)", re.ASCII)
 #: Minor number to the core's ``Version``, for declarations.
 VERSIONS = [Version(f"2.{minor}") for minor in range(NEWEST + 1)]
+#: What there is below ``/v2``.
+LEGACY = Lenient(f"2.{FIRST}")
 UPDATED = {"v2.0": "2011-01-21T11:33:21Z", "v2.1": "2013-07-23T11:33:21Z"}
 
 

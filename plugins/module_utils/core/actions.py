@@ -143,6 +143,8 @@ ACTIONS: dict[str, Action] = {
                      rule="os-lock-server:unlock"),
     "os-resetState": Action(ANY, None, None, locked=False, busy=True, placed=False,
                             rule="os-admin-actions:reset_state"),
+    "addFixedIp": Action(ANY, None, None, busy=True, placed=False, rule="os-multinic:add"),
+    "removeFixedIp": Action(ANY, None, None, busy=True, placed=False, rule="os-multinic:remove"),
     "injectNetworkInfo": Action(ANY, None, None, busy=True, label="injectNetworkInfo", placed=False,
                                 rule="os-admin-actions:inject_network_info"),
     "metadata": Action((ACTIVE, PAUSED, SUSPENDED, STOPPED), None, None, busy=True, placed=False),

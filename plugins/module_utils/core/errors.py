@@ -7,6 +7,7 @@ A message says what happened, why, and what to do.
 
 from __future__ import annotations
 
+import errno
 from typing import Any, Mapping, Optional
 
 
@@ -243,6 +244,14 @@ def from_dict(answer: Mapping[str, Any]) -> MagnetarError:
     MagnetarError.__init__(error, answer.get("message"), **(answer.get("details") or {}))
     error.remote = True
     return error
+
+
+def unforeseen(error: Exception) -> MagnetarError:
+    """What callers are told of an error that nobody foresaw: that the disk is full, where it is that; else no more than
+    that something failed."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace("The host has no room left (%s). Free some, then repeat the call." % error.strerror)
+    return MagnetarError()
 
 
 def _short(value: Any, limit: int = 60) -> str:

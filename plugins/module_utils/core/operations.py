@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timezone
 from typing import Any, Optional
 
-from .errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NotFound
+from .errors import Cancelled, Conflict, HypervisorDown, MagnetarError, NotFound, unforeseen
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class Operation:
             self.exception, self.error, status = error, error.as_dict(), FAILED
         except Exception as error:  # whatever it is, the caller gets an answer and the log gets the trace
             log.exception("%s failed", self.name, extra={"request_id": self.request_id, "operation": self.id})
-            self.exception, self.error, status = error, MagnetarError().as_dict(), FAILED
+            self.exception, self.error, status = error, unforeseen(error).as_dict(), FAILED
         self._end(status)
 
     def _end(self, status: str) -> None:

@@ -7,9 +7,10 @@ from sqlalchemy import select, update
 from magnetar_control.conductor import block_devices, build, nics, snapshot
 from magnetar_control.conductor.periodic import remove_unused
 from magnetar_control.conductor.shelve import offload_expired
+from magnetar_control.conductor.work import Work
 from magnetar_control.store import tables
 from magnetar_core.client import Client
-from magnetar_core.errors import Conflict, HypervisorDown, NoSpace
+from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, NoSpace
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.test_snapshot import go_on, queued, unreachable
 from tests.unit.control.moves.clouds import at, check, claims, disabled, row
@@ -51,11 +52,35 @@ def test_a_shelving_that_fails_leaves_the_server_as_it_was(owner, monkeypatch, b
     owner.act(id, "unshelve")
 
 
-def test_one_that_cannot_leave_its_host_stays_shelved(owner, monkeypatch):
+@pytest.mark.parametrize("action", ["shelve", "shelveOffload"])
+def test_one_that_has_left_its_host_goes_on_leaving(owner, monkeypatch, action):
     id = owner.server(flavorRef="small")["id"]
+    with settings(owner.cloud, shelved_offload_time=-1 if action == "shelveOffload" else 0), (
+            monkeypatch.context()) as patched:
+        if action == "shelveOffload":
+            owner.act(id, "shelve")
+        refused = failing(Conflict("A volume stays."))
+        refused.then = block_devices.disconnect
+        patched.setattr(block_devices, "disconnect", refused)
+        owner.act(id, action)
+    owner.check_offloaded(id)
+    assert sorted(one["result"] for one in owner.last_action(id)["events"]) == ["Error", "Success"]
+    assert owner.act(id, "unshelve")["status"] == "ACTIVE"
+
+
+@pytest.mark.parametrize("error", [MagnetarError(), Conflict("It is busy.")])
+def test_one_that_cannot_leave_its_host_stays_shelved(owner, monkeypatch, error):
+    id, delete_on = owner.server(flavorRef="small")["id"], Work.delete_on
+
+    def refuse(work, host, noun="server", key=None):
+        if noun == "server":
+            raise error
+        delete_on(work, host, noun, key)
+
     with monkeypatch.context() as patched:
-        patched.setattr(block_devices, "disconnect", failing(Conflict("A volume stays.")))
+        patched.setattr(Work, "delete_on", refuse)
         assert owner.act(id, "shelve")["status"] == "SHELVED"
+    assert check(owner.cloud, id)["power_state"] == "off"
     assert owner.call.act(id, "shelveOffload").status == 202
     owner.call.settled(id)
     owner.check_offloaded(id)
