@@ -21,6 +21,7 @@ from magnetar_agent.drivers.volume import SnapshotDriver, VolumeDriver
 from magnetar_agent.host import LocalHost
 from magnetar_agent.metadata.service import MetadataService
 from magnetar_agent.migrations import target
+from magnetar_agent.port_security import PortSecurity
 from magnetar_agent.power_sync import PowerSync
 from magnetar_agent.servers import addresses, resolve
 from magnetar_agent.volumes import exports, remote
@@ -53,11 +54,14 @@ class Agent:
         self.remote_volumes = remote.RemoteVolumes(self.host)
         self.metadata = MetadataService(self.host)
         self.host.metadata_status = self.metadata.status
+        self.port_security = PortSecurity(self.host)
+        self.host.port_security_status = self.port_security.status
 
     def start(self) -> None:
         """Follow events from now on, and put right what happened while no agent ran."""
         self.host.hypervisor.on_event(self.host.count_reboot)
         self.power_sync.hold()
+        self.port_security.start()
         exports.resume(self.host)
         remote.resume(self.host)
         target.resume(self.host)
@@ -71,6 +75,7 @@ class Agent:
         self.metadata.close()
         self.remote_volumes.close()
         self.power_sync.close()
+        self.port_security.close()
         self.host.links.close()
 
     def _ensure(self, kind: type[Kind], key: str, want: Fields | None, operation: Operation) -> Result:

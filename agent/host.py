@@ -45,6 +45,8 @@ class LocalHost:
     ensure: EnsureCall
     #: Where guests are answered, for ``kinds.Host``.
     metadata_status: Callable[[], dict[str, Any]]
+    #: How guests' ports are filtered, for ``kinds.Host``.
+    port_security_status: Callable[[], dict[str, Any]]
     revise: ReviseCall
 
     def __init__(self, settings: AgentSettings, hypervisor: LocalHypervisor) -> None:

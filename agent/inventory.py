@@ -39,6 +39,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "name": host.name, "agent_version": version(), "connected": host.hypervisor.connected(),
         "servers": len(documents), "cloud_servers": sum(CLOUD in d.state for d in documents),
         "link_name": host.links.name(), "metadata_service": host.metadata_status(),
+        "port_security": host.port_security_status(),
         "link_port": host.settings.address[1] if host.settings.address else None,
         "shares": shares.offered(host),
         "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
+from pathlib import Path
 from typing import Protocol
 
 
@@ -63,6 +66,50 @@ class Tap:
     bridge_index: int
 
 
+@dataclass(frozen=True)
+class Port:
+    """What may come from a guest's NIC, whose host's end is *tap*: frames from *mac*, and of each family those from
+    *ipv4* and *ipv6* (addresses and networks; ``None``: from all, as nobody knows which are its own).
+
+    *dhcp*: IPv4 addresses that the host's DHCP gives it, too. *not_from*: addresses of the host that are never a
+    guest's. Without *secure* anything may come."""
+
+    tap: str
+    mac: str
+    ipv4: tuple[str, ...] | None = ()
+    ipv6: tuple[str, ...] | None = ()
+    dhcp: bool = False
+    not_from: tuple[str, ...] = ()
+    secure: bool = True
+
+
+@dataclass(frozen=True)
+class PortFilter:
+    """What an agent has its host filter: its *ports*, whose taps alone have names that begin with *prefix*; no others
+    of that prefix may send. *bridges*: those of networks that the agent makes. *open_ports*: what guests reach of the
+    host besides DHCP, DNS and the metadata service, such as ``tcp/3142``."""
+
+    prefix: str
+    ports: frozenset[Port] = frozenset()
+    bridges: frozenset[str] = frozenset()
+    open_ports: tuple[str, ...] = ()
+
+
+def tap_prefix(state_dir: Path) -> str:
+    """How the taps of the agent that works in *state_dir* begin: a machine may have several agents."""
+    return f"mt{_letters(str(state_dir), 4)}"
+
+
+def tap_name(state_dir: Path, server: str, mac: str) -> str:
+    """The tap of a server's NIC: known before there is one, and the same at each start; 15 characters, as Linux takes
+    no more."""
+    return tap_prefix(state_dir) + _letters(f"{server} {mac}", 9)
+
+
+def _letters(text: str, count: int) -> str:
+    return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode().lower()[:count]
+
+
 class HypervisorNetworks(Protocol):
     """See the head of this file."""
 
@@ -93,3 +140,16 @@ class HypervisorNetworks(Protocol):
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
         """The taps on bridges of a domain of ours, or of all; none of what does not run."""
+
+    def filter_ports(self, wanted: PortFilter, before: PortFilter | None = None) -> None:
+        """Have the kernel filter as *wanted*, all at once; without ports and bridges nothing is left of it. *before*:
+        what is loaded, so that only what differs has to be told. What DHCP gave is kept."""
+
+    def filters_ports(self, prefix: str) -> bool:
+        """Whether the filter of that prefix is there: a reload of the host's own firewall may have flushed it."""
+
+    def on_filters_gone(self, listener: Callable[[], None]) -> None:
+        """Call *listener*, from a thread of its own, when filters may have been removed, until ``close``."""
+
+    def allow_leased(self, prefix: str, leased: Sequence[tuple[str, str]]) -> None:
+        """Tell the filter of addresses (tap, address) that DHCP gave before it was loaded."""

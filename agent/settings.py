@@ -21,6 +21,7 @@ SCOPES = ("read", "operate")
 LEVELS = ("debug", "info", "warning", "error")
 #: Type of a pool to the word that says where it is.
 POOLS = {"dir": "path", "nfs": "path", "lvm": "libvirt_pool", "rbd": "libvirt_pool"}
+_PORTS = re.compile(r"(?:tcp|udp)/(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?")
 _POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _LISTEN = re.compile(r"^(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})$")
 
@@ -104,6 +105,9 @@ class AgentSettings:
                                  default=60.0, metadata={"min": 0, "max": 3600})
     metadata_service: bool = _doc("Answer guests at http://169.254.169.254 and fe80::a9fe:a9fe, see docs/metadata.md.",
                                   default=True)
+    guest_ports: tuple[str, ...] = _doc(
+        "Ports of this host that its guests may reach besides DHCP and DNS, such as [tcp/3142, udp/8000-8100].",
+        default=())
     config_drive_format: str = _doc("File system of config drives: iso9660, or vfat for guests that do not read that. "
                                     "In a cloud its conductors may say another.",
                                     default="iso9660", metadata={"choices": ("iso9660", "vfat")})
@@ -200,6 +204,16 @@ def _paths(key: dataclasses.Field[Any], value: Any) -> tuple[Path, ...]:
     return tuple(_path(key, item) for item in value)
 
 
+def _ports(key: dataclasses.Field[Any], value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSettings(f"{key.name}: must be a list of ports such as tcp/3142 (got {value!r}).")
+    for item in value:
+        match = _PORTS.fullmatch(item) if isinstance(item, str) else None
+        if not match or not 1 <= int(match["first"]) <= int(match["last"] or match["first"]) <= 65535:
+            raise InvalidSettings(f"{key.name}: must have ports such as tcp/3142 or udp/8000-8100 (got {item!r}).")
+    return tuple(value)
+
+
 def _number(key: dataclasses.Field[Any], value: Any) -> Any:
     whole = key.type == "int"
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
@@ -269,7 +283,8 @@ def _folders(key: dataclasses.Field[Any], value: Any) -> dict[str, Path]:
 
 #: Check of each type of setting, by its annotation.
 CHECKS = {
-    "Path": _path, "tuple[Path, ...]": _paths, "int": _number, "float": _number, "bool": _boolean, "str": _text,
+    "Path": _path, "tuple[Path, ...]": _paths, "tuple[str, ...]": _ports, "int": _number,
+    "float": _number, "bool": _boolean, "str": _text,
     "dict[str, str]": _scopes, "dict[str, dict[str, str]]": _pools,
     "dict[str, Path]": _folders,
 }

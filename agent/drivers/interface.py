@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 #: Namespace of the uuids of NICs: one for each server and MAC.
 NAMESPACE = uuid.UUID("c1d9f6de-5a0b-5d7c-8b8e-52540093be11")
-NIC_FIELDS = ("network", "bridge", "mac", "model", "tag", "address", "told")
+NIC_FIELDS = ("network", "bridge", "mac", "model", "tag", "address", "port_security", "allowed_addresses", "told")
+#: What changes while the guest keeps the NIC.
+QUIET = frozenset(("address", "port_security", "allowed_addresses"))
+#: What a NIC has that says nothing of it.
+USUAL: Mapping[str, Any] = {"port_security": True, "allowed_addresses": []}
 #: What says which NIC is meant, the surest first.
 MARKS = ("mac", "network", "bridge")
 
@@ -113,9 +117,9 @@ class InterfaceDriver(DocumentDriver):
 
     def _shown(self, server: Document | None, nic: Fields, addresses: list[Fields]) -> Fields:
         mac = nic.get("mac", "")
-        known = {**nic, "id": identity(server.id, mac) if server else None, "server": server.id if server else None,
-                 "server_name": server.name if server else "", "addresses": addresses,
-                 "model": nic.get("model", "virtio")}
+        known = {**USUAL, **nic, "id": identity(server.id, mac) if server else None,
+                 "server": server.id if server else None, "server_name": server.name if server else "",
+                 "addresses": addresses, "model": nic.get("model", "virtio")}
         return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
 
 
@@ -144,10 +148,10 @@ def _with(document: Document, wanted: Fields, policy: str, warnings: list[str]) 
             raise InvalidField("network", "or bridge must say where the new NIC goes")
         return [*nics, wanted]
     old = found[0]
-    differing = [name for name in wanted if wanted[name] != old.get(name)]
+    differing = [name for name in wanted if wanted[name] != old.get(name, USUAL.get(name))]
     if not differing:
         return nics
-    if differing == ["address"]:  # the guest keeps the NIC and is given another address
+    if QUIET.issuperset(differing):  # the guest keeps the NIC
         return [{**old, **wanted} if nic is old else nic for nic in nics]
     words = ", ".join(f"{name} cannot change from {old.get(name)!r} to {wanted[name]!r}" for name in differing)
     if policy == "fail":

@@ -128,9 +128,10 @@ class ServerDriver:
 
     def sweep(self, host: LocalHost) -> None:
         """Leaves nothing that may be removed. Domains that an earlier agent defined without saying what their disks
-        stand on are defined anew."""
+        stand on, or what their taps are called, are defined anew."""
         for id, domain in host.hypervisor.domains().items():
-            if domain.owned and domain.probed and host.documents.get(self.kind.noun, id):
+            old = domain.probed or any(nic.tap is None for nic in domain.nics)
+            if domain.owned and old and host.documents.get(self.kind.noun, id):
                 with host.locks.hold(self.kind.noun, id):
                     _define_anew(host, id)
 

@@ -21,7 +21,7 @@ from magnetar_agent.fake.state import FakeDomain, FakeNetwork, host_of, parse
 from magnetar_agent.fake.statistics import Statistics
 from magnetar_agent.fake.storage import Storage
 from magnetar_agent.hypervisor import DomainEvent
-from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec, Tap
+from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec, PortFilter, Tap
 from magnetar_core.errors import Conflict
 from magnetar_core.operations import now
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING
@@ -43,7 +43,18 @@ class FakeHypervisor(GuestAgent, Consoles, Devices, Statistics, Migrations, Stor
     #: What ``taps`` gives: its guests have no NICs that a packet could come from.
     plugged_taps: Sequence[Tap] = ()
 
+    #: The filter of ports that is loaded, and the addresses that it was told of.
+    filtered: PortFilter | None = None
+    leased: Sequence[tuple[str, str]] = ()
+    _on_filters_gone: Callable[[], None] | None = None
+
     # What tests do to it ------------------------------------------------------------------------------------------
+    def flush_filters(self) -> None:
+        """Somebody flushes the host's firewall."""
+        self.filtered = None
+        if self._on_filters_gone is not None:
+            self._on_filters_gone()
+
     def fail_next(self, method: str, error: Exception, times: int = 1) -> None:
         """The next *times* calls of *method* raise *error*, before anything is changed."""
         self._failures[method].extend([error] * times)
@@ -212,6 +223,20 @@ class FakeHypervisor(GuestAgent, Consoles, Devices, Statistics, Migrations, Stor
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
         return [tap for tap in self.plugged_taps if uuid in (None, tap.server)]
+
+    def filter_ports(self, wanted: PortFilter, before: PortFilter | None = None) -> None:
+        with self._call("filter_ports", needs_libvirt=False):
+            assert before in (None, self.filtered)
+            self.filtered = wanted
+
+    def filters_ports(self, prefix: str) -> bool:
+        return self.filtered is not None
+
+    def on_filters_gone(self, listener: Callable[[], None]) -> None:
+        self._on_filters_gone = listener
+
+    def allow_leased(self, prefix: str, leased: Sequence[tuple[str, str]]) -> None:
+        self.leased = tuple(leased)
 
     def leases(self, network: str) -> list[Lease]:
         with self._call("leases"):

@@ -324,7 +324,8 @@ class _Move:
             self.host.hypervisor.migrate(self.server.id, hv.MigrationParams(
                 libvirt=run / LIBVIRT, qemu=run / QEMU, disks=run / DISKS, persistent=plan["xml"],
                 folder=(self.place, Path(plan["folder"])),
-                nics={mac: (plug[0], plug[1]) for mac, plug in plan["nics"].items()},
+                nics={mac: (plug[0], plug[1], plug[2] if len(plug) > 2 else None)
+                      for mac, plug in plan["nics"].items()},
                 bandwidth=want["bandwidth"], max_downtime=want["max_downtime"],
                 downtime_steps=want.get("downtime_steps"), downtime_delay=want.get("downtime_delay"),
                 auto_converge=want["auto_converge"], post_copy=bool(want.get("post_copy")),

@@ -212,11 +212,11 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
     run.chmod(0o770)  # QEMU makes its sockets in it
     volumes.prepare(host, document, line.get("volumes", []))
     server = _server(document)
-    nics = [spec.nic(host, one) for one in server.want["networks"]]
     return {
         # "have" is what earlier agents go by: they do not say states, and are to send everything.
         "have": {}, "kept": kept, "folder": str(place), "run": str(run),
-        "nics": {nic.mac: [nic.network, nic.bridge] for nic in nics}, NATIVE: document.state[NATIVE],
+        "nics": {nic.mac: [nic.network, nic.bridge, nic.tap] for nic in spec.nics(host, server)},
+        NATIVE: document.state[NATIVE],
         "xml": host.hypervisor.render(spec.domain(host, server)),
     }
 

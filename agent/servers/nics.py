@@ -24,7 +24,7 @@ def plug(task: Task, networks: list[Fields]) -> None:
     seen = host.hypervisor.running(id)
     if seen is None:
         return  # it has stopped; its next start brings them
-    wanted = {nic.mac: nic for nic in (spec.nic(host, one) for one in task.document.want["networks"])}
+    wanted = {nic.mac: nic for nic in spec.nics(host, task.document)}
     try:
         for nic in seen.nics:
             if nic.mac not in wanted or not _alike(nic, wanted[nic.mac]):

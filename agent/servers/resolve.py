@@ -147,9 +147,15 @@ def _networks(host: LocalHost, given: list[Fields], document: Document | None) -
                            field=f"{field}.mac", uuids=[other.id])
         if mac in {f["mac"] for f in found}:
             raise InvalidField(f"{field}.mac", "must differ from the other NICs'", mac)
-        found.append({"model": "virtio", **nic, "mac": mac})
+        found.append(_plain({"model": "virtio", **nic, "mac": mac}))
     addresses.complete(host, found, old, document)
     return found
+
+
+def _plain(nic: Fields) -> Fields:
+    """Without what a NIC is when nothing is said of it."""
+    usual = {"port_security": True, "allowed_addresses": []}
+    return {name: value for name, value in nic.items() if name not in usual or value != usual[name]}
 
 
 def _matched(host: LocalHost, given: list[Fields], old: list[Fields]) -> Iterator[tuple[str, Fields, Fields | None]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.configdrive import FILE
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
+from magnetar_agent.networks import tap_name
 from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, rescue, resize, shares
 from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.volumes import attaching
@@ -42,6 +43,12 @@ def nic(host: LocalHost, wanted: Fields) -> Nic:
     elif known is not None:
         network = known.name
     return Nic(wanted["mac"], wanted["model"], network, bridge, wanted.get("tag"))
+
+
+def nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
+    """The NICs of a server, with the names of their taps."""
+    return tuple(replace(nic(host, one), tap=tap_name(host.settings.state_dir, document.id, one["mac"]))
+                 for one in document.want["networks"])
 
 
 def root_backing(want: Fields, state: Fields, place: Path) -> Backing | None:
@@ -120,7 +127,7 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
     return DomainSpec(
         uuid=document.id, name=domain_name(document.id), title=want["name"], description=want["description"],
         vcpus=want["flavor"]["vcpus"], ram_mib=want["flavor"]["ram"], virt_type=want["virt_type"],
-        machine=want["machine"], disks=disks(host, document), nics=tuple(nic(host, n) for n in want["networks"]),
+        machine=want["machine"], disks=disks(host, document), nics=nics(host, document),
         console_log=place / "console.log",
         kernel=place / f"{prefix}kernel" if boot else None,
         ramdisk=place / f"{prefix}ramdisk" if boot.get("ramdisk") else None,

@@ -18,6 +18,7 @@ from .guest_agent import GuestAgent
 from .migrate import Migrations
 from .nbd import Exports
 from .network import LibvirtNetworks
+from .port_filter import NftPortFilter
 from .probe import Kvm
 from .statistics import Statistics
 from .storage import Storage
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class LibvirtHypervisor(Capabilities, Backups, Exports, GuestAgent, Consoles, Devices, Statistics, Migrations,
-                        LibvirtNetworks, Storage, Disks):
+                        LibvirtNetworks, NftPortFilter, Storage, Disks):
     """``LocalHypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
@@ -62,6 +63,7 @@ class LibvirtHypervisor(Capabilities, Backups, Exports, GuestAgent, Consoles, De
     def close(self) -> None:
         """Close the connection, end the probe; events end."""
         self.close_exports()
+        self.end_filters()
         self.probe.close()
         self.connection.close()
 

@@ -115,7 +115,7 @@ def with_state(domain: Domain, seen: DomainState) -> Domain:
 
 
 def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
-    mac, model, source = nic.find("mac"), nic.find("model"), nic.find("source")
+    mac, model, source, target = nic.find("mac"), nic.find("model"), nic.find("source"), nic.find("target")
     address = "" if mac is None else mac.get("address", "")
     return Nic(
         mac=address,
@@ -124,6 +124,7 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
         bridge=None if source is None or source.get("network") else source.get("bridge"),
         tag=tags.get(address),
         place=_place(nic, "pci"),
+        tap=None if target is None else target.get("dev"),
     )
 
 

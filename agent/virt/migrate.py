@@ -331,8 +331,12 @@ def there(xml: str, passage: MigrationParams) -> str:
     _volumes(root, passage)
     for card in root.iterfind("devices/interface"):
         mac = card.find("mac")
-        network, bridge = passage.nics.get("" if mac is None else mac.get("address", ""), (None, None))
-        source = card.find("source")
+        network, bridge, tap = passage.nics.get("" if mac is None else mac.get("address", ""), (None, None, None))
+        source, target = card.find("source"), card.find("target")
+        if target is not None and tap:
+            target.set("dev", tap)
+        elif target is not None:  # an earlier agent, which lets libvirt choose
+            card.remove(target)
         if source is not None and (network or bridge):
             source.attrib.clear()
             card.set("type", "bridge" if bridge else "network")

@@ -158,6 +158,13 @@ hosts:
       elements: str
       sample:
         - scratch
+    port_security:
+      description: '{ports, reason}: how many NICs are filtered, and why they are not as they should be; empty where
+        they are.'
+      type: dict
+      sample:
+        ports: 4
+        reason: ''
     orphans:
       description: 'Things of Magnetar that no document knows: domains, files.'
       type: dict

@@ -73,6 +73,16 @@ interface_attachments:
       description: IPv4 address. On a network that the agent makes, its DHCP gives it; elsewhere it is only shown.
         Kept when omitted; null for none.
       type: str
+    port_security:
+      description: Whether only frames from its MAC and its addresses pass, and none of a DHCP server or router.
+        C(true) for a new NIC when omitted.
+      type: bool
+      sample: true
+    allowed_addresses:
+      description: Addresses and networks that it may send from, besides its own.
+      type: list
+      elements: str
+      sample: []
     server_name:
       description: The server's name.
       type: str

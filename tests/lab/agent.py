@@ -25,7 +25,9 @@ import libvirt
 import yaml
 
 from magnetar_agent.metadata.steering import Steering
+from magnetar_agent.networks import PortFilter, tap_prefix
 from magnetar_agent.virt import reservations
+from magnetar_agent.virt.port_filter import NftPortFilter
 from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError
 
@@ -305,6 +307,7 @@ class LabAgent:
             self._libvirt.close()
         with suppress(MagnetarError):
             Steering.of(self.state).unload()
+            NftPortFilter().filter_ports(PortFilter(tap_prefix(self.state)))
         subprocess.run(["umount", "--quiet", self.state / "images"], check=False, stderr=subprocess.DEVNULL)
         shutil.rmtree(self.folder)
 

@@ -101,6 +101,10 @@ class _References:
             raise InvalidField(f"{where}.network", "is required")
         if given.get("model", "virtio") != "virtio":
             raise InvalidField(f"{where}.model", "must be virtio in a cloud", given["model"])
+        for name in ("port_security", "allowed_addresses"):
+            if name in given:
+                raise InvalidField(f"{where}.{name}", "is a port's in a cloud; make the port with the network service",
+                                   given[name])
         found = self.resolve(NETWORKS, given["network"], where)
         name, id = (found["name"], found["id"]) if found else (given["network"], None)
         return {"network": name, "model": "virtio", "_id": id,

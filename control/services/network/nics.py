@@ -11,6 +11,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
+from magnetar_core.addresses import link_local
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds.guest_data import MOST
 
@@ -24,8 +25,10 @@ OWNER = "compute:nova"
 TAKEN = (ports.c.device_owner == OWNER) & ports.c.place.is_not(None)
 #: Statements that each new server needs, made once: to make one takes longer than to ask it.
 _PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam("server"), TAKEN)
+_SECURE = select(networks.c.id).where(
+    networks.c.id.in_(bindparam("ids", expanding=True)), networks.c.port_security_enabled)
 _BY_SERVER = select(
-    *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host"],
+    *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host", "port_security_enabled"],
     networks.c.name.label("network"), *networks.c["type", "bridge", "mtu"], *addresses.c["subnet_id", "ip_address"],
     *subnets.c["cidr", "enable_dhcp", "gateway_ip", "dns_nameservers", "host_routes"]).join_from(
     ports, networks, networks.c.id == ports.c.network_id).outerjoin(
@@ -52,6 +55,7 @@ def allocated(connection: Connection, context: Context, server_id: str, requeste
     new = [wanted for id, wanted in zip(ids, requested, strict=True) if id not in have]
     check(sum(not wanted.get("port_id") for wanted in new))
     choices = subnets_of(connection, {wanted["network_id"] for wanted in new})
+    secure = set(connection.execute(_SECURE, {"ids": list(choices)}).scalars()) if new else set()
     for id, wanted in zip(ids, requested, strict=True):
         if id in have:
             continue
@@ -64,7 +68,8 @@ def allocated(connection: Connection, context: Context, server_id: str, requeste
                 raise Conflict(f"Port {id} is still in use.", type="PortInUse")
         else:
             _make(connection, context, id, wanted, choices[wanted["network_id"]],
-                  {**values, "security_groups": orjson.dumps(list(groups)).decode()})
+                  {**values, "port_security_enabled": wanted["network_id"] in secure,
+                   "security_groups": orjson.dumps(list(groups) if wanted["network_id"] in secure else []).decode()})
     seen = {nic["port_id"]: nic for nic in found(connection, server_id, states=False)}
     return [seen[id] for id in ids]
 
@@ -106,10 +111,21 @@ def _nic(rows: Sequence[RowMapping], states: bool) -> Document:
         static = next((one for one in rows if flat and one["enable_dhcp"] is False), None)
         on_host["address"] = (f"{static['ip_address']}/{static['cidr'].partition('/')[2]}" if static else
                               fixed[0]["ip_address"])
+    on_host.update(_security(row, fixed, flat))
     nic = {"port_id": row["id"], "network_id": row["network_id"], "network": row["network"], "mac": row["mac_address"],
            "fixed_ips": fixed, "tag": row["tag"], "created": row["made_for_server"], "on_host": on_host,
            **({"told": told} if (told := _told(row)) else {})}
     return {**nic, "port_state": row["status"], "host": row["host"]} if states else nic
+
+
+def _security(row: RowMapping, fixed: Sequence[Document], flat: bool) -> Document:
+    """What the agent is told of the port's security, where it is not what the agent does anyway."""
+    if not row["port_security_enabled"]:
+        return {"port_security": False}
+    others = [one["ip_address"] for one in fixed[1:]]
+    # On a bridge the agent does not know that the port has no IPv6 address but the link-local one.
+    known = [*others, *([link_local(row["mac_address"])] if flat and fixed else ())]
+    return {"allowed_addresses": known} if known else {}
 
 
 def _told(row: RowMapping) -> Document:

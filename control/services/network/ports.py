@@ -35,6 +35,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     network = find(connection, context, NETWORK, values["network_id"])
     _may_choose(context, network, values)
     _may_mark(connection, context, "create", values)
+    _may_secure(context, network, "create", values, network["port_security_enabled"])
     values.setdefault("port_security_enabled", network["port_security_enabled"])
     values["security_groups"] = _groups(connection, values)
     if not ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now()):
@@ -54,6 +55,13 @@ def _mac_in_use(values: Document) -> MagnetarError:
 def _may_choose(context: Context, network: RowMapping, values: Document) -> None:
     if "mac_address" in values and network["project_id"] != context.project_id and not context.is_admin:
         raise forbidden("create_port:mac_address", "the network's own project and admins may choose it")
+
+
+def _may_secure(context: Context, network: RowMapping, verb: str, values: Document, usual: bool) -> None:
+    """Who turns port security off can take the addresses of all others of the network."""
+    given = values.get("port_security_enabled", usual)
+    if given != usual and network["project_id"] != context.project_id and not context.is_admin:
+        raise forbidden(f"{verb}_port:port_security_enabled", "the network's own project and admins may choose it")
 
 
 def _may_mark(connection: Connection, context: Context, verb: str, values: Document) -> None:
@@ -110,6 +118,10 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
         _let_go(connection, row)
         _may_mark(connection, context, "update", {**row, **values})
         values.update(made_for_server=False, place=None, tag=None)
+    if values.get("port_security_enabled", row["port_security_enabled"]) != row["port_security_enabled"]:
+        network = find(connection, context, NETWORK, row["network_id"])
+        _may_secure(context, network, "update", values, row["port_security_enabled"])
+        _let_go(connection, row)
     if "mac_address" in values:
         _change_mac(connection, context, row, values)
     if "security_groups" in values or values.get("port_security_enabled") is False:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import Any, Dict, Optional
 
 from .errors import InvalidField
@@ -17,6 +17,12 @@ SPECIAL = (
     (IPv4Network("0.0.0.0/8"), "unspecified"), (IPv4Network("127.0.0.0/8"), "loopback"),
     (IPv4Network("169.254.0.0/16"), "link-local"), (IPv4Network("224.0.0.0/3"), "multicast or reserved"),
 )
+
+
+def link_local(mac: str) -> str:
+    """The link-local IPv6 address that follows from a MAC (RFC 4291, EUI-64)."""
+    octets = bytes.fromhex(mac.replace(":", ""))
+    return str(IPv6Address(b"\xfe\x80" + bytes(6) + bytes((octets[0] ^ 2,)) + octets[1:3] + b"\xff\xfe" + octets[3:]))
 
 
 def network(want: Dict[str, Any]) -> IPv4Network:

@@ -37,6 +37,8 @@ TEXT: Mapping[str, str] = {
 }
 ROOT, EPHEMERAL, SWAP = "disk", "disk.ephemeral", "disk.swap"
 GIB, MIB = 2**30, 2**20
+#: Of a NIC, what is no matter of the domain's.
+NOT_PLUGGED = frozenset(("address", "told", "port_security", "allowed_addresses"))
 #: What there is of a server that is to be made.
 NOTHING: Document = {"power": MISSING, "todo": (ROOT, "config.iso"), "lost": (), "root_bytes": 0}
 
@@ -151,7 +153,7 @@ def _differs(want: Document, have: Document) -> list[str]:
     flavor = want["flavor"]
     found = ["flavor"] if _shape(flavor, flavor["ephemeral"], flavor["swap"]) != _shape(
         have["flavor"], have.get("ephemeral_bytes", 0), have.get("swap_bytes", 0)) else []
-    wanted, seen = ([{name: value for name, value in nic.items() if name not in ("address", "told")}
+    wanted, seen = ([{name: value for name, value in nic.items() if name not in NOT_PLUGGED}
                      for nic in one["networks"]] for one in (want, have))
     return found + ["networks"] * (wanted != seen)
 

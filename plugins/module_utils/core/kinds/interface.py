@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from ..fields import FIXED, READ, Field, Kind
-from ..values import Choices, Mac, Nullable, Text, Uuid, Value
+from ..values import Boolean, Choices, ListOf, Mac, Nullable, Text, Uuid, Value
 from .common import REFERENCE, TAG
 from .guest_data import told
-from .network import DEVICE, NIC_ADDRESS
+from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, AllowedAddress
 
 MODELS = ("virtio", "e1000e", "e1000", "rtl8139")
 
@@ -30,6 +30,10 @@ class InterfaceAttachment(Kind):
                 sample=None)
     address = Field(Nullable(NIC_ADDRESS), "IPv4 address. On a network that the agent makes, its DHCP gives it; "
                     "elsewhere it is only shown. Kept when omitted; null for none.", sample=None)
+    port_security = Field(Boolean(), "Whether only frames from its MAC and its addresses pass, and none of a DHCP "
+                          "server or router. V(true) for a new NIC when omitted.", sample=True)
+    allowed_addresses = Field(ListOf(AllowedAddress(), ALLOWED_MAX), "Addresses and networks that it may send from, "
+                              "besides its own.", sample=[])
     told = Field(Nullable(told()), "What a cloud has the guest told of it.", on="create", option=False, compared=False)
     server_name = Field(Text(), "The server's name.", on=READ, sample="web1")
     addresses = Field(Value(), "Its addresses as far as they are known: {addr, version, mac, source}.", on=READ,

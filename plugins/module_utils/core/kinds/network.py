@@ -3,14 +3,37 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
+from typing import Any, Optional
+
+from ..errors import InvalidField
 from ..fields import FIXED, READ, Field
 from ..values import Boolean, Choices, Integer, Nullable, Text
+from ..versions import Version
 from .common import NAME, Resource
 
 DEVICE = Text(1, 15, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "must be a network device name of at most 15 characters")
 CIDR = Text(9, 18, r"\d{1,3}(\.\d{1,3}){3}/\d{1,2}", "must be an IPv4 network such as 192.168.100.0/24")
 NIC_ADDRESS = Text(7, 18, r"\d{1,3}(\.\d{1,3}){3}(/\d{1,2})?", "must be an IPv4 address such as 192.168.100.7")
 ADDRESS = Text(7, 15, r"\d{1,3}(\.\d{1,3}){3}", "must be an IPv4 address")
+#: Most addresses of a NIC besides its own.
+ALLOWED_MAX = 64
+
+
+class AllowedAddress(Text):
+    """An IP address, or a network of them."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 49, r"[0-9a-fA-F.:/]*", "must be an IP address or a network such as 192.0.2.0/28")
+
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
+        """The text in normal form; an address has no prefix."""
+        found = super().check(value, path, version)
+        try:
+            net = ip_network(found)
+        except ValueError:
+            raise InvalidField(path, "must be an IP address or a network such as 192.0.2.0/28", value) from None
+        return str(net.network_address) if net.prefixlen == net.max_prefixlen else str(net)
 
 
 class Network(Resource):

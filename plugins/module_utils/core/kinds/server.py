@@ -28,7 +28,7 @@ from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Null
 from .common import REFERENCE, TAG, Resource
 from .flavor import sizes
 from .guest_data import GUEST_DATA, PASSWORD, VENDOR_DATA, told
-from .network import DEVICE, NIC_ADDRESS
+from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, AllowedAddress
 from .volume import BUSES, POOL, SIZE
 from .volume import DEVICE as DISK
 
@@ -53,6 +53,10 @@ def _nic() -> Record:
         address=Field(Nullable(NIC_ADDRESS), "IPv4 address. On a network that the agent makes, its DHCP gives it; "
                       "elsewhere the guest is told only, with a prefix (192.0.2.7/24) to set it itself. Kept when "
                       "omitted; null for none."),
+        port_security=Field(Boolean(), "Whether only frames from its MAC and its addresses pass, and none of a DHCP "
+                            "server or router; V(true) when omitted."),
+        allowed_addresses=Field(ListOf(AllowedAddress(), ALLOWED_MAX), "Addresses and networks that it may send from, "
+                                "besides its own; none when omitted."),
         told=Field(Nullable(told()), "What a cloud has the guest told of it."),
     )
 

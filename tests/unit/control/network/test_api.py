@@ -13,6 +13,7 @@ from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.settings import InvalidSettings, Settings
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
+from magnetar_core.addresses import link_local
 from magnetar_core.errors import MagnetarError
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
@@ -111,9 +112,26 @@ def test_a_flat_network_is_a_bridge_of_the_hosts(ask, service):
     nic_server = str(uuid.uuid4())
     (nic,) = service.allocate(ALICE, nic_server, service.check_requested(ALICE, [{"uuid": flat["id"]}]))
     address = nic["fixed_ips"][0]["ip_address"]
-    assert nic["on_host"] == {"bridge": "br0", "mac": nic["mac"], "address": address}
+    assert nic["on_host"] == {"bridge": "br0", "mac": nic["mac"], "address": address,
+                              "allowed_addresses": [link_local(nic["mac"])]}  # and so no other IPv6 address
     admin("PUT", f"/v2.0/subnets/{flat['subnets'][0]}", {"subnet": {"enable_dhcp": False}})
     assert service.ports(nic_server)[0]["on_host"]["address"] == f"{address}/24"
+
+
+def test_port_security_is_what_hosts_are_told(ask, service):
+    """Off by the network's project or an admin, and not while a server has the port: its host would not hear of it."""
+    own = _network(ask, "10.30.0.0/24", port_security_enabled=False)
+    (nic,) = service.allocate(ALICE, _server(service), service.check_requested(ALICE, [{"uuid": own["id"]}]))
+    assert nic["on_host"]["port_security"] is False
+    shown = ask("GET", f"/v2.0/ports/{nic['port_id']}")["port"]
+    assert (shown["port_security_enabled"], shown["security_groups"]) == (False, [])
+    ask("PUT", f"/v2.0/ports/{nic['port_id']}", {"port": {"port_security_enabled": True}}, status=409)
+    shared = _network(ask.as_(ADMIN), "10.31.0.0/24", shared=True)
+    ask("POST", "/v2.0/ports", {"port": {"network_id": shared["id"], "port_security_enabled": False}}, status=403)
+    port = ask("POST", "/v2.0/ports", {"port": {"network_id": shared["id"]}})["port"]
+    ask("PUT", f"/v2.0/ports/{port['id']}", {"port": {"port_security_enabled": False}}, status=403)
+    (nic,) = service.allocate(ALICE, _server(service), service.check_requested(ALICE, [{"port": port["id"]}]))
+    assert not {"port_security", "allowed_addresses"} & set(nic["on_host"])
 
 
 @pytest.mark.parametrize(("fields", "status"), [

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which frames guests may send: the filter of each NIC follows from the server's document, and from nothing that runs.
+
+One thread has the kernel filter as the documents say now (``virt.port_filter``). Nobody waits for it: a NIC that the
+filter does not know yet sends nothing. It outlives the agent, and libvirt, and goes with the last NIC and network. What
+somebody flushes is loaded again at once: the kernel tells of tables that go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from ipaddress import IPv4Network, ip_interface
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.networks import Port, PortFilter, tap_name, tap_prefix
+from magnetar_agent.servers.addresses import bare_address, managed_network
+from magnetar_core.errors import MagnetarError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks whether the filter is there, should the kernel's word be missed.
+LOOK = 30.0
+#: What is to be done: look at a server or at all; look whether the filter is there; end.
+ALL, THERE, END = "", "there", "end"
+
+
+class PortSecurity:
+    """See the head of this file."""
+
+    def __init__(self, host: LocalHost) -> None:
+        self.host = host
+        self.prefix = tap_prefix(host.settings.state_dir)
+        self._todo: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="port-security", daemon=True)
+        self._loaded: PortFilter | None = None
+        #: By server; what a migration brings is known before the guest comes.
+        self._ports: dict[str, frozenset[Port]] = {}
+        self._seeded = False
+        #: Why ports are not filtered as they should be; "": they are.
+        self.reason = ""
+
+    def start(self) -> None:
+        """Load the filter, before any guest is started, and keep it from now on."""
+        self.host.documents.listen(self._written)
+        self.host.hypervisor.on_connect(lambda: self._todo.put(THERE))
+        self.host.hypervisor.on_filters_gone(lambda: self._todo.put(THERE))
+        self._keep({ALL})
+        self._thread.start()
+
+    def close(self) -> None:
+        """End. The filter stays as long as there are servers."""
+        if self._thread.is_alive():
+            self._todo.put(END)
+            self._thread.join(20)
+
+    def status(self) -> dict[str, Any]:
+        """The field ``port_security`` of ``kinds.Host``."""
+        return {"ports": len(self._loaded.ports) if self._loaded else 0, "reason": self.reason}
+
+    # What comes from other threads ----------------------------------------------------------------------------------
+    def _written(self, document: Document, removed: bool) -> None:
+        if document.kind == "server":
+            self._todo.put(document.id)
+        elif document.kind == "network":
+            self._todo.put(ALL)
+        elif document.kind == "migration" and document.want["side"] == "target":
+            self._todo.put(document.want["server"])
+
+    # The thread -----------------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        while True:
+            todo = set[str]()
+            with contextlib.suppress(queue.Empty):
+                todo.add(self._todo.get(timeout=LOOK))
+                while True:
+                    todo.add(self._todo.get_nowait())
+            self._keep((todo - {END}) or {THERE})
+            if END in todo:
+                return
+
+    def _keep(self, todo: set[str]) -> None:
+        """Have the kernel filter as the documents say."""
+        try:
+            if self.reason or (THERE in todo and self._loaded is not None and not self._is_there()):
+                self._loaded, self._seeded = None, False
+            self._look(todo)
+            self._load()
+            said = ""
+        except MagnetarError as error:
+            said = error.message
+        except Exception as error:  # the thread must live: guests are kept apart by it
+            log.exception("port security")
+            said = str(error)
+        if said and said != self.reason:
+            log.error("guests' ports are not filtered as they should be: %s", said)
+        self.reason = said
+
+    def _is_there(self) -> bool:
+        none = self._loaded is None or not (self._loaded.ports or self._loaded.bridges)
+        return none or self.host.hypervisor.filters_ports(self.prefix)
+
+    def _look(self, todo: set[str]) -> None:
+        """Find the ports of servers that have changed."""
+        documents = self.host.documents
+        if ALL in todo or self._loaded is None:
+            todo = {one.id for one in documents.peek("server")} | {
+                one.want["server"] for one in documents.peek("migration") if one.want["side"] == "target"}
+            self._ports = {}
+        coming = None
+        for id in todo - {ALL, THERE}:
+            server = documents.look("server", id)
+            if server is None:
+                coming = _coming(self.host) if coming is None else coming
+            nics = server.want["networks"] if server is not None else coming.get(id, ()) if coming else ()
+            self._ports.pop(id, None)
+            if nics:
+                self._ports[id] = frozenset(port(self.host, id, nic) for nic in nics)
+
+    def _load(self) -> None:
+        wanted = PortFilter(
+            self.prefix, frozenset[Port]().union(*self._ports.values()),
+            frozenset(one.want["bridge"] for one in self.host.documents.peek("network")
+                      if one.want["mode"] != "bridge" and one.want.get("bridge")),
+            self.host.settings.guest_ports)
+        if wanted != self._loaded:
+            before, self._loaded = self._loaded, None  # whatever is loaded when this fails
+            self.host.hypervisor.filter_ports(wanted, before)
+            self._loaded = wanted
+        if not self._seeded:
+            self._seed(wanted)
+
+    def _seed(self, wanted: PortFilter) -> None:
+        """Tell of addresses that DHCP gave while there was no filter to learn them."""
+        taps = {one.mac: one.tap for one in wanted.ports if one.dhcp}
+        with contextlib.suppress(MagnetarError):  # libvirt is away: once it is back
+            networks = [one.name for one in self.host.documents.peek("network") if one.want.get("dhcp")] if taps else []
+            self.host.hypervisor.allow_leased(self.prefix, [
+                (taps[lease.mac], lease.address) for name in networks for lease in self.host.hypervisor.leases(name)
+                if lease.version == 4 and lease.mac in taps])
+            self._seeded = True
+
+
+def port(host: LocalHost, server: str, nic: Fields) -> Port:
+    """What may come from a server's NIC."""
+    tap = tap_name(host.settings.state_dir, server, nic["mac"])
+    if not nic.get("port_security", True):
+        return Port(tap, nic["mac"], secure=False)
+    network = managed_network(host, nic)
+    allowed = [_short(one) for one in nic.get("allowed_addresses") or ()]
+    four = tuple(dict.fromkeys(filter(None, (bare_address(nic), *(one for one in allowed if ":" not in one)))))
+    six = tuple(one for one in allowed if ":" in one)
+    if network is None:
+        return Port(tap, nic["mac"], four or None, six or None)
+    asks = bool(network.want["dhcp"]) and not bare_address(nic)
+    known = bool(four) or asks
+    gateway = str(IPv4Network(network.want["cidr"]).network_address + 1)
+    return Port(tap, nic["mac"], four if known else None, six, asks, () if known else (gateway,))
+
+
+def _short(address: str) -> str:
+    """Without the prefix of a single address."""
+    given = ip_interface(address)
+    return str(given.ip) if given.network.prefixlen == given.max_prefixlen else str(given.network)
+
+
+def _coming(host: LocalHost) -> dict[str, Iterable[Fields]]:
+    """The NICs of servers that migrate to this host, by server."""
+    return {one.want["server"]: one.state["server"]["want"]["networks"] for one in host.documents.peek("migration")
+            if one.want["side"] == "target" and one.state.get("server")}

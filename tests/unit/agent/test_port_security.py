@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the filter is told of servers' NICs, on a fake host: from their documents, and at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from magnetar_agent.networks import Lease, Port, tap_name
+from magnetar_core.errors import HypervisorError
+
+from .conftest import Host
+from .taps import until
+
+MAC = "52:54:00:00:00:77"
+
+
+def ports(host: Host) -> set[Port]:
+    """Those that are filtered now."""
+    return set(host.fake.filtered.ports) if host.fake.filtered else set()
+
+
+def becomes(host: Host, **port: Any) -> None:
+    """Wait until the server's one NIC is filtered so."""
+    tap = tap_name(host.agent.host.settings.state_dir, host.show()["id"], MAC)
+    until(lambda: ports(host) == {Port(tap, MAC, **port)}, 20)
+
+
+def test_a_nic_follows_its_document(host: Host) -> None:
+    host.server(networks=[{"bridge": "br0", "mac": MAC}])
+    assert f'<target dev="{tap_name(host.agent.host.settings.state_dir, host.show()["id"], MAC)}"/>' in host.fake.xml(
+        host.show()["id"])
+    becomes(host, ipv4=None, ipv6=None)
+    host.server(networks=[{"bridge": "br0", "mac": MAC, "address": "192.0.2.7/24"}])
+    becomes(host, ipv4=("192.0.2.7",), ipv6=None)
+    more = ["192.0.2.16/28", "2001:db8::7"]
+    host.server(networks=[{"bridge": "br0", "mac": MAC, "address": "192.0.2.7", "allowed_addresses": more}])
+    becomes(host, ipv4=("192.0.2.7", "192.0.2.16/28"), ipv6=("2001:db8::7",))
+    host.server(networks=[{"bridge": "br0", "mac": MAC, "port_security": False}])
+    becomes(host, secure=False)
+    done = host.server(networks=[{"bridge": "br0", "mac": MAC, "port_security": True}])
+    assert done.changed and host.show()["power_state"] == "running"
+    becomes(host, ipv4=("192.0.2.7",), ipv6=None)  # left out, an address stays
+    host.ensure("server", "web1", None)
+    until(lambda: not ports(host), 20)
+
+
+def test_a_network_of_the_agents(host: Host) -> None:
+    """DHCP says the address where no document does; without DHCP nobody knows it, but it is never the host's."""
+    host.ensure("network", "lan", {"mode": "nat", "cidr": "10.9.9.0/24"})
+    host.server(networks=[{"network": "lan", "mac": MAC}])
+    becomes(host, dhcp=True)
+    assert host.fake.filtered and host.fake.filtered.bridges == {"magbr0"}
+    host.fake.lease("lan", Lease(MAC, "10.9.9.77", 4))
+    host.fake.flush_filters()
+    until(lambda: host.fake.leased, 20)
+    becomes(host, dhcp=True)
+    assert [address for _tap, address in host.fake.leased] == ["10.9.9.77"]
+    host.server(networks=[{"network": "lan", "mac": MAC, "address": "10.9.9.7"}])
+    becomes(host, ipv4=("10.9.9.7",))
+    host.restart()
+    becomes(host, ipv4=("10.9.9.7",))
+
+
+def test_a_network_without_dhcp(host: Host) -> None:
+    host.ensure("network", "lan", {"mode": "isolated", "cidr": "10.9.9.0/24", "dhcp": False})
+    host.server(networks=[{"network": "lan", "mac": MAC}])
+    becomes(host, ipv4=None, not_from=("10.9.9.1",))
+
+
+def test_one_that_cannot_be_loaded_is_told_of_and_tried_again(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    host.fake.fail_next("filter_ports", HypervisorError("nft is not there"))
+    host.server(networks=[{"bridge": "br0", "mac": MAC}])
+    host.agent.port_security._todo.put("there")
+    becomes(host, ipv4=None, ipv6=None)
+    assert "not filtered as they should be: nft is not there" in caplog.text
+    until(lambda: host.agent.port_security.status() == {"ports": 1, "reason": ""}, 20)
