@@ -268,14 +268,14 @@ def find_image(caller: Caller, id: str | None, flavor: Mapping[str, Any],
 
 
 def find_public_key(caller: Caller, name: str | None) -> str | None:
-    """The public key of the caller's key pair, for the guest; none for a certificate (x509), which no guest here
-    reads. Raises ``InvalidRequest``."""
+    """The public key of the caller's key pair, for the guest; of type x509 it is a certificate in PEM. Raises
+    ``InvalidRequest``."""
     if not name:
         return None
     found = caller.fetch(keypairs.find, caller.context.user_id, name)
     if found is None:
         raise InvalidRequest(f"Invalid key_name provided. Keypair {name} not found for user {caller.context.user_id}")
-    return str(found.public_key) if found.type == "ssh" else None
+    return str(found.public_key)
 
 
 def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping[str, Any] | None) -> str | None:

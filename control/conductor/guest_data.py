@@ -27,8 +27,13 @@ def guest_data(conductor: Environment, server: Any, host: str,
         "hostname": f"{name}.{domain}" if domain else name, "project_id": server.project_id,
         "launch_index": server.launch_index, "reservation_id": server.reservation_id or "",
         "flavor": (flavor or orjson.loads(server.flavor)).get("name", ""), "availability_zone": conductor.zone(host),
-        "keys": [{"name": server.key_name, "type": "ssh", "data": key}] if key else [],
+        "keys": [{"name": server.key_name, "type": _type(key), "data": key}] if key else [],
         "security_groups": [one["name"] for one in orjson.loads(server.security_groups)]}
+
+
+def _type(key: str) -> str:
+    """The type of its keypair: a certificate in PEM has several lines, a key of SSH one."""
+    return "x509" if "\n" in key.strip() else "ssh"
 
 
 def vendor_data(work: Work) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Things:
     """Stands for the fixtures: everything has a value."""
 
     image = network = "10000000-0000-4000-8000-000000000000"
-    zone = "zone1"
+    zone, volume_type = "zone1", "fast"
     hosts = ["kvm1", "kvm2"]
 
     class cloud:  # noqa: N801 - a name of the fixtures

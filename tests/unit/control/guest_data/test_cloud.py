@@ -128,6 +128,9 @@ def test_rename_and_rebuild(cloud: Cloud) -> None:
     assert answer["server"]["adminPass"] == "Rebuilt-1"
     meta = document(cloud, id)
     assert (meta["name"], meta["admin_pass"], meta["public_keys"]) == ("New Name", "Rebuilt-1", {"other": OTHER})
+    made = admin.post("/v2.1/os-keypairs", {"keypair": {"name": "win", "type": "x509"}}, "2.60").json["keypair"]
+    done(admin, id, "rebuild", {"imageRef": admin.image(), "key_name": "win"})
+    assert document(cloud, id)["keys"] == [{"name": "win", "type": "x509", "data": made["public_key"]}]
     answer = done(admin, id, "rebuild", {"imageRef": admin.image(), "key_name": None})
     assert document(cloud, id)["admin_pass"] == answer["server"]["adminPass"] and "keys" not in document(cloud, id)
     assert "Rebuilt-1" not in kept(cloud)
