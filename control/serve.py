@@ -46,7 +46,9 @@ from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume import quotas as volume_quotas
 from magnetar_control.settings import Settings
 from magnetar_control.store import hosts, schema, servers
+from magnetar_control.store import services as compute_services
 from magnetar_control.store.database import Database, full
+from magnetar_control.store.services import COMPUTE, Service
 from magnetar_control.store.store import CELL0, CellMapping, Store
 from magnetar_control.store.tables import API, CELL
 from magnetar_control.web.application import Application, by_token
@@ -179,11 +181,17 @@ class Parts:
                     self.identity, {"image": self.images.quota}) if isinstance(self.identity, EmbeddedIdentity) else
                 identity.Elsewhere(self.identity.url),
                 "/image": image.application(self.images, authenticate),
-                "/network": network.application(self.networks, authenticate),
+                "/network": network.application(self.networks, authenticate, self.compute_hosts),
                 "/volume": volume.VolumeApplication(self.volumes, authenticate),
                 "/console": console,
                 "/healthz": Healthz(self.health),
                 "/metrics": MetricsForAdmins(self.metrics.text, of_operators)}
+
+    def compute_hosts(self) -> list[Service]:
+        """The services of compute hosts."""
+        zone, silence = self.settings.default_availability_zone, self.settings.host_down_after
+        found = compute_services.every(self.store, zone, silence)
+        return [one for one in found if one.binary == COMPUTE]
 
     def work(self, services: Services) -> None:
         """Begin to conduct."""

@@ -3,22 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from magnetar_control.api.failures import RoutedService
 from magnetar_control.services import Document
 from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.store.services import Service
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidRequest, NotFound
 
+from .agents import AgentRoutes
 from .quotas import QuotaRoutes
 from .resources import FORMS, ResourceRoutes
 
 #: Alias to name of the extensions that hold here: what clients look for before they use it.
 EXTENSIONS = {
-    "availability_zone": "Availability Zone", "binding": "Port Binding",
+    "agent": "agent", "availability_zone": "Availability Zone", "binding": "Port Binding",
     "external-net": "Neutron external network", "filter-validation": "Filter parameters validation",
     "net-mtu": "Network MTU", "pagination": "Pagination support", "port-security": "Port Security",
     "project-id": "project_id field enabled", "provider": "Provider Network",
@@ -26,7 +28,7 @@ EXTENSIONS = {
     "quotas": "Quota management support", "security-group": "security-group", "sorting": "Sorting support",
     "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps"}
 #: What Neutron has and a host's own networks have not: path to key of the empty list.
-NONE_OF = {"routers": "routers", "floatingips": "floatingips", "agents": "agents", "subnetpools": "subnetpools",
+NONE_OF = {"routers": "routers", "floatingips": "floatingips", "subnetpools": "subnetpools",
            "trunks": "trunks", "service-providers": "service_providers", "rbac-policies": "rbac_policies"}
 #: Type in an error by its status, where the handler names none.
 TYPES = {401: "HTTPUnauthorized", 403: "PolicyNotAuthorized", 404: "HTTPNotFound", 405: "HTTPMethodNotAllowed",
@@ -40,8 +42,10 @@ def refused(fault: Fault) -> Answer:
     return Answer({"NeutronError": {"type": type, "message": fault.message, "detail": ""}}, fault.status)
 
 
-def application(service: EmbeddedNetworks, authenticate: Callable[[Request], None]) -> RoutedService:
-    """What is mounted at ``/network``. *authenticate* sets ``request.context`` or raises ``Fault`` 401."""
+def application(service: EmbeddedNetworks, authenticate: Callable[[Request], None],
+                hosts: Callable[[], Sequence[Service]] = tuple) -> RoutedService:
+    """What is mounted at ``/network``. *authenticate* sets ``request.context`` or raises ``Fault`` 401; *hosts* finds
+    the compute hosts."""
     return RoutedService([
         route("GET /", lambda request: {"versions": [{"id": "v2.0", "status": "CURRENT", "links": [
             {"rel": "self", "href": request.base + "/v2.0/"}]}]}, who="anyone"),
@@ -51,7 +55,7 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
         route("GET /v2.0/extensions/{alias}", lambda request: {"extension": _extension(request.params["alias"])}),
         route("GET /v2.0/availability_zones", lambda _request: {"availability_zones": [
             {"name": "nova", "resource": "network", "state": "available"}]}),
-        *QuotaRoutes(service).routes(),
+        *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(),
         *(one for form in FORMS for one in ResourceRoutes(service.resources[form.plural], form).routes()),
         *(one for path, key in NONE_OF.items() for one in _none_of(path, key))], authenticate, refused)
 
