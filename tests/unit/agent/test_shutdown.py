@@ -14,7 +14,7 @@ import pytest
 from magnetar_agent import reconcile
 from magnetar_agent.servers import shutdown
 from magnetar_core.ensure import permissions
-from magnetar_core.errors import Cancelled, InvalidField
+from magnetar_core.errors import Cancelled, HypervisorError, InvalidField
 from magnetar_core.kinds import Server
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result
@@ -95,6 +95,34 @@ def test_how_often_it_is_pressed_is_a_setting(host: Host, clock: Clock) -> None:
     deaf(host)
     host.server(power="off")
     assert clock.pressed == [0.0, 10.0, 20.0, 30.0, 40.0, 50.0] and clock.cut == [60.0]
+
+
+def test_a_guest_that_goes_by_itself_while_the_button_is_pressed(host: Host, clock: Clock,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """libvirt says 'domain is not running', and shows it as running a moment longer."""
+    host.server()
+    id, press = deaf(host), host.fake.shutdown
+
+    def going(uuid: str) -> None:
+        press(uuid)
+        if len(clock.pressed) == 3:
+            clock.at[clock.now + 0.2] = lambda: (host.fake.deaf.clear(), press(uuid))
+            raise HypervisorError("libvirt could not shut down the domain: domain is not running.")
+    monkeypatch.setattr(host.fake, "shutdown", going)
+    host.server(power="off")
+    assert not clock.cut and host.fake.domain(id).reason == "guest"
+
+
+def test_a_button_that_cannot_be_pressed_is_one_that_is_not_heard(host: Host, clock: Clock,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(uuid: str) -> None:
+        clock.pressed.append(clock.now)
+        raise HypervisorError("libvirt could not shut down the domain: no monitor.")
+    host.server()
+    monkeypatch.setattr(host.fake, "shutdown", broken)
+    given(host, shutdown_retry_interval=20.0)
+    host.server(power="off")
+    assert clock.pressed == [0.0, 20.0, 40.0] and clock.cut == [60.0]
 
 
 def test_the_image_says_how_long(host: Host, clock: Clock) -> None:
