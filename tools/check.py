@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -124,6 +125,8 @@ GUESTS = {"lab", "deep"}
 #: What runs beside a stage: tests wait for other things half of the time.
 BESIDE = {"tests": ("mypy", "imports", "ansible-lint", "changelog", "docs", "sanity", "collection", "audit"),
           "slow": ("pylint",), "lab": ("slow", "pylint")}
+#: How much they stand behind in their turn for the CPUs (nice): the stage beside them takes longer.
+BEHIND = 5
 #: Stages that ran: whether they passed, and seconds.
 Ended = dict[str, tuple[bool, float]]
 
@@ -153,6 +156,8 @@ def beside(names: list[str], ended: Ended) -> Iterator[None]:
         try:
             yield
         except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
             process.terminate()
             raise
         finally:
@@ -166,6 +171,10 @@ def beside(names: list[str], ended: Ended) -> Iterator[None]:
 
 
 def _beside(names: list[str], said: int, tell: multiprocessing.connection.Connection) -> None:
+    os.setsid()
+    os.nice(BEHIND)
+    with contextlib.suppress(OSError):  # Linux may share the CPUs among sessions first
+        Path("/proc/self/autogroup").write_text(str(BEHIND), encoding="ascii")
     os.dup2(said, 1)
     os.dup2(said, 2)
     tell.send(run(names))
