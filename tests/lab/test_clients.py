@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: The SDK warns of its own parts.
-pytestmark = [pytest.mark.lab, pytest.mark.filterwarnings("ignore::Warning:openstack")]
+#: The SDK warns of its own parts. test_site.py plays the same stories in a larger cloud.
+pytestmark = [pytest.mark.lab, pytest.mark.deep(shard="images and clients of one host"),
+              pytest.mark.filterwarnings("ignore::Warning:openstack")]
 
 
 @pytest.fixture

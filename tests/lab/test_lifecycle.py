@@ -222,9 +222,12 @@ def info(path: Path) -> dict[str, Any]:
     return found
 
 
+IMAGES = pytest.mark.deep(shard="images and clients of one host")
+
+
 @pytest.mark.parametrize(("power", "consistency"), [
-    ("running", "frozen"), ("paused", "crash-consistent"), pytest.param("suspended", "crash-consistent", marks=DEEP),
-    ("off", "stopped")])
+    ("running", "frozen"), pytest.param("paused", "crash-consistent", marks=IMAGES),
+    pytest.param("suspended", "crash-consistent", marks=IMAGES), pytest.param("off", "stopped", marks=IMAGES)])
 def test_an_image_of_a_server(lab: LabAgent, web: str, power: str, consistency: str) -> None:
     eventually(lambda: lab.ask(web, "sh pidof qemu-ga")["code"] == 0, "the guest agent")
     lab.power(web, power)
