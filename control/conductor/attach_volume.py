@@ -38,6 +38,7 @@ def attach_volume(work: Work) -> None:
 
 def _attach(work: Work, entry: Document) -> None:
     volumes, host = work.conductor.services.volume, work.server.host
+    work.confirm_lease()  # else it would be reserved for a server that has let it go since
     volumes.reserve(work.context(), entry["volume_id"], work.id, attachment_id=entry["attachment_id"])
     if not host:  # shelved: it gets the volume when it is on a host again
         return

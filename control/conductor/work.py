@@ -182,7 +182,9 @@ class Work:
 
     @contextlib.contextmanager
     def asking(self, host: str | None) -> Iterator[None]:
-        """Within, the action counts for *host*, which may keep it waiting. Raises ``HostBusy``."""
+        """Within, the action counts for *host*, which may keep it waiting. Raises ``HostBusy``, and ``LeaseLost``: what
+        is asked of a host may have been done and undone by others since."""
+        self.confirm_old_lease()
         if not host:  # the server has none, which who asks for a client is told
             yield
             return
@@ -358,6 +360,7 @@ class Work:
         from it."""
         def once() -> None:
             with self.database.write() as connection:
+                self.confirm_lease(connection)
                 kept = servers.revise(connection, self.id, column, change)
                 if follows:
                     servers.change(connection, self.id, **follows(kept))

@@ -157,7 +157,7 @@ class Networks(Protocol):
         """Raises ``InvalidField`` where *context* may not have *cidr* on a network that the agents make."""
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
-                 groups: Sequence[str] = ()) -> list[Document]:
+                 groups: Sequence[str] = (), sure: Sure = always) -> list[Document]:
         """NICs for the answer of ``check_requested``; ports that are not there are made, with the security groups
         *groups*. Asked twice, the same NICs. Raises ``Forbidden`` where the project may not have so many ports."""
 
