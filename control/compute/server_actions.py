@@ -92,8 +92,8 @@ def migrate(caller: Caller, target: Target, host: str | None = None) -> None:
     if host:
         found = _check_destination(caller, target, "migrate", host)
         if not cells and target.database is not caller.cloud.store.cell(found.cell_id):
-            raise InvalidRequest(f"Compute host {host} could not be found in the cell of the instance, and policy "
-                                 f"doesn't allow {CROSS_CELL} to be performed.")
+            raise InvalidRequest(f"Compute host {host} could not be found in the cell of the instance. Policy doesn't "
+                                 f"allow {CROSS_CELL} to be performed.")
     enqueue(caller, target, "migrate", {"host": host, **cells})
 
 
