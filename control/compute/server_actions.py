@@ -88,13 +88,9 @@ def on_volume(server: servers.Found) -> bool:
 @of_server("migrate")
 def migrate(caller: Caller, target: Target, host: str | None = None) -> None:
     """Cold migration, to *host* where it is named."""
-    cells = _cells(caller, target)
     if host:
-        found = _check_destination(caller, target, "migrate", host)
-        if not cells and target.database is not caller.cloud.store.cell(found.cell_id):
-            raise InvalidRequest(f"Compute host {host} could not be found in the cell of the instance. Policy doesn't "
-                                 f"allow {CROSS_CELL} to be performed.")
-    enqueue(caller, target, "migrate", {"host": host, **cells})
+        check_cell(caller, target, _check_destination(caller, target, "migrate", host))
+    enqueue(caller, target, "migrate", {"host": host, **_cells(caller, target)})
 
 
 def _cells(caller: Caller, target: Target) -> dict[str, bool]:
@@ -117,6 +113,19 @@ def migrate_live(caller: Caller, target: Target, host: str | None = None, *, ask
     args = {"host": host, "migration": drawn, **({"forced": True} if forced else {})}
     enqueue(caller, target, "os-migrateLive", args, lambda connection: migrations.make(
         connection, target.row, drawn, user_id=caller.context.user_id, type=migrations.LIVE, status="queued"))
+
+
+def abroad(caller: Caller, target: Target, host: HostView) -> bool:
+    """Whether a host is in another cell than a server."""
+    return target.database is not caller.cloud.store.cell(host.cell_id)
+
+
+def check_cell(caller: Caller, target: Target, host: HostView) -> None:
+    """Raises ``InvalidRequest`` where the caller may not have the server go to a host, since that is in another
+    cell."""
+    if abroad(caller, target, host) and not _cells(caller, target):
+        raise InvalidRequest(f"Compute host {host.name} could not be found in the cell of the instance. Policy doesn't "
+                             f"allow {CROSS_CELL} to be performed.")
 
 
 def _check_destination(caller: Caller, target: Target, key: str, host: str) -> HostView:

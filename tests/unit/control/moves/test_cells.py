@@ -15,7 +15,8 @@ from sqlalchemy.exc import OperationalError
 from magnetar_control.conductor import audit, repair
 from magnetar_control.store import cell_moves, servers
 from magnetar_control.store.database import Database
-from tools import postgres as server
+from tests.unit.control.v1.test_servers import ensure
+from tools import postgres
 
 from .clouds import at, claims, disabled, flavors
 from .two_cells import CELLS, TwoCells, check, taken
@@ -26,10 +27,10 @@ def cloud(databases, request):
     second = None
     if databases:
         folder = request.getfixturevalue("cluster")
-        with psycopg.connect(host=str(folder), user=server.USER, dbname="postgres", autocommit=True) as connection:
+        with psycopg.connect(host=str(folder), user=postgres.USER, dbname="postgres", autocommit=True) as connection:
             connection.execute("DROP DATABASE IF EXISTS second WITH (FORCE)")
             connection.execute("CREATE DATABASE second")
-        second = server.url(folder, "second")
+        second = postgres.url(folder, "second")
     with TwoCells(databases, second) as found:
         flavors(found)
         yield found
@@ -154,6 +155,19 @@ def test_which_host_may_be_named(cloud, id, monkeypatch):
     reply = cloud.admin.act(id, "os-migrateLive", {"host": "kvm2", "block_migration": "auto"}, "2.30")
     assert reply.status in (202, 400, 500)
     assert cloud.admin.settled(id)["OS-EXT-SRV-ATTR:host"] == "kvm1"
+
+
+def test_modules_have_it_in_another_cell(cloud):
+    """A guest that runs is stopped for it, which has to be allowed."""
+    server = ensure(cloud.admin, "server/abroad", {"flavor": "small", "image": "cirros", "networks": [
+        {"network": "default"}]}).json["resource"]
+    there = "kvm2" if server["host"] == "kvm1" else "kvm1"
+    refused = ensure(cloud.admin, "server/abroad", {"host": there})
+    assert refused.status == 409 and "is in another cell" in refused.content.decode(), refused
+    done = ensure(cloud.admin, "server/abroad", {"host": there}, allow_reboot=True)
+    assert done.status == 200 and done.json["resource"]["host"] == there, done
+    assert check(cloud, server["id"], there).vm_state == "active"
+    assert not ensure(cloud.admin, "server/abroad", {"host": there}, allow_reboot=True).json["changed"]
 
 
 # What is shown meanwhile ------------------------------------------------------------------------------------------
