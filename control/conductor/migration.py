@@ -105,8 +105,10 @@ class MigrationTask:
 
     def note_host(self, host: str, server: Mapping[str, Any] | None = None, **values: Any) -> None:
         """As ``note``, when the server is on *host*: where that is in another cell, it leaves (``cross_cell``)."""
-        self.work.flush()
-        self.note({**(server or {}), **cross_cell.departure(self.work, host)}, **values)
+        where = cross_cell.departure(self.work, host)
+        if len(where) > 1:
+            self.work.flush()  # what waits for the next transaction: after this one nothing changes the row here
+        self.note({**(server or {}), **where}, **values)
 
     def end(self, status: str, error: MagnetarError | None = None, **values: Any) -> None:
         """The action ends, failed where there is an *error*, and the migration in that status: in one transaction."""

@@ -64,7 +64,7 @@ def arrive(connection: Connection, left: LeavingRows) -> bool:
 
 
 def _of_server(connection: Connection, id: str) -> Sequence[Row[Any]]:
-    return connection.execute(select(actions.c["id", "request_id", "action"]).where(actions.c.server_id == id)).all()
+    return connection.execute(select(*actions.c["id", "request_id", "action"]).where(actions.c.server_id == id)).all()
 
 
 def _without_id(row: RowMapping) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from magnetar_control.store.tables import actions, migrations
 
 from .clouds import at, claims, flavors
-from .dying import Died, Fate
+from .dying import Died, Fate, Stall
 from .two_cells import TwoCells, check, taken
 
 pytestmark = pytest.mark.slow  # it needs minutes
@@ -114,6 +114,32 @@ def test_a_migration_and_its_confirmation(cloud, ids, first):
         places.reverse()
 
     until_none((there, stays))
+
+
+def test_a_conductor_that_stood_still_brings_nothing_back(cloud, ids):
+    """Others have done its action, and taken it back, when it goes on: in either cell nothing comes again."""
+    id = ids[0]
+    for number in range(1, 200, EVERY):
+        asked(cloud, id, "migrate", {"host": "kvm2"})
+
+        def meanwhile():
+            cloud.drive(holder="another")
+            assert cloud.row(id).vm_state == "resized"
+            asked(cloud, id, "revertResize")
+            cloud.drive(holder="another")
+
+        fate, conductor = Stall(number, meanwhile), cloud.conductors["cell1"]
+        [action] = taken(conductor)
+        with fate.looms():
+            conductor._act(conductor.database, action, None, None)
+        if not fate.died:
+            cloud.drive()
+            asked(cloud, id, "revertResize")
+            cloud.drive()
+        assert check(cloud, id, "kvm1").vm_state == "active", number
+        if not fate.died:
+            return
+    raise AssertionError
 
 
 def test_deletions_while_it_goes_and_after(cloud, ids):

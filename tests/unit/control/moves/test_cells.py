@@ -15,6 +15,8 @@ from sqlalchemy.exc import OperationalError
 from magnetar_control.conductor import audit, repair
 from magnetar_control.store import cell_moves, servers
 from magnetar_control.store.database import Database
+from tests.unit.control.attachments.asking import Owner
+from tests.unit.control.attachments.asking import until as until_true
 from tests.unit.control.v1.test_servers import ensure
 from tools import postgres
 
@@ -118,6 +120,28 @@ def test_deleted_while_it_waits_for_a_word(cloud, id):
     assert cloud.admin.delete(f"/v2.1/servers/{id}").status == 204
     assert cloud.admin.settled(id) is None
     assert (claims(cloud, id), at(cloud, id)) == ({}, {})
+
+
+def test_volumes_and_ports_come_along(cloud, id):
+    owner = Owner(cloud)
+    volumes = [owner.volume(host=host) for host in CELLS]
+    for volume in volumes:
+        assert owner.attach(id, volume).status == 200
+        until_true(lambda volume=volume: owner.state(volume) == "in-use")
+    ports = cloud.admin.get(f"/v2.1/servers/{id}/os-interface").json
+    for action, args, host in (("resize", {"flavorRef": "large"}, "kvm2"), ("revertResize", None, "kvm1")):
+        assert cloud.admin.act(id, action, args).status == 202
+        cloud.admin.settled(id)
+        check(cloud, id, host, waits=action == "resize")
+        assert {one["id"] for one in at(cloud, id)[host]["volumes_attached"]} == set(volumes)
+        assert {owner.state(volume) for volume in volumes} == {"in-use"}
+        assert cloud.admin.get(f"/v2.1/servers/{id}/os-interface").json == ports
+        bound = cloud.admin.get(f"/network/v2.0/ports?device_id={id}").json["ports"]
+        assert {one["binding:host_id"] for one in bound} == {host}
+    for volume in volumes:
+        assert owner.detach(id, volume).status == 202
+        until_true(lambda volume=volume: owner.state(volume) == "available")
+    check(cloud, id, "kvm1")
 
 
 def test_hosts_of_its_own_cell_come_first(cloud):

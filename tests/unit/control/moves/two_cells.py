@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -82,14 +83,19 @@ class TwoCells(Cloud):
         assert found
         return found[1]
 
-    def drive(self, fate: Fate | None = None, only: str | None = None) -> None:
-        """Do what waits, with a death in it; *only* in that cell."""
+    def drive(self, fate: Fate | None = None, only: str | None = None, holder: str | None = None) -> None:
+        """Do what waits, with a death in it; *only* in that cell; as another *holder*."""
         for _at in range(100):
             found = next(((one, row) for name, one in self.conductors.items() if only in (None, name)
                           for row in taken(one)), None)
             if found is None:
                 return
             conductor, action = found
+            if holder:
+                conductor = copy.copy(conductor)
+                conductor.holder = holder
+                with conductor.database.write() as connection:
+                    connection.execute(update(t.actions).where(t.actions.c.id == action.id).values(holder=holder))
             with contextlib.suppress(Died), fate.looms() if fate else contextlib.nullcontext():
                 conductor._act(conductor.database, action, None, None)
         raise AssertionError("it has no end")
