@@ -218,8 +218,6 @@ def test_into_another_cell_and_back(cloud: Cloud) -> None:
     cloud.ask("server migration revert taken")
     cloud.until(lambda: is_("ACTIVE", "c"), "it is back")
     print(f"\nsite: into another cell and back in {time.monotonic() - began:.1f} s")
-    assert "Nothing is amiss" in cloud.hosts["a"].run(
-        ["magnetar-control", "audit", "--config", "/etc/magnetar-control/conductor.yml"]).stdout
     cloud.hosts["a"].run(["rm", f"{POLICIES}/cells.yaml"])
 
 

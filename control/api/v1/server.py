@@ -276,8 +276,8 @@ def _check_place(caller: Caller, want: Document, have: Document, place: HostView
     server_actions.check_cell(caller, target, place)
     if want["power"] != power.OFF and not have.get("allow_reboot"):
         raise Conflict(f"host: {place.name} is in another cell than server {want['name']!r}, where no guest goes while "
-                       "it runs. Stop it first, ask for power off in the same call, or set allow_reboot to have it "
-                       "stopped, moved and started.", fields=["host"])
+                       "it runs. Stop it first; or, in this API, ?allow_reboot=true has it stopped, moved and started.",
+                       fields=["host"])
 
 
 def _row_to_be(caller: Caller, wanted: NewServers, instead_of: Any = None) -> tuple[dict[str, Any], str | None]:
