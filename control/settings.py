@@ -161,6 +161,9 @@ class Settings:
     soft_affinity_weight_multiplier: float = _doc("Weight of members of a group with that policy.", 1.0)
     soft_anti_affinity_weight_multiplier: float = _doc("Weight of members of a group with that policy; more is worse.",
                                                        1.0)
+    cross_cell_move_weight_multiplier: float = _doc("How much less a host of another cell weighs for a server that a "
+                                                    "resize or cold migration may bring there; below 0, such hosts "
+                                                    "come first, to drain a cell.", 1_000_000.0)
     host_subset_size: int = _doc("A host is drawn among so many of the best.", 1)
     enabled_filters: list[str] = _doc("Filters that are applied beside those that always are; see scheduler.md.",
                                       lambda: list(USUAL_FILTERS))

@@ -66,7 +66,7 @@ def _port_deleted(caller: Caller, target: Target, tag: str | None) -> int:
         return IN_VAIN
     try:
         enqueue(caller, target, "detach_interface", {"port_id": tag, "mac": mac})
-    except Conflict:  # something else is being done to it since it was read
+    except (Conflict, servers.Moved):  # something else is being done to it since it was read
         return IN_VAIN
     return TAKEN
 

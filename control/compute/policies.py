@@ -120,6 +120,9 @@ _SHOWN = "servers.show servers.detail.list servers.update servers.action.rebuild
 FURTHER = {
     "compute:servers:create:requested_destination": Further(
         "servers.create", "Ask for a host or hypervisor_hostname, which the scheduler's filters must pass (2.74)."),
+    "compute:servers:resize:cross_cell": Further(
+        "servers.action.resize servers.action.migrate",
+        "Have a server go into another cell with a resize or cold migration; see cells.md."),
     **{f"os_compute_api:{name}": Further(of, what) for name, of, what in (
         ("limits:other_project", "limits.list", "Show the limits of another project."),
         ("os-extended-server-attributes", _SHOWN, "Show on which host a server is, and what it is called there."),

@@ -5,15 +5,15 @@ servers are. What is over quota is ``Forbidden``."""
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Integer, Select, bindparam, cast, func, or_, select
+from sqlalchemy import CompoundSelect, Connection, Integer, bindparam, cast, func, literal, null, or_, select
 from sqlalchemy.dialects.postgresql import JSONB
 
 from magnetar_control.compute.caller import Caller, Owner, use_case
-from magnetar_control.store import keypairs, quotas, server_groups
+from magnetar_control.store import cell_moves, keypairs, quotas, server_groups
 from magnetar_control.store.database import Database
 from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_control.store.servers import RESTORING
@@ -59,20 +59,32 @@ def used(caller: Caller, project: str | None = None, user: str | None = None,
     """What the servers of a project (of one user in it) use: instances, cores, ram. As in Nova, soft-deleted ones use
     nothing until they are being restored. One query for each cell; servers of a cell that does not answer are not
     counted, as in Nova. *connection*: a transaction of cell0, which is asked first. A server that moves from cell0 to
-    its cell meanwhile is then counted twice, and never missed."""
+    its cell meanwhile is then counted twice, and never missed; one that goes into another cell counts once."""
     total = {"instances": 0, "cores": 0, "ram": 0}
     values = {"project": project or caller.project, **({"user": user} if user else {})}
 
     def counted(database: Database) -> Sequence[Any]:
         with database.read() as reading:
-            return reading.execute(_count(database.kind, bool(user)), values).one()
+            return reading.execute(_count(database.kind, bool(user)), values).all()
 
-    rows = [] if connection is None else [connection.execute(_count(connection.dialect.name, bool(user)), values).one()]
+    rows = [] if connection is None else connection.execute(_count(connection.dialect.name, bool(user)), values).all()
     of_cells = scatter_gather(caller.cloud.store, counted, caller.settings.cell_timeout, cell0=not rows)
-    for row in (*rows, *of_cells.values()):
-        for name, value in zip(total, row or (), strict=bool(row)):
-            total[name] += int(value or 0)
+    for row in (*rows, *_once(caller, of_cells, counted)):
+        for name in total:
+            total[name] += int(row._mapping[name] or 0)  # noqa: SLF001 - SQLAlchemy's name
     return total
+
+
+def _once(caller: Caller, of_cells: Mapping[str, Sequence[Any] | None],
+          counted: Callable[[Database], Sequence[Any]]) -> list[Any]:
+    """The sums of all cells, and the servers that leave one and have not arrived in another yet. A cell in which one
+    has arrived is asked again: its first answer may be older."""
+    found = {id: list(rows or ()) for id, rows in of_cells.items()}
+    leaving = [row for rows in found.values() for row in rows if row.id]
+    arrived = cell_moves.arrived(caller.cloud.store, leaving) if leaving else set()
+    for _id, cell in arrived:
+        found[cell] = list(counted(caller.cloud.store.cell(cell)))
+    return [row for rows in found.values() for row in rows if (row.id, row.leaving) not in arrived]
 
 
 Bounds = Sequence[tuple[Limits, str | None]]
@@ -94,15 +106,21 @@ def bounds(caller: Caller, owner: Owner = Owner()) -> Bounds:  # noqa: B008
 
 
 @lru_cache
-def _count(kind: str, of_user: bool) -> Select[Any]:
+def _count(kind: str, of_user: bool) -> CompoundSelect[Any]:
     """The statement, made once: that takes longer than to ask it."""
     flavor = cast(servers.c.flavor, JSONB)
     sizes = [cast(flavor[name].astext, Integer) if kind == "postgresql" else func.json_extract(
         servers.c.flavor, f"$.{name}") for name in ("vcpus", "ram")]
-    question = select(func.count(), *map(func.sum, sizes)).where(
-        servers.c.project_id == bindparam("project"), servers.c.deleted_at.is_(None),
-        or_(servers.c.vm_state != SOFT_DELETED, servers.c.task_state == RESTORING))
-    return question.where(servers.c.user_id == bindparam("user")) if of_user else question
+    where = [servers.c.project_id == bindparam("project"), servers.c.deleted_at.is_(None),
+             or_(servers.c.vm_state != SOFT_DELETED, servers.c.task_state == RESTORING),
+             *([servers.c.user_id == bindparam("user")] if of_user else [])]
+    # The sums in one row, and a row for each server that leaves the cell.
+    stay = select(null().label("id"), null().label("leaving"), null().label("cell_moves"), *(
+        value.label(name) for name, value in zip(COUNTED, (func.count(), *map(func.sum, sizes)), strict=True))).where(
+        *where, servers.c.leaving.is_(None))
+    leave = select(servers.c.id, servers.c.leaving, servers.c.cell_moves, literal(1), *sizes).where(
+        *where, servers.c.leaving.is_not(None))
+    return stay.union_all(leave)
 
 
 def check_servers(caller: Caller, flavor: Mapping[str, Any], least: int, most: int, among: Bounds | None = None,

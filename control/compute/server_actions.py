@@ -36,6 +36,8 @@ from .flavors import check_memory
 from .server_create import check_specs, find_flavor, find_image, find_public_key, kept_of_image, trusted_certificates
 from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server
 
+#: The rule by which a resize or cold migration may go into another cell.
+CROSS_CELL = "compute:servers:resize:cross_cell"
 #: Seconds for a guest to set a password.
 PASSWORD_LIMIT = 30
 
@@ -74,7 +76,8 @@ def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | No
         check_memory(flavor, server.image_id, orjson.loads(server.image).get("min_ram"))
     quotas.check_flavor(caller, Owner(server.project_id, server.user_id), old, flavor)
     warning = check_specs(caller, flavor, None)
-    enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config}, message=warning)
+    enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config, **_cells(caller, target)},
+            message=warning)
 
 
 def on_volume(server: servers.Found) -> bool:
@@ -86,8 +89,13 @@ def on_volume(server: servers.Found) -> bool:
 def migrate(caller: Caller, target: Target, host: str | None = None) -> None:
     """Cold migration, to *host* where it is named."""
     if host:
-        _check_destination(caller, target, "migrate", host)
-    enqueue(caller, target, "migrate", {"host": host})
+        check_cell(caller, target, _check_destination(caller, target, "migrate", host))
+    enqueue(caller, target, "migrate", {"host": host, **_cells(caller, target)})
+
+
+def _cells(caller: Caller, target: Target) -> dict[str, bool]:
+    """What a resize or cold migration is told where the caller may have it go into another cell (row XCR-02)."""
+    return {"cross_cell": True} if caller.allows(CROSS_CELL, target.row) else {}
 
 
 @of_server("os-migrateLive")
@@ -107,13 +115,28 @@ def migrate_live(caller: Caller, target: Target, host: str | None = None, *, ask
         connection, target.row, drawn, user_id=caller.context.user_id, type=migrations.LIVE, status="queued"))
 
 
-def _check_destination(caller: Caller, target: Target, key: str, host: str) -> None:
-    """Whether the caller may name the host of a move, and whether that can be it."""
+def abroad(caller: Caller, target: Target, host: HostView) -> bool:
+    """Whether a host is in another cell than a server."""
+    return target.database is not caller.cloud.store.cell(host.cell_id)
+
+
+def check_cell(caller: Caller, target: Target, host: HostView) -> None:
+    """Raises ``InvalidRequest`` where the caller may not have the server go to a host, since that is in another
+    cell."""
+    if abroad(caller, target, host) and not _cells(caller, target):
+        raise InvalidRequest(f"Compute host {host.name} could not be found in the cell of the instance. Policy doesn't "
+                             f"allow {CROSS_CELL} to be performed.")
+
+
+def _check_destination(caller: Caller, target: Target, key: str, host: str) -> HostView:
+    """Whether the caller may name the host of a move, and whether that can be it. Returns the host."""
     caller.check_policy(f"{rule_of(key)}:host", target.row)
-    if caller.cloud.hosts.get(host) is None:
+    found = caller.cloud.hosts.get(host)
+    if found is None:
         raise InvalidRequest(f"Compute host {host} could not be found.")
     if host == target.row.host:
         raise InvalidRequest(f"The instance is already on the host {host}; migrate it to another.")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,6 @@ from sqlalchemy import Connection, delete, func, select
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.store import aggregates, conductors, hosts, migrations, services
 from magnetar_control.store.allocations import Ratios, release
-from magnetar_control.store.migrations import EVACUATION
 from magnetar_control.store.services import COMPUTE, CONDUCTOR, Service
 from magnetar_control.store.tables import allocations, host_states
 from magnetar_control.store.tables import hosts as table
@@ -97,8 +96,8 @@ def _set(caller: Caller, name: str, status: str | None, reason: str | None, forc
 def _check_evacuated(caller: Caller, name: str) -> None:
     """A host whose servers were evacuated may be up again when it has removed what is left of them."""
     row = caller.fetch(hosts.show, name)
-    if row is not None and row["forced_down"] and services.moving(
-            caller.cloud.store.cell(row["cell_id"]), name, only=(EVACUATION,)):
+    if row is not None and row["forced_down"] and services.evacuating(
+            caller.cloud.store.cell(row["cell_id"]), name):
         raise InvalidRequest(f"Service host {name} cannot be updated: unset forced_down when the agent has removed "
                              "what is left of the servers that were evacuated from it, and none is being evacuated.")
 
@@ -116,7 +115,7 @@ def remove(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
     if services.occupied(caller.cloud.store, [service.host]):
         raise Conflict("Unable to delete compute service that is hosting instances. Migrate or delete the instances "
                        "first.")
-    if services.moving(cell, service.host):
+    if services.moving(caller.cloud.store, service.host):
         raise Conflict("Unable to delete compute service that has in-progress migrations. Complete the migrations or "
                        "delete the instances first.")
     with cell.read() as connection:

@@ -99,7 +99,7 @@ def note_done(caller: Caller, target: Target, connection: Connection, key: str) 
 
 class ServerUseCase(Generic[P, R]):
     """A function of caller, target and more. A call checks the policy *rule* and, with *key*, that row of ``ACTIONS``
-    first. A server that goes from cell0 into its cell meanwhile is looked up again."""
+    first. A server that goes into another cell meanwhile is looked up again."""
 
     def __init__(self, function: Callable[Concatenate[Caller, Target, P], R], rule: str, key: str | None) -> None:
         self.function, self.rule, self.key = function, rule, key
@@ -110,7 +110,11 @@ class ServerUseCase(Generic[P, R]):
         try:
             return self._checked(caller, target, *args, **named)
         except servers.Moved:
+            pass
+        try:
             return self._checked(caller, find(caller, target.row.id), *args, **named)
+        except servers.Moved:
+            raise Conflict(f"Instance {target.row.id} goes to another cell just now. Try again in a moment.") from None
 
     def check_allowed(self, caller: Caller, target: Target) -> None:
         """Raises ``Forbidden``, ``Conflict``."""

@@ -54,7 +54,10 @@ class AuditState:
     networks: set[str] = field(default_factory=set)
     servers: dict[str, Any] = field(default_factory=dict)
     cells: dict[str, str] = field(default_factory=dict)  # of servers, by their id
-    copies: set[str] = field(default_factory=set)
+    #: Cells, by servers that have a row there and another in their cell: one that has left, or moved from cell0; and
+    #: one that nothing explains.
+    copies: dict[str, str] = field(default_factory=dict)
+    twins: dict[str, str] = field(default_factory=dict)
     moves: dict[str, list[Any]] = field(default_factory=dict)
     there: dict[str, dict[str, Any]] = field(default_factory=dict)
     nets: dict[str, list[Any]] = field(default_factory=dict)
@@ -113,16 +116,31 @@ def _read_host(state: AuditState, agents: Agents, host: Any) -> None:
 
 def _read_cell(state: AuditState, connection: Any, cell_id: str) -> None:
     """Rows of servers, each with whether it has an action, in one statement."""
-    columns = [servers.c[name] for name in ("id", "project_id", "user_id", "vm_state", "task_state", "power_state",
-                                            "host", "flavor", "volumes", "interfaces", "request", "updated_at")]
+    columns = [servers.c[name] for name in (
+        "id", "project_id", "user_id", "vm_state", "task_state", "power_state", "host", "flavor", "volumes",
+        "interfaces", "request", "updated_at", "leaving", "cell_moves")]
     for row in connection.execute(select(*columns, BUSY.label("busy")).where(servers.c.deleted_at.is_(None))):
-        if row.id in state.servers:  # cell0 is first
-            if not state.servers[row.id].busy:
-                state.copies.add(row.id)
-            state.servers.pop(row.id)
-        state.servers[row.id], state.cells[row.id] = row, cell_id
+        if row.id in state.servers:
+            _read_again(state, row, cell_id)
+        else:
+            state.servers[row.id], state.cells[row.id] = row, cell_id
     for move in connection.execute(select(migrations).where(migrations.c.status.not_in(ENDED))):
-        state.moves.setdefault(move.server_id, []).append(move)
+        if state.cells.get(move.server_id, cell_id) == cell_id:
+            state.moves.setdefault(move.server_id, []).append(move)
+
+
+def _read_again(state: AuditState, row: Any, cell_id: str) -> None:
+    """A server has a row in two cells: the one that counts is in the cell where it goes. cell0 is read first."""
+    had, cell = state.servers[row.id], state.cells[row.id]
+    newer = cell == CELL0 or row.cell_moves > had.cell_moves or (had.leaving and not row.leaving)
+    older, there = (had, cell) if newer else (row, cell_id)
+    if newer:
+        state.servers[row.id], state.cells[row.id] = row, cell_id
+        state.moves.pop(row.id, None)
+    if there != CELL0 and not older.leaving:
+        state.twins[row.id] = there
+    elif not older.busy:
+        state.copies[row.id] = there
 
 
 def _tell_deleted(state: AuditState, store: Store) -> None:
@@ -192,9 +210,13 @@ def stuck(state: AuditState) -> Found:
 
 
 def copy(state: AuditState) -> Found:
-    """A server that is in its cell and in cell0: a conductor crashed while it moved."""
-    for id in state.copies:
-        yield Finding("copy", id, CELL0, f"server {id} is in its cell, and still in cell0")
+    """A server that has a row in two cells: a conductor crashed while it moved."""
+    for id, cell in state.copies.items():
+        yield Finding("copy", id, cell, f"server {id} is in its cell, and still in "
+                      f"{'cell0' if cell == CELL0 else f'cell {cell}'}, which it has left")
+    for id, cell in state.twins.items():
+        yield Finding("twin", id, cell, f"server {id} has rows in the cells {state.cells[id]} and {cell}, and has left "
+                      "neither (an older backup?): remove those of the cell to which it is not mapped")
 
 
 def counter(state: AuditState) -> Found:

@@ -63,6 +63,7 @@ class Conductor(Environment):
         #: Flows by the name of the action's database.
         self._flows = {self._served[0].name: flows["cell"], store.cell0.name: flows["cell0"]}
         self._gone: Mapping[str, Flow] = flows["gone"]
+        self._leaves: Callable[[Work], bool] = flows["leaves"]["*"]
         self._together: Mapping[str, Callable[[Sequence[Work]], list[Work]]] = flows["together"]
         #: By database: whether the last look left actions in the queue, which the end of others may make available.
         self._left = {database.name: False for database in self._served}
@@ -274,12 +275,12 @@ class Conductor(Environment):
         the server is in error, unless it is shelved or soft-deleted, so that nothing is stuck. When not even that can
         be written, the lease ends."""
         try:
-            if action.attempts < TRIES:
+            work = Work(self, database, action) if action.attempts >= TRIES else None
+            if work is None or (work.server and work.server.leaving):  # one that leaves its cell cannot stay
                 pause = AGAIN * min(action.attempts, 10)  # in all some eight minutes, for a database that is away
                 with database.write() as connection:
                     actions.put_back(connection, action.id, self.holder, database.clock(pause))
             else:
-                work = Work(self, database, action)
                 kept = not work.rule.task or (work.server and work.server.vm_state in CALM)
                 work.failed(error, **({} if kept else {"vm_state": ERROR}))
         except (DBAPIError, LeaseLost) as again:
@@ -292,6 +293,8 @@ class Conductor(Environment):
                 self._gone[action.action](work)
             with work.write() as connection:
                 actions.ended(connection, action.id, self.holder, "failed", "The server is deleted.")
+            return
+        if self._leaves(work):
             return
         self._tell(work)
         flow = flows.get(action.action)

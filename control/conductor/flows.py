@@ -15,6 +15,7 @@ from .backup import create_backup
 from .build import build
 from .conductor import Flow
 from .confirm_resize import confirm
+from .cross_cell import leaves
 from .delete_server import delete_server
 from .evacuate import evacuate
 from .live_migration import live_migrate
@@ -42,6 +43,7 @@ CELL: Mapping[str, Flow] = {
 FLOWS: Mapping[str, Mapping[str, Any]] = {
     "cell": CELL,
     "cell0": {"create": schedule, "delete": delete_server, "forceDelete": delete_server},
+    "leaves": {"*": leaves},  # before any other, for a server that goes into another cell
     "gone": {"createImage": server_deleted, "createBackup": server_deleted},
     # Flows for several actions of cell0 at once; they take actions at their first attempt only.
     "together": {"create": schedule_together}}

@@ -22,7 +22,7 @@ from magnetar_control.store import allocations, consoles, migrations, servers
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.flows import migrate
 
-from . import live_policy, nics
+from . import cross_cell, live_policy, nics
 from .migration_halves import MigrationMonitor
 from .schedule import RANDOM, spec_of
 from .work import HostDown, Work, admin_message, full_is_down, leased
@@ -103,6 +103,13 @@ class MigrationTask:
             self.row = migrations.find(connection, self.id)
         self.work.load()
 
+    def note_host(self, host: str, server: Mapping[str, Any] | None = None, **values: Any) -> None:
+        """As ``note``, when the server is on *host*: where that is in another cell, it leaves (``cross_cell``)."""
+        where = cross_cell.departure(self.work, host)
+        if len(where) > 1:
+            self.work.flush()  # what waits for the next transaction: after this one nothing changes the row here
+        self.note({**(server or {}), **where}, **values)
+
     def end(self, status: str, error: MagnetarError | None = None, **values: Any) -> None:
         """The action ends, failed where there is an *error*, and the migration in that status: in one transaction."""
         self.work.end_writes.append(lambda connection: migrations.change(connection, self.id, status=status))
@@ -170,11 +177,11 @@ class MigrationTask:
         rounds = [(host, tried if same else tried | {self.source})]
         if same is None and host is None:
             rounds.append((self.source, tried))
-        why = []
+        why, own = [], self.conductor.cell.id
+        cells = {"near_cell": own} if self.work.args.get("cross_cell") else {"cell_id": own}
         for only, ignored in rounds:
             # Volumes stay where they are, and the agents connect them remotely: any host will do.
-            request = spec_of(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None,
-                             cell_id=self.conductor.cell.id)
+            request = spec_of(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None, **cells)
             try:
                 request = request.forced_to() if forced else request
                 return place(self.api, self.conductor.states, request, map_cell=False, random=RANDOM).host

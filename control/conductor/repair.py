@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store import allocations, migrations
+from magnetar_control.store import allocations, cell_moves, migrations
 from magnetar_control.store import servers as rows
 from magnetar_control.store.database import now
+from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import actions, servers
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.power import BUILDING, ERROR
@@ -59,16 +60,20 @@ def _stuck(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
     fault = rows.text({"code": 500, "message": FAULT, "created": now(), "details": finding.text})
     with database.write() as connection:
         connection.execute(update(servers).where(
-            servers.c.id == finding.id, ~BUSY, servers.c.task_state.is_not(None) | (servers.c.vm_state == BUILDING)
+            servers.c.id == finding.id, servers.c.leaving.is_(None), ~BUSY,
+            servers.c.task_state.is_not(None) | (servers.c.vm_state == BUILDING)
             ).values(vm_state=ERROR, task_state=None, fault=fault, updated_at=now()))
         database.ring(connection, rows.SERVERS_BELL)
 
 
 def _copy(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
-    database = watch.conductor.store.cell0
-    with database.write() as connection:
+    store = watch.conductor.store
+    with store.cell(finding.place).write() as connection:
         if not _busy(connection, finding.id):
-            rows.leave(connection, [finding.id])
+            if finding.place == CELL0:
+                rows.leave(connection, [finding.id])
+            else:
+                cell_moves.forget(connection, finding.id)
 
 
 def _counter(watch: HostWatch, _state: AuditState, _finding: Finding) -> None:

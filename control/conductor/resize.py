@@ -19,6 +19,7 @@ from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 from magnetar_core.power import ERROR, STOPPED
 
+from . import cross_cell
 from .guest_data import guest_data
 from .migration import MigrationTask, NotMoved
 from .nics import observed
@@ -38,7 +39,7 @@ def resize(work: Work) -> None:
 
 
 def migrate(work: Work) -> None:
-    """To another host, which the caller may name."""
+    """To another host, which the caller may name; to one of another cell where the caller is allowed that."""
     _migrate_cold(work, migrations.MIGRATION, work.flavor, host=work.args.get("host"), same=False)
 
 
@@ -73,17 +74,9 @@ def want(move: MigrationTask, flavor: Flavor, host: str) -> dict[str, Any]:
 def _migrate_cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -> None:
     move = MigrationTask.begin(work, type, "pre-migrating", flavor)
     try:
-        if move.row.status == "pre-migrating":
-            with work.event("compute_prep_resize"):
-                _check_with_source(move)
-                move.prepare("cold", **where)
-            move.note({"task_state": "resize_migrating"}, status="migrating")
-        if move.row.status == "migrating":
-            with work.event("compute_resize_instance", move.source):
-                if move.source != move.target:
-                    stop_guest(work, move.source)
-                    move.move_server("cold", move.source, move.target)
-            move.note({"task_state": "resize_migrated", "host": move.target}, status="post-migrating")
+        _bring(move, where)
+        if cross_cell.leaves(work):
+            return
         work.note(task_state="resize_finish")
         with work.event("compute_finish_resize", move.target):
             found = _finish(move)
@@ -99,6 +92,24 @@ def _migrate_cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -
         disk_config = {"disk_config": work.args["disk_config"]} if work.args.get("disk_config") else {}
         move.end("finished", **observed(work.nics, found), **disk_config, **columns(move.flavor),
                  old_flavor=move.row.old_flavor, host=move.target, launched_at=now())
+
+
+def _bring(move: MigrationTask, where: Mapping[str, Any]) -> None:
+    """Have the server on the target."""
+    work = move.work
+    if move.row.status == "post-migrating":
+        cross_cell.arrived(work)
+    if move.row.status == "pre-migrating":
+        with work.event("compute_prep_resize"):
+            _check_with_source(move)
+            move.prepare("cold", **where)
+        move.note({"task_state": "resize_migrating"}, status="migrating")
+    if move.row.status == "migrating":
+        with work.event("compute_resize_instance", move.source):
+            if move.source != move.target:
+                stop_guest(work, move.source)
+                move.move_server("cold", move.source, move.target)
+        move.note_host(move.target, {"task_state": "resize_migrated"}, status="post-migrating")
 
 
 def _check_with_source(move: MigrationTask) -> None:

@@ -12,6 +12,7 @@ from magnetar_control.store.allocations import Amounts
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 from magnetar_core.power import ACTIVE, ERROR, RESIZED
 
+from . import cross_cell
 from .migration import MigrationTask, NotMoved
 from .nics import observed
 from .power import stop_guest
@@ -34,11 +35,15 @@ def revert(work: Work) -> None:
         work.failed(Conflict(f"Instance {work.id} has no resize that could be taken back."))
         return
     move = MigrationTask(work, row)
+    if row.status == "reverting":
+        cross_cell.arrived(work)
     flavor = grown(orjson.loads(row.old_flavor), move.flavor)
     try:
         move.note(status="reverting")
         with work.event(host=move.target):
             host = _move_back(move, flavor)
+        if cross_cell.leaves(work):
+            return
         with work.event("compute_finish_revert_resize", host), full_is_down():
             found = move.ensure_on(host, want(move, flavor, host))
     except HostDown as error:
@@ -56,20 +61,19 @@ def _move_back(move: MigrationTask, flavor: Flavor) -> str:
     """Move the server to the host where it shall be, and claim what it needs there; returns the host. Raises ``NoRoom``
     where neither its old host nor the present one has room for the old flavor."""
     work, source, target, why = move.work, move.source, move.target, ""
-    if source == target:
+    if source in (target, work.server.host):
         return source
-    if work.server.host == source or _source_accepts(move, flavor):
+    if _source_accepts(move, flavor):
         try:
-            if work.server.host != source:
-                with full_is_down():
-                    stop_guest(work, target)
-                move.move_server("cold", target, source)
+            with full_is_down():
+                stop_guest(work, target)
+            move.move_server("cold", target, source)
         except NotMoved as stayed:
             why = f" ({stayed.cause.message})"
         else:
             with move.api.write() as connection:
                 allocations.revert(connection, work.id, move.id)
-            move.note({"host": source})
+            move.note_host(source)
             return source
     needed = Amounts(*map(max, amounts(move, flavor), amounts(move, move.flavor)))
     if not _claim(move, work.id, target, needed):

@@ -22,7 +22,7 @@ from .host_state import Block, HostState, Profile
 from .hosts import HostStates
 from .request_spec import RequestSpec
 from .rules import Rules
-from .weighers import Multipliers, Term, bound, terms, weight
+from .weighers import Multipliers, Sum, bound, sum_of, weight
 
 
 class Candidate(NamedTuple):
@@ -136,13 +136,13 @@ def _best(parts: list[Block], spec: RequestSpec, count: int, multipliers: Multip
         return []
     low = tuple(map(min, zip(*(part.low for part in parts), strict=True)))
     high = tuple(map(max, zip(*(part.high for part in parts), strict=True)))
-    sums: dict[Profile, list[Term]] = {}
+    sums: dict[Profile, Sum] = {}
     bounds = []
     for at, part in enumerate(parts):
-        sum_of = sums.get(part.profile)
-        if sum_of is None:
-            sum_of = sums[part.profile] = terms(part.profile, spec, multipliers, low, high)
-        bounds.append((-bound(part.low, part.high, sum_of), random.random() if random else 0.0, at))
+        whole = sums.get(part.profile)
+        if whole is None:
+            whole = sums[part.profile] = sum_of(part.profile, spec, multipliers, low, high)
+        bounds.append((-bound(part.low, part.high, whole), random.random() if random else 0.0, at))
     bounds.sort()
     best: list[tuple[float, HostState]] = []
     floor = -math.inf
@@ -155,10 +155,10 @@ def _best(parts: list[Block], spec: RequestSpec, count: int, multipliers: Multip
     return [Candidate(host.id, host.name, host.profile.cell_id, w) for w, host in best]
 
 
-def _merged(best: list[tuple[float, HostState]], part: Block, sum_of: list[Term], floor: float, count: int,
+def _merged(best: list[tuple[float, HostState]], part: Block, whole: Sum, floor: float, count: int,
             random: Random | None) -> list[tuple[float, HostState]]:
     """The best of those found and of a part. Of equal ones, those found first; within the part chance decides."""
-    weights = [weight(row, sum_of) for row in part.rows]
+    weights = [weight(row, whole) for row in part.rows]
     found = [(w, host) for w, host in zip(weights, part.hosts, strict=True) if w > floor]
     if random and len(found) > 1:
         turn = random.randrange(len(found))

@@ -45,6 +45,7 @@ class RequestSpec:
     image: Mapping[str, Any] = field(default_factory=dict)  # properties of the image, as Glance has them
     availability_zone: str | None = None  # one zone, or several with commas
     cell_id: str | None = None  # only a host of this cell: a move stays in its cell
+    near_cell: str | None = None  # hosts of this cell weigh more: a move that may go into another cell
     host: str | None = None  # only this host (``host``, ``hypervisor_hostname``, the target of a move)
     ignored: frozenset[str] = frozenset()  # not these: tried before, or the source of a move
     volume_hosts: frozenset[str] | None = None  # only these, since the root volume lies there; ``None`` for any

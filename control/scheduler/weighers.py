@@ -2,7 +2,8 @@
 """Weighers: which of the hosts that pass is best. Each weighs one number of the host's row.
 
 The weight of a host is the sum of multiplier x (number - lowest) / (highest - lowest) over the hosts that passed the
-filters (spec rows SCH-08, SCHED-050 and -051); a number that is the same everywhere adds nothing.
+filters (spec rows SCH-08, SCHED-050 and -051); a number that is the same everywhere adds nothing. For a move that may
+leave its cell, hosts of other cells weigh ``cross_cell_move`` less.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Multipliers:
     build_failure: float = 1_000_000.0
     soft_affinity: float = 1.0
     soft_anti_affinity: float = 1.0
+    cross_cell_move: float = 1_000_000.0
 
 
 #: Nova's defaults.
@@ -56,7 +58,14 @@ class Term(NamedTuple):
     worth: float
 
 
-def terms(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: Row, high: Row) -> list[Term]:
+class Sum(NamedTuple):
+    """The weight of hosts of one profile: *base*, and what their numbers are worth."""
+
+    base: float
+    terms: Sequence[Term]
+
+
+def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: Row, high: Row) -> Sum:
     """The sum that is the weight of a host of *profile*, when the passing hosts' numbers lie between *low* and *high*.
     An aggregate's metadata ``<name>_weight_multiplier`` comes before the setting, the least of several (row WEI-01)."""
     policy = spec.group.policy if spec.group else ""
@@ -64,26 +73,30 @@ def terms(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: Ro
     for weigher in WEIGHERS:
         span = high[weigher.at] - low[weigher.at]
         if span and weigher.policy in (None, policy):
-            multiplier = getattr(multipliers, weigher.name)
-            if profile.aggregates:
-                multiplier = _overridden(profile, f"{weigher.name}_weight_multiplier", multiplier)
+            multiplier = _multiplier(profile, weigher.name, multipliers)
             if multiplier:
                 found.append(Term(weigher.at, low[weigher.at], span, multiplier * weigher.sign))
-    return found
+    leaves = spec.near_cell is not None and profile.cell_id != spec.near_cell  # rows XCR-07, WEI-11
+    return Sum(-_multiplier(profile, "cross_cell_move", multipliers) if leaves else 0.0, found)
 
 
-def weight(row: Row, sum_of: Sequence[Term]) -> float:
+def _multiplier(profile: Profile, name: str, multipliers: Multipliers) -> float:
+    usual: float = getattr(multipliers, name)
+    return _overridden(profile, f"{name}_weight_multiplier", usual) if profile.aggregates else usual
+
+
+def weight(row: Row, whole: Sum) -> float:
     """The weight of one row."""
-    total = 0.0
-    for at, low, span, worth in sum_of:
+    total = whole.base
+    for at, low, span, worth in whole.terms:
         total += worth * ((row[at] - low) / span)
     return total
 
 
-def bound(low: Row, high: Row, sum_of: Sequence[Term]) -> float:
+def bound(low: Row, high: Row, whole: Sum) -> float:
     """No row between *low* and *high* weighs more: ``weight`` is monotone in each number, also after rounding."""
-    total = 0.0
-    for at, least, span, worth in sum_of:
+    total = whole.base
+    for at, least, span, worth in whole.terms:
         total += worth * (((high[at] if worth > 0 else low[at]) - least) / span)
     return total
 

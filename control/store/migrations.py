@@ -132,7 +132,8 @@ def listed(store: Store, equal: Mapping[str, Any], host: str | None, since: str 
     question = select(migrations).where(*where).order_by(
         *(column.desc() if newest else column.asc() for column, _down in order)).limit(limit + 1)
     rows = [row for part in rows_of_cells(store, question, cell0=True) for row in part or ()]
-    rows.sort(key=_place, reverse=newest)
+    rows.sort(key=lambda row: row.updated_at or "")  # of a server that goes to another cell, what was changed last
+    rows = sorted({row.uuid: row for row in rows}.values(), key=_place, reverse=newest)
     return rows[:limit], len(rows) > limit
 
 

@@ -69,16 +69,20 @@ class ServerPage:
 def page(store: Store, wanted: ServerListRequest, columns: Rows, timeout: float,
          after: tuple[Any, ...] | None = None) -> ServerPage:
     """A page of servers with these *columns*; *after*: what the marker sorts by. A server that moves from cell0 to its
-    cell appears once."""
-    asked = partial(_rows, wanted=wanted, columns=tuple(columns), after=after)
+    cell, or to another cell, appears once."""
+    named = {column.name for column in columns}
+    columns = tuple(columns) if "leaving" in named else (*columns, servers.c.leaving)
+    asked = partial(_rows, wanted=wanted, columns=columns, after=after)
     answers = scatter_gather(store, asked, timeout, cell0=True)
     results = [(cell, answers[cell.id]) for cell, _database in store.databases() if cell.id in answers]
     rows, seen, merged = [], set(), len([1 for _cell, found in results if found]) > 1
-    for _cell, found in reversed(results):  # cell0 last: its row of a server that has moved is older
-        for row in found or ():
-            if row.id not in seen:
-                seen.add(row.id)
-                rows.append(row)
+    told = [row for _cell, found in reversed(results) for row in found or ()]
+    if merged:  # rows of servers that have moved last: one that leaves its cell is older, and so is that in cell0
+        told.sort(key=lambda row: row.leaving is not None)
+    for row in told:
+        if row.id not in seen:
+            seen.add(row.id)
+            rows.append(row)
     if merged:
         for name, descending in reversed(wanted.sort):
             rows.sort(key=lambda row, name=name: _null(getattr(row, name)), reverse=descending)  # type: ignore[misc]

@@ -55,7 +55,7 @@ _LOCKED = _WHOLE.with_for_update()
 _ALIVE = _WHOLE.where(servers.c.deleted_at.is_(None))
 _MAPPED = select(server_mappings.c.cell_id).where(server_mappings.c.server_id == _ID)
 _NEW, _ASKED = insert(servers), insert(actions)
-_CHANGED = update(servers).where(servers.c.id == _AT)
+_CHANGED = update(servers).where(servers.c.id == _AT, servers.c.leaving.is_(None))
 #: Columns of which guests are told while they run, and the change of one.
 TOLD = frozenset(("name", "hostname", "metadata", "security_groups"))
 _TOLD_CHANGED = _CHANGED.values(guest_revision=servers.c.guest_revision + 1, guest_data_due=True)
@@ -94,7 +94,7 @@ SERVERS_BELL = "servers"
 
 
 class Moved(Exception):
-    """The server has moved from cell0 into its cell since it was looked up. Look it up again."""
+    """The server has moved into another cell since it was looked up, or is on its way. Look it up again."""
 
 
 def text(document: Any) -> str:
@@ -109,15 +109,18 @@ def io_ops(connection: Connection) -> dict[str, int]:
 
 def find(store: Store, id: str, *, deleted: bool = False) -> tuple[Database, Found] | None:
     """The server (a deleted one only with *deleted*) and its database; ``None`` when there is none. One query where it
-    was found in its cell before, else two."""
+    was found in its cell before, else two. A row that leaves is shown where there is no other."""
+    leaving = None
     for database in places(store, id):
         with database.read() as connection:
             row = connection.execute(_WHOLE if deleted else _ALIVE, {"id": id}).one_or_none()
-        if row is not None:
+        if row is not None and row.leaving:
+            leaving = database, row
+        elif row is not None:
             if not deleted:
                 store.found(id, database)
             return database, row
-    return None
+    return leaving
 
 
 def places(store: Store, id: str) -> Iterable[Database]:
@@ -138,14 +141,15 @@ def places(store: Store, id: str) -> Iterable[Database]:
 def by_name(store: Store, project_id: str, name: str) -> list[tuple[Database, Found]]:
     """The servers of a project that have this name and are not soft-deleted, each with its database. One query for each
     cell, cell0 first: a server is written to its cell before it leaves cell0, so it is never missed."""
-    found: dict[str, tuple[Database, Found]] = {}
+    found: list[tuple[Database, Found]] = []
     for _cell, database in store.databases():
         with database.read() as connection:
             rows = connection.execute(select(servers).where(
                 servers.c.project_id == project_id, servers.c.name == name, servers.c.deleted_at.is_(None),
                 servers.c.vm_state != SOFT_DELETED).order_by(servers.c.created_at, servers.c.id)).all()
-        found.update((row.id, (database, row)) for row in rows)
-    return list(found.values())
+        found.extend((database, row) for row in rows)
+    found.sort(key=lambda one: one[1].leaving is None)  # the row that has arrived counts
+    return list({row.id: (database, row) for database, row in found}.values())
 
 
 def find_each(store: Store, ids: Collection[str]) -> dict[str, tuple[Database, Found | None]]:
@@ -159,8 +163,10 @@ def find_each(store: Store, ids: Collection[str]) -> dict[str, tuple[Database, F
     told = scatter_gather_cells(list(databases.values()), lambda database: _alive(database, ids))
     found: dict[str, tuple[Database, Found | None]] = {
         id: (databases[cell][1], None) for id, cell in cells.items() if cell in databases and told[cell] is None}
-    for cell in sorted(databases, key=lambda id: id != CELL0):  # a row in cell0 of one that has moved is older
-        found.update({row.id: (databases[cell][1], row) for row in told[cell] or ()})
+    rows = [(databases[cell][1], row) for cell in sorted(databases, key=lambda id: id != CELL0)
+            for row in told[cell] or ()]
+    rows.sort(key=lambda one: one[1].leaving is None)  # a row that leaves is older, and one in cell0 of a moved one
+    found.update({row.id: (database, row) for database, row in rows})
     return found
 
 
@@ -267,7 +273,8 @@ def ask(connection: Connection, server: Found, key: str, request_id: str, user_i
     """Ask for the action *key*: insert the action and set the task_state with *values*, in one transaction. *message*:
     of the action, a warning.
 
-    ``False`` when the server's state does not allow it any more: then nothing of the transaction must stay.
+    ``False`` when the server's state does not allow it any more: then nothing of the transaction must stay. Raises
+    ``Moved``.
     """
     action = ACTIONS[key]
     overtake(connection, server.id, action.overtakes())  # before the server's row, as who ends an action does
@@ -275,7 +282,8 @@ def ask(connection: Connection, server: Found, key: str, request_id: str, user_i
         row(connection, server.id, lock=True)
         if connection.execute(_OTHERS, {"at": server.id}).first():
             return False
-    condition = [servers.c.id == server.id, servers.c.deleted_at.is_(None), servers.c.vm_state.in_(
+    condition = [servers.c.id == server.id, servers.c.leaving.is_(None), servers.c.deleted_at.is_(None),
+                 servers.c.vm_state.in_(
         action.states if action.over else (server.vm_state,))]  # what it comes over may have ended meanwhile
     if not action.busy:
         free = servers.c.task_state.is_(None)
@@ -286,6 +294,9 @@ def ask(connection: Connection, server: Found, key: str, request_id: str, user_i
         values["task_state"] = action.task
     changed = connection.execute(update(servers).where(*condition).values(updated_at=now(), **values))
     if changed.rowcount != 1:
+        there = row(connection, server.id)
+        if there is not None and there.leaving:
+            raise Moved
         return False
     enqueue(connection, server.id, key, request_id, user_id, project_id, args, server.host, message=message)
     return True

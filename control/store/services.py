@@ -13,7 +13,7 @@ from sqlalchemy import Connection, RowMapping, func, or_, select
 
 from . import aggregates, conductors, hosts
 from .database import INSERT, Database
-from .migrations import ENDED
+from .migrations import DONE, ENDED, EVACUATION
 from .scatter_gather import rows_of_cells, scatter_gather
 from .store import Store
 from .tables import host_states, migrations, servers
@@ -100,20 +100,23 @@ def heard_lately(database: Database, connection: Connection, host: str, silence:
 
 
 def on_hosts(store: Store, names: Iterable[str]) -> dict[str, list[Any]]:
-    """The servers (host, id, name, task_state) of each of these hosts; one query for each cell that answers."""
+    """The servers (host, id, name, task_state) of each of these hosts; one query for each cell that answers. A server
+    that goes to another cell is there once."""
     wanted = list(names)
     question = select(servers.c.host, servers.c.id, servers.c.name, servers.c.task_state).where(
         servers.c.host.in_(wanted), servers.c.deleted_at.is_(None)).order_by(servers.c.created_at, servers.c.id)
     found: dict[str, list[Any]] = {name: [] for name in wanted}
-    for row in _rows(rows_of_cells(store, question)):
+    for row in {row.id: row for row in _rows(rows_of_cells(store, question))}.values():
         found[row.host].append(row)
     return found
 
 
 def workloads(store: Store, names: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """For each of these hosts, the number of servers and of servers with a task_state."""
+    """For each of these hosts, the number of servers and of servers with a task_state, but for one that goes to another
+    cell and is not there yet."""
     question = select(servers.c.host, func.count().label("all"), func.count(servers.c.task_state).label("busy")).where(
-        servers.c.host.in_(list(names)), servers.c.deleted_at.is_(None)).group_by(servers.c.host)
+        servers.c.host.in_(list(names)), servers.c.leaving.is_(None), servers.c.deleted_at.is_(None)
+    ).group_by(servers.c.host)
     found: dict[str, tuple[int, int]] = {}
     for row in _rows(rows_of_cells(store, question)):
         count, busy = found.get(row.host, (0, 0))
@@ -149,15 +152,18 @@ def _rows(answers: Iterable[Sequence[Any] | None]) -> list[Any]:
     return [row for rows in answers for row in rows or ()]
 
 
-def moving(database: Database, host: str, *, only: Sequence[str] = ()) -> int:
-    """The number of open migrations from or to a host. *only*: instead those of these types from it that are open, or
-    wait for clean-up."""
-    question = select(func.count()).select_from(migrations)
-    if only:
-        question = question.where(migrations.c.source == host, migrations.c.type.in_(only),
-                                  or_(migrations.c.status == "done", migrations.c.status.not_in(ENDED)))
-    else:
-        question = question.where((migrations.c.source == host) | (migrations.c.target == host),
-                                  migrations.c.status.not_in(ENDED))
+def moving(store: Store, host: str) -> bool:
+    """Whether there are open migrations from or to a host, in its cell or another; while a cell does not answer: yes,
+    to be safe."""
+    answers = rows_of_cells(store, select(migrations.c.id).where(
+        (migrations.c.source == host) | (migrations.c.target == host), migrations.c.status.not_in(ENDED)).limit(1))
+    return None in answers or any(answers)
+
+
+def evacuating(database: Database, host: str) -> bool:
+    """Whether evacuations from a host of a cell are open, or wait for clean-up."""
+    question = select(migrations.c.id).where(
+        migrations.c.source == host, migrations.c.type == EVACUATION,
+        or_(migrations.c.status == DONE, migrations.c.status.not_in(ENDED))).limit(1)
     with database.read() as connection:
-        return int(connection.execute(question).scalar_one())
+        return connection.execute(question).first() is not None

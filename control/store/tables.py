@@ -158,6 +158,8 @@ servers = Table(
     Column("guest_revision", Integer, nullable=False, default=0, server_default="0"),
     Column("guest_data_due", Boolean),
     Column("trusted_certs", DOCUMENT), Column("old_flavor", DOCUMENT), Column("fault", DOCUMENT),
+    # The cell to which it goes: nothing changes the row here any more (store.cell_moves). How often it has gone.
+    Column("leaving", UUID), Column("cell_moves", Integer, nullable=False, default=0, server_default="0"),
     Column("launched_at", TIME), Column("terminated_at", TIME), Column("deleted_at", TIME), *stamped(),
     Index("servers_project", "project_id", "created_at", "id"), Index("servers_host", "host"),
     Index("servers_created", "created_at", "id"), Index("servers_task", "task_state"),

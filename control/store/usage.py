@@ -15,7 +15,7 @@ from .store import Store
 from .tables import servers
 
 COLUMNS = (servers.c.id, servers.c.project_id, servers.c.name, servers.c.vm_state, servers.c.flavor,
-           servers.c.launched_at, servers.c.terminated_at)
+           servers.c.launched_at, servers.c.terminated_at, servers.c.leaving)
 #: Project and uuid of the last server of the page before.
 After = tuple[str, str]
 
@@ -38,7 +38,9 @@ def of_period(store: Store, begin: str, end: str, *, project: str | None, limit:
             return connection.execute(question).all()
 
     found = [row for rows in scatter_gather(store, asked, timeout).values() for row in rows or ()]
-    return sorted(found, key=lambda row: (row.project_id, row.id))[:limit]
+    found.sort(key=lambda row: row.leaving is None)  # of a server that goes to another cell, the row there counts
+    once = {row.id: row for row in found}
+    return sorted(once.values(), key=lambda row: (row.project_id, row.id))[:limit]
 
 
 def of_hosts(store: Store, begin: str, end: str) -> dict[str, dict[str, int] | None]:

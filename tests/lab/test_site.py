@@ -44,6 +44,8 @@ GROUPS = {
 }
 NAMES = ("a", "b", "c", "d")
 SETTINGS = {"quota_instances": 50, "heartbeat": 1.0, "host_down_after": 10.0, "cell_timeout": 8.0}
+#: A folder that hosts have, for policy files: empty at first.
+POLICIES = "/mnt"
 #: A guest is often asked to power off before it has booted, when it cannot hear that yet.
 AGENTS = {"virt_type": "qemu", "shutdown_timeout": 5}
 
@@ -81,8 +83,8 @@ class Cloud(Clients):
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) -> Iterator[Cloud]:
     folder = tmp_path_factory.mktemp("cloud")
-    given = {"disk": str(guest_image["disk"]), "api_settings": SETTINGS, "conductor_settings": SETTINGS,
-             "agent_settings": AGENTS}
+    given = {"disk": str(guest_image["disk"]), "api_settings": {**SETTINGS, "policy_dirs": [POLICIES]},
+             "conductor_settings": SETTINGS, "agent_settings": AGENTS}
     with Site(folder, NAMES, groups=GROUPS, packed=NAMES, **given) as site:
         yield Cloud(site)
 
@@ -199,6 +201,24 @@ def test_lives_by_both_clients(cloud: Cloud) -> None:
     """Each in a cell of its own."""
     both(cloud, Path(str(cloud.site.variables["disk"])), {"host": "d", "other": "b", "abroad": "c"},
          {"host": "c", "other": "a"})
+
+
+def test_into_another_cell_and_back(cloud: Cloud) -> None:
+    """As soon as a policy file lets administrators do that; cells.md has it."""
+    cloud.hosts["a"].run(["tee", f"{POLICIES}/cells.yaml"], stdin=documented("cells", "resize:cross_cell").encode())
+
+    def is_(status: str, host: str) -> bool:
+        found = cloud.json("server show taken")
+        return (found["status"], found["OS-EXT-SRV-ATTR:host"]) == (status, host)
+
+    asked = "--os-compute-api-version 2.56 server migrate taken --host d"
+    cloud.until(lambda: cloud.openstack(asked).returncode == 0, "the rule is read", 60)
+    began = time.monotonic()
+    cloud.until(lambda: is_("VERIFY_RESIZE", "d"), "it is in the other cell")
+    cloud.ask("server migration revert taken")
+    cloud.until(lambda: is_("ACTIVE", "c"), "it is back")
+    print(f"\nsite: into another cell and back in {time.monotonic() - began:.1f} s")
+    cloud.hosts["a"].run(["rm", f"{POLICIES}/cells.yaml"])
 
 
 def test_upgrade_of_the_control_plane(cloud: Cloud) -> None:

@@ -17,6 +17,7 @@ import orjson
 from magnetar_control.compute import quotas, server_actions, server_create, soft_delete, volume_attachments
 from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller, Owner
+from magnetar_control.compute.cloud import HostView
 from magnetar_control.compute.scheduling import predicted_host, why_no_host
 from magnetar_control.compute.server_create import NewServers
 from magnetar_control.compute.server_passwords import SHOW_PASSWORD
@@ -158,8 +159,12 @@ class CloudServers(CloudDriver):
         asked = {action.key for action in actions}
         if have.get("rebuild"):
             rebuild_of(want, have)
-        if want.get("host") and asked & {"migrate", "unshelve"} and caller.cloud.hosts.get(want["host"]) is None:
-            raise Conflict(f"There is no host {want['host']!r} in this cloud. Hosts are listed by hypervisor_info.")
+        if want.get("host") and asked & {"migrate", "unshelve"}:
+            place = caller.cloud.hosts.get(want["host"])
+            if place is None:
+                raise Conflict(f"There is no host {want['host']!r} in this cloud. Hosts are listed by hypervisor_info.")
+            if "migrate" in asked:
+                _check_place(caller, want, have, place)
         own = {nic["address"] for nic in have["networks"]}
         added = [action.args for action in actions if action.key == "attach_interface"]
         nics = [network_of(one["wish"], one["at"], own) for one in added]
@@ -261,6 +266,18 @@ class CloudServers(CloudDriver):
         at_once = compute.force_delete if caller.settings.reclaim_instance_interval else compute.delete
         removed(caller, have["id"], operation, at_once)  # the new one gets what it has
         return self.make(caller, new, operation)
+
+
+def _check_place(caller: Caller, want: Document, have: Document, place: HostView) -> None:
+    """Raises what keeps a server from going to a host of another cell."""
+    target = find(caller, have["id"])
+    if not server_actions.abroad(caller, target, place):
+        return
+    server_actions.check_cell(caller, target, place)
+    if want["power"] != power.OFF and not have.get("allow_reboot"):
+        raise Conflict(f"host: {place.name} is in another cell than server {want['name']!r}, where no guest goes while "
+                       "it runs. Stop it first; or, in this API, ?allow_reboot=true has it stopped, moved and started.",
+                       fields=["host"])
 
 
 def _row_to_be(caller: Caller, wanted: NewServers, instead_of: Any = None) -> tuple[dict[str, Any], str | None]:

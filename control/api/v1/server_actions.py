@@ -147,8 +147,10 @@ def _confirm(server: ServerActions, _args: Document) -> None:
 
 
 def _migrate(server: ServerActions, args: Document) -> None:
-    """Live while the guest runs, else cold; it stays there."""
-    if args["power"] in ("running", "paused"):
+    """Live while the guest runs, else cold, and so into another cell; it stays there."""
+    place = server.caller.cloud.hosts.get(args["host"])
+    leaves = place is not None and server_actions.abroad(server.caller, server.target, place)
+    if args["power"] in ("running", "paused") and not leaves:
         server.run("os-migrateLive", server_actions.migrate_live, args["host"])
     else:
         server.run("migrate", server_actions.migrate, args["host"])

@@ -42,6 +42,7 @@ def a_wish(chance, names):
     wishes = {
         "availability_zone": lambda: chance.choice(("one", "nova", "one,nova")),
         "cell_id": lambda: chance.choice("ab"),
+        "near_cell": lambda: chance.choice("ab"),
         "host": lambda: chance.choice(names),
         "ignored": lambda: frozenset(chance.sample(names, len(names) // 4)),
         "volume_hosts": lambda: frozenset(chance.sample(names, len(names) // 2)),
@@ -93,6 +94,20 @@ def test_what_is_chosen_is_what_looking_at_every_host_would_choose(seed, monkeyp
 def test_an_emptier_host_is_better():
     found = states(row("kvm1", vcpus_used=4, memory_mb_used=2048), row("kvm2"), row("kvm3", memory_mb_used=1024))
     assert [one.host for one in choose(found, request(), 3)] == ["kvm2", "kvm3", "kvm1"]
+
+
+def test_a_move_stays_in_its_cell_where_it_can():
+    """Spec rows XCR-07, WEI-11; the metadata of an aggregate comes before the setting."""
+    rows = [row("kvm1", cell_id="own", memory_mb_used=20480), row("kvm2", cell_id="other"),
+            row("kvm3", cell_id="third")]
+    move = request(near_cell="own")
+    assert choose(states(*rows), request())[0].host != "kvm1"
+    assert choose(states(*rows), move)[0].host == "kvm1"
+    found = states(*rows)
+    found.rules = Rules(Multipliers(cross_cell_move=-1.0))
+    assert {one.host for one in choose(found, move, 2)} == {"kvm2", "kvm3"}
+    near = states(*rows, aggregates=[aggregate("kvm3", cross_cell_move_weight_multiplier="0.5")])
+    assert [one.host for one in choose(near, move, 3)] == ["kvm3", "kvm1", "kvm2"]
 
 
 def test_what_was_claimed_counts_at_once():
