@@ -41,7 +41,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "link_name": host.links.name(), "metadata_service": host.metadata_status(),
         "port_security": host.port_security_status(),
         "link_port": host.settings.address[1] if host.settings.address else None,
-        "shares": shares.offered(host),
+        "shares": shares.offered(host), "consoles": [],
         "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
     }
     try:
@@ -49,6 +49,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         active = [d for d in documents if d.id in domains and domains[d.id].state in LIVE]
         facts = host.hypervisor.host()
         found = facts | found | _virt(facts["kvm"]) | {
+            "consoles": host.kinds_of_consoles(),
             "running": sum(domains[d.id].state == RUNNING for d in active),
             "vcpus_used": sum(d.want["flavor"]["vcpus"] for d in active),
             "memory_mb_used": sum(d.want["flavor"]["ram"] for d in active),
