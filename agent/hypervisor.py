@@ -18,7 +18,6 @@ from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
 from magnetar_agent.storage import Backing, Disk, HypervisorStorage, NetworkSource
 
-
 #: Why a guest lacks a type of graphics.
 NO_GRAPHICS = {
     "vnc": "The guest has no VNC server: its domain was made by something else. Stop the server and start it again.",
@@ -260,7 +259,7 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
     # Consoles ---------------------------------------------------------------------------------------------------
     def open_graphics(self, uuid: str, type: str) -> socket:
         """A connection to the VNC or SPICE server (*type* vnc or spice) of an active domain; it ends with the domain.
-        ``Conflict`` when it does not run, ``NotSupported`` when it has none."""
+        ``Conflict`` when it does not run, or has none."""
 
     def open_serial(self, uuid: str) -> int:
         """A descriptor of the serial line of an active domain, raw and non-blocking; it ends with the domain. What the

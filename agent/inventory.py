@@ -41,7 +41,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "link_name": host.links.name(), "metadata_service": host.metadata_status(),
         "port_security": host.port_security_status(),
         "link_port": host.settings.address[1] if host.settings.address else None,
-        "shares": shares.offered(host), "consoles": [],
+        "shares": shares.offered(host),
         "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
     }
     try:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 from magnetar_agent.fake.domains import Domains
 from magnetar_agent.hypervisor import NO_GRAPHICS
-from magnetar_core.errors import Conflict, NotSupported
+from magnetar_core.errors import Conflict
 from magnetar_core.power import LIVE
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Consoles(Domains):
         with self._call("open_graphics"):
             self._check_runs(uuid)
             if ET.fromstring(self._domains[uuid].live).find(f"devices/graphics[@type='{type}']") is None:  # noqa: S314
-                raise NotSupported(NO_GRAPHICS[type])
+                raise Conflict(NO_GRAPHICS[type])
             return self._console(uuid, lambda guest, heard: guest.sendall(heard), GREETING if type == "vnc" else b"")
 
     def open_serial(self, uuid: str) -> int:

@@ -31,7 +31,7 @@ class Consoles(Domains):
         def take(domain: Any) -> None:
             types = [one.get("type") for one in _live(domain).iterfind("devices/graphics")]
             if type not in types:
-                raise NotSupported(NO_GRAPHICS[type])
+                raise Conflict(NO_GRAPHICS[type])
             found.append(socket.socket(fileno=domain.openGraphicsFD(types.index(type), 0)))
 
         self._with(f"open the {type.upper()} console of", uuid, take)

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from magnetar_core.errors import Conflict, NotSupported
+from magnetar_core.errors import Conflict
 
 from .place import Place, eventually
 
@@ -64,7 +64,7 @@ def test_spice_ends_with_its_domain(place: Place) -> None:
 def test_a_domain_without_spice(place: Place) -> None:
     uuid = place.defined()
     place.hypervisor.start(uuid)
-    with pytest.raises(NotSupported, match="setting spice"):
+    with pytest.raises(Conflict, match="setting spice"):
         place.hypervisor.open_graphics(uuid, "spice")
 
 

@@ -94,10 +94,10 @@ def test_spice(host: Any, connect: Callable[..., ClientConnection]) -> None:
     """A guest has it from the first start on with the setting, however the guest was stopped before."""
     assert host.agent.host.kinds_of_consoles() == ["serial", "vnc"]
     status, words = refused(connect, "spice")
-    assert status == 501 and "setting spice" in words
+    assert status == 409 and "setting spice" in words
     host.agent.host.settings = replace(host.agent.host.settings, spice=True)
     host.agent.drivers.by_noun["server"].sweep(host.agent.host)  # as the agent does when it starts
-    assert refused(connect, "spice")[0] == 501
+    assert refused(connect, "spice")[0] == 409
     host.server(power="off")
     host.server(power="running")
     assert host.agent.host.kinds_of_consoles() == ["serial", "spice", "vnc"]
