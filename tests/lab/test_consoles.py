@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Consoles of a real guest: in a browser that opens what OpenStack's client prints, and on a terminal."""
+"""Consoles of a real guest: in a browser that opens what OpenStack's client prints, and on a terminal. Then, what the
+guest is told while it runs."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def lab(guest_image: dict[str, Path]) -> Iterator[Lab]:
         made.openstack("image create guest --disk-format qcow2 --container-format bare "
                        f"--file {guest_image['disk']}")
         made.openstack("flavor create small --vcpus 1 --ram 128 --disk 1")
-        made.id = made.openstack("server create web1 --image guest --flavor small --no-network --wait -f value -c id")
+        made.id = made.openstack("server create web1 --image guest --flavor small --network default --wait -f value "
+                                 "-c id")
         agent.up(made.id)
         agent.sh(made.id, LOGIN)
         yield made
@@ -140,6 +142,28 @@ def test_the_serial_console_on_a_terminal(lab: Lab) -> None:
             process.kill()
             process.wait()
             os.close(ours)
+
+
+def test_news_reach_the_guest(lab: Lab) -> None:
+    """The last test: the server has another name afterwards. The guest's DHCP client has its address by then."""
+    assert told(lab, "openstack/latest/meta_data.json", '"name":"web1"')
+    lab.openstack("security group create shop")
+    lab.openstack("server set web1 --name shop1 --property tier=front")
+    lab.openstack("server add security group shop1 shop")
+    assert told(lab, "openstack/latest/meta_data.json", '"name":"shop1"', '"tier":"front"')
+    assert told(lab, "latest/meta-data/security-groups", "default", "shop")
+    assert told(lab, "latest/meta-data/hostname", "web1")  # Nova keeps it
+
+
+def told(lab: Lab, path: str, *words: str) -> bool:
+    """Wait until the metadata service tells the guest this."""
+    ask = f"sh printf 'GET /{path} HTTP/1.0\\r\\n\\r\\n' | nc -w 5 169.254.169.254 80"
+
+    def says() -> bool:
+        said = str(lab.agent.ask(lab.id, ask)["output"]).replace(" ", "")
+        return all(word in said for word in words)
+
+    return bool(eventually(says, f"the guest is told {words} at {path}"))
 
 
 def said_on(terminal: int, words: str) -> None:
