@@ -38,6 +38,11 @@ class ReviseCall(Protocol):
                  operation: Operation) -> Result: ...
 
 
+#: Kinds of consoles.
+VNC, SERIAL, SPICE = "vnc", "serial", "spice"
+CONSOLES = (SERIAL, SPICE, VNC)
+
+
 class LocalHost:
     """The host that the agent runs on: hypervisor, documents, locks, operations, links and settings."""
 
@@ -64,6 +69,11 @@ class LocalHost:
         #: How many consoles are open, by server and kind.
         self.consoles: Counter[tuple[str, str]] = Counter()
         self.documents.listen(self._forget)
+
+    def kinds_of_consoles(self) -> list[str]:
+        """Those that servers which start now have."""
+        has_spice = self.settings.spice and self.hypervisor.has_spice()
+        return [one for one in CONSOLES if one != SPICE or has_spice]
 
     def _forget(self, document: Document, removed: bool) -> None:
         if removed:

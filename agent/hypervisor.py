@@ -18,6 +18,12 @@ from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
 from magnetar_agent.storage import Backing, Disk, HypervisorStorage, NetworkSource
 
+#: Why a guest lacks a type of graphics.
+NO_GRAPHICS = {
+    "vnc": "The guest has no VNC server: its domain was made by something else. Stop the server and start it again.",
+    "spice": "The guest has no SPICE server: the agent's setting spice was false when it began. Set it to true, and "
+             "stop the server and start it again."}
+
 
 @dataclass(frozen=True)
 class Nic:
@@ -40,7 +46,7 @@ class Domain:
     *reason* says why it is in this state: ``guest`` (shut itself down), ``outside`` (destroyed by somebody), ``failed``
     (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``. *autonomous* facts of the persistent definition
     follow; they come from the inactive XML, so a pending change shows. *probed*: not all disks say what they stand on,
-    so libvirt reads it from them at the next start.
+    so libvirt reads it from them at the next start. *spice*: it has a SPICE server.
     """
 
     uuid: str
@@ -58,6 +64,7 @@ class Domain:
     description: str = ""
     title: str = ""
     probed: bool = False
+    spice: bool = False
 
 
 class SharedFolder(NamedTuple):
@@ -88,6 +95,8 @@ class DomainSpec:
     boot: tuple[str, ...] = ("hd", "cdrom")
     metadata: Mapping[str, str] = field(default_factory=dict)
     shares: tuple[SharedFolder, ...] = ()
+    #: Whether it has a SPICE server, and the channel of the guest's SPICE agent, beside VNC.
+    spice: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,6 +190,9 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
     def serves_shares(self) -> bool:
         """Whether there is a virtiofsd, which serves folders to guests."""
 
+    def has_spice(self) -> bool:
+        """Whether QEMU has SPICE."""
+
     def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
         """Call *listener* for each event, from the event thread; it must return quickly."""
 
@@ -245,13 +257,13 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
         """Tell a running domain that its disk *target* has *size* bytes; QEMU grows the file."""
 
     # Consoles ---------------------------------------------------------------------------------------------------
-    def open_vnc(self, uuid: str) -> socket:
-        """A connection to the VNC server of an active domain; it ends with the domain. ``Conflict`` when it does not
-        run, ``NotSupported`` when it has none."""
+    def open_graphics(self, uuid: str, type: str) -> socket:
+        """A connection to the VNC or SPICE server (*type* vnc or spice) of an active domain; it ends with the domain.
+        ``Conflict`` when it does not run, or has none."""
 
     def open_serial(self, uuid: str) -> int:
         """A descriptor of the serial line of an active domain, raw and non-blocking; it ends with the domain. What the
-        guest says has to be read of it, though it is in the log too. Errors as of ``open_vnc``."""
+        guest says has to be read of it, though it is in the log too. Errors as of ``open_graphics``."""
 
     def send_break(self, uuid: str) -> None:
         """Send a break over the serial line of an active domain."""

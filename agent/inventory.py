@@ -49,6 +49,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         active = [d for d in documents if d.id in domains and domains[d.id].state in LIVE]
         facts = host.hypervisor.host()
         found = facts | found | _virt(facts["kvm"]) | {
+            "consoles": host.kinds_of_consoles(),
             "running": sum(domains[d.id].state == RUNNING for d in active),
             "vcpus_used": sum(d.want["flavor"]["vcpus"] for d in active),
             "memory_mb_used": sum(d.want["flavor"]["ram"] for d in active),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
+from magnetar_agent.host import CONSOLES
 from magnetar_core.errors import MagnetarError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class AgentMetrics:
         yield GaugeMetricFamily("magnetar_operations_running", "Operations that run or wait for a thread.",
                                 self._host.operations.running())
         consoles = GaugeMetricFamily("magnetar_consoles", "Consoles that are open.", labels=("kind",))
-        for kind in ("vnc", "serial"):
+        for kind in CONSOLES:
             consoles.add_metric((kind,), sum(many for (_id, one), many in tuple(self._host.consoles.items())
                                              if one == kind))
         yield consoles

@@ -88,6 +88,8 @@ class AgentSettings:
     specs_without_effect: str = _doc(
         "What becomes of a request for a server whose flavor or image has extra specs or properties that nothing here "
         "acts on: refuse, or warn in the answer.", default="refuse", metadata={"choices": ("refuse", "warn")})
+    spice: bool = _doc("Guests have a SPICE server beside VNC, and the channel of SPICE's guest agent, from their next "
+                       "start on. Needs a QEMU with SPICE.", default=False)
     virt_type: str = _doc("auto (KVM where a guest really starts under it, else emulation), kvm or qemu.",
                           default="auto", metadata={"choices": ("auto", "kvm", "qemu")})
     restart_on_crash: bool = _doc("Start servers again whose QEMU died, when their document does not say.",

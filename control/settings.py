@@ -81,6 +81,8 @@ class Settings:
     console_connections: int = _doc("Consoles that are open at once in one process; project_share is of these, too.",
                                     200, 1)
     novnc_dir: Path = _doc("Folder of noVNC, as Debian's package novnc has it.", Path("/usr/share/novnc"))
+    spice_dir: Path = _doc("Folder of spice-html5, as Debian's package of that name has it.",
+                           Path("/usr/share/spice-html5"))
     xterm_dir: Path = _doc("Folder of xterm.js, as Debian's package node-xterm or npm's package xterm has it.",
                            Path("/usr/share/nodejs/xterm"))
     trust_proxy: bool = _doc("Believe X-Forwarded-Proto, -Host and -For; only behind a proxy that sets them.", False)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Consoles of servers as WebSockets: ``/v1/server/KEY/consoles/vnc`` and ``…/serial``. Binary messages are what goes
-over the line, as noVNC and serial clients expect it (subprotocol ``binary``). A text message ``break`` sends a break
-over a serial line; others have no meaning.
+"""Consoles of servers as WebSockets: ``/v1/server/KEY/consoles/vnc``, ``…/spice`` and ``…/serial``. Binary messages are
+what goes over the line, as noVNC, spice-html5 and serial clients expect it (subprotocol ``binary``). A text message
+``break`` sends a break over a serial line; others have no meaning. Each channel of a SPICE session is a WebSocket.
 
 A console ends with its guest: when it stops, when the server is deleted, when it has moved to another host.
 """
@@ -21,6 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from magnetar_agent import audit, reconcile
 from magnetar_agent.consoles.serial import PIECE, SerialClient, SerialLine
+from magnetar_agent.host import CONSOLES, SERIAL, SPICE, VNC
 from magnetar_agent.streams import CONSOLE_BYTES, console_path
 from magnetar_core.errors import Conflict, MagnetarError, NotFound, TooManyRequests
 from magnetar_core.first_of import first_of
@@ -38,10 +39,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATH = re.compile(rf"/v1/{Server.noun}/([^/]+)/consoles/([^/]+)")
-VNC, SERIAL = "vnc", "serial"
-#: Consoles of one kind that a server may have open at once.
-OF_SERVER = 8
-#: Seconds after which a client or a VNC server that takes nothing is given up.
+#: Connections of one kind that a server may have open at once. A SPICE client has four, or six with sound.
+OF_SERVER = {VNC: 8, SERIAL: 8, SPICE: 16}
+#: Seconds after which a client, or a VNC or SPICE server, that takes nothing is given up.
 HUNG = 60.0
 #: Codes of closing: the guest has stopped (normal), something failed.
 NORMAL, FAILED = 1000, 1011
@@ -59,22 +59,22 @@ class OpenConsoles:
         """Serve one console to its end. Raises ``MagnetarError`` before anything was answered."""
         found = PATH.fullmatch(scope["path"])
         if not found:
-            raise NotFound(f"There is no WebSocket at {scope['path']}. Consoles are at /v1/server/KEY/consoles/vnc and "
-                           "/v1/server/KEY/consoles/serial.")
+            raise NotFound(f"There is no WebSocket at {scope['path']}. Consoles are at /v1/server/KEY/consoles/KIND, "
+                           f"and KIND is one of {', '.join(CONSOLES)}.")
         key, kind = found[1].replace("\x00", "/"), found[2]
-        if kind not in (VNC, SERIAL):
-            raise NotFound(f"There is no console {kind[:20]!r}: servers have {VNC} and {SERIAL}.")
+        if kind not in CONSOLES:
+            raise NotFound(f"There is no console {kind[:20]!r}: there are {', '.join(CONSOLES)}.")
         websocket = WebSocket(scope, receive, send)
         size = parameters(websocket.query_params.multi_items(), {"scrollback": number}).get("scrollback", CONSOLE_BYTES)
         id = await self._server(key)
-        if self._open[id, kind] >= OF_SERVER:
-            raise TooManyRequests(f"{OF_SERVER} {kind} consoles of this server are open already. Close one.")
+        if self._open[id, kind] >= OF_SERVER[kind]:
+            raise TooManyRequests(f"{OF_SERVER[kind]} {kind} consoles of this server are open already. Close one.")
         self._open[id, kind] += 1
         try:
-            if kind == VNC:
-                await self._vnc(websocket, id)
-            else:
+            if kind == SERIAL:
                 await self._serial(websocket, id, min(size, self.agent.host.settings.console_log_bytes))
+            else:
+                await self._graphics(websocket, id, kind)
         finally:
             self._open[id, kind] -= 1
             if not self._open[id, kind]:
@@ -88,8 +88,8 @@ class OpenConsoles:
                            "Start it.")
         return str(shown["id"])
 
-    async def _vnc(self, websocket: WebSocket, id: str) -> None:
-        line = await run_in_threadpool(self.agent.host.hypervisor.open_vnc, id)
+    async def _graphics(self, websocket: WebSocket, id: str, kind: str) -> None:
+        line = await run_in_threadpool(self.agent.host.hypervisor.open_graphics, id, kind)
         reader, writer = await asyncio.open_unix_connection(sock=line)
 
         async def show() -> None:
@@ -102,7 +102,7 @@ class OpenConsoles:
                 await writer.drain()
 
         try:
-            await self._serve(websocket, id, VNC, show, typed)
+            await self._serve(websocket, id, kind, show, typed)
         finally:
             writer.close()
 

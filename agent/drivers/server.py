@@ -128,9 +128,11 @@ class ServerDriver:
 
     def sweep(self, host: LocalHost) -> None:
         """Leaves nothing that may be removed. Domains that an earlier agent defined without saying what their disks
-        stand on, or what their taps are called, are defined anew."""
+        stand on, or what their taps are called, are defined anew, and so are those that have SPICE or lack it against
+        the settings: it holds from their next start."""
         for id, domain in host.hypervisor.domains().items():
-            old = domain.probed or any(nic.tap is None for nic in domain.nics)
+            old = (domain.probed or any(nic.tap is None for nic in domain.nics)
+                   or domain.spice is not host.settings.spice)
             if domain.owned and old and host.documents.get(self.kind.noun, id):
                 with host.locks.hold(self.kind.noun, id):
                     _define_anew(host, id)

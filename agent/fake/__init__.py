@@ -40,6 +40,8 @@ class FakeHypervisor(GuestAgent, Consoles, Devices, Statistics, Migrations, Stor
     on_networks: Sequence[tuple[str, IPv4Network]] = ()
     #: Whether there is a virtiofsd.
     virtiofsd = True
+    #: Whether QEMU has SPICE.
+    spice = True
     #: What ``taps`` gives: its guests have no NICs that a packet could come from.
     plugged_taps: Sequence[Tap] = ()
 
@@ -152,6 +154,9 @@ class FakeHypervisor(GuestAgent, Consoles, Devices, Statistics, Migrations, Stor
 
     def serves_shares(self) -> bool:
         return self.virtiofsd
+
+    def has_spice(self) -> bool:
+        return self.spice
 
     def bridges(self) -> frozenset[str]:
         return self._bridges

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Consoles of the fake. Its guests are a terminal that says again what is typed, and a VNC server that says who it is,
-and then again what it hears."""
+and then again what it hears, as a SPICE server does from the first word on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from magnetar_agent.fake.domains import Domains
+from magnetar_agent.hypervisor import NO_GRAPHICS
 from magnetar_core.errors import Conflict
 from magnetar_core.power import LIVE
 
@@ -28,9 +29,12 @@ BREAK = "[break]"
 class Consoles(Domains):
     """The protocol's methods for consoles."""
 
-    def open_vnc(self, uuid: str) -> socket.socket:
-        with self._call("open_vnc"):
-            return self._console(uuid, lambda guest, heard: guest.sendall(heard), GREETING)
+    def open_graphics(self, uuid: str, type: str) -> socket.socket:
+        with self._call("open_graphics"):
+            self._check_runs(uuid)
+            if ET.fromstring(self._domains[uuid].live).find(f"devices/graphics[@type='{type}']") is None:  # noqa: S314
+                raise Conflict(NO_GRAPHICS[type])
+            return self._console(uuid, lambda guest, heard: guest.sendall(heard), GREETING if type == "vnc" else b"")
 
     def open_serial(self, uuid: str) -> int:
         with self._call("open_serial"):
@@ -56,10 +60,13 @@ class Consoles(Domains):
             with contextlib.suppress(OSError):
                 line.sendall(said)
 
-    def _console(self, uuid: str, answer: Callable[[socket.socket, bytes], None], greeting: bytes = b"") -> \
-            socket.socket:
+    def _check_runs(self, uuid: str) -> None:
         if self._ours(uuid).state not in LIVE:
             raise Conflict("The guest does not run, so it has no console. Start the server.")
+
+    def _console(self, uuid: str, answer: Callable[[socket.socket, bytes], None], greeting: bytes = b"") -> \
+            socket.socket:
+        self._check_runs(uuid)
         ours, theirs = socket.socketpair()
         self._consoles.setdefault(uuid, []).append(theirs)
         threading.Thread(target=self._guest, args=(uuid, theirs, answer, greeting), daemon=True).start()

@@ -108,6 +108,7 @@ def manifest(host: LocalHost, server: Document) -> Fields:
         "volumes": volumes.describe(host, server),
         "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir() if path.is_file()),
         "cpu": host.hypervisor.cpu(server.id) if power in LIVE else None, "host": host.name,
+        "spice": bool(power in LIVE and (runs := host.hypervisor.running(server.id)) and runs.spice),
         "host_id": host.hypervisor.host()["id"],
     }
 

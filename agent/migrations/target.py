@@ -87,6 +87,10 @@ def _can_run(host: LocalHost, told: Fields, live: bool) -> None:
     if live and told["cpu"] and not host.hypervisor.cpu_fits(told["cpu"]):
         raise Conflict("The CPU that the guest sees has features which the target's CPU lacks. Migrate it cold, or "
                        "choose a host with the same CPU or a newer one.")
+    if live and told.get("spice") and not host.hypervisor.has_spice():
+        raise Conflict("The guest has a SPICE server, and the target's QEMU has no SPICE. Migrate it cold, install "
+                       "SPICE there (on Debian 13 the package qemu-system-modules-spice has it), or choose another "
+                       "host.")
 
 
 def _room(host: LocalHost, told: Fields) -> None:

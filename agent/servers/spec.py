@@ -13,6 +13,7 @@ from magnetar_agent.networks import tap_name
 from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, rescue, resize, shares
 from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.volumes import attaching
+from magnetar_core.errors import Conflict
 from magnetar_core.server_plan import root_volume
 
 if TYPE_CHECKING:
@@ -135,7 +136,17 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
         boot=("cdrom", "hd") if want.get("rescue") else ("hd", "cdrom"),
         metadata={"name": want["name"], "flavor": want["flavor"].get("name", "")},
         shares=shares.of(host, state),
+        spice=_spice(host),
     )
+
+
+def _spice(host: LocalHost) -> bool:
+    """Whether guests have SPICE. Raises ``Conflict`` where the settings say so and QEMU cannot."""
+    if host.settings.spice and not host.hypervisor.has_spice():
+        raise Conflict(f"The agent's setting spice is true, and QEMU of host {host.name} has no SPICE. Install it (on "
+                       "Debian 13 the package qemu-system-modules-spice has it) and restart libvirtd, or set spice to "
+                       "false.")
+    return host.settings.spice
 
 
 def _disks(want: Fields, state: Fields, place: Path, root: Disk) -> list[Disk]:

@@ -35,7 +35,7 @@ class Capabilities:
         kvm = self.probe.seen()
         offered = facts.pop("domain_types")
         facts["virt_types"] = [word for word in ("kvm", "qemu") if word in offered and (word != "kvm" or kvm["usable"])]
-        facts.pop("qemu_user")
+        del facts["qemu_user"], facts["spice"]
         return {**facts, "kvm": kvm}
 
     def kvm(self) -> dict[str, Any]:
@@ -45,6 +45,11 @@ class Capabilities:
     def serves_shares(self) -> bool:
         """Whether virtiofsd is where libvirt looks for it: QEMU's own, or that of a package of its own."""
         return any(path.exists() for path in VIRTIOFSD)
+
+    def has_spice(self) -> bool:
+        """What libvirt says of the graphics of this QEMU: distributions may have SPICE as a module in a package of its
+        own."""
+        return bool(self.connection.call("describe the host", self._of)["spice"])
 
     def qemu_group(self) -> int:
         """The group that QEMU runs with."""
@@ -70,7 +75,7 @@ class Capabilities:
 
 def _ask(conn: Any) -> dict[str, Any]:
     root = ET.fromstring(conn.getCapabilities())  # noqa: S314 (libvirt wrote it)
-    info = conn.getInfo()
+    info, domains = conn.getInfo(), ET.fromstring(conn.getDomainCapabilities())  # noqa: S314
     model = root.findtext("host/cpu/model")
     return {
         "id": root.findtext("host/uuid", ""),
@@ -85,6 +90,7 @@ def _ask(conn: Any) -> dict[str, Any]:
         "vcpus": int(info[2]),
         "domain_types": {domain.get("type") for domain in root.iterfind("guest/arch/domain")},
         "qemu_user": _dac_user(root),
+        "spice": "spice" in {one.text for one in domains.iterfind("devices/graphics/enum[@name='type']/value")},
     }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ways to the consoles of domains: the VNC server of QEMU, without a port or a path, and the serial line."""
+"""Ways to the consoles of domains: the VNC and SPICE servers of QEMU, without a port, and the serial line."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 
 import libvirt_qemu  # type: ignore[import-untyped]
 
+from magnetar_agent.hypervisor import NO_GRAPHICS
 from magnetar_core.errors import Conflict, HypervisorError, NotSupported
 
 from .power import Domains
@@ -23,18 +24,17 @@ _BREAK = '{"execute": "chardev-send-break", "arguments": {"id": "charserial0"}}'
 class Consoles(Domains):
     """The part of ``LocalHypervisor`` about consoles."""
 
-    def open_vnc(self, uuid: str) -> socket.socket:
+    def open_graphics(self, uuid: str, type: str) -> socket.socket:
         """virDomainOpenGraphicsFD: libvirt hands QEMU one end of a pair of sockets."""
         found: list[socket.socket] = []
 
         def take(domain: Any) -> None:
             types = [one.get("type") for one in _live(domain).iterfind("devices/graphics")]
-            if "vnc" not in types:
-                raise NotSupported("The guest has no VNC server: its domain was made by something else. Stop the "
-                                   "server and start it again.")
-            found.append(socket.socket(fileno=domain.openGraphicsFD(types.index("vnc"), 0)))
+            if type not in types:
+                raise Conflict(NO_GRAPHICS[type])
+            found.append(socket.socket(fileno=domain.openGraphicsFD(types.index(type), 0)))
 
-        self._with("open the VNC console of", uuid, take)
+        self._with(f"open the {type.upper()} console of", uuid, take)
         return found[0]
 
     def open_serial(self, uuid: str) -> int:

@@ -105,6 +105,7 @@ def parse(xml: str) -> Domain:
         description=root.findtext("description", ""),
         title=root.findtext("title", ""),
         probed=not all(_chain_ends(disk) for disk in root.iterfind("devices/disk")),
+        spice=root.find("devices/graphics[@type='spice']") is not None,
     )
 
 

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 #: Seconds: length of a lease, between two rounds over all hosts, and after a failure.
 LEASE, LOOK, PAUSE = 12.0, 3.0, 1.0
 #: Properties of a host whose changes are saved.
-KEPT = ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version")
+KEPT = ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version", "consoles")
 #: vm_states that follow the guest.
 LIVELY = (ACTIVE, PAUSED, SUSPENDED, STOPPED)
 #: Servers of a host without an action. Made once, since each event asks it.
@@ -171,7 +171,8 @@ class HostWatch:
                             with conductor.client(name) as other:  # this one reads the events
                                 if not self._heard(name, other):
                                     return
-                            self._inventory(name, {**host, **document})
+                            seen = document.get("host") or {}  # without libvirt, a part of it is null
+                            self._inventory(name, {**host, **{k: v for k, v in seen.items() if v is not None}})
                         self._on_event(name, client, event, document)
             except (MagnetarError, DBAPIError, OSError) as error:
                 log.info("host %s: %s", name, error, extra={"host": name})

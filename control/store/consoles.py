@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Tokens of consoles, in the cell of their server, by their hashes: good once, until they expire or their server goes
-to another host."""
+to another host. One of SPICE is good for the channels of one session."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BindParameter, Connection, Row, bindparam, delete, insert, select
+from sqlalchemy import BindParameter, Connection, Row, bindparam, delete, insert, select, update
 
 from .database import Database
 from .tables import console_tokens as tokens
@@ -37,6 +37,25 @@ def take(connection: Connection, database: Database, hash: str) -> bool:
     """Use it up; False when it was used before, or is not good any more."""
     return connection.execute(delete(tokens).where(
         tokens.c.hash == _HASH, tokens.c.expires_at > database.clock()), {"key": hash}).rowcount == 1
+
+
+def begin_channels(connection: Connection, database: Database, hash: str, channels: int, seconds: float) -> bool:
+    """Use it up, but for so many *channels* that are opened within *seconds*; False as of ``take``."""
+    return connection.execute(update(tokens).where(
+        tokens.c.hash == _HASH, tokens.c.expires_at > database.clock(), tokens.c.channels.is_(None)).values(
+        channels=channels, expires_at=database.clock(seconds)), {"key": hash}).rowcount == 1
+
+
+def take_channel(connection: Connection, database: Database, hash: str) -> bool:
+    """Use it for a further channel; False when it is good for none."""
+    return connection.execute(update(tokens).where(
+        tokens.c.hash == _HASH, tokens.c.expires_at > database.clock(), tokens.c.channels > 0).values(
+        channels=tokens.c.channels - 1), {"key": hash}).rowcount == 1
+
+
+def drop(connection: Connection, hash: str) -> None:
+    """It is not good for anything any more."""
+    connection.execute(delete(tokens).where(tokens.c.hash == _HASH), {"key": hash})
 
 
 def end(connection: Connection, server_id: str) -> None:

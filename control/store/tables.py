@@ -207,13 +207,15 @@ image_requests = Table(
     Column("host", NAME, primary_key=True), Column("image_id", UUID, primary_key=True),
     Column("attempts", Integer, nullable=False, default=0, server_default="0"), *stamped())
 #: Leave to open a console of a server, once, at the host where it was when it was given. The token is not kept.
+#: *channels*: of a SPICE console whose main channel is open, how many further ones its client may open.
 console_tokens = Table(
     "console_tokens", CELL,
     Column("number", SERIAL, primary_key=True, autoincrement=True),
     Column("hash", String(64), unique=True, nullable=False), Column("server_id", UUID, nullable=False),
     Column("type", String(16), nullable=False), Column("host", NAME, nullable=False),
     Column("project_id", NAME, nullable=False), Column("user_id", NAME, nullable=False),
-    Column("expires_at", TIME, nullable=False), Index("console_tokens_server", "server_id", "number"),
+    Column("channels", Integer), Column("expires_at", TIME, nullable=False),
+    Index("console_tokens_server", "server_id", "number"),
     Index("console_tokens_expires", "expires_at"))
 
 #: What the watcher of a host last heard from its agent; one watcher at a time, by lease.

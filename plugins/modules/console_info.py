@@ -56,11 +56,11 @@ console:
       type: str
       sample: novnc
     protocol:
-      description: What goes through it, V(vnc) or V(serial).
+      description: What goes through it, V(vnc), V(spice) or V(serial).
       type: str
       sample: vnc
     url:
-      description: What C(openstack console url show) prints. Of V(novnc) the page, of V(serial) the WebSocket.
+      description: What C(openstack console url show) prints. Of a screen the page, of V(serial) the WebSocket.
       type: str
       sample: https://cloud.example:8774/console/vnc.html?autoconnect=true&resize=scale&path=console/socket%3Ftoken%3D…
     page:

@@ -158,6 +158,13 @@ hosts:
       elements: str
       sample:
         - scratch
+    consoles:
+      description: Kinds of consoles that servers which start now have.
+      type: list
+      elements: str
+      sample:
+        - serial
+        - vnc
     port_security:
       description: '{ports, reason}: how many NICs are filtered, and why they are not as they should be; empty where
         they are.'

@@ -352,7 +352,7 @@ def routed(mounts: Mapping[str, Any]) -> Iterator[Target]:
         yield Target("volume", one.method, f"/volume{one.path}", VOLUMES.get((one.method, below)), VOLUME_QUERY)
     for path in ("/healthz", "/metrics"):
         yield Target("health", "GET", path)
-    for path in ("vnc.html", "serial.html", "xterm.js", "app/{file}", "socket"):
+    for path in ("vnc.html", "serial.html", "spice.html", "spice-html5/{file}", "xterm.js", "app/{file}", "socket"):
         yield Target("console", "GET", f"/console/{path}")
 
 

@@ -120,13 +120,18 @@ def play(clients: Clients, story: list[dict[str, Any]], **values: object) -> lis
             wrong.append(f"openstack {command}\n{(done.stdout + done.stderr)[-800:]}")
             print(wrong[-1])
         if "keep" in step:
-            known[step["keep"]] = done.stdout.split("\n", 1)[0].strip()
+            found = re.search(_wanted(step, known), done.stdout)
+            known[step["keep"]] = found[1] if found and found.re.groups else done.stdout.split("\n", 1)[0].strip()
     return wrong
 
 
 def _as_told(step: dict[str, Any], known: dict[str, Any], done: subprocess.CompletedProcess[str]) -> bool:
-    wanted = (step.get("says") or step.get("waits") or step.get("refused") or "").format(**known)
-    return bool(done.returncode) == ("refused" in step) and bool(re.search(wanted, done.stdout + done.stderr))
+    return bool(done.returncode) == ("refused" in step) and bool(re.search(
+        _wanted(step, known), done.stdout + done.stderr))
+
+
+def _wanted(step: dict[str, Any], known: dict[str, Any]) -> str:
+    return str(step.get("says") or step.get("waits") or step.get("refused") or "").format(**known)
 
 
 def both(clients: Clients, disk: Path, commands: dict[str, str], calls: dict[str, str | None]) -> None:

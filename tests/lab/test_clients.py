@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.deep(shard="images and clients of one
 @pytest.fixture
 def control() -> Iterator[LabControl]:
     # A guest is often asked to power off before it has booted, when it cannot hear that yet.
-    with LabAgent(shutdown_timeout=5) as agent, LabControl(agent) as made:
+    with LabAgent(shutdown_timeout=5, spice=True) as agent, LabControl(agent) as made:
         yield made
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Consoles of a real guest: in a browser that opens what OpenStack's client prints, and on a terminal."""
+"""Consoles of a real guest: in a browser that opens what OpenStack's client prints, and on a terminal. Then, what the
+guest is told while it runs."""
 
 from __future__ import annotations
 
@@ -28,11 +29,14 @@ pytestmark = pytest.mark.lab
 #: Asks for a login on the guest's screen, whose shell is in /run.
 LOGIN = ("printf '#!/bin/sh\\ncd /run; exec sh\\n' >/run/shell; chmod +x /run/shell; "
          "setsid getty -n -l /run/shell 0 tty1 linux </dev/null >/dev/null 2>&1 &")
-CANVAS = "document.querySelector('#noVNC_container canvas')"
-#: Whether noVNC's canvas has just the pixels of a PNG, which stands for %s in Base64.
-SAME = f"""(async () => {{
-  const canvas = {CANVAS}, image = new Image();
-  image.src = 'data:image/png;base64,%s';
+#: Where the pages of noVNC and SPICE draw the screen, and whether they say that a URL is not good any more.
+NOVNC, SPICE = "#noVNC_container canvas", "#screen canvas"
+OVER = {NOVNC: "document.getElementById('noVNC_status')?.className.includes('noVNC_status_error')",
+        SPICE: "document.getElementById('status')?.textContent.includes('not connected')"}
+#: Whether the canvas CANVAS has just the pixels of the PNG that stands for IMAGE in Base64.
+SAME = """(async () => {
+  const canvas = document.querySelector('CANVAS'), image = new Image();
+  image.src = 'data:image/png;base64,IMAGE';
   await image.decode();
   if (!canvas || canvas.width !== image.width || canvas.height !== image.height) return false;
   const other = new OffscreenCanvas(image.width, image.height);
@@ -40,7 +44,7 @@ SAME = f"""(async () => {{
   const [seen, meant] = [canvas, other].map((one) => new Uint32Array(
     one.getContext('2d').getImageData(0, 0, image.width, image.height).data.buffer));
   return seen.every((pixel, at) => pixel === meant[at]);
-}})()"""
+})()"""
 #: Whether xterm.js has drawn text: a canvas with several colours.
 DRAWN = """[...document.querySelectorAll('#terminal canvas')].some((one) => new Set(new Uint32Array(
   one.getContext('2d').getImageData(0, 0, one.width, one.height).data.buffer)).size > 9)"""
@@ -68,9 +72,10 @@ class Lab:
         stream.finish()
         return found
 
-    def shown(self, browser: Browser) -> bool:
+    def shown(self, browser: Browser, canvas: str) -> bool:
         """Whether the browser shows the guest's screen. Its cursor blinks, so it may take another look."""
-        return bool(browser.ask(SAME % base64.b64encode(self.screen()).decode()))
+        image = base64.b64encode(self.screen()).decode()
+        return bool(browser.ask(SAME.replace("CANVAS", canvas).replace("IMAGE", image)))
 
     def has(self, path: str) -> None:
         """Wait until the guest has a file."""
@@ -79,30 +84,31 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab(guest_image: dict[str, Path]) -> Iterator[Lab]:
-    with LabAgent() as agent, LabControl(agent) as control:
+    with LabAgent(spice=True) as agent, LabControl(agent) as control:
         made = Lab(agent, control)
         made.openstack("image create guest --disk-format qcow2 --container-format bare "
                        f"--file {guest_image['disk']}")
         made.openstack("flavor create small --vcpus 1 --ram 128 --disk 1")
-        made.id = made.openstack("server create web1 --image guest --flavor small --no-network --wait -f value -c id")
+        made.id = made.openstack("server create web1 --image guest --flavor small --network default --wait -f value "
+                                 "-c id")
         agent.up(made.id)
+        agent.sh(made.id, LOGIN)
         yield made
 
 
-def test_the_screen_in_a_browser(lab: Lab, tmp_path: Path) -> None:
-    lab.agent.sh(lab.id, LOGIN)
+@pytest.mark.parametrize(("kind", "canvas"), [("novnc", NOVNC), ("spice", SPICE)])
+def test_the_screen_in_a_browser(lab: Lab, tmp_path: Path, kind: str, canvas: str) -> None:
     with Browser() as browser:
-        browser.open(lab.openstack("console url show web1 -f value -c url"))
-        until(lambda: lab.shown(browser), "the browser shows the guest's screen")
+        browser.open(lab.openstack(f"console url show --{kind} web1 -f value -c url"))
+        until(lambda: lab.shown(browser, canvas), "the browser shows the guest's screen")
         browser.screenshot(tmp_path / "login.png")
-        browser.ask(f"{CANVAS}.focus()")
-        browser.type("\ntouch typed\n")
-        lab.has("/run/typed")
-        until(lambda: lab.shown(browser), "the browser shows what was typed")
+        browser.ask(f"document.querySelector('{canvas}').focus()")
+        browser.type(f"\ntouch {kind}\n")
+        lab.has(f"/run/{kind}")
+        until(lambda: lab.shown(browser, canvas), "the browser shows what was typed")
         browser.screenshot(tmp_path / "typed.png")
         browser.open(browser.ask("window.location.href"))
-        until(lambda: "noVNC_status_error" in browser.ask("document.getElementById('noVNC_status')?.className ?? ''"),
-              "the URL is not good twice")
+        until(lambda: browser.ask(OVER[canvas]), "the URL is not good twice")
 
 
 def test_the_serial_console_in_a_browser(lab: Lab, tmp_path: Path) -> None:
@@ -136,6 +142,28 @@ def test_the_serial_console_on_a_terminal(lab: Lab) -> None:
             process.kill()
             process.wait()
             os.close(ours)
+
+
+def test_news_reach_the_guest(lab: Lab) -> None:
+    """The last test: the server has another name afterwards. The guest's DHCP client has its address by then."""
+    assert told(lab, "openstack/latest/meta_data.json", '"name":"web1"')
+    lab.openstack("security group create shop")
+    lab.openstack("server set web1 --name shop1 --property tier=front")
+    lab.openstack("server add security group shop1 shop")
+    assert told(lab, "openstack/latest/meta_data.json", '"name":"shop1"', '"tier":"front"')
+    assert told(lab, "latest/meta-data/security-groups", "default", "shop")
+    assert told(lab, "latest/meta-data/hostname", "web1")  # Nova keeps it
+
+
+def told(lab: Lab, path: str, *words: str) -> bool:
+    """Wait until the metadata service tells the guest this."""
+    ask = f"sh printf 'GET /{path} HTTP/1.0\\r\\n\\r\\n' | nc -w 5 169.254.169.254 80"
+
+    def says() -> bool:
+        said = str(lab.agent.ask(lab.id, ask)["output"]).replace(" ", "")
+        return all(word in said for word in words)
+
+    return bool(eventually(says, f"the guest is told {words} at {path}"))
 
 
 def said_on(terminal: int, words: str) -> None:

@@ -47,7 +47,7 @@ SETTINGS = {"quota_instances": 50, "heartbeat": 1.0, "host_down_after": 10.0, "c
 #: A folder that hosts have, for policy files: empty at first.
 POLICIES = "/mnt"
 #: A guest is often asked to power off before it has booted, when it cannot hear that yet.
-AGENTS = {"virt_type": "qemu", "shutdown_timeout": 5}
+AGENTS = {"virt_type": "qemu", "shutdown_timeout": 5, "spice": True}
 
 
 class Cloud(Clients):

@@ -22,7 +22,9 @@ PAGES = Path(__file__).parent / "pages"
 #: Folders of noVNC that its page needs, and names in them.
 NOVNC = ("app", "core", "vendor")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_OURS = re.compile(r"/(serial\.(?:html|js|css))")
+_OURS = re.compile(r"/((?:serial|spice)\.(?:html|js|css))")
+#: The modules of spice-html5, which our page asks for.
+_SPICE = re.compile(r"/spice-html5/((?:thirdparty/)?[A-Za-z0-9_-]+\.js)")
 #: Types of files by their endings.
 TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
          ".css": "text/css; charset=utf-8", ".json": "application/json", ".svg": "image/svg+xml", ".png": "image/png",
@@ -58,6 +60,8 @@ class ConsoleApplication(Application):
             content = stylesheet(self.settings.xterm_dir)
         elif found := _OURS.fullmatch(path):
             content = (PAGES / found[1]).read_bytes()
+        elif found := _SPICE.fullmatch(path):
+            content = _read(self.settings.spice_dir / found[1])
         elif _of_novnc(path):
             content = _read(self.settings.novnc_dir / path[1:])
         if content is None:
@@ -71,6 +75,9 @@ class ConsoleApplication(Application):
         if path == "/vnc.html":
             return (f"noVNC is not installed at {self.settings.novnc_dir}: Debian's package novnc has it, and "
                     "novnc_dir of the settings says where it is.")
+        if path == "/spice-html5/main.js":
+            return (f"spice-html5 is not installed at {self.settings.spice_dir}: Debian's package spice-html5 has it, "
+                    "and spice_dir of the settings says where it is.")
         return f"There is nothing at {path[:200]}. The URL of a console comes from `openstack console url show`."
 
     def _headers(self, root: str, path: str) -> dict[str, str]:
@@ -79,8 +86,8 @@ class ConsoleApplication(Application):
         host = urlsplit(root).netloc
         here = f" ws://{host} wss://{host}" if re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", host) else ""
         sites = "".join(f" {site}" for site in self.settings.console_allowed_origins)
-        policy = (f"default-src 'self'; connect-src 'self'{here}; img-src 'self' data: blob:; style-src 'self' "
-                  "'unsafe-inline'; object-src 'none'; base-uri 'none'; form-action 'none'; "
+        policy = (f"default-src 'self'; connect-src 'self'{here}; img-src 'self' data: blob:; media-src 'self' "
+                  "blob:; style-src 'self' 'unsafe-inline'; object-src 'none'; base-uri 'none'; form-action 'none'; "
                   f"frame-ancestors 'self'{sites}")
         return {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer",
                 "X-Content-Type-Options": "nosniff", "Cache-Control":

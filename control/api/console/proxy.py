@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import struct
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,7 +21,7 @@ from magnetar_control.agents import plain
 from magnetar_control.api.failures import fault_of_failure
 from magnetar_control.compute import consoles
 from magnetar_control.compute.cloud import Cloud, HostView
-from magnetar_control.compute.consoles import SERIAL, ConsoleGrant
+from magnetar_control.compute.consoles import SERIAL, SPICE, ConsoleGrant
 from magnetar_control.store.timeouts import statement_timeout
 from magnetar_control.web import Answer
 from magnetar_control.web.websocket import ClientGone, WebSocket
@@ -40,8 +41,15 @@ THREADS, ASKED = 4, 64
 CONNECT, ARRIVES, LOOK = 10.0, 120.0, 0.5
 #: Most bytes of one message.
 LONGEST = 1 << 20
-#: Codes of closing: as planned, the service is not there, try again.
-NORMAL, AGAIN = 1000, 1013
+#: Codes of closing: as planned, not as agreed, try again.
+NORMAL, REFUSED, AGAIN = 1000, 1008, 1013
+#: How a SPICE client begins each channel (SpiceLinkHeader, and SpiceLinkMess as far as it is looked at): magic, two
+#: numbers of the version, the size of what follows; the session, which is 0 for a new one, and the type of the channel.
+LINK = struct.Struct("<4s12xIB")
+MAGIC, MAIN = b"REDQ", 1
+#: Seconds in which it does.
+LINKS = 10.0
+ENDED = "the console has ended"
 MOVED = b"\r\n[magnetar: the server has moved, and goes on here]\r\n"
 #: Who is refused may ask again after so many seconds.
 LATER = {"Retry-After": "10"}
@@ -168,8 +176,15 @@ class ConsoleProxy:
 
     async def _carry(self, socket: WebSocket, grant: ConsoleGrant, agent: ClientConnection) -> None:
         """Until the client goes, or the guest stops. A serial console follows a guest that moves while it runs; of VNC
-        the page can be loaded again, as the new QEMU knows nothing of the connection."""
-        code, reason = NORMAL, await _relayed(socket, agent)
+        and SPICE the page can be loaded again, as the new QEMU knows nothing of the connection."""
+        if grant.token.type == SPICE:
+            await self._carry_channel(socket, grant, agent)
+            if grant.further:
+                return
+            reason = agent.close_reason or ENDED
+        else:
+            reason = await _relayed(socket, agent)
+        code = NORMAL
         while (host := await self._followed(grant)) is not None:
             if grant.token.type != SERIAL:
                 await self._ask(consoles.renew, self.cloud, grant, host)
@@ -186,6 +201,20 @@ class ConsoleProxy:
                 reason = await _relayed(socket, again)
         await socket.close(code, reason)
 
+    async def _carry_channel(self, socket: WebSocket, grant: ConsoleGrant, agent: ClientConnection) -> None:
+        """One channel of SPICE, to its end, with which the token of a main channel ends."""
+        try:
+            first = await _link(socket, main=not grant.further)
+            if first is None:
+                await socket.close(REFUSED, "this is not how SPICE begins the channel that the URL is good for")
+                raise ClientGone
+            reason = await _relayed(socket, agent, first)
+            if grant.further:
+                await socket.close(NORMAL, reason)
+        finally:
+            if not grant.further:
+                await self._ask(consoles.finish, grant)
+
     async def _followed(self, grant: ConsoleGrant) -> HostView | None:
         """The host to which the guest has moved; ``None`` when it has not."""
         with contextlib.suppress(TimeoutError, DBAPIError):
@@ -198,9 +227,23 @@ class ConsoleProxy:
         return None
 
 
-async def _relayed(socket: WebSocket, agent: ClientConnection) -> str:
+async def _link(socket: WebSocket, *, main: bool) -> bytes | None:
+    """The first message of a SPICE client; ``None`` when it does not begin the main channel of a new session, or, where
+    the token is not for *main*, another channel of a session."""
+    try:
+        async with asyncio.timeout(LINKS):
+            said = await socket.receive()
+    except TimeoutError:
+        return None
+    if not isinstance(said, bytes) or len(said) < LINK.size:
+        return None
+    magic, session, channel = LINK.unpack_from(said)
+    return said if magic == MAGIC and (session == 0) is (channel == MAIN) is main else None
+
+
+async def _relayed(socket: WebSocket, agent: ClientConnection, first: bytes | None = None) -> str:
     """Carry messages both ways until the agent ends; returns why it did. Either side waits when the other is behind.
-    Raises ``ClientGone``."""
+    *first*: what the client has said already. Raises ``ClientGone``."""
     from websockets.exceptions import ConnectionClosed
 
     async def shown() -> None:
@@ -209,6 +252,8 @@ async def _relayed(socket: WebSocket, agent: ClientConnection) -> str:
                 await socket.send(message)
 
     async def typed() -> None:
+        if first is not None:
+            await agent.send(first)
         while True:
             message = await socket.receive()
             if message == "break" or isinstance(message, bytes):
@@ -216,7 +261,7 @@ async def _relayed(socket: WebSocket, agent: ClientConnection) -> str:
 
     with contextlib.suppress(ConnectionClosed):
         await first_of(shown(), typed())
-    return agent.close_reason or "the console has ended"
+    return agent.close_reason or ENDED
 
 
 def _said(body: bytes) -> MagnetarError:

@@ -17,8 +17,9 @@ class ConsoleInfoModule(Module):
     options = collect(
         name=Option(Text(1, 255), "Name or uuid of the server.", aliases=("server",)),
         id=Option(Text(1, 255), "Uuid of the server, in place of O(name)."),
-        type=Option(Choices("novnc", "serial"), "V(novnc) is the screen with keyboard and mouse, V(serial) the serial "
-                    "line.", default="novnc"),
+        type=Option(Choices("novnc", "spice-html5", "serial"), "V(novnc) is the screen with keyboard and mouse, "
+                    "V(spice-html5) the same over SPICE, where the server's host has it, V(serial) the serial line.",
+                    default="novnc"),
     )
 
     def check_endpoint(self, client):

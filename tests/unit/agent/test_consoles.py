@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from magnetar_agent.access import OPERATE, READ, Peer
 from magnetar_agent.consoles import serial
 from magnetar_agent.consoles.log import LogReader
 from magnetar_agent.fake.consoles import GREETING
-from magnetar_core.errors import HypervisorError
+from magnetar_core.errors import Conflict, HypervisorError
 
 from .serving import served
 
@@ -87,6 +88,33 @@ def test_vnc(host: Any, connect: Callable[..., ClientConnection]) -> None:
     assert sum(host.agent.host.consoles.values()) == 1
     host.server(power="off")
     assert "the guest stopped" in ended(console)
+
+
+def test_spice(host: Any, connect: Callable[..., ClientConnection]) -> None:
+    """A guest has it from the first start on with the setting, however the guest was stopped before."""
+    assert host.agent.host.kinds_of_consoles() == ["serial", "vnc"]
+    status, words = refused(connect, "spice")
+    assert status == 409 and "setting spice" in words
+    host.agent.host.settings = replace(host.agent.host.settings, spice=True)
+    host.agent.drivers.by_noun["server"].sweep(host.agent.host)  # as the agent does when it starts
+    assert refused(connect, "spice")[0] == 409
+    host.server(power="off")
+    host.server(power="running")
+    assert host.agent.host.kinds_of_consoles() == ["serial", "spice", "vnc"]
+    console = connect("spice")
+    console.send(b"REDQ")
+    assert console.recv(LIMIT) == b"REDQ"
+    assert host.agent.host.consoles[str(host.show()["id"]), "spice"] == 1
+    host.server(power="off")
+    assert "the guest stopped" in ended(console)
+
+
+def test_a_qemu_without_spice(host: Any) -> None:
+    host.fake.spice = False
+    host.agent.host.settings = replace(host.agent.host.settings, spice=True)
+    assert host.agent.host.kinds_of_consoles() == ["serial", "vnc"]
+    with pytest.raises(Conflict, match="setting spice is true, and QEMU of host .* has no SPICE.*modules-spice"):
+        host.server("web2")
 
 
 def test_serial_begins_with_what_was_said(host: Any, connect: Callable[..., ClientConnection]) -> None:
@@ -199,13 +227,13 @@ def test_only_plain_logs_are_read(tmp_path: Path) -> None:
 
 def test_what_is_refused(host: Any, connect: Callable[..., ClientConnection],
                          caplog: pytest.LogCaptureFixture) -> None:
-    status, words = refused(connect, "spice")
-    assert status == 404 and "servers have vnc and serial" in words
+    status, words = refused(connect, "rdp")
+    assert status == 404 and "there are serial, spice, vnc" in words
     assert refused(connect, "serial?size=1")[0] == 400
     assert refused(connect, "serial", "web2")[0] == 404
     status, words = refused(connect, "serial", origin="https://elsewhere.example")
     assert status == 403 and "another site" in words
-    host.fake.fail_next("open_vnc", HypervisorError("broken"))
+    host.fake.fail_next("open_graphics", HypervisorError("broken"))
     assert refused(connect, "vnc")[0] == 500
     host.fake.fail_next("open_serial", HypervisorError("broken"))
     assert refused(connect)[0] == 500
@@ -225,7 +253,7 @@ def test_those_who_may_only_read(host: Any, connect: Callable[..., ClientConnect
 
 
 def test_a_flood(host: Any, connect: Callable[..., ClientConnection], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consoles, "OF_SERVER", 3)
+    monkeypatch.setattr(consoles, "OF_SERVER", {"vnc": 1, "serial": 3})
     opened = [connect() for _one in range(3)]
     status, words = refused(connect)
     assert status == 429 and "Close one" in words

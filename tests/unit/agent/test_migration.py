@@ -295,6 +295,18 @@ def test_another_cpu(pair: Pair) -> None:
     pair.migrate(type="cold")
 
 
+def test_a_guest_with_spice(pair: Pair) -> None:
+    """It goes where QEMU has SPICE, whatever the settings there say of guests that start."""
+    pair.one.agent.host.settings = replace(pair.one.agent.host.settings, spice=True)
+    id = pair.make()
+    pair.two.fake.spice = False
+    refused(pair, Conflict, "target's QEMU has no SPICE. Migrate it cold")
+    pair.two.fake.spice = True
+    pair.migrate()
+    seen = pair.two.fake.running(id)
+    assert seen is not None and seen.spice
+
+
 def test_a_missing_bridge(pair: Pair) -> None:
     pair.make()
     pair.two.fake._bridges = frozenset()

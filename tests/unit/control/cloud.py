@@ -160,6 +160,7 @@ class Cloud:
         for name in self.hosts:
             self.wait_agent(name)
         settings = make({"state_dir": str(self.folder / "control"), "novnc_dir": str(self.folder / "novnc"),
+                         "spice_dir": str(self.folder / "spice"),
                          "hosts": self.hosts, "reserved_host_memory_mb": 0,
                          "heartbeat": 1.0, "quota_instances": -1, "quota_cores": -1, "quota_ram": -1,
                          **self.databases, **self.settings})

@@ -45,6 +45,8 @@ class Host(Kind):
                              sample={"bridges": ["magbr0"], "reason": ""})
     shares = Field(ListOf(Text()), "Folders that servers of a cloud may be given, by the names of the agent's setting "
                                    "shares.", on=READ, sample=["scratch"])
+    consoles = Field(ListOf(Text()), "Kinds of consoles that servers which start now have.", on=READ,
+                     sample=["serial", "vnc"])
     port_security = Field(Value(), "{ports, reason}: how many NICs are filtered, and why they are not as they should "
                                    "be; empty where they are.", on=READ, sample={"ports": 4, "reason": ""})
     orphans = Field(MapOf(Text(), ListOf(Text())), "Things of Magnetar that no document knows: domains, files.",

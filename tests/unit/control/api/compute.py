@@ -134,7 +134,8 @@ class Compute:
             if name != "api":
                 self.store.add_cell(name, _url(database), id_of(name))
                 self.store._open[id_of(name)] = database
-        given = make({"state_dir": str(folder), "novnc_dir": f"{folder}/novnc", **settings})
+        given = make({"state_dir": str(folder), "novnc_dir": f"{folder}/novnc",
+                      "spice_dir": f"{folder}/spice", **settings})
         images = EmbeddedImages(self.api, Path(folder) / "images")
         self.cloud = Cloud(given, self.store, Services(
             Identity(), images, EmbeddedNetworks(self.api, limits=quotas.defaults(given)), EmbeddedVolumes(

@@ -160,3 +160,44 @@ def test_the_page_of_novnc(sqlite_three, small, tmp_path):
     assert path == "below/console/socket"
     assert consoles.granted(cloud.cloud, parse_qs(asked)["token"][0]).kind == "vnc"
     assert url.endswith(asked.replace("=", "%3D"))  # who adds to the URL, as dashboards do, adds a parameter of its own
+
+
+def test_spice(sqlite_three, small, tmp_path):
+    """Where the client is installed and the server's host has SPICE; by the action before 2.6, too."""
+    small.host("kvm1")
+    small.host("kvm2", consoles=["serial", "spice", "vnc"])
+    ids = {name: small.server(host=name) for name in ("kvm1", "kvm2")}
+    (tmp_path / "spice").mkdir()
+    (tmp_path / "spice/main.js").touch()
+    cloud = Compute(sqlite_three, tmp_path)
+    body = {"remote_console": {"protocol": "spice", "type": "spice-html5"}}
+    refusal = cloud.alice.post(f"/servers/{ids['kvm1']}/remote-consoles", body, "2.6")
+    assert refusal.status == 400 and "at its host have no SPICE" in str(refusal.json)
+    made = cloud.alice.post(f"/servers/{ids['kvm2']}/remote-consoles", body, "2.6").json["remote_console"]
+    old = cloud.alice.post(f"/servers/{ids['kvm2']}/action", {"os-getSPICEConsole": {"type": "spice-html5"}})
+    assert (made["protocol"], made["type"], old.json["console"]["type"]) == ("spice", "spice-html5", "spice-html5")
+    for url in (made["url"], old.json["console"]["url"]):
+        assert urlsplit(url).path == "/console/spice.html"
+        path, _mark, asked = parse_qs(urlsplit(url).query)["path"][0].partition("?")
+        assert path == "console/socket"
+        assert consoles.granted(cloud.cloud, parse_qs(asked)["token"][0]).kind == "spice"
+
+
+def test_channels_of_spice(compute, server):
+    """The first use is the main channel's; so many follow it, in a moment; then it is good for nothing."""
+    token = opened(compute, server)
+    with compute.cell.write() as connection:
+        connection.execute(update(console_tokens).values(type="spice-html5"))
+    first, second = (consoles.granted(compute.cloud, token) for _who in range(2))
+    assert not first.further
+    consoles.use(first)
+    with pytest.raises(Forbidden):
+        consoles.use(second)
+    for _channel in range(consoles.CHANNELS):
+        grant = consoles.granted(compute.cloud, token)
+        assert grant.further
+        consoles.use(grant)
+    with pytest.raises(Forbidden):
+        consoles.use(consoles.granted(compute.cloud, token))
+    consoles.finish(first)
+    assert refused(compute, token)

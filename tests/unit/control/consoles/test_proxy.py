@@ -1,107 +1,37 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The proxy between browsers and agents: who is let in, what goes through, and when it ends."""
+"""The proxy between browsers and agents: who is let in, what goes through, and when it ends. SPICE: test_spice.py."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import re
-import time
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.sync.client import connect
+from websockets.exceptions import ConnectionClosed
 
 from magnetar_agent.fake.consoles import GREETING
 from magnetar_control.api.console import proxy
+from magnetar_control.api.console.sites import ConsoleSites
+from magnetar_control.settings import make
 from magnetar_core.errors import HypervisorError
 from tests.unit.agent.pair import Held
-from tests.unit.control.moves.clouds import flavors
-from tests.unit.control.moves.inside import Inside
 
-LIMIT = 60.0
-VNC, SERIAL = ("vnc", "novnc"), ("serial", "serial")
-ANYWHERE = {"host": None, "block_migration": "auto"}
-
-
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory):
-    """Agents in this process, over TLS; a noVNC of nothing but its page."""
-    folder = tmp_path_factory.mktemp("novnc")
-    (folder / "vnc.html").write_text("<title>noVNC</title>")
-    with Inside(novnc_dir=str(folder), console_connections=8, console_allowed_origins=["https://dashboard.example"],
-                project_share=0.5) as found:
-        flavors(found)
-        yield found
-
-
-@pytest.fixture
-def server(cloud):
-    """The uuid of a running server."""
-    found = cloud.admin.boot(flavorRef="small")
-    yield found["id"]
-    cloud.admin.delete(f"/v2.1/servers/{found['id']}")
-    assert cloud.admin.settled(found["id"]) is None
-    nothing_open(cloud)
-
-
-def nothing_open(cloud):
-    """Wait until no console is open."""
-    until(lambda: cloud.server.mounts and not application(cloud).proxy.count())
-
-
-def until(ready):
-    deadline = time.monotonic() + LIMIT
-    while not ready():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def application(cloud):
-    return dict(cloud.server.mounts)["/console"]
-
-
-def url(cloud, server, kind=SERIAL, who=None):
-    """The URL of the WebSocket of a new console."""
-    protocol, type = kind
-    body = {"remote_console": {"protocol": protocol, "type": type}}
-    reply = (who or cloud.admin).post(f"/v2.1/servers/{server}/remote-consoles", body, "2.6")
-    assert reply.status == 200, reply
-    token = re.search(r"token(?:=|%3D)(.*)$", reply.json["remote_console"]["url"])[1]
-    return f"ws://127.0.0.1:{cloud.port}/console/socket?token={token}"
-
-
-@contextlib.contextmanager
-def console(where, **more):
-    with connect(where, subprotocols=["binary"], proxy=None, **more) as opened:
-        yield opened
-
-
-def refusal(where, **more):
-    """Status and words."""
-    with pytest.raises(InvalidStatus) as error, console(where, **more):
-        pass
-    response = error.value.response
-    return response.status_code, json.loads(response.body)["error"]["message"]
-
-
-def heard(opened, words):
-    said, deadline = "", time.monotonic() + LIMIT
-    while not re.search(words, said):
-        said += opened.recv(deadline - time.monotonic()).decode()
-    return said
-
-
-def end(opened):
-    """Code and reason."""
-    with pytest.raises(ConnectionClosed) as closed:
-        while True:
-            opened.recv(LIMIT)
-    return closed.value.rcvd.code, closed.value.rcvd.reason
-
-
-def host_of(cloud, server):
-    return cloud.admin.get(f"/v2.1/servers/{server}").json["server"]["OS-EXT-SRV-ATTR:host"]
+from .sockets import (
+    ANYWHERE,
+    LIMIT,
+    VNC,
+    application,
+    console,
+    end,
+    expire,
+    heard,
+    host_of,
+    nothing_open,
+    refusal,
+    token_of,
+    url,
+)
 
 
 def test_both_kinds(cloud, server):
@@ -134,10 +64,80 @@ def test_a_token_twice(cloud, server):
     assert refusal(where.replace("/console/socket", "/v2.1/servers"))[0] == 404
 
 
+def test_an_expired_token(cloud, server):
+    where, kept = url(cloud, server), url(cloud, server)
+    expire(cloud, where)
+    status, words = refusal(where)
+    assert status == 403 and "has expired" in words
+    with console(kept):
+        pass
+
+
+def test_a_token_of_another_server(cloud, server):
+    other = cloud.admin.boot(flavorRef="small")["id"]
+    where = url(cloud, server)
+    assert refusal(where.replace(server, other)) == refusal(where + "x") == refusal(where.replace(server, "x"))
+    assert refusal(where.replace(server, other))[0] == 403
+    with console(where):  # it was not used up
+        pass
+    cloud.admin.delete(f"/v2.1/servers/{other}")
+    cloud.admin.settled(other)
+
+
+def test_a_token_of_another_kind(cloud, server):
+    """It says by itself which kind it is good for; nothing of the request does."""
+    with console(url(cloud, server, VNC) + "&type=serial&kind=serial") as screen:
+        assert screen.recv(LIMIT) == GREETING
+    with console(url(cloud, server) + "&type=novnc&scrollback=9") as line:
+        line.send(b"typed")
+        assert heard(line, "typed") == "typed"
+    where = url(cloud, server, VNC)
+    for path in ("/console/socket/serial", "/console/serial", f"/v1/server/{server}/consoles/serial"):
+        assert refusal(where.replace("/console/socket", path))[0] == 404
+    with console(where) as screen:
+        assert screen.recv(LIMIT) == GREETING
+
+
+def test_two_tokens_at_once(cloud, server):
+    """The last one counts, as with the API's other parameters, and the other is not used up."""
+    one, other = url(cloud, server), url(cloud, server, VNC)
+    with console(f"{one}&token={token_of(other)}") as screen:
+        assert screen.recv(LIMIT) == GREETING
+    assert refusal(other)[0] == 403
+    with console(one):
+        pass
+
+
+@pytest.mark.parametrize("message", [b"x" * ((1 << 20) + 1), "x" * ((1 << 20) + 1)], ids=["bytes", "text"])
+def test_a_message_that_is_too_long(cloud, server, message):
+    """It ends that console with the code for it, and no other."""
+    with console(url(cloud, server, VNC)) as kept, console(url(cloud, server, VNC)) as screen:
+        assert kept.recv(LIMIT) == screen.recv(LIMIT) == GREETING
+        with contextlib.suppress(ConnectionClosed):  # the other end may close it while this is sent
+            screen.send(message)
+        assert end(screen)[0] == 1009
+        kept.send(b"still here")
+        assert kept.recv(LIMIT) == b"still here"
+
+
+def test_another_host_name(cloud, server, monkeypatch):
+    """With the URL of consoles in the settings: a name that leads here since a moment ago (DNS rebinding), whatever
+    page it is."""
+    here = f"http://127.0.0.1:{cloud.port}"
+    monkeypatch.setattr(application(cloud), "sites", ConsoleSites(make({"console_url": f"{here}/console"})))
+    where = url(cloud, server)
+    for origin in (None, f"http://rebound.example:{cloud.port}", here):
+        with socket.create_connection(("127.0.0.1", cloud.port)) as sock:
+            status, words = refusal(where.replace("127.0.0.1", "rebound.example"), sock=sock, origin=origin)
+        assert status == 403 and "not the address" in words
+    with console(where, origin=here):
+        pass
+
+
 def test_a_token_is_in_no_log(cloud, server, caplog):
     caplog.set_level("DEBUG")
     where = url(cloud, server, VNC)
-    token = where.partition("token=")[2]
+    token = token_of(where)
     cloud.admin.get(f"/console/vnc.html?path=console/socket%3Ftoken%3D{token}")
     with console(where):
         pass
@@ -256,6 +256,35 @@ def test_a_flood_of_one_project(cloud, server):
         pass
     alice.delete(f"/v2.1/servers/{mine}")
     alice.settled(mine)
+
+
+def test_a_flood_of_all(cloud, server):
+    """All places are taken: nobody's token is used up by that, and what was open stays so."""
+    alice, bob = cloud.caller("alice", "red"), cloud.caller("bob", "blue")
+    servers = {one: one.boot(flavorRef="small")["id"] for one in (alice, bob)}
+    where = url(cloud, server)
+    with contextlib.ExitStack() as opened:
+        lines = [opened.enter_context(console(url(cloud, id, VNC, one))) for one, id in servers.items() for _ in "1234"]
+        status, words = refusal(where)
+        assert status == 503 and "Try again later" in words
+        for line in lines:
+            assert line.recv(LIMIT) == GREETING
+    nothing_open(cloud)
+    with console(where):
+        pass
+    for one, id in servers.items():
+        one.delete(f"/v2.1/servers/{id}")
+        one.settled(id)
+
+
+def test_a_flood_without_tokens(cloud, server):
+    where = url(cloud, server)
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(refusal, [f"{where[:-1]}{'ab'[where[-1] == 'a']}"] * 100))
+    assert {status for status, _words in answers} <= {403, 503} and 403 in {status for status, _words in answers}
+    with console(where) as line:
+        line.send(b"typed")
+        assert heard(line, "typed") == "typed"
 
 
 def test_a_flood_of_handshakes(cloud, server, monkeypatch):
