@@ -316,6 +316,7 @@ def _grow(task: Task) -> None:
 def _running(host: LocalHost, document: Document) -> list[tuple[str, str]]:
     """Running servers that have the volume, by uuid, and as which device. Raises ``Conflict`` for those with which it
     cannot grow."""
+    attaching.refuse_while_swapped(host, document.id)
     for one in holders(host, document.id):
         if one.kind == "volume_export":
             raise Conflict(f"Volume {document.name!r} is attached to server {attaching.server_name(host, one)!r} of "
