@@ -296,7 +296,8 @@ class PowerSync:
 
 
 def _lasts(document: Document) -> bool:
-    """Whether finishing it may take hours: content is loaded or copied, a volume swapped, or a server made, which may need content."""
+    """Whether finishing it may take hours: content is loaded or copied, a volume swapped, or a server made, which may
+    need content."""
     state, replaced = document.state, REPLACEMENT in document.state
     if document.kind == "volume_attachment":
         return bool(document.want.get("replaces"))

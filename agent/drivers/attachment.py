@@ -72,7 +72,10 @@ class AttachmentDriver(DocumentDriver):
         if "device" in found:
             found["device"] = found["device"].removeprefix("/dev/")
         if document is not None:
-            found["replaces"] = document.want.get("replaces")  # said once, when it was made
+            for name in ("replaces", "serial"):  # said once, when it was made
+                found.pop(name, None)
+                if name in document.want:
+                    found[name] = document.want[name]
         elif found.get("replaces"):
             _check_new(host, found, server, volume)
             swapping.complete(host, found, server, self._replaced(host, server, found["replaces"]), volume)
@@ -132,7 +135,8 @@ class AttachmentDriver(DocumentDriver):
         server = host.documents.get("server", document.want["server"])
         have, state = have or {}, document.state
         runs = have.get("power") in LIVE
-        there = (have.get("power") == MISSING and not have.get("swaps")) or (have.get("defined") and (have.get("plugged") or not runs))
+        there = not have.get("swaps") and (have.get("power") == MISSING or (
+            have.get("defined") and (have.get("plugged") or not runs)))
         known = {**document.want, "id": document.id, "name": document.name, "fault": state.get("fault"),
                  "server_name": server.name if server else "", "volume_name": _volume_name(host, document),
                  "serial": attaching.serial(document)[:20],
@@ -259,7 +263,8 @@ def _detach(task: Task) -> None:
         seen = host.hypervisor.domain(want["server"])
         if server and seen and seen.owned:
             made = spec.domain(host, server)
-            left = tuple(one for one in made.disks if one.serial != attaching.serial(document))
+            left = tuple(one for one in made.disks
+                         if (one.target, one.serial) != (want["device"], attaching.serial(document)))
             host.hypervisor.define(replace(made, disks=left))
 
 

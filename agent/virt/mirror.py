@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Another disk for a running domain: QEMU copies the one that it has, and goes on with the copy (virDomainBlockCopy)."""
+"""Another disk for a running domain: QEMU copies the one that it has, and goes on with that (virDomainBlockCopy)."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 """A volume that takes the place of another one in a server that runs (``replaces`` of an attachment).
 
 QEMU copies the old volume to the new one, and what the guest writes meanwhile, and then goes on with the new one
-(``pivot``). Which of the two the server has, ``attaching.is_current`` says: the old one until ``SWAPPED`` is noted of the
-new attachment. From ``PIVOTING`` until then libvirt's definition knows it, which ``pivot`` changes: so a crash at any
-line, and a guest that ends meanwhile, leave no doubt. QEMU goes on copying while no agent runs; the next one finds the
-copy and waits for it.
+(``pivot``). Which of the two the server has, ``attaching.is_current`` says: the old one until ``SWAPPED`` is noted of
+the new attachment. From ``PIVOTING`` until then libvirt's definition knows it, which ``pivot`` changes: so a crash at
+any line, and a guest that ends meanwhile, leave no doubt. QEMU goes on copying while no agent runs; the next one finds
+the copy and waits for it.
 
 Locks are always taken in this order: the new attachment, the old one, the server, the new volume.
 """
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at a copy.
-LOOK = 0.5
+#: Seconds between two looks at a copy, at first and at most.
+SOON, LOOK = 0.02, 1.0
 #: What the new attachment has of the old one.
 KEPT = ("device", "bus", "tag", "boot_index")
 
@@ -167,7 +167,7 @@ def _begin(task: Task) -> None:
 
 def _wait(task: Task) -> None:
     """Until both volumes hold the same."""
-    host, want = task.host, task.document.want
+    host, want, pause = task.host, task.document.want, SOON
     with task.operation.waiting():
         while True:
             there = host.hypervisor.mirror(want["server"], want["device"])
@@ -178,7 +178,8 @@ def _wait(task: Task) -> None:
             if there.ready:
                 return
             task.operation.advance(there.done, there.total)
-            host.changes.wait(want["server"], LOOK)
+            host.changes.wait(want["server"], pause)
+            pause = min(2 * pause, LOOK)
 
 
 def _pivot(task: Task) -> None:
