@@ -66,6 +66,8 @@ class VolumeDriver(DocumentDriver):
             found["size"] = _size(found.get("size"), anew or least)
         if document is None or found.get("size") != document.want.get("size"):
             _fits(host, pool, found["size"])
+        if document is not None and found.get("size") != document.want.get("size"):
+            attaching.refuse_while_swapped(host, document.id)
         return found
 
     def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:

@@ -25,7 +25,11 @@ class Mirrors(Devices, Disks):
 
     def capacity(self, uuid: str, target: str) -> int:
         with self._call("capacity"):
-            return _size(self._disk_of(uuid, target, f"look at the disk {target} of"))
+            disk = self._disk_of(uuid, target, f"look at the disk {target} of")
+            if disk.remote is None and not disk.path.exists():
+                raise HypervisorError(f"libvirt could not look at the disk {target} of the domain {uuid}: no file "
+                                      f"{disk.path}.")
+            return _size(disk)
 
     def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
         with self._call("begin_mirror", f"domain {uuid}"):
