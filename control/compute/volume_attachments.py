@@ -126,14 +126,10 @@ def _free_device(server: servers.Found, kept: list[Document], wished: str | None
 
 
 @of_server("update", f"{RULE}update")
-def update(caller: Caller, target: Target, volume_id: str, new_volume_id: str | None = None, *,
-           same: Mapping[str, Any] | None = None, delete_on_termination: bool | None = None) -> None:
-    """Set whether the volume is deleted with the server; with a *new_volume_id* it is a swap (``swap``). *same*: what
-    the caller repeats of device, tag, serverId, id (the volume's); it cannot change. Raises ``Conflict`` when the
-    server is locked."""
-    if new_volume_id is not None:
-        swap(caller, target, volume_id, new_volume_id)
-        return
+def update(caller: Caller, target: Target, volume_id: str, *, same: Mapping[str, Any] | None = None,
+           delete_on_termination: bool | None = None) -> None:
+    """Set whether the volume is deleted with the server. *same*: what the caller repeats of device, tag, serverId, id
+    (the volume's); it cannot change. Raises ``Conflict`` when the server is locked."""
     check_unlocked(caller, target.row)
     entry = _attachment(target, volume_id)
     fixed = {"device": entry["device"], "tag": entry["tag"], "serverId": target.row.id, "id": volume_id}
