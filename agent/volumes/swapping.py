@@ -24,6 +24,7 @@ from magnetar_agent.volumes.attaching import GIVES_WAY, PIVOTING, REPLACED, SWAP
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, Unreachable
 from magnetar_core.kinds import VolumeAttachment
 from magnetar_core.power import PAUSED, RUNNING
+from magnetar_core.reconcile import missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,10 @@ def complete(host: LocalHost, found: Fields, server: Document, old: Document | N
     """Fill in what a new attachment has of the one that it replaces. Raises ``InvalidField`` and ``Conflict`` for what
     cannot be swapped."""
     if old is None or old.deleting or not attaching.is_current(host, old):
-        raise InvalidField("replaces", f"must name a volume that server {server.name!r} has", found["replaces"])
+        missing(InvalidField("replaces", f"must name a volume that server {server.name!r} has", found["replaces"]),
+                "volume_attachment", f"{server.name}:{found['replaces']}")
+        found.setdefault("device", attaching.draw(found["bus"], set()))
+        return
     if old.want["boot_index"] == 0:
         raise Conflict("The volume to be replaced is the root disk of its server, which stays the one that the server "
                        "was made with.", field="replaces")
@@ -70,7 +74,8 @@ def _check_volumes(host: LocalHost, server: Document, old: Document, volume: Doc
     if several or volume.want["multiattach"]:
         raise Conflict("A volume with multiattach cannot be swapped: other servers may write to it.", field="replaces")
     has = origin.get("size") or _size(other) // GIB
-    gets = (found.get("origin") or {}).get("size") or _size(volume) // GIB
+    real = host.documents.get("volume", volume.id)  # a dry run may assume it
+    gets = (found.get("origin") or {}).get("size") or _size(real) // GIB
     if gets and gets < has:
         raise InvalidField("volume", f"must not be smaller than the volume that it replaces: it has {gets} GiB, and "
                                      f"that one {has} GiB", volume.name)

@@ -13,7 +13,8 @@ description:
   - Makes a server have a volume, or not have it, while the server runs and when it is off.
   - Detaching waits until the guest lets go of the disk. A guest that refuses within the agent's C(detach_timeout)
     keeps the volume, and the task fails.
-  - O(replaces) puts the volume in the place of another one while the server runs; the guest keeps the disk and its content.
+  - O(replaces) puts the volume in the place of another one while the server runs. The guest keeps the disk and its
+    content.
   - A volume that is the root disk of a server cannot be detached.
 author:
   - Magnetar contributors (@magnetar)
