@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.hypervisor import Mirror
-from magnetar_agent.storage import Disk
+from magnetar_agent.hypervisor import Export, Mirror
+from magnetar_agent.storage import Disk, NetworkSource
 from magnetar_core.errors import Conflict, HypervisorError
 
 from .place import MIB, Place, eventually
@@ -57,6 +57,35 @@ def test_a_domain_goes_on_with_another_disk(place: Place, format: str, size: int
     hypervisor.destroy(uuid)
     assert hypervisor.mirror(uuid, "vdb") is None
     hypervisor.start(uuid)
+
+
+@pytest.mark.parametrize("size", [8 * MIB, 16 * MIB], ids=str)
+def test_a_disk_of_another_host(place: Place, size: int) -> None:
+    """Served at a unix socket: a domain goes on with it, and back with its own."""
+    hypervisor, spec = place.hypervisor, place.spec()
+    folder, uuid = spec.disks[0].path.parent, spec.uuid
+    old, far = disk(place, folder, "old", "raw", size), disk(place, folder, "far", "raw", size)
+    if size > 8 * MIB:
+        old = disk(place, folder, "small", "raw")
+    export = Export(uuid, "far", far, folder / "nbd")
+    remote = Disk(export.socket, "vdb", "raw", remote=NetworkSource("nbd", "far", export.socket))
+    hypervisor.define(replace(spec, disks=(*spec.disks, old)))
+    hypervisor.start(uuid)
+    hypervisor.serve(export)
+    try:
+        hypervisor.begin_mirror(uuid, "vdb", remote)
+        eventually(lambda: ready(place, uuid))
+        hypervisor.pivot(uuid, "vdb")
+        for seen in (hypervisor.running(uuid), hypervisor.domain(uuid)):
+            assert [one.remote for one in seen.disks if one.target == "vdb"] == [remote.remote]
+        if size == 8 * MIB:
+            hypervisor.begin_mirror(uuid, "vdb", old)
+            eventually(lambda: ready(place, uuid))
+            hypervisor.pivot(uuid, "vdb")
+            assert [one.path for one in hypervisor.running(uuid).disks if one.target == "vdb"] == [old.path]
+    finally:
+        hypervisor.destroy(uuid)
+        hypervisor.unserve(uuid)
 
 
 def test_a_copy_that_is_given_up(place: Place) -> None:
