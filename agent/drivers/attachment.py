@@ -97,8 +97,8 @@ class AttachmentDriver(DocumentDriver):
             return
         if any(one.want["replaces"] == document.want["volume"]
                for one in swapping.swaps(host, document.want["server"])):
-            raise Conflict("The volume is being swapped for another one. Wait until that has ended, or cancel it by "
-                           "detaching the other one.")
+            raise Conflict("The volume is being swapped for another one. Wait until that has ended, or cancel its "
+                           "operation.")
         refuse_while_it_moves(host, host.documents.get("server", document.want["server"]))
         if document.state.get(ARRIVING):
             raise Conflict(f"The server of the volume is on its way to this host (migration {document.state[ARRIVING]}"

@@ -83,8 +83,7 @@ def refuse_while_swapped(host: LocalHost, volume: str) -> None:
     for one in host.documents.list("volume_attachment"):
         if one.want.get("replaces") and volume in (one.want["volume"], one.want["replaces"]):
             raise Conflict(f"The volume {volume} is being swapped in server {server_name(host, one)!r} "
-                           f"(attachment {one.name}). Wait until that has ended, or detach the new one, which cancels "
-                           "it.")
+                           f"(attachment {one.name}). Wait until that has ended, or cancel its operation.")
 
 
 def server_name(host: LocalHost, holder: Document) -> str:

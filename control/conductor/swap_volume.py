@@ -8,15 +8,21 @@ A swap that fails leaves the guest on the old volume, and frees the new one. Eac
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from magnetar_control.services import Document
-from magnetar_core.errors import Conflict, MagnetarError, NotFound
+from magnetar_core.errors import Conflict, MagnetarError, NotFound, TimedOut
 from magnetar_core.flows import attach as agent_flow
 
 from .attach_volume import disconnect, sides
 from .retry import attempt, retry_forever
 from .work import HostDown, Work, full_is_down
+
+log = logging.getLogger(__name__)
 
 
 def swap_volume(work: Work) -> None:
@@ -41,18 +47,38 @@ def _swap(work: Work, entry: Document) -> None:
     if entry["attachment_id"] == args["attachment_id"]:
         work.begin()
         volumes.reserve(work.context(), args["new_volume_id"], work.id, attachment_id=args["new_attachment_id"])
-        # Nobody but the guest's own writes says how long it takes.
-        with work.conductor.resting((work.database.name, work.action.id)), \
-                sides(work, host, volumes.where(args["new_volume_id"])) as (here, there):
-            made = agent_flow.attach(here, there, work.id, args["new_volume_id"], {"replaces": args["volume_id"]},
-                                     progress=work.progress)
-        device = f"/dev/{made['resource']['device']}"
+        device = f"/dev/{_ask(work, volumes.where(args['new_volume_id']))}"
         volumes.attached(args["new_attachment_id"], host, device, work.confirm_lease)
         work.confirm_lease()
         _change_entry(work, {"volume_id": args["new_volume_id"], "attachment_id": args["new_attachment_id"],
                              "device": device})
     disconnect(work, host, args["volume_id"])
     volumes.detached(args["attachment_id"], work.confirm_lease)
+
+
+def _ask(work: Work, place: str) -> str:
+    """Have the server's agent swap the volumes, of which the new one lies on *place*: returns the device. Others have
+    the worker's place meanwhile, as the volume's size says how long it takes. The agent ends the copy when the server
+    is deleted, or after the setting ``action_timeout``."""
+    with work.conductor.resting((work.database.name, work.action.id)), \
+            sides(work, work.server.host, place) as (here, there):
+        def cancel(operation: str) -> None:
+            with suppress(Conflict, NotFound):  # it has ended meanwhile
+                here.client.cancel(operation)
+
+        def watch(operation: Mapping[str, Any]) -> None:
+            if work.cancelled.is_set():
+                cancel(operation["id"])
+
+        try:
+            made = agent_flow.attach(here, there, work.id, work.args["new_volume_id"],
+                                     {"replaces": work.args["volume_id"]}, progress=watch,
+                                     timeout=work.conductor.settings.action_timeout)
+        except TimedOut as error:
+            if error.details.get("operation"):
+                cancel(error.details["operation"])
+            raise
+        return str(made["resource"]["device"])
 
 
 def _change_entry(work: Work, values: Document) -> None:
@@ -72,6 +98,10 @@ def _failed(work: Work, error: MagnetarError) -> None:
         with full_is_down():
             gone = _is_swapped(work) or not _is_given_up(work)
     except HostDown:
+        gone = True
+    except MagnetarError as why:
+        log.warning("server %s: the swap of its volume %s is not given up yet: %s", work.id, work.args["volume_id"],
+                    why.message)
         gone = True
     if gone:
         retry_forever(work, free=_free)

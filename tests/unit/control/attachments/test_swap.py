@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from magnetar_core.errors import Cancelled
 from magnetar_core.flows import attach
+from magnetar_core.flows.migrate import Side
 
 from .asking import Owner, until
 
@@ -125,11 +127,14 @@ def test_a_server_that_is_deleted_meanwhile(owner: Owner, monkeypatch: pytest.Mo
     new, third = owner.volume(host=owner.host_of(server)), owner.volume()
     asked = threading.Event()
 
-    def lasts(*_args: Any, progress: Any) -> None:
-        while True:
+    def lasts(here: Side, *_args: Any, progress: Any, timeout: float) -> None:
+        ended: list[str] = []
+        monkeypatch.setattr(here.client, "cancel", ended.append)
+        while not ended:
             asked.set()
-            progress(None)
+            progress({"id": "copy"})
             time.sleep(0.02)
+        raise Cancelled
 
     monkeypatch.setattr(attach, "attach", lasts)
     assert owner.swap(server, old, new).status == 202
