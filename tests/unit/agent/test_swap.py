@@ -230,6 +230,25 @@ def test_a_failure_of_qemu(place: Host, call: str) -> None:
     assert volumes(place) == ["new"]
 
 
+@pytest.mark.parametrize("restart", [True, False], ids=["agent starts again", "call repeated"])
+def test_a_failure_when_the_guest_is_on_the_new_volume(place: Host, restart: bool) -> None:
+    """There is no way back, and nothing is lost: it is carried on."""
+    place.fake.fail_next("define", HypervisorError("libvirt refuses."))
+    with pytest.raises(HypervisorError):
+        swap(place)
+    assert volumes(place) == ["new"] and shown(place, "volume_attachment", "web1:new")["fault"]
+    with pytest.raises(Conflict, match="on the new volume already"):
+        place.ensure("volume_attachment", "web1:new", None)
+    if restart:
+        place.restart()
+    else:
+        swap(place)
+    place.server(description="changed")
+    assert volumes(place) == ["new"]
+    assert shown(place, "volume", "old")["status"] == "available"
+    assert shown(place, "volume_attachment", "web1:new")["status"] == "attached"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("repeat", [True, False], ids=["repeated", "left alone"])
 @pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
