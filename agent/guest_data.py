@@ -31,7 +31,7 @@ SEED, VENDOR, NETWORK, DEVICES, VENDOR2, TRUSTED, CPUS = (
 @dataclass(frozen=True)
 class Device:
     """A tagged device as meta_data.json lists it (MD-22 to MD-24). *bus* and *address* are where the guest sees it, as
-    far as libvirt says; ``none`` where it does not."""
+    far as libvirt says; ``none`` where it does not. A share has *share_id* and one tag, by which it is mounted."""
 
     type: str
     bus: str
@@ -40,11 +40,13 @@ class Device:
     mac: str | None = None
     serial: str | None = None
     path: str | None = None
+    share_id: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Only what is known."""
-        found = {"type": self.type, "bus": self.bus, "address": self.address, "tags": list(self.tags), "mac": self.mac,
-                 "serial": self.serial, "path": self.path}
+        tags = {"tag": self.tags[0]} if self.share_id else {"tags": list(self.tags)}
+        found = {"type": self.type, "share_id": self.share_id, "bus": self.bus, "address": self.address, **tags,
+                 "mac": self.mac, "serial": self.serial, "path": self.path}
         return {name: value for name, value in found.items() if value is not None}
 
 

@@ -111,6 +111,16 @@ class Export:
     stand_in: bool = False
 
 
+class Mirror(NamedTuple):
+    """A disk of a running domain that is being copied to the disk *path* (as ``Disk.path``): *done* of *total*, in
+    units of the hypervisor's own. *ready*: both hold the same, and what the guest writes goes to both."""
+
+    path: Path
+    done: int
+    total: int
+    ready: bool
+
+
 @dataclass(frozen=True)
 class DiskSeen:
     """What a disk file of ours says of itself; *backing* is only a name, and a guest may have written it."""
@@ -291,6 +301,25 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
 
     def abort_copy(self, uuid: str, path: Path) -> None:
         """Abort a copy that nobody waits for, and remove its file; fine when there is none."""
+
+    # Another disk for a running domain ---------------------------------------------------------------------------
+    def capacity(self, uuid: str, target: str) -> int:
+        """Bytes that the guest of an active domain sees of its disk *target*."""
+
+    def begin_mirror(self, uuid: str, target: str, disk: Disk) -> None:
+        """Begin to copy the disk *target* of an active domain to *disk*, whose content is lost, and all that the guest
+        writes meanwhile. *disk* has the same size; a raw one may have more, which the guest sees at its next start
+        at the latest. Raises ``Conflict`` where the disk is being copied to another one."""
+
+    def mirror(self, uuid: str, target: str) -> Mirror | None:
+        """The copy that is under way; ``None`` when there is none (any more)."""
+
+    def pivot(self, uuid: str, target: str) -> None:
+        """From now on the domain has the disk that its disk *target* was copied to, also by its definition; device and
+        serial number stay. Raises ``HypervisorError`` when both do not hold the same yet."""
+
+    def end_mirror(self, uuid: str, target: str, path: Path) -> None:
+        """End the copy to the disk *path*; the domain keeps its disk. Fine when there is none."""
 
     # Disks for other hosts --------------------------------------------------------------------------------------
     def serve(self, export: Export) -> None:

@@ -296,8 +296,11 @@ class PowerSync:
 
 
 def _lasts(document: Document) -> bool:
-    """Whether finishing it may take hours: content is loaded or copied, or a server is made, which may need content."""
+    """Whether finishing it may take hours: content is loaded or copied, a volume swapped, or a server made, which may
+    need content."""
     state, replaced = document.state, REPLACEMENT in document.state
+    if document.kind == "volume_attachment":
+        return bool(document.want.get("replaces"))
     if document.kind == "server":
         return replaced or bool({"making", "rebuild"} & set(state)) or (
             bool(volume_items(document.want)) and not state.get("volumes_made"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.documents import REPLACEMENT, Document
 from magnetar_agent.drivers import Driver
-from magnetar_agent.task import Task
+from magnetar_agent.task import NotRemovable, Task
 from magnetar_core.errors import Cancelled, MagnetarError, NoSpace
 from magnetar_core.operations import Operation, now
 from magnetar_core.plan import Step
@@ -68,6 +68,10 @@ def undo(host: LocalHost, driver: Driver, document: Document, operation: Operati
             driver.verbs[step.verb](Task(host, document, undoing), **step.args)
         host.documents.remove(document)
         driver.sweep(host)
+    except NotRemovable as error:  # it is finished with the next call, or when the agent starts again
+        log.warning("%s %s is not undone: %s", document.kind, document.id, error)
+        document.deleting = False
+        note_fault(Task(host, document, operation), error)
     except Exception:
         log.exception("%s %s could not be undone now; it will be at the next start", document.kind, document.id)
 

@@ -128,7 +128,8 @@ class Parts:
         """Whether a server has an attachment, or is being given it."""
         found = servers.find(self.store, server)
         return found is not None and any(
-            one["attachment_id"] == attachment for one in orjson.loads(found[1].volumes))
+            attachment in (one["attachment_id"], (one.get("swap") or {}).get("attachment_id"))
+            for one in orjson.loads(found[1].volumes))
 
     def upgrade(self) -> list[tuple[str, bool]]:
         """Bring all databases that answer up to date, with cell0, and the cell of the settings where it is made of

@@ -192,7 +192,8 @@ class Settings:
     vendordata_jsonfile_path: Path | None = _doc("JSON file whose object guests find in vendor_data.json, 256 KiB at "
                                                  "most. This and what follows of vendordata is read by conductors.")
     vendordata_dynamic_targets: list[str] = _doc(
-        "Services that are asked what a new or rebuilt server is told in vendor_data2.json, NAME@URL each.", list)
+        "Services that are asked what a server is told in vendor_data2.json when its config drive is written, "
+        "NAME@URL each.", list)
     vendordata_dynamic_ssl_certfile: Path | None = _doc("PEM file with the CAs of their certificates; the system's "
                                                         "when left out.")
     vendordata_dynamic_connect_timeout: float = _doc("Seconds to connect to one of them.", 5.0, 0.01, 300)

@@ -13,7 +13,7 @@ from magnetar_agent.documents import Document
 from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
 from magnetar_agent.servers import rescue, seen, spec
 from magnetar_agent.storage import Disk
-from magnetar_agent.volumes import attaching, finished, holders, remote
+from magnetar_agent.volumes import attaching, finished, holders, remote, swapping
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import VolumeAttachment
@@ -43,7 +43,8 @@ class AttachmentDriver(DocumentDriver):
 
     def __init__(self) -> None:
         super().__init__(VolumeAttachment)
-        self.verbs: Mapping[str, Verb] = {"attach": _attach, "detach": _detach, "release": _release}
+        self.verbs: Mapping[str, Verb] = {"attach": _attach, "detach": _detach, "release": _release,
+                                          "swap": swapping.swap, "abandon": swapping.abandon}
 
     def locate(self, host: LocalHost, key: str) -> str:
         """SERVER:VOLUME, each a name or a uuid, to the uuid that follows from both."""
@@ -70,7 +71,15 @@ class AttachmentDriver(DocumentDriver):
             found["boot_index"] = None
         if "device" in found:
             found["device"] = found["device"].removeprefix("/dev/")
-        if document is None:
+        if document is not None:
+            for name in ("replaces", "serial"):  # said once, when it was made
+                found.pop(name, None)
+                if name in document.want:
+                    found[name] = document.want[name]
+        elif found.get("replaces"):
+            _check_new(host, found, server, volume)
+            swapping.complete(host, found, server, self._replaced(host, server, found["replaces"]), volume)
+        else:
             _check_new(host, found, server, volume)
             taken = spec.targets(host, server)
             if found.setdefault("device", attaching.draw(found["bus"], taken)) in taken:
@@ -78,8 +87,18 @@ class AttachmentDriver(DocumentDriver):
                                "have a free one drawn.", field="device")
         return found
 
+    def _replaced(self, host: LocalHost, server: Document, volume: str) -> Document | None:
+        """The attachment of the *volume*, a name or uuid, that another one is to replace."""
+        return host.documents.get(self.kind.noun, self.locate(host, f"{server.id}:{volume}"))
+
     def release(self, host: LocalHost, document: Document) -> None:
-        """Refuse to detach the root disk, and volumes of a server that is migrating."""
+        """Refuse to detach the root disk, volumes of a server that is migrating, and one that another one replaces."""
+        if document.state.get(attaching.REPLACED):
+            return
+        if any(one.want["replaces"] == document.want["volume"]
+               for one in swapping.swaps(host, document.want["server"])):
+            raise Conflict("The volume is being swapped for another one. Wait until that has ended, or cancel its "
+                           "operation.")
         refuse_while_it_moves(host, host.documents.get("server", document.want["server"]))
         if document.state.get(ARRIVING):
             raise Conflict(f"The server of the volume is on its way to this host (migration {document.state[ARRIVING]}"
@@ -95,6 +114,9 @@ class AttachmentDriver(DocumentDriver):
         """The document, the server's *power*, and whether its definition (*defined*) and what runs (*plugged*) have it;
         the latter is not looked at in lists."""
         id, target = document.want["server"], document.want["device"]
+        if not attaching.is_current(host, document) or document.want.get("replaces"):
+            swaps = bool(document.want.get("replaces"))
+            return {**document.want, "power": MISSING, "defined": False, "plugged": False, "swaps": swaps}
         domain = host.hypervisor.domain(id) if snapshot is None else snapshot.get(id)
         if domain is None or not domain.owned or _rescued(host, id):
             return {**document.want, "power": MISSING, "defined": False, "plugged": False}
@@ -113,10 +135,11 @@ class AttachmentDriver(DocumentDriver):
         server = host.documents.get("server", document.want["server"])
         have, state = have or {}, document.state
         runs = have.get("power") in LIVE
-        there = have.get("power") == MISSING or (have.get("defined") and (have.get("plugged") or not runs))
+        there = not have.get("swaps") and (have.get("power") == MISSING or (
+            have.get("defined") and (have.get("plugged") or not runs)))
         known = {**document.want, "id": document.id, "name": document.name, "fault": state.get("fault"),
                  "server_name": server.name if server else "", "volume_name": _volume_name(host, document),
-                 "serial": document.want["volume"][:20],
+                 "serial": attaching.serial(document)[:20],
                  "status": "attached" if there else "attaching" if state.get("unfinished") else "error",
                  "created_at": document.created_at, "updated_at": document.updated_at}
         return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
@@ -125,6 +148,11 @@ class AttachmentDriver(DocumentDriver):
 def plan(want: Fields | None, have: Fields | None) -> Iterator[Step]:
     """From *have* (``power`` of the server, ``defined``, ``plugged``) to *want*. Raises ``Conflict`` for a server that
     is suspended: it would wake up to other disks than it fell asleep with."""
+    if want is not None and want.get("replaces"):
+        yield Step("swap", "copy the old volume and go on with the new one")
+        return
+    if want is None and have and have.get("swaps"):
+        yield Step("abandon", "stay with the old volume")
     have = have or {"power": MISSING, "defined": False, "plugged": False}
     runs = have["power"] in LIVE
     attached = have["defined"] and (have["plugged"] or not runs)
@@ -147,7 +175,7 @@ def _rescued(host: LocalHost, server: str) -> bool:
 
 
 def _there(document: Document, domain: hv.Domain, target: str) -> bool:
-    return any(one.target == target and one.serial == document.want["volume"] for one in domain.disks)
+    return any(one.target == target and one.serial == attaching.serial(document) for one in domain.disks)
 
 
 def _named(host: LocalHost, noun: str, key: str, document: Document | None) -> Document:
@@ -219,7 +247,7 @@ def _detach(task: Task) -> None:
     """Unplug it from the running guest, which has to release it, and remove it from the definition."""
     host, document, want = task.host, task.document, task.document.want
     with attaching.still(host, want["server"], want["volume"]):
-        disk = Disk(host.settings.state_dir, want["device"], bus=want["bus"], serial=want["volume"])
+        disk = Disk(host.settings.state_dir, want["device"], bus=want["bus"], serial=attaching.serial(document))
         with suppress(MagnetarError):  # its pool may not run; the device name is enough
             disk = attaching.disk(host, document) or disk
         try:
@@ -235,7 +263,9 @@ def _detach(task: Task) -> None:
         seen = host.hypervisor.domain(want["server"])
         if server and seen and seen.owned:
             made = spec.domain(host, server)
-            host.hypervisor.define(replace(made, disks=tuple(d for d in made.disks if d.serial != want["volume"])))
+            left = tuple(one for one in made.disks
+                         if (one.target, one.serial) != (want["device"], attaching.serial(document)))
+            host.hypervisor.define(replace(made, disks=left))
 
 
 def _release(task: Task) -> None:

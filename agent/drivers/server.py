@@ -16,6 +16,7 @@ from magnetar_agent.migrations import moving, refuse_while_it_moves, settling
 from magnetar_agent.servers import addresses, block_devices, image_links, rescue, resize, resolve, spec, verbs
 from magnetar_agent.servers.rebuild import is_volume_away, missing_image
 from magnetar_agent.task import Verb
+from magnetar_agent.volumes import attaching
 from magnetar_core import server_plan
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.fields import SHOW
@@ -113,7 +114,8 @@ class ServerDriver:
         domains = snapshot or servers.DomainsView(host, {})
         known = {
             **want,
-            "volumes_attached": [_attached(host, one) for one in domains.volumes(document.id)],
+            "volumes_attached": [_attached(host, one) for one in domains.volumes(document.id)
+                                 if attaching.is_current(host, one)],
             "id": document.id, "name": document.name,
             "image": {"id": want["image"], "name": _image_name(host, want["image"]) or state.get("image_name")}
             if want["image"] else None,

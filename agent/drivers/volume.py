@@ -66,6 +66,8 @@ class VolumeDriver(DocumentDriver):
             found["size"] = _size(found.get("size"), anew or least)
         if document is None or found.get("size") != document.want.get("size"):
             _fits(host, pool, found["size"])
+        if document is not None and found.get("size") != document.want.get("size"):
+            attaching.refuse_while_swapped(host, document.id)
         return found
 
     def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
@@ -316,6 +318,7 @@ def _grow(task: Task) -> None:
 def _running(host: LocalHost, document: Document) -> list[tuple[str, str]]:
     """Running servers that have the volume, by uuid, and as which device. Raises ``Conflict`` for those with which it
     cannot grow."""
+    attaching.refuse_while_swapped(host, document.id)
     for one in holders(host, document.id):
         if one.kind == "volume_export":
             raise Conflict(f"Volume {document.name!r} is attached to server {attaching.server_name(host, one)!r} of "

@@ -17,6 +17,7 @@ from magnetar_agent.fake.devices import Devices
 from magnetar_agent.fake.disks import Disks
 from magnetar_agent.fake.guest_agent import GuestAgent
 from magnetar_agent.fake.migrate import Migrations
+from magnetar_agent.fake.mirror import Mirrors
 from magnetar_agent.fake.state import FakeDomain, FakeNetwork, host_of, parse
 from magnetar_agent.fake.statistics import Statistics
 from magnetar_agent.fake.storage import Storage
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeHypervisor"]
 
 
-class FakeHypervisor(GuestAgent, Consoles, Devices, Statistics, Migrations, Storage, Disks):
+class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrations, Storage, Disks):
     """See the head of this file. *delay* seconds pass in each call; *folder* keeps the state."""
 
     #: What ``routes`` gives: the host is on no network that anybody could meet.

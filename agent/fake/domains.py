@@ -55,7 +55,7 @@ class Domains(State):
             self._check_parts(domain.seen())
             if domain.state != SUSPENDED or not domain.live:
                 domain.live = domain.xml
-            domain.state, domain.reason = PAUSED if paused else RUNNING, "unknown"
+            domain.state, domain.reason, domain.mirrors = PAUSED if paused else RUNNING, "unknown", {}
             self._events.append(DomainEvent(uuid, "started"))
 
     def shutdown(self, uuid: str) -> None:

@@ -29,13 +29,15 @@ parse = lru_cache(maxsize=5000)(_parse)
 
 @dataclass
 class FakeDomain:
-    """A domain as the fake keeps it: the XML that defines it, its state, and the XML of what runs."""
+    """A domain as the fake keeps it: the XML that defines it, its state, the XML of what runs, and the disks that its
+    disks are being copied to, by target: {path, xml, looks}."""
 
     xml: str
     state: str = OFF
     reason: str = "unknown"
     persistent: bool = True
     live: str = ""
+    mirrors: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def seen(self) -> Domain:
         """As the agent sees it."""

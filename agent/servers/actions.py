@@ -192,12 +192,17 @@ def detach_share(call: EventCall) -> Fields:
 
 
 def _change_shares(call: EventCall, share: str | None) -> None:
-    """Write the document, then define the domain as it says: to do both again does no harm."""
-    state = call.state()
-    shares.change(call.document, state, call.args["tag"], share)
-    call.host.documents.write(call.document)
+    """Write the document, then define the domain and write the config drive as it says: to do all again does no harm.
+    """
+    host, document, state = call.host, call.document, call.state()
+    shares.change(document, state, call.args["tag"], share, call.args.get("share_id"))
+    host.documents.write(document)
     if state in (OFF, CRASHED):
-        verbs.define(Task(call.host, call.document, call.operation))
+        task = Task(host, document, call.operation)
+        verbs.define(task)
+        if document.want["config_drive"]:
+            verbs.drive(task)
+            task.keep()
 
 
 class TellGuestArgs(Kind):

@@ -354,7 +354,8 @@ def free(task: Task) -> None:
             continue
         with host.locks.hold("volume", one.want["volume"]):
             volume = host.documents.get("volume", one.want["volume"])
-            goes = one.state.get("made_with_server") if failed else one.want["delete_on_termination"]
+            goes = attaching.is_current(host, one) and (
+                one.state.get("made_with_server") if failed else one.want["delete_on_termination"])
             if volume and goes and volume.id not in kept and len(holders(host, volume.id)) == 1:
                 _remove(task, volume)
             host.documents.remove(one)
@@ -366,7 +367,7 @@ def free(task: Task) -> None:
 def _release(host: LocalHost, attachment: Document) -> None:
     """Tell the volume's host that the attachment has ended, now or as soon as that host answers (``RemoteVolumes``)."""
     attachment.deleting = True
-    attachment.state["delete"] = attachment.want["delete_on_termination"]
+    attachment.state["delete"] = attachment.want["delete_on_termination"] and attaching.is_current(host, attachment)
     host.documents.write(attachment)
     try:
         remote.release(host, attachment)

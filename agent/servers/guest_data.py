@@ -120,7 +120,10 @@ def _nic(host: LocalHost, wanted: Fields) -> GuestNic:
 
 
 def _devices(host: LocalHost, document: Document, disks: tuple[Disk, ...]) -> Iterator[Device]:
-    """Tagged NICs and disks, with bus and address as libvirt says them: of what runs, else of what is defined."""
+    """Shares, and tagged NICs and disks with bus and address as libvirt says them: of what runs, else of what is
+    defined."""
+    for share in document.state.get("shares", ()):
+        yield Device("share", "none", (share["tag"],), share_id=share.get("share_id") or share["share"])
     nics = [one for one in document.want["networks"] if one.get("tag")]
     tagged = [one for one in disks if one.tag]
     if not nics and not tagged:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Shares: folders of the host that a guest mounts through virtiofs. The document's state has ``shares``, a list of
-{share, tag}; the host's settings say which folder a share is."""
+{share, tag, share_id}; the host's settings say which folder a share is."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ def check_attachable(host: LocalHost, name: str) -> Path:
     return folder(host, name)
 
 
-def change(document: Document, state: str, tag: str, share: str | None) -> None:
-    """Note in the document that the server has the *share* under this tag, or none (``None``). Raises ``Conflict``
-    when that is a change and the domain's *state* is not off."""
+def change(document: Document, state: str, tag: str, share: str | None, share_id: str | None = None) -> None:
+    """Note in the document that the server has the *share* under this tag, or none (``None``). *share_id*: how the
+    guest is told which it is, where its cloud has another word. Raises ``Conflict`` when that is a change and the
+    domain's *state* is not off."""
     kept = document.state.get("shares", [])
-    new = [{"share": share, "tag": tag}] if share else []
+    new = [{"share": share, "tag": tag, **({"share_id": share_id} if share_id else {})}] if share else []
     left = [one for one in kept if one["tag"] != tag] + new
     if left != kept and state not in (OFF, CRASHED, MISSING):
         raise Conflict(f"Server {document.name!r} is {state}. Stop it, since shares come and go while it is off.",

@@ -16,6 +16,7 @@ from .disks import Disks
 from .events import listen
 from .guest_agent import GuestAgent
 from .migrate import Migrations
+from .mirror import Mirrors
 from .nbd import Exports
 from .network import LibvirtNetworks
 from .port_filter import NftPortFilter
@@ -34,8 +35,8 @@ __all__ = ["LibvirtHypervisor"]
 log = logging.getLogger(__name__)
 
 
-class LibvirtHypervisor(Capabilities, Backups, Exports, GuestAgent, Consoles, Devices, Statistics, Migrations,
-                        LibvirtNetworks, NftPortFilter, Storage, Disks):
+class LibvirtHypervisor(Capabilities, Backups, Mirrors, Exports, GuestAgent, Consoles, Devices, Statistics,
+                        Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks):
     """``LocalHypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),

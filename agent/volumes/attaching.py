@@ -32,6 +32,9 @@ ASK, LOOK = 5.0, 0.5
 SATA = "A sata disk cannot be plugged into a running server. Use bus virtio or scsi, or stop the server first."
 SATA_WRITES = "cannot be true on bus sata, whose disks QEMU lets write always; use virtio or scsi"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+#: Notes of an attachment that takes the place of another one (``swapping``): its volume is about to be the guest's; it
+#: is. And of that other one: the attachment that takes its place; it has.
+PIVOTING, SWAPPED, GIVES_WAY, REPLACED = "pivoting", "swapped", "gives_way", "replaced"
 #: Bus to the beginning of the names of its disks.
 PREFIX = {"virtio": "vd", "scsi": "sd", "sata": "sd"}
 
@@ -42,10 +45,45 @@ def identity(server: str, volume: str) -> str:
 
 
 def of_server(host: LocalHost, id: str, leaving: bool = False) -> list[Document]:
-    """The attachments of a server, by device; *leaving* includes those that are being detached."""
+    """The attachments of a server, by device; *leaving* includes those that are being detached or swapped."""
     found = [one for one in host.documents.list("volume_attachment")
-             if one.want["server"] == id and (leaving or not one.deleting)]
+             if one.want["server"] == id and (leaving or (not one.deleting and is_current(host, one)))]
     return sorted(found, key=lambda one: str(one.want["device"]))
+
+
+def is_current(host: LocalHost, attachment: Document) -> bool:
+    """Whether the server has the volume: it neither gets it yet, in the place of another one, nor has given it up."""
+    if attachment.want.get("replaces"):
+        return is_swapped(host, attachment)
+    if attachment.state.get(REPLACED):
+        return False
+    id = attachment.state.get(GIVES_WAY)
+    other = host.documents.get("volume_attachment", id) if id else None
+    return not (other and other.want.get("replaces") == attachment.want["volume"] and is_swapped(host, other))
+
+
+def is_swapped(host: LocalHost, attachment: Document) -> bool:
+    """Whether the guest is on the volume that replaces another one. From ``PIVOTING`` on libvirt's definition says so.
+    """
+    if attachment.state.get(SWAPPED):
+        return True
+    place = disk(host, attachment) if attachment.state.get(PIVOTING) else None
+    domain = host.hypervisor.domain(attachment.want["server"]) if place else None
+    return bool(place and domain and any(
+        (one.target, one.path) == (place.target, place.path) for one in domain.disks))
+
+
+def serial(attachment: Document) -> str:
+    """The serial number of the disk: the volume's uuid, or that of the volume whose place it took."""
+    return str(attachment.want.get("serial") or attachment.want["volume"])
+
+
+def refuse_while_swapped(host: LocalHost, volume: str) -> None:
+    """Raise ``Conflict`` for a volume that takes the place of another one just now, or gives it up."""
+    for one in host.documents.list("volume_attachment"):
+        if one.want.get("replaces") and volume in (one.want["volume"], one.want["replaces"]):
+            raise Conflict(f"The volume {volume} is being swapped in server {server_name(host, one)!r} "
+                           f"(attachment {one.name}). Wait until that has ended, or cancel its operation.")
 
 
 def server_name(host: LocalHost, holder: Document) -> str:
@@ -72,17 +110,17 @@ def disk(host: LocalHost, attachment: Document) -> Disk | None:
         return None
     index = want["boot_index"]
     return replace(place, target=want["device"], bus=want["bus"], readonly=want["readonly"], tag=want["tag"],
-                   serial=want["volume"], shareable=several,
+                   serial=serial(attachment), shareable=several,
                    boot=index + 1 if index is not None and index >= 0 else None)
 
 
 def device(host: LocalHost, attachment: Document) -> str | None:
     """As which device the server has the volume of an attachment now; ``None`` when it does not run or is rescued: then
     another disk may have the volume's device name, and its root disk has another one."""
-    runs, volume = host.hypervisor.running(attachment.want["server"]), attachment.want["volume"]
-    if runs is None:
+    runs = host.hypervisor.running(attachment.want["server"])
+    if runs is None or not is_current(host, attachment):
         return None
-    found = next((one.target for one in runs.disks if one.serial == volume), None)
+    found = next((one.target for one in runs.disks if one.serial == serial(attachment)), None)
     if found is None and (place := disk(host, attachment)):  # the root disk of a rescued server has no serial number
         found = next((one.target for one in runs.disks if one.serial is None and one.path == place.path), None)
     return found

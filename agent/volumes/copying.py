@@ -46,6 +46,7 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
             servers.enter_context(host.locks.hold("server", one))
         own.enter_context(host.locks.hold("volume", volume))
         source = _standing(host, "volume", volume)
+        attaching.refuse_while_swapped(host, volume)
         if any(one.kind == "volume_export" for one in holders(host, volume)):
             raise Conflict(f"Volume {source.name!r} is attached to a server of another host, which writes to it, so it "
                            "cannot be copied now. Detach it first.")

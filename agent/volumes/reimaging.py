@@ -60,6 +60,7 @@ def begin(task: Task) -> None:
 
 
 def _check_unused(host: LocalHost, document: Document) -> None:
+    attaching.refuse_while_swapped(host, document.id)
     for one in holders(host, document.id):
         name, what = attaching.server_name(host, one), f"Volume {document.name!r}"
         if one.kind == "volume_export":

@@ -126,19 +126,13 @@ def _free_device(server: servers.Found, kept: list[Document], wished: str | None
 
 
 @of_server("update", f"{RULE}update")
-def update(caller: Caller, target: Target, volume_id: str, new_volume_id: str | None = None, *,
-           same: Mapping[str, Any] | None = None, delete_on_termination: bool | None = None) -> None:
-    """Set whether the volume is deleted with the server. A *new_volume_id* (a swap, of which the rule ``swap`` says who
-    may ask for it) is refused, as Nova does unless the volume service migrates the volume. *same*: what the caller
-    repeats of device, tag, serverId, id (the volume's); it cannot change. Raises ``Conflict`` when the server is
-    locked."""
+def update(caller: Caller, target: Target, volume_id: str, *, same: Mapping[str, Any] | None = None,
+           delete_on_termination: bool | None = None) -> None:
+    """Set whether the volume is deleted with the server. *same*: what the caller repeats of device, tag, serverId, id
+    (the volume's); it cannot change. Raises ``Conflict`` when the server is locked."""
     check_unlocked(caller, target.row)
     entry = _attachment(target, volume_id)
     fixed = {"device": entry["device"], "tag": entry["tag"], "serverId": target.row.id, "id": volume_id}
-    if new_volume_id is not None:
-        caller.check_policy(f"{RULE}swap", target.row)
-        raise Conflict(f"Volume {volume_id} cannot be swapped: it is not being migrated by the volume service. Detach "
-                       "it and attach the other one.")
     for name, value in (same or {}).items():
         if value != fixed[name]:
             raise InvalidRequest(f"Invalid input for field/attribute volumeAttachment.{name}: it is {fixed[name]} and "
@@ -150,12 +144,73 @@ def update(caller: Caller, target: Target, volume_id: str, new_volume_id: str | 
                 for one in kept])
 
 
+@of_server("swap_volume")
+def swap(caller: Caller, target: Target, volume_id: str, new_volume_id: str) -> None:
+    """Have the volume *new_volume_id* take the place of one, afterwards: the guest keeps the disk and its content.
+    Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
+    id, entry = target.row.id, check_swap(caller, target, volume_id, new_volume_id)
+    new = {"volume_id": new_volume_id, "attachment_id": str(uuid.uuid4())}
+
+    def noted(kept: list[Document]) -> list[Document]:
+        for one in kept:
+            if one["attachment_id"] == entry["attachment_id"]:
+                _check_idle(target, one)
+        return [{**one, "swap": new} if one["attachment_id"] == entry["attachment_id"] else one for one in kept]
+
+    def removed(kept: list[Document]) -> list[Document]:
+        return [{name: value for name, value in one.items() if name != "swap" or value != new} for one in kept]
+
+    args = {"attachment_id": entry["attachment_id"], "volume_id": volume_id, "new_volume_id": new_volume_id,
+            "new_attachment_id": new["attachment_id"]}
+    action = hold(caller, target, "swap_volume", args, noted)
+    volumes = caller.cloud.services.volume
+    try:
+        volumes.reserve(caller.context, new_volume_id, id, attachment_id=new["attachment_id"])
+    except MagnetarError:
+        action.withdraw(removed)
+        raise
+    if not action.release():
+        volumes.detached(new["attachment_id"])
+        with target.database.write() as connection:
+            servers.revise(connection, id, "volumes", removed)
+        raise Conflict(f"Cannot 'swap_volume' instance {id} while it is being deleted.")
+
+
+def check_swap(caller: Caller, target: Target, volume_id: str, new_volume_id: str) -> Document:
+    """The attachment of a volume whose place another one may take. Raises ``NotFound``, ``InvalidRequest``."""
+    entry, show = _attachment(target, volume_id), caller.cloud.services.volume.show
+    old, new = show(caller.context, entry["volume_id"]), show(caller.context, new_volume_id)
+    if new is None:
+        raise InvalidRequest(f"Volume {new_volume_id[:80]} could not be found.")
+    if old is None:
+        raise NotFound(f"Volume {entry['volume_id']} could not be found.")
+    if entry["boot_index"] == 0:
+        raise InvalidRequest(f"Volume {old['id']} is the root disk of the server, which cannot be swapped.")
+    if old["multiattach"] or new["multiattach"]:
+        raise InvalidRequest("Swapping multi-attach volumes is not supported: other servers may write to them.")
+    if new["status"] != "available":
+        raise InvalidRequest(f"Invalid volume: New volume must be detached in order to swap: volume {new_volume_id} "
+                             f"status must be available. Currently in '{new['status']}'")
+    if new["size"] < old["size"]:
+        raise InvalidRequest(f"Invalid volume: New volume must be the same size or larger: volume {new_volume_id} has "
+                             f"{new['size']} GiB, and volume {old['id']} has {old['size']} GiB")
+    return entry
+
+
+def _check_idle(target: Target, entry: Document) -> None:
+    """Raises ``InvalidRequest`` for a volume that is being swapped."""
+    if entry.get("swap"):
+        raise InvalidRequest(f"Invalid volume: volume {entry['volume_id']} is being swapped for "
+                             f"{entry['swap']['volume_id']} in server {target.row.id}. Wait until that has ended.")
+
+
 @of_server("detach_volume")
 def detach(caller: Caller, target: Target, volume_id: str, *, shelved: bool = True) -> None:
     """Have the guest let go of the volume, afterwards. *shelved*: whether the server may be shelved. Raises
     ``NotFound``, ``InvalidRequest``, ``Conflict``."""
     _check_shelved(target, "detach_volume", shelved=shelved)
     entry = _attachment(target, volume_id)
+    _check_idle(target, entry)
     if entry["boot_index"] == 0:
         raise InvalidRequest("Cannot detach a root device volume")
     args = {"attachment_id": entry["attachment_id"], "volume_id": volume_id}

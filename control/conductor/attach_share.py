@@ -26,8 +26,8 @@ def attach_share(work: Work) -> None:
 
     def attach() -> None:
         with work.client() as client:
-            answer = client.event("server", work.id, "attach_share", {"share": entry["share"], "tag": entry["tag"]},
-                                  request_id=work.idempotency_key)
+            args = {name: entry[name] for name in ("share", "tag", "share_id")}
+            answer = client.event("server", work.id, "attach_share", args, request_id=work.idempotency_key)
         # Who asks for the detach meanwhile has the last word.
         _change_entry(work, {"location": f"{work.server.host}:{answer['path']}"})
         _change_entry(work, {"status": "inactive"}, {"attaching"})

@@ -91,7 +91,7 @@ def connect(work: Work, host: str, entry: Mapping[str, Any]) -> str:
     want: Document = {"tag": entry["tag"], "readonly": bool(volume.get("readonly")),
                       **({"bus": bus} if bus in BUSES else {})}
     device = (entry["device"] or "").removeprefix("/dev/")
-    with _sides(work, host, volumes.where(id)) as (here, there):
+    with sides(work, host, volumes.where(id)) as (here, there):
         def asked(**more: str) -> str:
             answer = agent_flow.attach(here, there, work.id, id, {**want, **more}, progress=work.progress)
             return str(answer["resource"]["device"])
@@ -114,9 +114,10 @@ def disconnect(work: Work, host: str | None, id: str) -> None:
         place = work.conductor.services.volume.where(id)
     except MagnetarError:  # it was force-deleted: only the server knows of it
         place = host
-    with _sides(work, host, place) as (here, there):
+    with sides(work, host, place) as (here, there):
         agent_flow.detach(here, there, work.id, id, progress=work.progress)
 
 
-def _sides(work: Work, host: str, place: str) -> AbstractContextManager[tuple[Side, Side]]:
+def sides(work: Work, host: str, place: str) -> AbstractContextManager[tuple[Side, Side]]:
+    """The agents of the server's host and of the volume's. Raises ``HostDown``."""
     return work.sides(host, place, f"host {host} or of {place}, which has the volume,")

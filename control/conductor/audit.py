@@ -303,7 +303,9 @@ def _kept(kind: str, state: AuditState, kept: Mapping[str, str], of: str, had: C
 
 
 def _attached(row: Any) -> list[str]:
-    return [one["attachment_id"] for one in orjson.loads(row.volumes) if one.get("attachment_id")]
+    """Also of a volume that is to take the place of one."""
+    return [one["attachment_id"] for kept in orjson.loads(row.volumes) for one in (kept, kept.get("swap") or {})
+            if one.get("attachment_id")]
 
 
 def move(state: AuditState) -> Found:

@@ -231,8 +231,11 @@ def disconnect(work: Work) -> None:
 
 
 def release(work: Work) -> None:
-    """The server is deleted: free its volumes, or delete them with it."""
+    """The server is deleted: free its volumes, or delete them with it; and those that it was to get in their place."""
     for entry in work.volumes:
+        if entry.get("swap"):
+            _unexport(work, entry["swap"])
+            _free(work, entry["swap"], delete=False)
         _unexport(work, entry)
         _free(work, entry, delete=entry["delete_on_termination"])
 

@@ -28,13 +28,14 @@ from .schedule import schedule, schedule_together
 from .shelve import offload, shelve
 from .snapshot import create_image, server_deleted
 from .soft_delete import restore, soft_delete
+from .swap_volume import swap_volume
 from .unshelve import unshelve
 
 CELL: Mapping[str, Flow] = {
     **{key: converge for key, action in ACTIONS.items() if action.want},
     "create": build, "delete": delete_server, "forceDelete": delete_server, "rebuild": rebuild, "rescue": rescue,
     "unrescue": unrescue, "attach_volume": attach_volume, "detach_volume": detach_volume,
-    "attach_share": attach_share, "detach_share": detach_share,
+    "swap_volume": swap_volume, "attach_share": attach_share, "detach_share": detach_share,
     "attach_interface": attach_interface, "detach_interface": detach_interface, "createImage": create_image,
     "createBackup": create_backup, "evacuate": evacuate,
     "reboot-soft": reboot, "reboot-hard": reboot, "trigger_crash_dump": crash_dump, "os-migrateLive": live_migrate,

@@ -20,12 +20,13 @@ from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 from magnetar_core.power import ERROR, STOPPED
 
 from . import cross_cell
-from .guest_data import guest_data
+from .guest_data import guest_data, vendor_data
 from .migration import MigrationTask, NotMoved
 from .nics import observed
 from .power import stop_guest
 from .retry import retry
 from .schedule import spec_of
+from .vendordata import VendordataFailed
 from .work import HostDown, Work, full_is_down
 
 log = logging.getLogger(__name__)
@@ -74,12 +75,12 @@ def want(move: MigrationTask, flavor: Flavor, host: str) -> dict[str, Any]:
 def _migrate_cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -> None:
     move = MigrationTask.begin(work, type, "pre-migrating", flavor)
     try:
-        _bring(move, where)
+        told = _bring(move, where)
         if cross_cell.leaves(work):
             return
         work.note(task_state="resize_finish")
         with work.event("compute_finish_resize", move.target):
-            found = _finish(move)
+            found = _finish(move, _told_again(work) if told is None else {"vendor_data": told})
     except HostDown as error:
         if not retry(work):
             _give_up(move, error)
@@ -94,14 +95,16 @@ def _migrate_cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -
                  old_flavor=move.row.old_flavor, host=move.target, launched_at=now())
 
 
-def _bring(move: MigrationTask, where: Mapping[str, Any]) -> None:
-    """Have the server on the target."""
-    work = move.work
+def _bring(move: MigrationTask, where: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Have the server on the target. Returns its vendor data, where that was asked for: before anything is done, as it
+    may fail."""
+    work, told = move.work, None
     if move.row.status == "post-migrating":
         cross_cell.arrived(work)
     if move.row.status == "pre-migrating":
         with work.event("compute_prep_resize"):
             _check_with_source(move)
+            told = vendor_data(work)
             move.prepare("cold", **where)
         move.note({"task_state": "resize_migrating"}, status="migrating")
     if move.row.status == "migrating":
@@ -110,6 +113,7 @@ def _bring(move: MigrationTask, where: Mapping[str, Any]) -> None:
                 stop_guest(work, move.source)
                 move.move_server("cold", move.source, move.target)
         move.note_host(move.target, {"task_state": "resize_migrated"}, status="post-migrating")
+    return told
 
 
 def _check_with_source(move: MigrationTask) -> None:
@@ -123,13 +127,25 @@ def _check_with_source(move: MigrationTask) -> None:
                           allow_reboot=True)
 
 
-def _finish(move: MigrationTask) -> dict[str, Any]:
-    """Give the server its new flavor at the target. When that fails on the same host, it gets its old flavor again."""
+def _told_again(work: Work) -> dict[str, Any]:
+    """``vendor_data`` where a try before has begun to move the server. It keeps what it had where a target fails whose
+    failure is fatal: there is no way back any more."""
+    try:
+        return {"vendor_data": vendor_data(work)}
+    except VendordataFailed as error:
+        log.warning("server %s keeps its dynamic vendordata: %s", work.id, error.message)
+        return {}
+
+
+def _finish(move: MigrationTask, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the server its new flavor at the target, and have its guest *told* what the operator says. When that fails
+    on the same host, it gets its old flavor again."""
+    wish = {**want(move, move.flavor, move.target), **told}
     if move.source != move.target:
         with full_is_down():
-            return move.ensure_on(move.target, want(move, move.flavor, move.target))
+            return move.ensure_on(move.target, wish)
     try:
-        return move.ensure_on(move.target, want(move, move.flavor, move.target))
+        return move.ensure_on(move.target, wish)
     except HostDown:
         raise
     except MagnetarError as error:

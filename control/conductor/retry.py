@@ -43,12 +43,14 @@ def retry(work: Work) -> bool:
     return True
 
 
-def retry_forever(work: Work, _error: HostDown | None = None) -> None:
+def retry_forever(work: Work, _error: HostDown | None = None, free: Callable[[Work], None] | None = None) -> None:
     """Try until the host answers: its guest may have a volume or NIC that nobody else must get, or it has begun what
-    cannot be taken back."""
+    cannot be taken back. *free*: what is left to do when the server is evacuated, and nothing is tried any more."""
     if retry(work):
         return
     if _overtaken(work):
+        if free is not None:
+            free(work)
         work.failed(Conflict("The server is evacuated from its host, which did not answer before this was done."))
     else:
         work.put_back(SELDOM)

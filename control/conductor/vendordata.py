@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Vendor data of a cloud: what its operator has guests told (MD-60 to MD-62, VDD-01 to VDD-06). Static is a file;
-dynamic is what targets answer when a server is built or rebuilt. HTTP is the standard library's, as in
-``identity.keystone``.
+dynamic is what targets answer when a server is built, rebuilt, resized or moved while it is off. HTTP is the standard
+library's, as in ``identity.keystone``.
 
 Targets may hang, lie or redirect: they have limits of time and size, redirects are not followed, and no log has what
 they say or what was asked.
@@ -92,7 +92,8 @@ class Vendordata:
                 log.warning("vendordata target %s of server %s: %s", target.name, asked["instance-id"], error)
                 if self.fatal:
                     raise VendordataFailed(f"The dynamic vendordata target {target.name} failed ({error}), without "
-                                           "which no server is built here. An operator must see to it.") from None
+                                           "which no server is built or resized here. An operator must see to "
+                                           "it.") from None
                 found[target.name] = {}
         return found
 

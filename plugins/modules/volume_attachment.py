@@ -13,6 +13,8 @@ description:
   - Makes a server have a volume, or not have it, while the server runs and when it is off.
   - Detaching waits until the guest lets go of the disk. A guest that refuses within the agent's C(detach_timeout)
     keeps the volume, and the task fails.
+  - O(replaces) puts the volume in the place of another one while the server runs. The guest keeps the disk and its
+    content.
   - A volume that is the root disk of a server cannot be detached.
 author:
   - Magnetar contributors (@magnetar)
@@ -46,6 +48,12 @@ EXAMPLES = r"""
     volume: records
     endpoint: https://kvm1.example.org
     volume_endpoint: https://kvm2.example.org
+
+- name: Put a volume in the place of another one while the server runs
+  magnetar.compute.volume_attachment:
+    server: web1
+    volume: faster
+    replaces: data
 
 - name: Detach it
   magnetar.compute.volume_attachment:
@@ -103,6 +111,12 @@ volume_attachment:
       description: Whether the volume is deleted with the server.
       type: bool
       sample: false
+    replaces:
+      description: 'Volume of the server, by name or uuid, whose place this one takes while the server runs: its
+        content is copied, over that of this one, and what the guest writes meanwhile too; then the guest goes on
+        with this one, on the same device and with the same serial number, and the other one is detached. Said when
+        it is attached; later it means nothing.'
+      type: str
     origin:
       description: 'Where the volume is, when it is another host''s: what the volume_export there shows as its origin,
         with the address.'
@@ -116,7 +130,8 @@ volume_attachment:
       type: str
       sample: data
     serial:
-      description: Serial number that the guest sees.
+      description: 'Serial number that the guest sees: the first 20 characters of the volume''s uuid, or of that
+        of the volume whose place it took.'
       type: str
       sample: 0b9f1a52-6ea0-4b9c-a
     status:

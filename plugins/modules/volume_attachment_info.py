@@ -84,6 +84,12 @@ volume_attachments:
       description: Whether the volume is deleted with the server.
       type: bool
       sample: false
+    replaces:
+      description: 'Volume of the server, by name or uuid, whose place this one takes while the server runs: its
+        content is copied, over that of this one, and what the guest writes meanwhile too; then the guest goes on
+        with this one, on the same device and with the same serial number, and the other one is detached. Said when
+        it is attached; later it means nothing.'
+      type: str
     origin:
       description: 'Where the volume is, when it is another host''s: what the volume_export there shows as its origin,
         with the address.'
@@ -97,7 +103,8 @@ volume_attachments:
       type: str
       sample: data
     serial:
-      description: Serial number that the guest sees.
+      description: 'Serial number that the guest sees: the first 20 characters of the volume''s uuid, or of that
+        of the volume whose place it took.'
       type: str
       sample: 0b9f1a52-6ea0-4b9c-a
     status:

@@ -26,14 +26,13 @@ NEEDS_BY_OPERATION = {
 }
 NEEDS_BY_WORD = {"-serial-": "serial", "-spice-direct": "spice_direct", "-spice-": "spice", "-mks-": "mks",
                  "-rdp-": "rdp", "-vnc-": "vnc", CELL_DOWN: "down_cell", "connect-info": "vnc",
-                 "hypervisors-without-servers": "empty_hosts", "update-volume-req": "volume_migration"}
+                 "hypervisors-without-servers": "empty_hosts"}
 #: Why a case says nothing where the capability is missing.
 WHY = {
     "hosts": "two hosts are needed", "volume": "no volume service", "network": "no network service",
     "failed_host": "no host that failed", "soft_delete": "no soft delete is configured",
     "running_migration": "no live migration stays under way here", "down_cell": "no cell is out of reach",
     "network_proxies": "the proxy of floating IPs needs a network service of that kind",
-    "volume_migration": "a volume is swapped only while the volume service migrates it",
     "empty_hosts": "the hosts have servers",
     "serial": "no serial console", "spice": "no SPICE console", "spice_direct": "no direct SPICE console",
     "mks": "no MKS console", "rdp": "no RDP console", "vnc": "no VNC console",

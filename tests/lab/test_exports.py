@@ -131,6 +131,33 @@ def test_something_dies_while_the_guest_writes(abroad: Abroad, what: str) -> Non
     assert abroad.here.show("server", "s")["status"] == "ACTIVE"
 
 
+def test_swapped_while_the_guest_writes(abroad: Abroad) -> None:
+    """For a volume of the server's host, whose agent dies meanwhile, and back. Nothing is lost, and each volume has
+    what was written while it was the guest's."""
+    abroad.here.ensure("volume", "near", {"size": 1})
+    abroad.goes_on()
+    with abroad.here.client() as client:
+        client.ensure("volume_attachment", "s:near", {"server": "s", "volume": "near", "replaces": "data"}, wait=False)
+        abroad.here.kill()
+        abroad.here.start()
+        eventually(lambda: client.get("volume_attachment", "s:near")["status"] == "attached", "the volume is swapped")
+    last = abroad.goes_on()
+    assert abroad.here.show("server", "s")["volumes_attached"][0]["name"] == "near"
+    eventually(lambda: abroad.home.show("volume", "data")["status"] == "available", "its host knows")
+    assert not [one for one in abroad.home.processes().values() if one.startswith("qemu-nbd")]
+    left = abroad.home.state / "volumes" / abroad.home.show("volume", "data")["id"]
+    said = subprocess.run(["qemu-io", "-r", "-f", "qcow2", "-c", f"read -v {512 * last} 8", str(left)], check=True,
+                          capture_output=True, text=True).stdout
+    assert "00 00 00 00 00 00 00 00" in said
+    attach(*abroad.sides(), "s", "data", {"replaces": "near"})
+    last = abroad.goes_on()
+    assert abroad.here.delete("volume", "near")["changed"]
+    disk = abroad.disk()
+    for number in (1, last // 2, last):
+        said = abroad.here.sh("s", f"dd if=/dev/{disk} bs=512 skip={number} count=1 2>/dev/null | tr -d '\\000'")
+        assert int(said) == number
+
+
 def test_stopped_and_started_while_the_volumes_host_is_away(abroad: Abroad) -> None:
     last = abroad.goes_on()
     abroad.home.kill()

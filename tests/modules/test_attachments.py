@@ -53,6 +53,21 @@ def test_volumes_by_name(place):
     assert place("volume_info")["volumes"] == []
 
 
+def test_a_volume_in_the_place_of_another(place):
+    place("volume_attachment", server="s", volume="data", tag="logs")
+    options = dict(server="s", volume="faster", replaces="data")
+    predicted = place("volume_attachment", check=True, **options)
+    assert predicted["actions"] == ["record", "swap"] and "'faster' yet" in str(predicted["warnings"]), predicted
+    place("volume", name="faster", size=1)
+    predicted = place("volume_attachment", check=True, **options)
+    done = place("volume_attachment", **options)
+    assert done["actions"] == predicted["actions"] == ["record", "swap"], done
+    assert (done["volume_attachment"]["device"], done["volume_attachment"]["tag"]) == ("vdb", "logs")
+    assert not place("volume_attachment", **options)["changed"]
+    assert place("volume_attachment_info", volume="data")["volume_attachments"] == []
+    assert "replaces" in place("volume_attachment", server="s", volume="data", replaces="nope")["msg"]
+
+
 def test_nics_are_part_of_the_server(place):
     place("interface_attachment", server="s", network="lan")
     assert not place("server", name="s", flavor="small", image="img")["changed"], "omitted networks stay"

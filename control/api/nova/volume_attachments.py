@@ -56,13 +56,15 @@ def _attached(call: Call, entry: Mapping[str, Any]) -> Answer:
     return Answer({"volumeAttachment": View(call, FIELDS, "create").document(entry)})
 
 
-def _change(call: Call) -> dict[str, Any]:
-    """Since 2.85 whether the volume is deleted with the server. Before, and with another volume, it is a swap."""
-    want = call.body
-    swap = want["volumeId"] != call.params["id"] or not call.at(Gate.ATTACHMENT_UPDATES)
-    return {"new_volume_id": want["volumeId"] if swap else None,
-            "same": {name: want[name] for name in ("device", "tag", "serverId", "id") if name in want},
-            "delete_on_termination": want.get("delete_on_termination")}
+def _change(call: Call) -> None:
+    """Since 2.85 whether the volume is deleted with the server. Before, and with another volume, it is a swap, of which
+    another rule says who may ask for it."""
+    want, id = call.body, call.params["id"]
+    if want["volumeId"] != id or not call.at(Gate.ATTACHMENT_UPDATES):
+        volume_attachments.swap(call, call.target, id, want["volumeId"])
+        return
+    same = {name: want[name] for name in ("device", "tag", "serverId", "id") if name in want}
+    volume_attachments.update(call, call.target, id, same=same, delete_on_termination=want.get("delete_on_termination"))
 
 
 CREATE = record({"volumeId": Id(), "device": Nullable(DEVICE), "tag": since("2.49", TAG),
@@ -77,7 +79,7 @@ OPERATIONS = (
     _row("POST", "", "create", volume_attachments.attach, body=Wrapped("volumeAttachment", CREATE), given=_wanted,
          shown=_attached),
     _row("GET", "/{id}", "show", volume_attachments.show, shown=FIELDS.one("volumeAttachment")),
-    _row("PUT", "/{id}", "update", volume_attachments.update, body=Wrapped("volumeAttachment", UPDATE), given=_change,
-         status=202),
+    _row("PUT", "/{id}", "update", volume_attachments.update, handler=_change,
+         body=Wrapped("volumeAttachment", UPDATE), status=202),
     _row("DELETE", "/{id}", "delete", volume_attachments.detach, given=_shelved, status=202),
 )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -72,7 +72,7 @@ class Attached(CloudDriver):
 
 class VolumeAttachments(Attached):
     kind, other, known_by = VolumeAttachment, "volume", ("volume", "volume_name")
-    host_only = {"bus": "virtio", "readonly": False, "boot_index": None, "origin": None}
+    host_only = {"bus": "virtio", "readonly": False, "boot_index": None, "origin": None, "serial": None}
     making = (Step("attach", "attach the volume"),)
     removing = (Step("detach", "detach the volume"),)
 
@@ -83,7 +83,8 @@ class VolumeAttachments(Attached):
             "id": one["attachment_id"], "name": f"{row.id}:{one['volume_id']}", "server": row.id,
             "volume": one["volume_id"], "device": (one["device"] or "").rpartition("/")[2], "bus": "virtio",
             "tag": one.get("tag"), "readonly": False, "boot_index": one.get("boot_index"),
-            "delete_on_termination": one["delete_on_termination"], "origin": None, "server_name": row.name,
+            "delete_on_termination": one["delete_on_termination"], "origin": None, "replaces": None,
+            "server_name": row.name,
             "volume_name": names.get(one["volume_id"], ""), "serial": one["volume_id"][:20], "status": "attached",
             "fault": None, "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at)}
             for row, one in held]
@@ -95,14 +96,39 @@ class VolumeAttachments(Attached):
             found = VOLUMES.referred(caller, want["volume"], "volume", f"no volume {want['volume']!r} that you may use")
             want = {**want, "server": self.server(caller, want["server"]),
                     "volume": found["id"] if found else want["volume"]}
+            if want.get("replaces"):
+                want = self._replacing(caller, want)
         device = (want.get("device") or (have or {}).get("device") or "").rpartition("/")[2]
         return {**want, "device": device or None, "name": f"{want['server']}:{want['volume']}"}
+
+    def _replacing(self, caller: Caller, want: Document) -> Document:
+        """*want* with the uuid of the volume that it replaces, and what the attachment has of that."""
+        old = self.find(caller, f"{want['server']}:{want['replaces']}")
+        if old is None:
+            missing(InvalidField("replaces", "must name a volume that the server has", want["replaces"]), "volume",
+                    want["replaces"])
+            return want
+        for name in ("device", "tag"):
+            if want.get(name) and want[name].rpartition("/")[2] != old[name]:
+                raise InvalidField(name, "cannot differ from that of the volume that is replaced", want[name])
+        return {**want, "replaces": old["volume"], "device": old["device"], "tag": old["tag"]}
+
+    def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
+        if have is None and want is not None and want.get("replaces"):
+            yield Step("swap", "copy the old volume and go on with the new one")
+        else:
+            yield from super().plan(want, have)
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         """The device name is free, since the Compute API would give another; the volume is, and is no root disk."""
         row = SERVERS.row(caller, want["server"])
         if row is None:
             return  # a dry run assumes it
+        if want.get("replaces") and have is None:
+            kept = find(caller, row.id)
+            volume_attachments.swap.check_allowed(caller, kept)
+            volume_attachments.check_swap(caller, kept, want["replaces"], want["volume"])
+            return
         if have and have["boot_index"] == 0:
             raise Conflict("A root disk cannot be detached, and so not be attached anew either. Make the server anew.")
         flavor, others = orjson.loads(row.flavor), orjson.loads(row.volumes)
@@ -118,6 +144,12 @@ class VolumeAttachments(Attached):
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         self.check_make(caller, want, None)
+        if want.get("replaces"):
+            ServerActions(caller, want["server"], operation).run(
+                "swap_volume", volume_attachments.swap, want["replaces"], want["volume"], anew=True)
+            volume_attachments.update(caller, find(caller, want["server"]), want["volume"],
+                                      delete_on_termination=want["delete_on_termination"])
+            return
         ServerActions(caller, want["server"], operation).run(
             "attach_volume", volume_attachments.attach, want["volume"],
             f"/dev/{want['device']}" if want["device"] else None, want["tag"],

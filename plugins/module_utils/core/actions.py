@@ -133,6 +133,8 @@ ACTIONS: dict[str, Action] = {
     "detach_volume": Action((ACTIVE, PAUSED, STOPPED, RESIZED, SOFT_DELETED, SHELVED, OFFLOADED), None, None,
                             busy=True, label="detach_volume", event="compute_detach_volume",
                             rule="os-volumes-attachments:delete"),
+    "swap_volume": Action((ACTIVE, PAUSED, RESIZED), None, None, label="swap_volume", event="compute_swap_volume",
+                          rule="os-volumes-attachments:swap"),
     "attach_interface": Action((ACTIVE, PAUSED, STOPPED), None, None, label="attach_interface",
                                event="compute_attach_interface", rule="os-attach-interfaces:create"),
     "detach_interface": Action((ACTIVE, PAUSED, STOPPED), None, None, label="detach_interface",

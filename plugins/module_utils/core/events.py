@@ -70,3 +70,4 @@ class AttachShareArgs(DetachShareArgs):
     """Arguments of giving a share to a server."""
 
     share = Field(Text(1, 63), "Name of the share in the settings of the host's agent.", required=True)
+    share_id = Field(Nullable(Text(1, 63)), "What the guest is told that it is; its name when left out.", default=None)

@@ -108,11 +108,18 @@ class VolumeAttachment(Kind):
                        "is the root disk and is given when the server is made.", default=None, on=FIXED, sample=None)
     delete_on_termination = Field(Boolean(), "Whether the volume is deleted with the server.", default=False,
                                   sample=False)
+    replaces = Field(Nullable(REFERENCE), "Volume of the server, by name or uuid, whose place this one takes while the "
+                     "server runs: its content is copied, over that of this one, and what the guest writes meanwhile "
+                     "too; then the guest goes on with this one, on the same device and with the same serial number, "
+                     "and the other one is detached. Said when it is attached; later it means nothing.", default=None,
+                     on=FIXED, compared=False, sample=None)
     origin = Field(Nullable(ORIGIN), "Where the volume is, when it is another host's: what the volume_export there "
                    "shows as its origin, with the address.", default=None, option=False, compared=False, sample=None)
     server_name = Field(Text(), "The server's name.", on=READ, sample="web1")
     volume_name = Field(Text(), "The volume's name.", on=READ, sample="data")
-    serial = Field(Text(), "Serial number that the guest sees.", on=READ, sample="0b9f1a52-6ea0-4b9c-a")
+    serial = Field(Nullable(Text(0, 64)), "Serial number that the guest sees: the first 20 characters of the volume's "
+                   "uuid, or of that of the volume whose place it took.", default=None, on=FIXED, option=False,
+                   compared=False, sample="0b9f1a52-6ea0-4b9c-a")
     status = Field(Choices("attaching", "attached", "error"), "Whether the server has it.", on=READ, sample="attached")
     fault = Field(Nullable(Value()), "{code, message, created} of the last failure, until one succeeds.", on=READ,
                   sample=None)

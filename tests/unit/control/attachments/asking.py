@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tests.unit.control.cloud import Caller, Cloud, Reply
@@ -78,10 +79,25 @@ class Owner:
         """Ask for it."""
         return self.call.delete(f"/v2.1/servers/{server}/os-volume_attachments/{volume}")
 
+    def swap(self, server: str, volume: str, new: str, version: str = "2.89", **more: Any) -> Reply:
+        """Ask for it."""
+        return self.call.put(f"/v2.1/servers/{server}/os-volume_attachments/{volume}",
+                             {"volumeAttachment": {"volumeId": new, **more}}, version)
+
     def on_host(self, noun: str, host: str) -> list[dict[str, Any]]:
         """What the agent of a host has of a kind."""
         with self.cloud.parts.agents.client(self.cloud.hosts[host]) as client:
             return list(client.list(noun))
+
+    @contextmanager
+    def lost(self, volume: str) -> Iterator[None]:
+        """Within, the volume's content is gone from its host."""
+        place = self.cloud.folder / self.cloud.services.volume.where(volume) / "state" / "volumes" / volume
+        place.rename(place.with_name("aside"))
+        try:
+            yield
+        finally:
+            place.with_name("aside").rename(place)
 
     def host_of(self, server: str) -> str:
         """The host of a server."""

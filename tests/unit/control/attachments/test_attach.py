@@ -88,8 +88,8 @@ def test_whether_a_volume_goes_with_its_server_can_change(owner: Owner) -> None:
         assert owner.call.get(path + volume, "2.85").json["volumeAttachment"]["delete_on_termination"] is flag
     wrong = {"volumeAttachment": {"volumeId": stays, "device": "/dev/vdz"}}
     assert owner.call.put(path + stays, wrong, "2.85").status == 400
-    assert owner.call.put(path + stays, {"volumeAttachment": {"volumeId": goes}}, "2.85").status == 409
-    assert owner.call.put(path + stays, {"volumeAttachment": {"volumeId": goes}}, "2.84").status == 409
+    for version in ("2.84", "2.85"):  # a swap for a volume that is attached
+        assert owner.call.put(path + stays, {"volumeAttachment": {"volumeId": goes}}, version).status == 400
     assert owner.call.put(path + stays, {"volumeAttachment": {"volumeId": stays, "tag": "x"}}, "2.84").status == 400
     owner.call.delete(f"/v2.1/servers/{server}")
     until(lambda: owner.state(goes) is None)

@@ -22,6 +22,7 @@ class Targets(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: list[tuple[str, dict[str, str], Any]] = []
         self.scheme = "http"
+        self.answers: dict[str, bytes] = {}  # by path, in place of the usual ones
         if context:
             self.socket, self.scheme = context.wrap_socket(self.socket, server_side=True), "https"
 
@@ -41,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append((path, {key.lower(): value for key, value in self.headers.items()}, json.loads(body)))
         answer = {"good": b'{"join": "now"}', "list": b"[1, 2]", "empty": b"", "lies": b"<html>Secret-Words</html>",
                   "huge": b'"' + b"x" * 70_000 + b'"', "deep": b"[" * 80 + b"]" * 80,
-                  "more": b'{"cut": "'}.get(path, b"{}")
+                  "more": b'{"cut": "', **self.server.answers}.get(path, b"{}")
         status = {"redirects": 302, "broken": 500, "gone": 404}.get(path, 200)
         if path == "hangs":
             time.sleep(30)

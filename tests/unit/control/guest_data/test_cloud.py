@@ -71,6 +71,13 @@ def done(caller: Caller, id: str, action: str, args: Any, version: str = "2.60")
     return reply.json
 
 
+def last_event(cloud: Cloud, id: str) -> str:
+    """Why the last event of a server's last action failed."""
+    path = f"/v2.1/servers/{id}/os-instance-actions"
+    request = cloud.admin.get(path).json["instanceActions"][0]["request_id"]
+    return str(cloud.admin.get(f"{path}/{request}", "2.84").json["instanceAction"]["events"][0]["details"])
+
+
 def test_all_that_a_guest_is_told(cloud: Cloud, targets: Targets) -> None:
     admin = cloud.admin
     network = admin.post("/network/v2.0/networks", {"network": {"name": "lan"}}).json["network"]["id"]
@@ -148,7 +155,8 @@ def test_rescue(cloud: Cloud) -> None:
     assert not [one for one in (SECRET, "Rescue-1", drawn) if one in kept(cloud)]
 
 
-def test_a_resize_and_a_move_write_it_again(cloud: Cloud) -> None:
+def test_a_resize_and_a_move_write_it_again(cloud: Cloud, targets: Targets) -> None:
+    """With what the operator says then; a revert keeps that."""
     admin = cloud.admin
     for one in admin.get("/v2.1/servers").json["servers"]:  # a host with servers does not change its zone
         admin.delete(f"/v2.1/servers/{one['id']}")
@@ -156,11 +164,15 @@ def test_a_resize_and_a_move_write_it_again(cloud: Cloud) -> None:
     flavor = admin.post("/v2.1/flavors", {"flavor": {"name": "m1.big", "vcpus": 2, "ram": 128, "disk": 0, "id": "big"}})
     assert flavor.status == 200, flavor
     id = admin.boot(networks="none", adminPass=SECRET)["id"]
+    targets.answers["good"] = b'{"join": "later"}'
     done(admin, id, "resize", {"flavorRef": "big"})
     assert document(cloud, id, "ec2/latest/meta-data.json")["instance-type"] == "m1.big"
     assert "admin_pass" not in document(cloud, id)  # it was told once
-    assert document(cloud, id, "openstack/latest/vendor_data2.json") == ANSWERS
+    later = {**ANSWERS, "join": {"join": "later"}}
+    assert document(cloud, id, "openstack/latest/vendor_data2.json") == later
+    del targets.answers["good"]
     done(admin, id, "revertResize", None)
+    assert document(cloud, id, "openstack/latest/vendor_data2.json") == later
     assert document(cloud, id, "ec2/latest/meta-data.json")["instance-type"] == "tiny"
     aggregate = admin.post("/v2.1/os-aggregates", {"aggregate": {"name": "a", "availability_zone": "az2"}}).json
     host = next(one for one in ("kvm1", "kvm2") if one != admin.server(id)["OS-EXT-SRV-ATTR:host"])
@@ -170,6 +182,7 @@ def test_a_resize_and_a_move_write_it_again(cloud: Cloud) -> None:
     done(admin, id, "migrate", {"host": host}, "2.60")
     assert admin.server(id)["OS-EXT-SRV-ATTR:host"] == host
     assert document(cloud, id)["availability_zone"] == "az2"
+    assert document(cloud, id, "openstack/latest/vendor_data2.json") == ANSWERS
 
 
 def test_a_deleted_server_leaves_no_password(cloud: Cloud) -> None:
@@ -190,9 +203,15 @@ def test_a_fatal_target_fails_the_build_by_name() -> None:
         assert server["status"] == "ERROR" and "domain-join" in server["fault"]["message"]
         assert len(targets.asked) == 1  # it would be the same on the other host
         assert SECRET not in kept(cloud)
-        cloud.parts.working.vendordata.targets.clear()
+        target = cloud.parts.working.vendordata.targets.pop()
         reply = cloud.admin.post("/v2.1/servers", {"server": {
             "name": "web2", "flavorRef": "1", "imageRef": cloud.admin.image(), "networks": "none"}}, "2.60")
         assert "adminPass" not in reply.json["server"]
         found = cloud.admin.settled(reply.json["server"]["id"])
         assert found and document(cloud, found["id"])["hostname"] == "web2"
+        cloud.parts.working.vendordata.targets.append(target)
+        reply = cloud.admin.act(found["id"], "migrate", None)
+        assert reply.status == 202, reply
+        left = cloud.admin.settled(found["id"])
+        assert left and left["status"] == "ACTIVE" and "domain-join" in last_event(cloud, found["id"])
+        assert left["OS-EXT-SRV-ATTR:host"] == found["OS-EXT-SRV-ATTR:host"]

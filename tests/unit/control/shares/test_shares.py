@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.agent.test_iso import read
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.dying import Fuse
 from tests.unit.control.cloud import Cloud
@@ -19,10 +20,10 @@ VERSION = "2.97"
 
 
 @pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    """A host with one share, which also names a folder that is not there."""
+def cloud(databases: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    """A host with one share, which also names a folder that is not there; on each engine."""
     files = tmp_path_factory.mktemp("files")
-    with Cloud(hosts=1, folders={"files": str(files), "missing": f"{files}/missing"},
+    with Cloud(hosts=1, databases=databases, folders={"files": str(files), "missing": f"{files}/missing"},
                shares={FILES: "files", MISSING: "missing", UNKNOWN: "unknown"}) as made:
         yield made
 
@@ -56,6 +57,14 @@ def on_host(cloud: Cloud, server: str) -> list[dict[str, str]]:
     return found
 
 
+def told(cloud: Cloud, server: str) -> list[dict[str, Any]]:
+    """The devices of which the config drive tells the guest."""
+    [path] = cloud.folder.glob(f"kvm1/state/servers/{server}/config.iso")
+    files = read(path.read_bytes(), "rr_path")
+    found: list[dict[str, Any]] = json.loads(files["openstack/latest/meta_data.json"])["devices"]
+    return found
+
+
 def settled(cloud: Cloud, server: str) -> list[dict[str, Any]]:
     """The shares when nothing is done about them any more."""
     until(lambda: not any(one["status"].endswith("ing") for one in shown(cloud, server)))
@@ -65,7 +74,9 @@ def settled(cloud: Cloud, server: str) -> list[dict[str, Any]]:
 def test_a_share_comes_and_goes(cloud: Cloud, server: str) -> None:
     attach(cloud, server, FILES, tag="files")
     assert settled(cloud, server) == [{"share_id": FILES, "status": "inactive", "tag": "files"}]
-    assert on_host(cloud, server) == [{"share": "files", "tag": "files"}]
+    assert on_host(cloud, server) == [{"share": "files", "tag": "files", "share_id": FILES}]
+    assert told(cloud, server) == [{"type": "share", "share_id": FILES, "tag": "files", "bus": "none",
+                                    "address": "none"}]
     path = f"/v2.1/servers/{server}/shares/{FILES}"
     assert cloud.admin.get(path, VERSION).json["share"]["export_location"].startswith("kvm1:/")
     cloud.admin.act(server, "os-start")
@@ -76,7 +87,7 @@ def test_a_share_comes_and_goes(cloud: Cloud, server: str) -> None:
     cloud.admin.act(server, "os-stop")
     cloud.admin.settled(server)
     assert cloud.admin.delete(path, VERSION).status == 200
-    assert settled(cloud, server) == on_host(cloud, server) == []
+    assert settled(cloud, server) == on_host(cloud, server) == told(cloud, server) == []
 
 
 @pytest.mark.parametrize(("share", "says"), [(UNKNOWN, "has no share unknown"), (MISSING, "has no folder")])
@@ -101,11 +112,12 @@ def test_a_conductor_may_die_at_any_line(cloud: Cloud, server: str, monkeypatch:
         attach(cloud, server, FILES, tag="files")
         died = fuse.survive()
         assert shown(cloud, server) == [{"share_id": FILES, "status": "inactive", "tag": "files"}], at
-        assert on_host(cloud, server) == [{"share": "files", "tag": "files"}]
+        assert on_host(cloud, server) == [{"share": "files", "tag": "files", "share_id": FILES}]
+        assert len(told(cloud, server)) == 1
         fuse.light(at)
         assert cloud.admin.delete(f"/v2.1/servers/{server}/shares/{FILES}", VERSION).status == 200
         died_again = fuse.survive()
-        assert shown(cloud, server) == on_host(cloud, server) == [], at
+        assert shown(cloud, server) == on_host(cloud, server) == told(cloud, server) == [], at
         deaths += died + died_again
         if not (died or died_again):
             break

@@ -235,6 +235,16 @@ def test_volumes(cloud: Cloud) -> None:
     assert not ensure(admin, "volume_attachment/withvol:data", {}).json["changed"]
     assert admin.get("/v1/volume/data").json["status"] == "in-use"
     assert admin.get("/v1/server/withvol").json["volumes_attached"][0]["name"] == "data"
+    ensure(admin, "volume/faster", {"size": 1})
+    for wrong, word in (({"replaces": "nope"}, "replaces"), ({"replaces": "data", "device": "vdc"}, "device")):
+        refused = ensure(admin, "volume_attachment/withvol:faster", wrong)
+        assert refused.status == 400 and word in refused.json["error"]["message"], refused
+    swapped = ensure(admin, "volume_attachment/withvol:faster", {"replaces": "data"})
+    assert verbs(swapped) == ["record", "swap"] and swapped.json["resource"]["device"] == "vdb", swapped
+    assert not ensure(admin, "volume_attachment/withvol:faster", {"replaces": "data"}).json["changed"]
+    assert [one["name"] for one in admin.get("/v1/server/withvol").json["volumes_attached"]] == ["faster"]
+    assert verbs(ensure(admin, "volume_attachment/withvol:data", {"replaces": "faster"})) == ["record", "swap"]
+    assert admin.delete("/v1/volume/faster").json["changed"]
     assert verbs(admin.delete("/v1/volume_attachment/withvol:data")) == ["detach", "forget"]
     snap = ensure(admin, "volume_snapshot/snap", {"volume": "data"})
     assert snap.json["resource"]["status"] == "available", snap
