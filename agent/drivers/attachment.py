@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document
+from magnetar_agent.hardware import devices
 from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
 from magnetar_agent.servers import rescue, seen, spec
 from magnetar_agent.storage import Disk
@@ -21,6 +22,7 @@ from magnetar_core.operations import now
 from magnetar_core.plan import Step
 from magnetar_core.power import LIVE, SUSPENDED
 from magnetar_core.reconcile import missing
+from magnetar_core.server_plan import hardware
 from magnetar_core.values import Uuid
 
 from .document import DocumentDriver
@@ -209,6 +211,7 @@ def _attach(task: Task) -> None:
         disk = attaching.disk(host, task.document)
         if server is None or server.deleting or disk is None:
             raise Conflict("The server or the volume was removed meanwhile.")
+        disk = devices.disk(hardware(server.want), disk)
         if want.get("origin"):
             remote.open(host, task.document)
         if attaching.plug(host, server.id, disk):

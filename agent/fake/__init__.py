@@ -40,6 +40,8 @@ class FakeHypervisor(GuestAgent, Consoles, Devices, Statistics, Migrations, Stor
     on_networks: Sequence[tuple[str, IPv4Network]] = ()
     #: Whether there is a virtiofsd.
     virtiofsd = True
+    #: What it lacks to limit NICs.
+    no_traffic_control = ""
     #: What ``taps`` gives: its guests have no NICs that a packet could come from.
     plugged_taps: Sequence[Tap] = ()
 
@@ -152,6 +154,9 @@ class FakeHypervisor(GuestAgent, Consoles, Devices, Statistics, Migrations, Stor
 
     def serves_shares(self) -> bool:
         return self.virtiofsd
+
+    def lacks_traffic_control(self) -> str:
+        return self.no_traffic_control
 
     def bridges(self) -> frozenset[str]:
         return self._bridges

@@ -19,9 +19,9 @@ from magnetar_agent.volumes import GIB, attaching, content, finished, gib, holde
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.kinds import Volume
 from magnetar_core.kinds.server import destination
-from magnetar_core.kinds.volume import VolumeAttachment
+from magnetar_core.kinds.volume import BUSES, VolumeAttachment
 from magnetar_core.reconcile import missing
-from magnetar_core.server_plan import volume_items
+from magnetar_core.server_plan import hardware, volume_items
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
@@ -76,11 +76,12 @@ def complete(host: LocalHost, found: Fields, document: Document | None) -> list[
     id = document.id if document else None
     made = [_item(host, found, one, f"{FIELD}[{at}]", id) for at, one in enumerate(given)]
     _check_whole(found, made)
-    taken = {"vda", "vdz"}
+    taken = {"vda", "vdz", *(f"sd{letter}" for letter in "abcef" if hardware(found))}
     taken |= {"vdb"} if found["flavor"]["ephemeral"] else set()
     taken |= {"vdc"} if found["flavor"]["swap"] else set()
     for at, one in enumerate(made):
         if one["destination_type"] == "volume":
+            one.setdefault("disk_bus", volume_bus(found))
             _name_device(one, taken, f"{FIELD}[{at}].device_name")
     return made
 
@@ -242,6 +243,12 @@ def _check_whole(found: Fields, made: list[Fields]) -> None:
     files = [_file(one) for one in made if (one["source_type"], one["destination_type"]) == ("blank", "local")]
     if len(files) != len(set(files)):
         raise InvalidField(FIELD, "has more than one blank local disk of a kind; make volumes of the others")
+
+
+def volume_bus(server: Fields) -> str:
+    """Behind what a server sees volumes of which no bus is said: as its own disks, where volumes can be there."""
+    bus = hardware(server).get("disk_bus", "virtio")
+    return bus if bus in BUSES else "virtio"
 
 
 def _name_device(made: Fields, taken: set[str], field: str) -> None:

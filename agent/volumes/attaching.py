@@ -16,6 +16,7 @@ from magnetar_agent.hypervisor import Nic
 from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import pools, remote
 from magnetar_core.errors import Conflict
+from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.power import LIVE
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ ASK, LOOK = 5.0, 0.5
 SATA = "A sata disk cannot be plugged into a running server. Use bus virtio or scsi, or stop the server first."
 SATA_WRITES = "cannot be true on bus sata, whose disks QEMU lets write always; use virtio or scsi"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-#: Bus to the beginning of the names of its disks.
-PREFIX = {"virtio": "vd", "scsi": "sd", "sata": "sd"}
 
 
 def identity(server: str, volume: str) -> str:

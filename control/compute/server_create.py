@@ -20,6 +20,7 @@ from magnetar_core.actions import rule_of
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
+from magnetar_core.hardware.merge import asked_of, root_device
 
 from . import block_devices, quotas
 from .availability_zones import forced_in
@@ -278,10 +279,21 @@ def find_public_key(caller: Caller, name: str | None) -> str | None:
     return str(found.public_key)
 
 
-def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping[str, Any] | None) -> str | None:
+def root_name(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
+    """The path of the device that is the root disk."""
+    return f"/dev/{root_device(asked_of(flavor, image).get('hardware', {}))}"
+
+
+def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping[str, Any] | None,
+                had: Mapping[str, Any] | None = None) -> str | None:
     """Raises ``InvalidRequest`` for extra specs of *flavor* and properties of *image* (as ``find_flavor`` and
-    ``find_image`` return them) that would do nothing. Where the setting ``specs_without_effect`` is ``warn``, returns
-    that as a warning, for the message of the server's action."""
+    ``find_image`` return them) that would do nothing, or do not go together; one that is not given is what the server
+    *had*. Where the setting ``specs_without_effect`` is ``warn``, returns what would do nothing as a warning, for the
+    message of the server's action."""
+    try:
+        asked_of(flavor or had or {}, image or (had if flavor and had else {}))
+    except InvalidField as error:
+        raise InvalidRequest(f"Flavor and image ask for hardware that no server can have. {error.message}") from None
     found = []
     if flavor:
         specs = flavor.get("extra_specs") or {}
@@ -380,7 +392,7 @@ def _shared(caller: Caller, prepared: Prepared) -> dict[str, Any]:
         "key_name": wanted.key_name, "metadata": servers.text(wanted.metadata), "tags": servers.text(wanted.tags),
         "user_data": wanted.user_data, "config_drive": wanted.config_drive, "access_ip_v4": wanted.access_ip_v4,
         "access_ip_v6": wanted.access_ip_v6, "disk_config": prepared.disk_config,
-        "root_device_name": "/dev/vda", "reservation_id": reservation,
+        "root_device_name": root_name(flavor, image or {}), "reservation_id": reservation,
         "security_groups": servers.text(prepared.security_groups),
         "request": servers.text(request), "hints": servers.text(wanted.hints),
         "trusted_certs": prepared.trusted_certs,

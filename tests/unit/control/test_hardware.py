@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What flavors and images ask of a server's hardware reaches its host: when it is made, resized, rebuilt and moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .cloud import Caller, Cloud
+from .test_specs import flavor, image
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    with Cloud(hosts=2) as made:
+        yield made
+
+
+def on_host(cloud: Cloud, id: str) -> dict[str, Any]:
+    """The server as its agent has it."""
+    return cloud.agent_server(id)
+
+
+def test_a_server_has_it_from_its_making_to_its_moves(cloud: Cloud) -> None:
+    caller = cloud.admin
+    dog = flavor(caller, "dog", {"hw:watchdog_action": "reset", "quota:disk_read_iops_sec": "100"})
+    disk = image(caller, "on-sata", hw_disk_bus="sata", hw_machine_type="pc", hw_vif_model="e1000")
+    made = caller.boot("web", flavorRef=dog, imageRef=disk)
+    want = {"watchdog": "reset", "disk_read_iops_sec": 100, "disk_bus": "sata", "nic_model": "e1000"}
+    seen = on_host(cloud, made["id"])
+    assert (seen["hardware"], seen["machine"]) == (want, "pc")
+    assert caller.get("/v1/server/web").json["hardware"] == want
+    assert caller.server(made["id"])["OS-EXT-SRV-ATTR:root_device_name"] == "/dev/sda"
+    assert caller.act(made["id"], "migrate", None).status == 202
+    caller.settled(made["id"])
+    assert on_host(cloud, made["id"])["hardware"] == want
+    assert caller.act(made["id"], "confirmResize", None).status == 204
+    caller.settled(made["id"])
+    cat = flavor(caller, "cat", {"hw:boot_menu": "yes"})
+    assert caller.act(made["id"], "resize", {"flavorRef": cat}).status == 202
+    caller.settled(made["id"])
+    assert on_host(cloud, made["id"])["hardware"] == {"boot_menu": True, "disk_bus": "sata", "nic_model": "e1000"}
+    assert caller.act(made["id"], "revertResize", None).status == 202
+    caller.settled(made["id"])
+    assert on_host(cloud, made["id"])["hardware"] == want
+    plain = image(caller, "plain")
+    assert caller.act(made["id"], "rebuild", {"imageRef": plain}).status == 202
+    caller.settled(made["id"])
+    seen = on_host(cloud, made["id"])
+    assert seen["hardware"] == {"watchdog": "reset", "disk_read_iops_sec": 100}
+    assert caller.server(made["id"])["OS-EXT-SRV-ATTR:root_device_name"] == "/dev/vda"
+
+
+@pytest.mark.parametrize(("specs", "properties", "why"), [
+    ({"hw:cpu_sockets": "3"}, {}, "multiply to the 1 virtual CPUs"),
+    ({"hw:pmu": "true"}, {"hw_pmu": "false"}, "both must say the same"),
+    ({"hw:serial_port_count": "2"}, {"hw_serial_port_count": "3"}, "must be no more than the flavor's"),
+    ({}, {"hw_video_ram": "16"}, "no more than the flavor's hw_video:ram_max_mb"),
+    ({}, {"hw_disk_bus": "ide"}, "cannot be ide on machine q35")], ids=str)
+def test_what_does_not_go_together_is_refused(cloud: Cloud, specs: dict[str, str], properties: dict[str, str],
+                                              why: str) -> None:
+    caller = cloud.admin
+    caller.delete("/v2.1/flavors/odd")
+    body = {"name": "odd", "flavorRef": flavor(caller, "odd", specs), "networks": "none",
+            "imageRef": image(caller, "odd", **properties)}
+    reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
+    assert reply.status == 400 and why in reply.json["badRequest"]["message"], reply
+    assert caller.get("/v2.1/servers?name=odd").json["servers"] == []
