@@ -3,13 +3,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+import yaml
 
+from magnetar_agent.hardware import devices
+from magnetar_agent.hypervisor import DomainSpec, Nic
 from magnetar_agent.servers import spec
+from magnetar_agent.storage import Disk
+from magnetar_agent.virt.domain import render
 from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.hardware import merge
+from magnetar_core.hardware.rows import FIELDS
 
 from .conftest import SMALL, Host
 from .test_hardware import flavor, image
@@ -104,3 +112,38 @@ def test_a_host_that_cannot_limit_nics_says_so(host: Host) -> None:
     host.fake.no_traffic_control = "no sfq"
     with pytest.raises(InvalidField, match=r"which lacks what limits NICs: no sfq"):
         host.server(hardware={"vif_inbound_average": 100})
+
+
+CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/hardware/domain.yml").read_text(encoding="utf-8"))
+
+
+def drawn(hardware: dict[str, Any], kvm: bool) -> ET.Element:
+    """The XML of a domain with two CPUs, a disk, a CD and a NIC."""
+    disks = (Disk(Path("/s/disk"), "vda"), Disk(Path("/s/base"), "sda", "raw", "cdrom", "sata", True))
+    nic = Nic("52:54:00:00:00:01", hardware.get("nic_model", "virtio"), network="lan")
+    return ET.fromstring(render(DomainSpec(
+        uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="magnetar-1", title="one", vcpus=2, ram_mib=64,
+        virt_type="kvm" if kvm else "qemu", machine="q35",
+        disks=tuple(devices.disk(hardware, devices.own_disk(hardware, one)) for one in disks),
+        nics=(devices.nic(hardware, nic, 2),), console_log=Path("/s/console.log"), hardware=hardware)))
+
+
+def canonical(text: str) -> str:
+    return ET.canonicalize(text, strip_text=True)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda one: f"{one['field']}-{one['value']}-{one['at']}")
+def test_what_a_field_is_in_the_domain(case: dict[str, Any]) -> None:
+    more, kvm = case.get("with", {}), case.get("kvm", False)
+    hardware = merge.whole({}, {**more, case["field"]: case["value"]}, 2)
+    found, without = (drawn(one, kvm).find(case["at"]) for one in (hardware, merge.whole({}, more, 2)))
+    if case.get("gone"):
+        assert found is None and without is not None
+        return
+    assert found is not None and canonical(ET.tostring(found, "unicode")) == canonical(case["xml"])
+    if case["field"] not in merge.TOPOLOGY:
+        assert without is None or canonical(ET.tostring(without, "unicode")) != canonical(case["xml"])
+
+
+def test_every_field_has_such_a_case() -> None:
+    assert {case["field"] for case in CASES} == set(FIELDS)

@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+
+from magnetar_core.client import Client
+from magnetar_core.errors import NotFound
 
 from .cloud import Caller, Cloud
 from .test_specs import flavor, image
@@ -14,13 +18,16 @@ from .test_specs import flavor, image
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Cloud]:
-    with Cloud(hosts=2) as made:
+    with Cloud(hosts=2, links=True) as made:
         yield made
 
 
 def on_host(cloud: Cloud, id: str) -> dict[str, Any]:
     """The server as its agent has it."""
-    return cloud.agent_server(id)
+    for name in cloud.hosts:
+        with suppress(NotFound), Client(f"unix:{cloud.folder}/{name}/agent.sock") as client:
+            return client.get("server", id)
+    raise AssertionError(f"{id} is on no host")
 
 
 def test_a_server_has_it_from_its_making_to_its_moves(cloud: Cloud) -> None:
@@ -64,7 +71,7 @@ def test_what_does_not_go_together_is_refused(cloud: Cloud, specs: dict[str, str
     caller = cloud.admin
     caller.delete("/v2.1/flavors/odd")
     body = {"name": "odd", "flavorRef": flavor(caller, "odd", specs), "networks": "none",
-            "imageRef": image(caller, "odd", **properties)}
+            "imageRef": image(caller, f"odd {properties}", **properties)}
     reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
     assert reply.status == 400 and why in reply.json["badRequest"]["message"], reply
     assert caller.get("/v2.1/servers?name=odd").json["servers"] == []
