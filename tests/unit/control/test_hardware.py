@@ -71,7 +71,7 @@ def test_what_does_not_go_together_is_refused(cloud: Cloud, specs: dict[str, str
     caller = cloud.admin
     caller.delete("/v2.1/flavors/odd")
     body = {"name": "odd", "flavorRef": flavor(caller, "odd", specs), "networks": "none",
-            "imageRef": image(caller, f"odd {properties}", **properties)}
+            "imageRef": image(caller, "odd" + "-".join(properties), **properties)}
     reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
     assert reply.status == 400 and why in reply.json["badRequest"]["message"], reply
     assert caller.get("/v2.1/servers?name=odd").json["servers"] == []
