@@ -17,16 +17,21 @@ HEAD = """# Hardware of servers
 
 Written by `python -m tools.hardware` from `plugins/module_utils/core/hardware`; a test compares them.
 
-What a server has besides its sizes is its field `hardware`. The extra specs of its flavor and the properties of its image ask
-for it; on a host without a cloud the server itself may say more, which is over both. A server keeps what it was made with until
-it is resized (the flavor's) or rebuilt (the image's). What does not go together is refused before anything is made.
+What a server has besides its sizes is its field `hardware`. The extra specs of its flavor and the properties of its
+image ask for it; on a host without a cloud the server itself may say more, which is over both. A server keeps what it
+was made with until it is resized (the flavor's) or rebuilt (the image's). What does not go together is refused before
+anything is made.
 
 ```yaml
 - magnetar.compute.flavor:
     name: database
     vcpus: 4
     ram: 8192
-    extra_specs: {"hw:cpu_sockets": "1", "hw:cpu_threads": "2", "hw:watchdog_action": reset, "quota:disk_write_iops_sec": "500"}
+    extra_specs:
+      hw:cpu_sockets: "1"
+      hw:cpu_threads: "2"
+      hw:watchdog_action: reset
+      quota:disk_write_iops_sec: "500"
 - magnetar.compute.server: {name: db1, flavor: database, image: debian, networks: [lan]}
 
 - magnetar.compute.server:   # on a host without a cloud, without a flavor
@@ -45,14 +50,14 @@ it is resized (the flavor's) or rebuilt (the image's). What does not go together
 |---|---|---|---|---|---|---|---|
 """
 LIMITS = """
-A limit of topology or of video memory is no field: it bounds what may be asked for. Of a topology that is left open the one with
-the fewest threads and then the most sockets is taken.
+A limit of topology or of video memory is no field: it bounds what may be asked for. Of a topology that is left open the
+one with the fewest threads and then the most sockets is taken.
 
 ## What is refused
 
-A server of such a flavor or image is refused (400) with these words, as long as the setting `specs_without_effect` is `refuse`.
-Values in the second column ask for what every server has anyway, and pass. Other names that begin with `hw:` or `hw_` are
-refused as well; names of your own pass, as in Nova.
+A server of such a flavor or image is refused (400) with these words, as long as the setting `specs_without_effect` is
+`refuse`. Values in the second column ask for what every server has anyway, and pass. Other names that begin with `hw:`
+or `hw_` are refused as well; names of your own pass, as in Nova.
 
 | Extra spec or property | Passes | What is missing |
 |---|---|---|
@@ -69,9 +74,9 @@ def page() -> str:
 def _acts(row: Row) -> str:
     field = f"`{row.field}`" if row.field in FIELDS else "field `machine`" if row.field else f"limit of `{row.bounds}`"
     both = RULES[row.rule] if row.spec and row.image else ""
-    return _line(field, _values(row), re.sub(r"[VC]\(([^)]*)\)", r"`\1`", row.doc),
-                 ", ".join(f"`{one}`" for one in (row.spec, *row.aliases) if one), f"`{row.image}`" if row.image else "",
-                 both, row.needs, row.since)
+    specs = ", ".join(f"`{one}`" for one in (row.spec, *row.aliases) if one)
+    return _line(field, _values(row), re.sub(r"[VC]\(([^)]*)\)", r"`\1`", row.doc), specs,
+                 f"`{row.image}`" if row.image else "", both, row.needs, row.since)
 
 
 def _values(row: Row) -> str:

@@ -21,6 +21,7 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import asked_of, root_device
+from magnetar_core.hardware.rows import BY_PROPERTY
 
 from . import block_devices, quotas
 from .availability_zones import forced_in
@@ -95,6 +96,7 @@ class Prepared(NamedTuple):
     wanted: NewServers
     flavor: dict[str, Any]
     image: dict[str, Any] | None
+    kept_of_image: dict[str, Any]
     place: Place
     public_key: str | None
     blocks: list[dict[str, Any]]
@@ -174,7 +176,7 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
         raise InvalidRequest("min_count must be <= max_count")
     flavor = find_flavor(caller, wanted.flavor_id)
     image = find_image(caller, wanted.image_id, flavor)
-    warning = check_specs(caller, flavor, image)
+    warning = check_specs(caller, flavor, image) if image or not wanted.mapping else None
     place = _place(caller, wanted)
     _check_group(caller, wanted.hints.get("group"))
     public_key = find_public_key(caller, wanted.key_name)
@@ -182,6 +184,9 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
         caller.check_policy(f"{CREATE}:attach_volume")
     blocks = block_devices.complete(caller, block_devices.BlockDeviceRequest(
         wanted.mapping, image, flavor, wanted.mapping_field, wanted.limit > 1, wanted.multiattach, instead_of))
+    properties = block_devices.root_properties(caller, image, blocks)
+    if wanted.mapping and image is None:
+        warning = check_specs(caller, flavor, {"id": "of the root volume", "properties": properties})
     if wanted.trusted_certs:
         caller.check_policy(f"{CREATE}:trusted_certs")
     trusted = trusted_certificates(caller, wanted.trusted_certs, image is None or any(
@@ -197,8 +202,9 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
         limits = quotas.limits(caller)
         quotas.check_metadata(limits["metadata_items"], wanted.metadata)
         quotas.check_files(limits, wanted.files)
-    return Prepared(wanted, flavor, image, place, public_key, blocks, nics, groups, warning, trusted,
-                    wanted.disk_config or block_devices.disk_config(caller, image, blocks))
+    kept = kept_of_image(image) if image else kept_of_volume(properties)
+    return Prepared(wanted, flavor, image, kept, place, public_key, blocks, nics, groups, warning, trusted,
+                    wanted.disk_config or block_devices.disk_config(properties))
 
 
 def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: bool, where: str = "") -> str | None:
@@ -388,15 +394,21 @@ def _shared(caller: Caller, prepared: Prepared) -> dict[str, Any]:
         "task_state": "scheduling", "power_state": 0, "progress": 0, "description": wanted.description,
         "availability_zone": place.zone or caller.settings.default_schedule_zone,
         "pinned_availability_zone": place.zone, "flavor_id": flavor["id"], "flavor": servers.text(flavor),
-        "image_id": image["id"] if image else None, "image": servers.text(kept_of_image(image)),
+        "image_id": image["id"] if image else None, "image": servers.text(prepared.kept_of_image),
         "key_name": wanted.key_name, "metadata": servers.text(wanted.metadata), "tags": servers.text(wanted.tags),
         "user_data": wanted.user_data, "config_drive": wanted.config_drive, "access_ip_v4": wanted.access_ip_v4,
         "access_ip_v6": wanted.access_ip_v6, "disk_config": prepared.disk_config,
-        "root_device_name": root_name(flavor, image or {}), "reservation_id": reservation,
+        "root_device_name": root_name(flavor, prepared.kept_of_image), "reservation_id": reservation,
         "security_groups": servers.text(prepared.security_groups),
         "request": servers.text(request), "hints": servers.text(wanted.hints),
         "trusted_certs": prepared.trusted_certs,
         "created_at": moment, "updated_at": moment, "interfaces": "[]", "addresses": "{}", "volumes": "[]"}
+
+
+def kept_of_volume(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server's row keeps of the image that its root volume was made from: what it asks of the hardware."""
+    found = {name: value for name, value in properties.items() if name in BY_PROPERTY}
+    return {"properties": found} if found else {}
 
 
 def kept_of_image(image: Mapping[str, Any] | None) -> dict[str, Any]:

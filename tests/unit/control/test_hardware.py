@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -30,6 +31,16 @@ def on_host(cloud: Cloud, id: str) -> dict[str, Any]:
     raise AssertionError(f"{id} is on no host")
 
 
+def act(caller: Caller, id: str, action: str, args: Any, status: str) -> None:
+    """Ask for an action, and wait for the status that the server has then."""
+    assert caller.act(id, action, args).status in (202, 204)
+    for _second in range(600):
+        if (found := caller.settled(id, 60)) and found["status"] == status:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{id} is not {status}")
+
+
 def test_a_server_has_it_from_its_making_to_its_moves(cloud: Cloud) -> None:
     caller = cloud.admin
     dog = flavor(caller, "dog", {"hw:watchdog_action": "reset", "quota:disk_read_iops_sec": "100"})
@@ -40,21 +51,16 @@ def test_a_server_has_it_from_its_making_to_its_moves(cloud: Cloud) -> None:
     assert (seen["hardware"], seen["machine"]) == (want, "pc")
     assert caller.get("/v1/server/web").json["hardware"] == want
     assert caller.server(made["id"])["OS-EXT-SRV-ATTR:root_device_name"] == "/dev/sda"
-    assert caller.act(made["id"], "migrate", None).status == 202
-    caller.settled(made["id"])
+    act(caller, made["id"], "migrate", None, "VERIFY_RESIZE")
     assert on_host(cloud, made["id"])["hardware"] == want
-    assert caller.act(made["id"], "confirmResize", None).status == 204
-    caller.settled(made["id"])
+    act(caller, made["id"], "confirmResize", None, "ACTIVE")
     cat = flavor(caller, "cat", {"hw:boot_menu": "yes"})
-    assert caller.act(made["id"], "resize", {"flavorRef": cat}).status == 202
-    caller.settled(made["id"])
+    act(caller, made["id"], "resize", {"flavorRef": cat}, "VERIFY_RESIZE")
     assert on_host(cloud, made["id"])["hardware"] == {"boot_menu": True, "disk_bus": "sata", "nic_model": "e1000"}
-    assert caller.act(made["id"], "revertResize", None).status == 202
-    caller.settled(made["id"])
+    act(caller, made["id"], "revertResize", None, "ACTIVE")
     assert on_host(cloud, made["id"])["hardware"] == want
     plain = image(caller, "plain")
-    assert caller.act(made["id"], "rebuild", {"imageRef": plain}).status == 202
-    caller.settled(made["id"])
+    act(caller, made["id"], "rebuild", {"imageRef": plain}, "ACTIVE")
     seen = on_host(cloud, made["id"])
     assert seen["hardware"] == {"watchdog": "reset", "disk_read_iops_sec": 100}
     assert caller.server(made["id"])["OS-EXT-SRV-ATTR:root_device_name"] == "/dev/vda"
@@ -75,3 +81,18 @@ def test_what_does_not_go_together_is_refused(cloud: Cloud, specs: dict[str, str
     reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
     assert reply.status == 400 and why in reply.json["badRequest"]["message"], reply
     assert caller.get("/v2.1/servers?name=odd").json["servers"] == []
+
+
+def test_a_server_on_a_volume_has_what_the_volume_s_image_asks_for(cloud: Cloud) -> None:
+    caller = cloud.admin
+    mapping = [{"boot_index": 0, "uuid": image(caller, "for-volume", hw_boot_menu="true", hw_disk_bus="scsi"),
+                "source_type": "image", "destination_type": "volume", "volume_size": 1}]
+    made = caller.boot("volume", imageRef="", block_device_mapping_v2=mapping)
+    found = on_host(cloud, made["id"])
+    assert found["hardware"] == {"boot_menu": True, "disk_bus": "scsi"}
+    assert found["block_device_mapping"][0]["device_name"] == "sda"
+    mapping[0]["uuid"] = image(caller, "uefi", hw_firmware_type="uefi")
+    body = {"name": "odd", "flavorRef": "1", "networks": "none",
+            "imageRef": "", "block_device_mapping_v2": mapping}
+    reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
+    assert reply.status == 400 and "guests boot by BIOS" in reply.json["badRequest"]["message"], reply

@@ -99,7 +99,7 @@ def test_what_a_row_says_reaches_the_server(row):
 
 def test_the_page_is_as_printed():
     page = Path(__file__).parents[3] / "docs/reference/hardware.md"
-    assert page.read_text(encoding="utf-8") == hardware.page(), "run: python -m tools.hardware >docs/reference/hardware.md"
+    assert page.read_text(encoding="utf-8") == hardware.page(), "run: python -m tools.hardware >" + str(page)
 
 
 def test_the_name_that_is_meant_is_told():

@@ -34,7 +34,8 @@ def hardware_of(specs: Mapping[str, Any], properties: Mapping[str, Any], vcpus: 
 
 def asked_of(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of the server that *flavor* (``vcpus``, ``extra_specs``) and *image* (``properties``) ask for:
-    ``hardware``, and ``machine`` where the image says one; empty where they ask for nothing. Raises ``InvalidField``."""
+    ``hardware``, and ``machine`` where the image says one; empty where they ask for nothing. Raises
+    ``InvalidField``."""
     found = hardware_of(flavor.get("extra_specs") or {}, image.get("properties") or {}, flavor["vcpus"])
     machine = found.pop("machine", None)
     check_machine(found, machine or MACHINE)
