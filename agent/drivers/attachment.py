@@ -17,6 +17,7 @@ from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import attaching, finished, holders, remote
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
 from magnetar_core.fields import SHOW
+from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.kinds import VolumeAttachment
 from magnetar_core.operations import now
 from magnetar_core.plan import Step
@@ -193,8 +194,8 @@ def _check_new(host: LocalHost, found: Fields, server: Document, volume: Documen
         raise InvalidField("boot_index", "must not be 0: the root disk is given when the server is made")
     if not finished(volume):
         raise Conflict(f"Volume {volume.name!r} is still being made. Wait until it is available.")
-    if "device" in found and not found["device"].startswith(attaching.PREFIX[found["bus"]]):
-        raise InvalidField("device", f"must begin with {attaching.PREFIX[found['bus']]} on bus {found['bus']}",
+    if "device" in found and not found["device"].startswith(PREFIX[found["bus"]]):
+        raise InvalidField("device", f"must begin with {PREFIX[found['bus']]} on bus {found['bus']}",
                            found["device"])
     others = [one for one in holders(host, volume.id) if one.want["server"] != server.id]
     if others and not volume.want["multiattach"]:

@@ -17,6 +17,7 @@ from magnetar_agent.images import importing
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.volumes import GIB, attaching, content, finished, gib, holders, pools, remote
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
+from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.kinds import Volume
 from magnetar_core.kinds.server import destination
 from magnetar_core.kinds.volume import BUSES, VolumeAttachment
@@ -255,13 +256,13 @@ def _name_device(made: Fields, taken: set[str], field: str) -> None:
     bus, given = made.setdefault("disk_bus", "virtio"), made.get("device_name")
     is_root = made.get("boot_index") == 0
     name = given.removeprefix("/dev/") if given else None
-    first = attaching.PREFIX[bus] + "a"
+    first = PREFIX[bus] + "a"
     if is_root:
         if name not in (None, first):
             raise InvalidField(field, f"must be {first} for the root disk, or be left out", given)
         name = first
-    elif name is not None and (name in taken or not name.startswith(attaching.PREFIX[bus])):
-        raise InvalidField(field, f"must be free, and begin with {attaching.PREFIX[bus]} on bus {bus}", given)
+    elif name is not None and (name in taken or not name.startswith(PREFIX[bus])):
+        raise InvalidField(field, f"must be free, and begin with {PREFIX[bus]} on bus {bus}", given)
     made["device_name"] = name or attaching.draw(bus, taken)
     taken.add(made["device_name"])
 
