@@ -34,8 +34,8 @@ def complete(caller: Caller, want: Document, have: Document | None) -> Document:
     sizes, ``_assumed`` whether a dry run assumes that something is made before. Raises ``InvalidField``."""
     references = _References(caller, have)
     flavor, flavor_id = references.flavor(want["flavor"])
-    found = {**want, "flavor": flavor, "_flavor": flavor_id, "_specs": references.specs, "image": references.image(want.get("image")),
-             "networks": references.networks(want["networks"]),
+    found = {**want, "flavor": flavor, "_flavor": flavor_id, "_specs": references.specs,
+             "image": references.image(want.get("image")), "networks": references.networks(want["networks"]),
              "block_device_mapping": references.blocks(want.get("block_device_mapping") or [])}
     if want.get("key_name") and not (have and have["key_name"] == want["key_name"]):
         references.resolve(KEYPAIRS, want["key_name"], "key_name")

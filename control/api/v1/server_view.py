@@ -70,7 +70,8 @@ def shown(row: Any, image_name: Callable[[str], str], on_host: bool, password: b
         "instance_name": row.instance_name if on_host else "", "console_log": "",
         "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at),
         "_user": row.user_id, "_vm_state": row.vm_state, "_host": row.host, "_launched": bool(row.launched_at),
-        "_properties": orjson.loads(row.image).get("properties") or {}, "_flavor": flavor["id"], "_disks": sizes(flavor)}
+        "_flavor": flavor["id"], "_disks": sizes(flavor),
+        "_properties": orjson.loads(row.image).get("properties") or {}}
 
 
 def _hardware(row: Any) -> Document:

@@ -84,7 +84,8 @@ class Row(NamedTuple):
 
 
 _COUNT = Integer(1, 4096)
-_RATE = Integer(0, 2**53)
+#: QEMU's most, and a terabyte a second in kilobytes.
+_DISK_RATE, _NIC_RATE = Integer(0, 10**15), Integer(0, 10**9)
 _PERIOD = Integer(0, 1_000_000)
 _DISK_BUSES = ("virtio", "scsi", "sata", "ide")
 _ON_PC = "ide needs machine pc (hw_machine_type)"
@@ -109,9 +110,9 @@ def _disk_limits() -> list[Row]:
         for unit, word in words.items():
             name = "disk_%s_%s" % (what, unit)
             apart = "not together with %s" % ("those of read and write" if what == "total" else "that of total")
-            rows.append(Row(name, _RATE, "How much the guest may %s each of its own disks, in %s." % (meaning, word), 0,
+            rows.append(Row(name, _DISK_RATE, "How much the guest may %s each of its own disks, in %s." % (meaning, word), 0,
                             "quota:" + name, needs=apart))
-            rows.append(Row(name + "_max", _RATE, "The same in a burst, in %s." % word, 0, "quota:%s_max" % name,
+            rows.append(Row(name + "_max", _DISK_RATE, "The same in a burst, in %s." % word, 0, "quota:%s_max" % name,
                             needs="%s, as the bound outside of bursts" % name))
     return rows
 
@@ -120,11 +121,11 @@ def _nic_limits() -> list[Row]:
     rows = []
     for way, meaning in (("inbound", "to the guest"), ("outbound", "from the guest")):
         average = "vif_%s_average" % way
-        rows.append(Row(average, _RATE, "What passes each NIC %s, in kilobytes a second." % meaning, 0,
+        rows.append(Row(average, _NIC_RATE, "What passes each NIC %s, in kilobytes a second." % meaning, 0,
                         "quota:" + average))
-        rows.append(Row("vif_%s_peak" % way, _RATE, "The same at most, while there is a burst.", 0,
+        rows.append(Row("vif_%s_peak" % way, _NIC_RATE, "The same at most, while there is a burst.", 0,
                         "quota:vif_%s_peak" % way, needs=average))
-        rows.append(Row("vif_%s_burst" % way, _RATE, "Kilobytes that may pass at the speed of the peak.", 0,
+        rows.append(Row("vif_%s_burst" % way, _NIC_RATE, "Kilobytes that may pass at the speed of the peak.", 0,
                         "quota:vif_%s_burst" % way, needs=average))
     return rows
 
@@ -141,7 +142,7 @@ ROWS: tuple[Row, ...] = (
         "quota:cpu_shares", needs="cgroups; from 2, and up to 10000 on hosts with cgroup v2 alone"),
     Row("cpu_period", _PERIOD, "Microseconds in which each virtual CPU may run for cpu_quota; 0 or from 1000.", 0,
         "quota:cpu_period", needs="cgroups"),
-    Row("cpu_quota", Integer(0, 2**44), "Microseconds that each virtual CPU may run in a cpu_period; 0 (no limit) or "
+    Row("cpu_quota", Integer(0, 2**44 - 1), "Microseconds that each virtual CPU may run in a cpu_period; 0 (no limit) or "
         "from 1000.", 0, "quota:cpu_quota", needs="cgroups"),
     *_disk_limits(), *_nic_limits(),
     Row("boot_menu", Boolean(), "Whether the firmware offers a menu of what to boot from.", False, "hw:boot_menu",
@@ -159,7 +160,7 @@ ROWS: tuple[Row, ...] = (
         needs="rng_bytes"),
     Row("video_model", Choices("vga", "cirrus", "vmvga", "qxl", "virtio", "bochs", "none"), "The graphics card.", "vga",
         image="hw_video_model", lacks="QEMU has no such card here", source=_GLANCE),
-    Row("video_ram", Integer(1, 1024), "Memory of the graphics card in MiB.", None, image="hw_video_ram",
+    Row("video_ram", Integer(1, 512), "Memory of the graphics card in MiB.", None, image="hw_video_ram",
         needs="a flavor that lets it (hw_video:ram_max_mb), a power of two, and video_model vga, vmvga, qxl or bochs",
         source=_GLANCE),
     Row("", Integer(0, 1024), "The most memory of the graphics card in MiB that an image may ask for.", None,
