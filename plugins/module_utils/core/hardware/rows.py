@@ -110,8 +110,8 @@ def _disk_limits() -> list[Row]:
         for unit, word in words.items():
             name = "disk_%s_%s" % (what, unit)
             apart = "not together with %s" % ("those of read and write" if what == "total" else "that of total")
-            rows.append(Row(name, _DISK_RATE, "How much the guest may %s each of its own disks, in %s." % (meaning, word), 0,
-                            "quota:" + name, needs=apart))
+            rows.append(Row(name, _DISK_RATE, "How much the guest may %s each of its own disks, in %s." % (meaning, word),
+                            0, "quota:" + name, needs=apart))
             rows.append(Row(name + "_max", _DISK_RATE, "The same in a burst, in %s." % word, 0, "quota:%s_max" % name,
                             needs="%s, as the bound outside of bursts" % name))
     return rows
@@ -142,8 +142,8 @@ ROWS: tuple[Row, ...] = (
         "quota:cpu_shares", needs="cgroups; from 2, and up to 10000 on hosts with cgroup v2 alone"),
     Row("cpu_period", _PERIOD, "Microseconds in which each virtual CPU may run for cpu_quota; 0 or from 1000.", 0,
         "quota:cpu_period", needs="cgroups"),
-    Row("cpu_quota", Integer(0, 2**44 - 1), "Microseconds that each virtual CPU may run in a cpu_period; 0 (no limit) or "
-        "from 1000.", 0, "quota:cpu_quota", needs="cgroups"),
+    Row("cpu_quota", Integer(0, 2**44 - 1), "Microseconds that each virtual CPU may run in a cpu_period; 0 (no "
+        "limit) or from 1000.", 0, "quota:cpu_quota", needs="cgroups"),
     *_disk_limits(), *_nic_limits(),
     Row("boot_menu", Boolean(), "Whether the firmware offers a menu of what to boot from.", False, "hw:boot_menu",
         "hw_boot_menu", IMAGE_WINS),
