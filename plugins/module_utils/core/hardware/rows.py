@@ -110,8 +110,8 @@ def _disk_limits() -> list[Row]:
         for unit, word in words.items():
             name = "disk_%s_%s" % (what, unit)
             apart = "not together with %s" % ("those of read and write" if what == "total" else "that of total")
-            rows.append(Row(name, _DISK_RATE, "How much the guest may %s each of its own disks, in %s." % (meaning, word),
-                            0, "quota:" + name, needs=apart))
+            doc = "How much the guest may %s each of its own disks, in %s." % (meaning, word)
+            rows.append(Row(name, _DISK_RATE, doc, 0, "quota:" + name, needs=apart))
             rows.append(Row(name + "_max", _DISK_RATE, "The same in a burst, in %s." % word, 0, "quota:%s_max" % name,
                             needs="%s, as the bound outside of bursts" % name))
     return rows
