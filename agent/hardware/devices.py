@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from magnetar_agent.hypervisor import Nic
 from magnetar_agent.storage import Disk
 from magnetar_core.hardware.merge import PREFIX
+from magnetar_core.kinds.volume import BUSES
 
 from . import limits
 
@@ -17,7 +18,7 @@ from . import limits
 QUEUES = 8
 
 
-class Devices(NamedTuple):
+class GuestDevices(NamedTuple):
     """*watchdog*: its action, or ``None`` for none. *rng_rate*: (bytes, milliseconds), or ``None`` for no limit.
     *video_ram*: KiB. *usb*: whether there is a USB controller."""
 
@@ -38,11 +39,11 @@ class Devices(NamedTuple):
         return bool(self.watchdog) + self.usb + bool(self.scsi_model)
 
 
-def devices(hardware: Mapping[str, Any]) -> Devices:
+def devices(hardware: Mapping[str, Any]) -> GuestDevices:
     """The devices of a server."""
     watchdog, pointer = hardware.get("watchdog", "disabled"), hardware.get("pointer", "virtio")
     rate = hardware.get("rng_bytes")
-    return Devices(
+    return GuestDevices(
         watchdog=None if watchdog == "disabled" else watchdog, rng=hardware.get("rng", True),
         rng_rate=(rate, hardware.get("rng_period") or 1000) if rate else None,
         video_model=hardware.get("video_model", "vga"),
@@ -65,6 +66,12 @@ def disk(hardware: Mapping[str, Any], found: Disk) -> Disk:
     """A disk of whatever kind as the hardware has disks."""
     packed = bool(hardware.get("packed_ring")) and found.bus == "virtio"
     return replace(found, packed=True) if packed else found
+
+
+def volume_bus(hardware: Mapping[str, Any]) -> str:
+    """Behind what a server sees volumes of which no bus is said: as its own disks, where volumes can be there."""
+    bus = str(hardware.get("disk_bus", "virtio"))
+    return bus if bus in BUSES else "virtio"
 
 
 def config_drive(hardware: Mapping[str, Any], found: Disk) -> Disk:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import REPLACEMENT, Document
+from magnetar_agent.hardware import devices
 from magnetar_agent.images import importing
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.volumes import GIB, attaching, content, finished, gib, holders, pools, remote
@@ -20,7 +21,7 @@ from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.kinds import Volume
 from magnetar_core.kinds.server import destination
-from magnetar_core.kinds.volume import BUSES, VolumeAttachment
+from magnetar_core.kinds.volume import VolumeAttachment
 from magnetar_core.reconcile import missing
 from magnetar_core.server_plan import hardware, volume_items
 
@@ -82,7 +83,7 @@ def complete(host: LocalHost, found: Fields, document: Document | None) -> list[
     taken |= {"vdc"} if found["flavor"]["swap"] else set()
     for at, one in enumerate(made):
         if one["destination_type"] == "volume":
-            one.setdefault("disk_bus", volume_bus(found))
+            one.setdefault("disk_bus", devices.volume_bus(hardware(found)))
             _name_device(one, taken, f"{FIELD}[{at}].device_name")
     return made
 
@@ -244,12 +245,6 @@ def _check_whole(found: Fields, made: list[Fields]) -> None:
     files = [_file(one) for one in made if (one["source_type"], one["destination_type"]) == ("blank", "local")]
     if len(files) != len(set(files)):
         raise InvalidField(FIELD, "has more than one blank local disk of a kind; make volumes of the others")
-
-
-def volume_bus(server: Fields) -> str:
-    """Behind what a server sees volumes of which no bus is said: as its own disks, where volumes can be there."""
-    bus = hardware(server).get("disk_bus", "virtio")
-    return bus if bus in BUSES else "virtio"
 
 
 def _name_device(made: Fields, taken: set[str], field: str) -> None:

@@ -33,15 +33,8 @@ from .block_devices import snapshots
 from .caller import Caller, Owner
 from .cloud import HostView
 from .flavors import check_memory
-from .server_create import (
-    check_specs,
-    find_flavor,
-    find_image,
-    find_public_key,
-    kept_of_image,
-    root_name,
-    trusted_certificates,
-)
+from .hardware import check_specs, kept_of_image, root_name
+from .server_create import find_flavor, find_image, find_public_key, trusted_certificates
 from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server
 
 #: Seconds for a guest to set a password.

@@ -228,13 +228,9 @@ server:
       type: str
       sample: q35
     hardware:
-      description: What it has besides sizes, over what extra specs of its flavor and properties of its image ask
-        for.
+      description: What it has besides sizes, over what its flavor and image ask for.
       type: dict
       sample:
-        cpu_sockets: 1
-        cpu_cores: 2
-        cpu_threads: 1
         watchdog: reset
     volumes_attached:
       description: 'The volumes that it has: {id, name, device, delete_on_termination}.'

@@ -190,9 +190,8 @@ class Server(Resource):
     machine = Field(Text(1, 64, r"[a-z0-9][a-z0-9.\-]*", "must be a QEMU machine type"), "Machine type.",
                     default=MACHINE, on=FIXED, sample="q35")
 
-    hardware = Field(HARDWARE, "What it has besides sizes, over what extra specs of its flavor and properties of its "
-                     "image ask for.", default={},
-                     sample={"cpu_sockets": 1, "cpu_cores": 2, "cpu_threads": 1, "watchdog": "reset"})
+    hardware = Field(HARDWARE, "What it has besides sizes, over what its flavor and image ask for.", default={},
+                     sample={"watchdog": "reset"})
 
     volumes_attached = Field(ListOf(Value()), "The volumes that it has: {id, name, device, delete_on_termination}.",
                              on=READ, sample=[{"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "data",
