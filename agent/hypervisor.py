@@ -28,7 +28,8 @@ NO_GRAPHICS = {
 @dataclass(frozen=True)
 class Nic:
     """A network card of a domain; exactly one of *network* (libvirt's name) and *bridge* is set. *place*: bus and
-    address, where libvirt has said them. *tap*: the name of the host's end."""
+    address, where libvirt has said them. *tap*: the name of the host's end. *queues*, *packed* (rings) and
+    *bandwidth* (see ``hardware.limits``) follow from the server's hardware; they are not seen."""
 
     mac: str
     model: str = "virtio"
@@ -37,6 +38,9 @@ class Nic:
     tag: str | None = None
     place: tuple[str, str] | None = field(default=None, compare=False)
     tap: str | None = field(default=None, compare=False)
+    queues: int = field(default=1, compare=False)
+    packed: bool = field(default=False, compare=False)
+    bandwidth: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,9 @@ class Domain:
 
     *reason* says why it is in this state: ``guest`` (shut itself down), ``outside`` (destroyed by somebody), ``failed``
     (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``. *autonomous* facts of the persistent definition
-    follow; they come from the inactive XML, so a pending change shows. *probed*: not all disks say what they stand on,
-    so libvirt reads it from them at the next start. *spice*: it has a SPICE server.
+    follow; they come from the inactive XML, so a pending change shows. *hardware*: what was noted of it there.
+    *probed*: not all disks say what they stand on, so libvirt reads it from them at the next start. *spice*: it has a
+    SPICE server.
     """
 
     uuid: str
@@ -65,6 +70,7 @@ class Domain:
     title: str = ""
     probed: bool = False
     spice: bool = False
+    hardware: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SharedFolder(NamedTuple):
@@ -76,7 +82,8 @@ class SharedFolder(NamedTuple):
 
 @dataclass(frozen=True)
 class DomainSpec:
-    """What the agent wants a domain to be; the template ``domain.xml.j2`` writes it down. See ``virt.domain``."""
+    """What the agent wants a domain to be; the template ``domain.xml.j2`` writes it down. See ``virt.domain``.
+    *hardware*: fields of ``core.hardware.rows``, those that are not usual."""
 
     uuid: str
     name: str
@@ -97,6 +104,7 @@ class DomainSpec:
     shares: tuple[SharedFolder, ...] = ()
     #: Whether it has a SPICE server, and the channel of the guest's SPICE agent, beside VNC.
     spice: bool = False
+    hardware: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -202,6 +210,9 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
 
     def has_spice(self) -> bool:
         """Whether QEMU has SPICE."""
+
+    def lacks_traffic_control(self) -> str:
+        """What the host lacks to limit what passes NICs; "" where it lacks nothing."""
 
     def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
         """Call *listener* for each event, from the event thread; it must return quickly."""

@@ -35,7 +35,8 @@ class Disk:
 
     It is the file *path*; with *block* a block device; with *remote* neither, and *path* is only its name. *boot* is
     its turn among the devices to boot from, counted from 1; domains without any boot from their first disk. Without
-    *backing* it stands alone, whatever its header says. *place*: bus and address, where libvirt has said them."""
+    *backing* it stands alone, whatever its header says. *place*: bus and address, where libvirt has said them. *packed*
+    (ring) and *limits* (see ``hardware.limits``) follow from the server's hardware; they are not seen."""
 
     path: Path
     target: str
@@ -51,6 +52,8 @@ class Disk:
     boot: int | None = None
     backing: Backing | None = None
     place: tuple[str, str] | None = field(default=None, compare=False)
+    packed: bool = field(default=False, compare=False)
+    limits: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document
+from magnetar_agent.hardware import devices
 from magnetar_agent.migrations import ARRIVING, refuse_while_it_moves
 from magnetar_agent.servers import rescue, seen, spec
 from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import attaching, finished, holders, remote, swapping
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
 from magnetar_core.fields import SHOW
+from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.kinds import VolumeAttachment
 from magnetar_core.operations import now
 from magnetar_core.plan import Step
 from magnetar_core.power import LIVE, SUSPENDED
 from magnetar_core.reconcile import missing
+from magnetar_core.server_plan import hardware
 from magnetar_core.values import Uuid
 
 from .document import DocumentDriver
@@ -219,8 +222,8 @@ def _check_new(host: LocalHost, found: Fields, server: Document, volume: Documen
         raise InvalidField("boot_index", "must not be 0: the root disk is given when the server is made")
     if not finished(volume):
         raise Conflict(f"Volume {volume.name!r} is still being made. Wait until it is available.")
-    if "device" in found and not found["device"].startswith(attaching.PREFIX[found["bus"]]):
-        raise InvalidField("device", f"must begin with {attaching.PREFIX[found['bus']]} on bus {found['bus']}",
+    if "device" in found and not found["device"].startswith(PREFIX[found["bus"]]):
+        raise InvalidField("device", f"must begin with {PREFIX[found['bus']]} on bus {found['bus']}",
                            found["device"])
     others = [one for one in holders(host, volume.id) if one.want["server"] != server.id]
     if others and not volume.want["multiattach"]:
@@ -237,6 +240,7 @@ def _attach(task: Task) -> None:
         disk = attaching.disk(host, task.document)
         if server is None or server.deleting or disk is None:
             raise Conflict("The server or the volume was removed meanwhile.")
+        disk = devices.disk(hardware(server.want), disk)
         if want.get("origin"):
             remote.open(host, task.document)
         if attaching.plug(host, server.id, disk):

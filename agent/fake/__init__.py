@@ -43,6 +43,8 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
     virtiofsd = True
     #: Whether QEMU has SPICE.
     spice = True
+    #: What it lacks to limit NICs.
+    no_traffic_control = ""
     #: What ``taps`` gives: its guests have no NICs that a packet could come from.
     plugged_taps: Sequence[Tap] = ()
 
@@ -158,6 +160,9 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
 
     def has_spice(self) -> bool:
         return self.spice
+
+    def lacks_traffic_control(self) -> str:
+        return self.no_traffic_control
 
     def bridges(self) -> frozenset[str]:
         return self._bridges

@@ -13,15 +13,17 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import REPLACEMENT, Document
+from magnetar_agent.hardware import devices
 from magnetar_agent.images import importing
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.volumes import GIB, attaching, content, finished, gib, holders, pools, remote
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
+from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.kinds import Volume
 from magnetar_core.kinds.server import destination
 from magnetar_core.kinds.volume import VolumeAttachment
 from magnetar_core.reconcile import missing
-from magnetar_core.server_plan import volume_items
+from magnetar_core.server_plan import hardware, volume_items
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
@@ -76,11 +78,12 @@ def complete(host: LocalHost, found: Fields, document: Document | None) -> list[
     id = document.id if document else None
     made = [_item(host, found, one, f"{FIELD}[{at}]", id) for at, one in enumerate(given)]
     _check_whole(found, made)
-    taken = {"vda", "vdz"}
+    taken = {"vda", "vdz", *(f"sd{letter}" for letter in "abcef" if hardware(found))}
     taken |= {"vdb"} if found["flavor"]["ephemeral"] else set()
     taken |= {"vdc"} if found["flavor"]["swap"] else set()
     for at, one in enumerate(made):
         if one["destination_type"] == "volume":
+            one.setdefault("disk_bus", devices.volume_bus(hardware(found)))
             _name_device(one, taken, f"{FIELD}[{at}].device_name")
     return made
 
@@ -248,13 +251,13 @@ def _name_device(made: Fields, taken: set[str], field: str) -> None:
     bus, given = made.setdefault("disk_bus", "virtio"), made.get("device_name")
     is_root = made.get("boot_index") == 0
     name = given.removeprefix("/dev/") if given else None
-    first = attaching.PREFIX[bus] + "a"
+    first = PREFIX[bus] + "a"
     if is_root:
         if name not in (None, first):
             raise InvalidField(field, f"must be {first} for the root disk, or be left out", given)
         name = first
-    elif name is not None and (name in taken or not name.startswith(attaching.PREFIX[bus])):
-        raise InvalidField(field, f"must be free, and begin with {attaching.PREFIX[bus]} on bus {bus}", given)
+    elif name is not None and (name in taken or not name.startswith(PREFIX[bus])):
+        raise InvalidField(field, f"must be free, and begin with {PREFIX[bus]} on bus {bus}", given)
     made["device_name"] = name or attaching.draw(bus, taken)
     taken.add(made["device_name"])
 

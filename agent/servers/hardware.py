@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What flavor and image ask of a server's hardware: what nothing on this host acts on is refused, or warned of."""
+"""A server's hardware: what its flavor, its image and itself ask for. What nothing on this host acts on is refused, or
+warned of.
+
+The document has in ``hardware`` what the server is to have, and under ``ASKED`` who asked for what: ``flavor`` and
+``image`` as they were when the server got them, and its ``own`` words.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.servers import GIB
@@ -12,12 +18,73 @@ from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
+from magnetar_core.hardware.merge import both, check_machine, whole
+from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, said
+from magnetar_core.kinds import Server
 from magnetar_core.reconcile import warn
 from magnetar_core.server_plan import root_volume
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
+
+
+#: Who asked for what of the document's ``hardware``.
+ASKED = "hardware_asked"
+#: libvirt's shares are a weight on hosts with cgroup v2 alone, which has another limit.
+_CGROUP_V2, WEIGHT_MAX = Path("/sys/fs/cgroup/cgroup.controllers"), 10_000
+
+
+def complete(host: LocalHost, found: Fields, old: Fields, image: Document | None) -> None:
+    """Set ``hardware`` of *found*, which has its flavor and its *image*, and the machine type that the image asks for.
+    *old*: what was wanted before. Raises ``InvalidField``."""
+    asked, given, had = {**old.get(ASKED, {})}, found.get("hardware") or {}, old.get("hardware") or {}
+    if found["flavor"] != old.get("flavor"):
+        asked["flavor"] = said(_specs(host, found["flavor"]), BY_SPEC)
+    if found["image"] != old.get("image"):
+        asked["image"] = said(image.want["properties"] if image else {}, BY_PROPERTY)
+        if image and asked["image"].get("machine") and found["machine"] in (
+                Server.field("machine").default, old.get("machine")):
+            found["machine"] = asked["image"]["machine"]
+    if not old or given != had:
+        asked["own"] = given
+    asked = {name: value for name, value in asked.items() if value}
+    if not asked and not had:
+        return
+    vcpus = found["flavor"]["vcpus"]
+    hardware = both(asked.get("flavor", {}), asked.get("image", {}), vcpus)
+    hardware.pop("machine", None)
+    found["hardware"] = whole(hardware, asked.get("own", {}), vcpus)
+    found.pop(ASKED, None)
+    found.update({ASKED: asked} if asked else {})
+    check_machine(found["hardware"], found["machine"])
+    if found["hardware"] != had:
+        _check_host(host, found["hardware"])
+
+
+def _specs(host: LocalHost, flavor: Fields) -> Fields:
+    document = host.documents.standing("flavor", flavor["name"]) if "name" in flavor else None
+    return document.want["extra_specs"] if document else {}
+
+
+def _check_host(host: LocalHost, hardware: Fields) -> None:
+    """Raises ``InvalidField`` for what this host cannot give."""
+    if any(name.startswith("vif_") for name in hardware) and (lacks := host.hypervisor.lacks_traffic_control()):
+        name = next(name for name in hardware if name.startswith("vif_"))
+        raise InvalidField(f"hardware.{name}", f"cannot be had on this host, which lacks what limits NICs: {lacks}")
+    if hardware.get("cpu_shares", 0) > WEIGHT_MAX and _CGROUP_V2.exists():
+        raise InvalidField("hardware.cpu_shares", f"must be no more than {WEIGHT_MAX} on a host with cgroup v2",
+                           hardware["cpu_shares"])
+
+
+def choose_nic_models(found: Fields, old: Fields) -> None:
+    """Give the NICs of which no model was said that of the server's hardware."""
+    model, before = ((one.get("hardware") or {}).get("nic_model", "virtio") for one in (found, old))
+    if (model, before) == ("virtio", "virtio"):
+        return
+    for nic in found["networks"]:
+        if nic["model"] in ("virtio", before):
+            nic["model"] = model
 
 
 def check_flavor(host: LocalHost, flavor: Fields) -> None:

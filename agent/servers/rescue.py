@@ -139,7 +139,8 @@ def _target(host: LocalHost, document: Document, bus: str) -> str:
     if bus == "virtio":
         return "vdaa"  # after vdz, the config drive
     taken = [one.want["device"] for one in attaching.of_server(host, document.id)]
-    last = max((name for name in [*taken, "sda"] if name.startswith("sd")), default="sda")
+    first = "sdf" if document.want.get("hardware") else "sda"  # after the server's own disks
+    last = max((name for name in [*taken, first] if name.startswith("sd")), default="sda")
     return "sd" + chr(ord(last[2]) + 1)
 
 

@@ -45,11 +45,13 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
         found["config_drive"] = want["config_drive"] or image.want["properties"].get("img_config_drive") == "mandatory"
     if "rescue" in found:  # a document of an older agent does not have it
         found["rescue"] = rescue.complete(host, found, document)
+    hardware.complete(host, found, old, image)
     found[block_devices.FIELD] = block_devices.complete(host, found, document)
     if found["flavor"] != old.get("flavor"):
         hardware.check_sizes(host, found)
     found["key_name"] = _key(host, want.get("key_name"), old)
     found["networks"] = _networks(host, want["networks"], document)
+    hardware.choose_nic_models(found, old)
     found["virt_type"] = _virt_type(host, want["virt_type"], old.get("virt_type"))
     return found
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from magnetar_agent.configdrive import FILE
+from magnetar_agent.hardware import devices
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.networks import tap_name
 from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, rescue, resize, shares
 from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import Conflict
-from magnetar_core.server_plan import root_volume
+from magnetar_core.server_plan import hardware, root_volume
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,8 +49,9 @@ def nic(host: LocalHost, wanted: Fields) -> Nic:
 
 def nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
     """The NICs of a server, with the names of their taps."""
-    return tuple(replace(nic(host, one), tap=tap_name(host.settings.state_dir, document.id, one["mac"]))
-                 for one in document.want["networks"])
+    found, vcpus = hardware(document.want), document.want["flavor"]["vcpus"]
+    return tuple(devices.nic(found, replace(nic(host, one), tap=tap_name(
+        host.settings.state_dir, document.id, one["mac"])), vcpus) for one in document.want["networks"])
 
 
 def root_backing(want: Fields, state: Fields, place: Path) -> Backing | None:
@@ -65,19 +67,21 @@ def local(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
     """The disks that live and die with the server; *rescued* says which of its two sets."""
     want, state, place = document.want, document.state, folder(host, document.id)
     tags = block_devices.tags(want)
-    root = Disk(place / "disk", "vda", want["root_format"], tag=tags.get("disk"),
-                backing=root_backing(want, state, place))
+    parts = hardware(want)
+    root = devices.own_disk(parts, Disk(place / "disk", "vda", want["root_format"], tag=tags.get("disk"),
+                                        backing=root_backing(want, state, place)))
     if root_volume(want):
         root = next((one for one in attaching.disks(host, document.id) if one.boot == ROOT), root)
         root = replace(root, boot=None)
     if rescued and not rescue.keeps_disks(document):
-        disks = rescue.disks(state, place, root)
+        disks = [devices.own_disk(parts, one) for one in rescue.disks(state, place, root)]
     else:
         others = {one.want["device"] for one in attaching.of_server(host, document.id)}
         disks = list(_named(_disks(want, state, place, root), others, tags))
     if want["config_drive"]:
         # A virtio disk, not a CD: the kernels of cloud images have virtio and often no AHCI (MD-76 mounts /dev/vdb).
-        disks.append(Disk(place / (rescue.drive(state, FILE) if rescued else FILE), "vdz", "raw", readonly=True))
+        drive = Disk(place / (rescue.drive(state, FILE) if rescued else FILE), "vdz", "raw", readonly=True)
+        disks.append(devices.config_drive(parts, drive))
     return disks
 
 
@@ -86,7 +90,7 @@ def _named(found: list[Disk], others: set[str], tags: Mapping[str, str]) -> Iter
     taken = others | {one.target for one in found} | {"vdz"}
     for one in found:
         clash = one.target in others and one.serial is None
-        made = replace(one, target=attaching.draw("virtio", taken)) if clash else one
+        made = replace(one, target=attaching.draw(one.bus, taken)) if clash else one
         taken.add(made.target)
         yield replace(made, tag=tags.get(one.path.name, made.tag))
 
@@ -128,15 +132,15 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
     return DomainSpec(
         uuid=document.id, name=domain_name(document.id), title=want["name"], description=want["description"],
         vcpus=want["flavor"]["vcpus"], ram_mib=want["flavor"]["ram"], virt_type=want["virt_type"],
-        machine=want["machine"], disks=disks(host, document), nics=nics(host, document),
+        machine=want["machine"],
+        disks=tuple(devices.disk(hardware(want), one) for one in disks(host, document)), nics=nics(host, document),
         console_log=place / "console.log",
         kernel=place / f"{prefix}kernel" if boot else None,
         ramdisk=place / f"{prefix}ramdisk" if boot.get("ramdisk") else None,
         cmdline=boot.get("cmdline"),
         boot=("cdrom", "hd") if want.get("rescue") else ("hd", "cdrom"),
         metadata={"name": want["name"], "flavor": want["flavor"].get("name", "")},
-        shares=shares.of(host, state),
-        spice=_spice(host),
+        shares=shares.of(host, state), spice=_spice(host), hardware=hardware(want),
     )
 
 
@@ -150,14 +154,14 @@ def _spice(host: LocalHost) -> bool:
 
 
 def _disks(want: Fields, state: Fields, place: Path, root: Disk) -> list[Disk]:
-    found = [root]
+    found = []
     if want["flavor"]["ephemeral"]:
         found.append(Disk(place / "disk.ephemeral", "vdb"))
     if want["flavor"]["swap"]:
         found.append(Disk(place / "disk.swap", "vdc"))
     if state.get("iso"):
         found.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
-    return found
+    return [root, *(devices.own_disk(hardware(want), one) for one in found)]
 
 
 def seen(host: LocalHost, document: Document, found: Domain) -> Fields:
@@ -167,6 +171,7 @@ def seen(host: LocalHost, document: Document, found: Domain) -> Fields:
         "name": found.title,
         "description": found.description,
         "flavor": _flavor_seen(document, found),
+        "hardware": dict(found.hardware),
         "networks": [_nic_seen(host, seen_nic, wanted.get(seen_nic.mac)) for seen_nic in found.nics],
     }
 

@@ -12,12 +12,22 @@ from xml.etree import ElementTree as ET
 
 from magnetar_core.errors import HypervisorError
 
+from .process import run
+
 if TYPE_CHECKING:
     from .connection import Connection
     from .probe import Kvm
 
 #: Where libvirt finds virtiofsd: that of QEMU (Debian 12), and that of a package of its own.
 VIRTIOFSD = (Path("/usr/lib/qemu/virtiofsd"), Path("/usr/libexec/virtiofsd"))
+
+TRAFFIC_CONTROL = """
+tc qdisc add dev lo root handle 1: htb default 1
+tc class add dev lo parent 1: classid 1:1 htb rate 1mbit
+tc qdisc add dev lo parent 1:1 handle 2: sfq
+tc qdisc add dev lo ingress
+tc filter add dev lo parent ffff: protocol all u32 match u32 0 0 police rate 1mbit burst 64kb mtu 64kb drop flowid :1
+"""
 
 
 class Capabilities:
@@ -28,6 +38,7 @@ class Capabilities:
 
     def __init__(self) -> None:
         self._facts: tuple[Any, dict[str, Any]] | None = None
+        self._lacks: str | None = None
 
     def host(self) -> dict[str, Any]:
         """Facts under the names of ``kinds.host``; ``kvm`` as known now."""
@@ -50,6 +61,16 @@ class Capabilities:
         """What libvirt says of the graphics of this QEMU: distributions may have SPICE as a module in a package of its
         own."""
         return bool(self.connection.call("describe the host", self._of)["spice"])
+
+    def lacks_traffic_control(self) -> str:
+        """Tries what libvirt sets up for a NIC's bandwidth, on the loopback of a network namespace of its own."""
+        if self._lacks is None:
+            try:
+                run(["unshare", "--net", "sh", "-ec", TRAFFIC_CONTROL], "limit a network device")
+                self._lacks = ""
+            except HypervisorError as error:
+                self._lacks = error.message
+        return self._lacks
 
     def qemu_group(self) -> int:
         """The group that QEMU runs with."""

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
+from magnetar_agent.hardware.cpu import cpu
+from magnetar_agent.hardware.devices import devices
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.storage import Backing, Disk, NetworkSource
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
@@ -69,7 +73,9 @@ def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
     values = {"spec": spec, "arch": platform.machine(), "cache": cache, "caches": caches, "tags": tags,
-              "ports": PORTS + len(spec.disks) + len(spec.nics) + len(spec.shares)}
+              "cpu": cpu(spec.hardware, spec.virt_type), "devices": (parts := devices(spec.hardware)),
+              "hardware": json.dumps(dict(spec.hardware), sort_keys=True) if spec.hardware else "",
+              "ports": PORTS + parts.ports + len(spec.disks) + len(spec.nics) + len(spec.shares)}
     return fill("domain.xml.j2", values, folder)
 
 
@@ -104,9 +110,16 @@ def parse(xml: str) -> Domain:
         disks=tuple(_disk(disk, tags) for disk in root.iterfind("devices/disk")),
         description=root.findtext("description", ""),
         title=root.findtext("title", ""),
+        hardware=_hardware(note),
         probed=not all(_chain_ends(disk) for disk in root.iterfind("devices/disk")),
         spice=root.find("devices/graphics[@type='spice']") is not None,
     )
+
+
+def _hardware(note: ET.Element | None) -> dict[str, Any]:
+    """The hardware with which it was defined."""
+    told = None if note is None else note.findtext(f"{{{NAMESPACE}}}hardware")
+    return json.loads(told) if told else {}
 
 
 def with_state(domain: Domain, seen: DomainState) -> Domain:

@@ -16,6 +16,7 @@ from magnetar_agent.hypervisor import Nic
 from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import pools, remote
 from magnetar_core.errors import Conflict
+from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.power import LIVE
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 #: Notes of an attachment that takes the place of another one (``swapping``): its volume is about to be the guest's; it
 #: is. And of that other one: the attachment that takes its place; it has.
 PIVOTING, SWAPPED, GIVES_WAY, REPLACED = "pivoting", "swapped", "gives_way", "replaced"
-#: Bus to the beginning of the names of its disks.
-PREFIX = {"virtio": "vd", "scsi": "sd", "sata": "sd"}
 
 
 def identity(server: str, volume: str) -> str:

@@ -68,16 +68,26 @@ def complete(caller: Caller, request: BlockDeviceRequest) -> list[dict[str, Any]
     return found
 
 
-def disk_config(caller: Caller, image: Mapping[str, Any] | None, blocks: Sequence[Mapping[str, Any]]) -> str:
-    """What is meant when a request does not say it: the image says whether its root partition grows, also where a
-    volume has it. *blocks*: as ``complete`` returns them."""
-    properties = (image or {}).get("properties") or {}
+def root_properties(caller: Caller, image: Mapping[str, Any] | None,
+                    blocks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The properties of the image that the root disk is made from, also where a volume has it. *blocks*: as
+    ``complete`` returns them."""
     root = next((one for one in blocks if one["boot_index"] == 0), None) if image is None else None
+    found: Mapping[str, Any] | None = (image or {}).get("properties")
     if root and root["source_type"] == "image":
-        properties = (caller.cloud.services.image.show(caller.context, root["uuid"]) or {}).get("properties") or {}
+        found = (caller.cloud.services.image.show(caller.context, root["uuid"]) or {}).get("properties")
     elif root and root["source_type"] == "volume":
-        volume = caller.cloud.services.volume.show(caller.context, root["uuid"])
-        properties = (volume or {}).get("volume_image_metadata") or {}
+        found = (caller.cloud.services.volume.show(caller.context, root["uuid"]) or {}).get("volume_image_metadata")
+    elif root and root["source_type"] == "snapshot":
+        volume = (caller.cloud.services.volume.snapshot(caller.context, root["uuid"]) or {}).get("volume_id")
+        found = ((volume and caller.cloud.services.volume.show(caller.context, volume)) or {}).get(
+            "volume_image_metadata")
+    return found or {}
+
+
+def disk_config(properties: Mapping[str, Any]) -> str:
+    """What is meant when a request does not say it: the *properties* of the root disk's image say whether its root
+    partition grows."""
     return "AUTO" if str(properties.get("auto_disk_config")).lower() in ("true", "1", "yes") else "MANUAL"
 
 

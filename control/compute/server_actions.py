@@ -33,7 +33,8 @@ from .block_devices import snapshots
 from .caller import Caller, Owner
 from .cloud import HostView
 from .flavors import check_memory
-from .server_create import check_specs, find_flavor, find_image, find_public_key, kept_of_image, trusted_certificates
+from .hardware import check_specs, kept_of_image, root_name
+from .server_create import find_flavor, find_image, find_public_key, trusted_certificates
 from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server
 
 #: The rule by which a resize or cold migration may go into another cell.
@@ -75,7 +76,7 @@ def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | No
     if not on_volume(server):
         check_memory(flavor, server.image_id, orjson.loads(server.image).get("min_ram"))
     quotas.check_flavor(caller, Owner(server.project_id, server.user_id), old, flavor)
-    warning = check_specs(caller, flavor, None)
+    warning = check_specs(caller, flavor, None, orjson.loads(server.image))
     enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config, **_cells(caller, target)},
             message=warning)
 
@@ -163,15 +164,17 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
     if "trusted_certs" in wanted.columns:
         caller.check_policy(f"{rule_of('rebuild')}:trusted_certs", server)
         trusted["trusted_certs"] = trusted_certificates(caller, wanted.columns["trusted_certs"], on_volume(server))
-    root = _root_volume(caller, server)
-    image = find_image(caller, wanted.image_id, orjson.loads(server.flavor), int(root["size"]) if root else None)
+    root, flavor = _root_volume(caller, server), orjson.loads(server.flavor)
+    image = find_image(caller, wanted.image_id, flavor, int(root["size"]) if root else None)
     if root and not wanted.reimage and root["volume_image_metadata"].get("image_id") != wanted.image_id:
         raise InvalidRequest(f"Image {wanted.image_id} is unacceptable: Unable to rebuild with a different image for a "
                              "volume-backed server.")
+    warning = check_specs(caller, None, image, flavor)
     limits = quotas.limits(caller)
     quotas.check_metadata(limits["metadata_items"], wanted.metadata)
     quotas.check_files(limits, wanted.files or ())
-    columns = {**wanted.columns, "image": servers.text(kept_of_image(image)), **_made_from(server, wanted.image_id),
+    columns = {**wanted.columns, **({} if root else {"root_device_name": root_name(flavor, image or {})}),
+               "image": servers.text(kept_of_image(image)), **_made_from(server, wanted.image_id),
                **trusted}
     if wanted.metadata is not None:
         columns["metadata"] = servers.text(wanted.metadata)
@@ -181,7 +184,7 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
         args["personality"] = wanted.files
     if "key_name" in wanted.columns:
         args["public_key"] = find_public_key(caller, wanted.columns["key_name"])
-    enqueue(caller, target, "rebuild", args, message=check_specs(caller, None, image), **columns)
+    enqueue(caller, target, "rebuild", args, message=warning, **columns)
     found = servers.find(caller.cloud.store, server.id)
     return found[1] if found else server
 

@@ -18,19 +18,16 @@ from magnetar_control.store.action_secrets import argument
 from magnetar_control.store.database import advisory_lock, now
 from magnetar_core.actions import rule_of
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
-from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
-from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 
 from . import block_devices, quotas
 from .availability_zones import forced_in
 from .caller import Caller, Owner, use_case
 from .flavors import check_memory
+from .hardware import check_specs, kept_of_image, kept_of_volume, root_name
 from .target import visible
 
 CREATE = rule_of("create")
 DESTINATION = "compute:servers:create:requested_destination"
-#: What a server's row keeps of its image.
-KEPT_OF_IMAGE = ("properties", "min_disk", "min_ram", "disk_format", "container_format")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +91,7 @@ class Prepared(NamedTuple):
     wanted: NewServers
     flavor: dict[str, Any]
     image: dict[str, Any] | None
+    kept_of_image: dict[str, Any]
     place: Place
     public_key: str | None
     blocks: list[dict[str, Any]]
@@ -173,7 +171,7 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
         raise InvalidRequest("min_count must be <= max_count")
     flavor = find_flavor(caller, wanted.flavor_id)
     image = find_image(caller, wanted.image_id, flavor)
-    warning = check_specs(caller, flavor, image)
+    warning = check_specs(caller, flavor, image) if image or not wanted.mapping else None
     place = _place(caller, wanted)
     _check_group(caller, wanted.hints.get("group"))
     public_key = find_public_key(caller, wanted.key_name)
@@ -181,6 +179,9 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
         caller.check_policy(f"{CREATE}:attach_volume")
     blocks = block_devices.complete(caller, block_devices.BlockDeviceRequest(
         wanted.mapping, image, flavor, wanted.mapping_field, wanted.limit > 1, wanted.multiattach, instead_of))
+    properties = block_devices.root_properties(caller, image, blocks)
+    if wanted.mapping and image is None:
+        warning = check_specs(caller, flavor, {"id": "of the root volume", "properties": properties})
     if wanted.trusted_certs:
         caller.check_policy(f"{CREATE}:trusted_certs")
     trusted = trusted_certificates(caller, wanted.trusted_certs, image is None or any(
@@ -196,8 +197,9 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
         limits = quotas.limits(caller)
         quotas.check_metadata(limits["metadata_items"], wanted.metadata)
         quotas.check_files(limits, wanted.files)
-    return Prepared(wanted, flavor, image, place, public_key, blocks, nics, groups, warning, trusted,
-                    wanted.disk_config or block_devices.disk_config(caller, image, blocks))
+    kept = kept_of_image(image) if image else kept_of_volume(properties)
+    return Prepared(wanted, flavor, image, kept, place, public_key, blocks, nics, groups, warning, trusted,
+                    wanted.disk_config or block_devices.disk_config(properties))
 
 
 def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: bool, where: str = "") -> str | None:
@@ -278,29 +280,6 @@ def find_public_key(caller: Caller, name: str | None) -> str | None:
     return str(found.public_key)
 
 
-def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping[str, Any] | None) -> str | None:
-    """Raises ``InvalidRequest`` for extra specs of *flavor* and properties of *image* (as ``find_flavor`` and
-    ``find_image`` return them) that would do nothing. Where the setting ``specs_without_effect`` is ``warn``, returns
-    that as a warning, for the message of the server's action."""
-    found = []
-    if flavor:
-        specs = flavor.get("extra_specs") or {}
-        found += [f"flavor {flavor['name']}, {text}" for text in FLAVOR_SPECS.without_effect(specs)]
-    if image:
-        properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}
-        if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
-            raise InvalidRequest(f"Image {image.get('name') or image['id']}, {odd}.")
-        found += [f"image {image.get('name') or image['id']}, {text}"
-                  for text in IMAGE_PROPERTIES.without_effect(properties)]
-    if not found:
-        return None
-    told = f"What would do nothing here: {'; '.join(found)}."
-    if caller.settings.specs_without_effect == "warn":
-        return told
-    raise InvalidRequest(f"{told} Remove it, or choose another flavor or image; an operator may let it pass with the "
-                         "setting specs_without_effect: warn.")
-
-
 def _place(caller: Caller, wanted: NewServers) -> Place:
     """Zone and hosts that are asked for, where they exist and may be asked for. ``ZONE:HOST`` forces a host."""
     known = caller.cloud.hosts.all()
@@ -376,17 +355,12 @@ def _shared(caller: Caller, prepared: Prepared) -> dict[str, Any]:
         "task_state": "scheduling", "power_state": 0, "progress": 0, "description": wanted.description,
         "availability_zone": place.zone or caller.settings.default_schedule_zone,
         "pinned_availability_zone": place.zone, "flavor_id": flavor["id"], "flavor": servers.text(flavor),
-        "image_id": image["id"] if image else None, "image": servers.text(kept_of_image(image)),
+        "image_id": image["id"] if image else None, "image": servers.text(prepared.kept_of_image),
         "key_name": wanted.key_name, "metadata": servers.text(wanted.metadata), "tags": servers.text(wanted.tags),
         "user_data": wanted.user_data, "config_drive": wanted.config_drive, "access_ip_v4": wanted.access_ip_v4,
         "access_ip_v6": wanted.access_ip_v6, "disk_config": prepared.disk_config,
-        "root_device_name": "/dev/vda", "reservation_id": reservation,
+        "root_device_name": root_name(flavor, prepared.kept_of_image), "reservation_id": reservation,
         "security_groups": servers.text(prepared.security_groups),
         "request": servers.text(request), "hints": servers.text(wanted.hints),
         "trusted_certs": prepared.trusted_certs,
         "created_at": moment, "updated_at": moment, "interfaces": "[]", "addresses": "{}", "volumes": "[]"}
-
-
-def kept_of_image(image: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a server's row keeps of its image; nothing for a server without one."""
-    return {name: image.get(name) for name in KEPT_OF_IMAGE} if image else {}

@@ -20,6 +20,7 @@ from magnetar_control.store import allocations, servers
 from magnetar_control.store.database import now
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 from magnetar_core.hardware.image_properties import shutdown_timeout
+from magnetar_core.hardware.merge import asked_of
 from magnetar_core.power import OFF, POWERS, RUNNING
 
 from . import block_devices, images, nics
@@ -84,13 +85,14 @@ def document_of(work: Work, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any
     server, flavor, request = work.server, work.flavor, work.request
     root = next((block for block in request.get("blocks") or () if block["boot_index"] == 0), None)
     from_image = server.image_id and not (root and root["destination_type"] == "volume")
+    image = orjson.loads(server.image)
     # Of an image that the host gets, its agent knows it.
-    said = None if from_image else shutdown_timeout(orjson.loads(server.image).get("properties") or {})
+    said = None if from_image else shutdown_timeout(image.get("properties") or {})
     return {
         "name": server.hostname or server.name,
         "image": (server.shelved_image_id or server.image_id) if from_image else None, "flavor": agent_flavor(flavor),
         "networks": list(map(nics.on_host, ports)), "user_data": server.user_data, "power": power_of(work),
-        "metadata": orjson.loads(server.metadata),
+        "metadata": orjson.loads(server.metadata), **asked_of(flavor, image),
         **({"personality": request["personality"]} if request.get("personality") else {}),
         **({} if said is None else {"shutdown_timeout": said})}
 

@@ -12,6 +12,7 @@ from magnetar_control.services import Document
 from magnetar_control.store import servers
 from magnetar_control.store.database import now
 from magnetar_core.client import Client
+from magnetar_core.hardware.merge import asked_of
 from magnetar_core.power import STOPPED, number
 
 from . import block_devices
@@ -53,6 +54,7 @@ def _anew(work: Work) -> dict[str, Any]:
     own = {"image": work.args["image"]} if block_devices.root_of(work) is None else {"keep_volume": True}
     args: dict[str, Any] = {**own, "metadata": orjson.loads(work.server.metadata),
                             "preserve_ephemeral": work.args["preserve_ephemeral"],
+                            "hardware": {}, **asked_of(work.flavor, orjson.loads(work.server.image)),
                             **({"user_data": work.server.user_data} if work.server.user_data else {})}
     replaced = {name: work.args[name] for name in ("public_key", "personality") if name in work.args}
     if replaced:

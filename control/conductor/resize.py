@@ -12,11 +12,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from magnetar_control.scheduler.request_spec import sizes
 from magnetar_control.store import allocations, migrations, servers
 from magnetar_control.store.allocations import Amounts
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
+from magnetar_core.hardware.merge import asked_of
 from magnetar_core.power import ERROR, STOPPED
 
 from . import cross_cell
@@ -69,7 +72,15 @@ def power(move: MigrationTask) -> str:
 def want(move: MigrationTask, flavor: Flavor, host: str) -> dict[str, Any]:
     """What the server is to be on *host* with the flavor. Its config drive is written again, as at Nova."""
     return {"power": power(move), "guest_data": guest_data(move.work.conductor, move.work.server, host, flavor),
-            **({} if move.row.type == migrations.MIGRATION else {"flavor": agent_flavor(flavor)})}
+            **({} if move.row.type == migrations.MIGRATION else sized(move, flavor))}
+
+
+def sized(move: MigrationTask, flavor: Flavor) -> dict[str, Any]:
+    """Fields that follow from the *flavor*; without hardware where neither it nor any before asked for some."""
+    image = orjson.loads(move.work.server.image)
+    asks = image.get("properties") or any(one.get("extra_specs") for one in (flavor, move.work.flavor, move.flavor))
+    hardware = {"hardware": asked_of(flavor, image).get("hardware", {})} if asks else {}
+    return {"flavor": agent_flavor(flavor), **hardware}
 
 
 def _migrate_cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -> None:
@@ -123,8 +134,7 @@ def _check_with_source(move: MigrationTask) -> None:
             raise Conflict(f"Resize error: the ephemeral disk has {move.work.flavor['ephemeral']} GiB, and disks do "
                            "not shrink. Choose a flavor with at least as much.")
         with move.work.client(move.source) as client:
-            client.ensure("server", move.work.id, {"flavor": agent_flavor(move.flavor)}, dry_run=True,
-                          allow_reboot=True)
+            client.ensure("server", move.work.id, sized(move, move.flavor), dry_run=True, allow_reboot=True)
 
 
 def _told_again(work: Work) -> dict[str, Any]:

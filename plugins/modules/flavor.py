@@ -41,7 +41,8 @@ EXAMPLES = r"""
     ephemeral: 50
     swap: 1024
     extra_specs:
-      hw:cpu_policy: shared
+      hw:cpu_sockets: "1"
+      hw:watchdog_action: reset
 
 - name: Change its description
   magnetar.compute.flavor:
@@ -103,10 +104,10 @@ flavor:
       type: int
       sample: 0
     extra_specs:
-      description: Extra specifications, keys to strings.
+      description: 'Extra specs, keys to strings: what its servers have besides sizes, and which hosts suit them.'
       type: dict
       sample:
-        hw:cpu_policy: shared
+        hw:watchdog_action: reset
 actions:
   description: What was done, or would be in check mode, in order.
   returned: on success

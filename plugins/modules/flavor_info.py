@@ -91,10 +91,10 @@ flavors:
       type: int
       sample: 0
     extra_specs:
-      description: Extra specifications, keys to strings.
+      description: 'Extra specs, keys to strings: what its servers have besides sizes, and which hosts suit them.'
       type: dict
       sample:
-        hw:cpu_policy: shared
+        hw:watchdog_action: reset
 error:
   description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
   returned: on failure

@@ -37,7 +37,7 @@ EXAMPLES = r"""
     image: debian
     networks: [lan]
 
-- name: Make a server with a keypair, user data, metadata and tags
+- name: Make a server with a keypair, user data, metadata, tags and a watchdog
   magnetar.compute.server:
     name: web2
     description: second web server
@@ -45,9 +45,8 @@ EXAMPLES = r"""
     ram: 2048
     disk: 20
     image: debian
-    networks:
-      - {name: lan, mac: "52:54:00:12:34:56", tag: front}
-      - bridge: br1
+    hardware: {cpu_sockets: 1, watchdog: reset}
+    networks: [{name: lan, mac: "52:54:00:12:34:56", tag: front}, {bridge: br1}]
     key_name: me
     userdata: {packages: [nginx]}
     metadata: {role: web}
@@ -77,10 +76,7 @@ EXAMPLES = r"""
         boot_index: 0
         volume_size: 20
         delete_on_termination: true
-      - source_type: blank
-        destination_type: volume
-        volume_size: 5
-        tag: logs
+      - {source_type: blank, destination_type: volume, volume_size: 5, tag: logs}
     timeout: 600
 
 - name: Change its description and add one key to its metadata
@@ -247,6 +243,11 @@ server:
       description: Machine type.
       type: str
       sample: q35
+    hardware:
+      description: What it has besides sizes, over what its flavor and image ask for.
+      type: dict
+      sample:
+        watchdog: reset
     volumes_attached:
       description: 'The volumes that it has: {id, name, device, delete_on_termination}.'
       type: list

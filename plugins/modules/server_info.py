@@ -163,6 +163,11 @@ servers:
       description: Machine type.
       type: str
       sample: q35
+    hardware:
+      description: What it has besides sizes, over what its flavor and image ask for.
+      type: dict
+      sample:
+        watchdog: reset
     volumes_attached:
       description: 'The volumes that it has: {id, name, device, delete_on_termination}.'
       type: list

@@ -10,9 +10,11 @@ import re
 import uuid as uuids
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from magnetar_agent.hardware import devices
 from magnetar_agent.hypervisor import Nic
 from magnetar_agent.networks import NetworkSpec
 from magnetar_agent.storage import Backing, Disk, NetworkSource
@@ -44,6 +46,31 @@ def test_a_defined_domain_is_seen_as_it_was_asked_for(place: Place) -> None:
     assert (seen.vcpus, seen.ram_mib, seen.virt_type) == (1, 32, "qemu") and "q35" in seen.machine
     assert seen.disks == spec.disks and seen.nics == spec.nics
     assert place.happened(spec.uuid, "defined")
+
+
+@pytest.mark.parametrize("hardware", [
+    {"cpu_sockets": 1, "cpu_cores": 2, "cpu_threads": 1, "pmu": False, "hide_hypervisor_id": True, "hpet": True,
+     "cpu_shares": 512, "cpu_period": 50000, "cpu_quota": 20000, "boot_menu": True, "watchdog": "reset",
+     "rng_bytes": 100, "video_model": "qxl", "video_ram": 32, "serial_ports": 4, "packed_ring": True, "pointer": "usb",
+     "disk_total_bytes_sec": 10**15, "disk_total_iops_sec": 5, "disk_total_iops_sec_max": 10},
+    {"disk_bus": "scsi", "scsi_model": "lsisas1068", "rng": False, "video_model": "none", "pointer": "ps2",
+     "guest_agent": False, "watchdog": "none"},
+    {"disk_bus": "sata", "video_model": "cirrus", "watchdog": "pause", "disk_read_bytes_sec": 1}], ids=str)
+def test_a_domain_has_its_hardware_and_tells_it(place: Place, hardware: dict[str, Any]) -> None:
+    spec = place.spec()
+    spec = replace(spec, vcpus=2, hardware=hardware,
+                   disks=tuple(devices.disk(hardware, devices.own_disk(hardware, one)) for one in spec.disks))
+    place.hypervisor.define(spec)
+    place.hypervisor.start(spec.uuid)
+    seen = place.hypervisor.domain(spec.uuid)
+    assert seen is not None and (seen.state, seen.hardware, seen.disks) == (RUNNING, hardware, spec.disks)
+    place.hypervisor.destroy(spec.uuid)
+    place.hypervisor.define(replace(spec, hardware={}))
+    assert place.hypervisor.domain(spec.uuid).hardware == {}
+
+
+def test_what_it_lacks_to_limit_nics_is_a_text(place: Place) -> None:
+    assert isinstance(place.hypervisor.lacks_traffic_control(), str)
 
 
 def test_a_definition_keeps_what_all_disks_stand_on(place: Place) -> None:

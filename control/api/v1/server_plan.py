@@ -7,12 +7,14 @@ known of the server; in a dry run the agent is asked, where it can be (``server_
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from magnetar_core import server_plan as host
 from magnetar_core.actions import ACTIONS
-from magnetar_core.errors import Conflict
+from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.hardware.merge import asked_of
 from magnetar_core.plan import Step
 from magnetar_core.power import MISSING, OFF, PAUSED, RUNNING, SHELVED, SUSPENDED, actions_between, wanted
 from magnetar_core.reconcile import Document
@@ -43,7 +45,8 @@ def wish(action: PlannedAction, want: Document, have: Document) -> Document | No
     if action.key == "resize":
         sizes = {name: want["flavor"][name] for name in ("vcpus", "ram", "swap")}
         disks = {name: max(size, want["flavor"][name]) for name, size in have["_disks"].items()}
-        return {"flavor": {**sizes, **disks, **(ANOTHER if want["_assumed"] else {})}, "guest_data": _told_anew(want)}
+        return {"flavor": {**sizes, **disks, **(ANOTHER if want["_assumed"] else {})}, "guest_data": _told_anew(want),
+                **_hardware(want, have)}
     if action.key == "rebuild":
         key = {"key_name": want["key_name"]} if want["key_name"] != have["key_name"] else {}
         same = {name: want[name] for name in ("user_data", "metadata")}
@@ -51,6 +54,16 @@ def wish(action: PlannedAction, want: Document, have: Document) -> Document | No
     if action.key == "rescue":
         return {"rescue": {"image": action.args["image"]} if action.args["image"] else {}, **running}
     return {"rescue": None, **running} if action.key == "unrescue" else running if action.key == "reboot" else None
+
+
+def _hardware(want: Document, have: Document) -> Document:
+    """The hardware that another flavor brings; nothing where none is known, or where the action will be refused it."""
+    if want.get("_specs") is None:
+        return {}
+    flavor = {"vcpus": want["flavor"]["vcpus"], "extra_specs": want["_specs"]}
+    with contextlib.suppress(InvalidField):
+        return {"hardware": asked_of(flavor, {"properties": have["_properties"]}).get("hardware", {})}
+    return {}
 
 
 def _told_anew(want: Document) -> Document:
@@ -83,6 +96,7 @@ def predictions(actions: Iterable[PlannedAction], want: Document,
 def _known(server: Document) -> Document:
     """The fields of a server that its agent's plan is about. NICs are actions of their own."""
     return {**{name: server[name] for name in ("name", "description", "config_drive", "power", "rescue")},
+            "hardware": server.get("hardware") or {},
             "flavor": {**server["flavor"], **server.get("_disks", {})}, "networks": []}
 
 

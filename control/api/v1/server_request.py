@@ -30,12 +30,12 @@ SOURCES: Mapping[str, CloudDriver] = {"image": IMAGES, "volume": VOLUMES, "snaps
 
 def complete(caller: Caller, want: Document, have: Document | None) -> Document:
     """*want*, a whole document, with references as ``server_view`` shows them. What differs from *have* in words only
-    is as it is there. ``_flavor`` is the flavor's id, ``_assumed`` whether a dry run assumes that something is made
-    before. Raises ``InvalidField``."""
+    is as it is there. ``_flavor`` is the flavor's id, ``_specs`` what another one than the server has asks for besides
+    sizes, ``_assumed`` whether a dry run assumes that something is made before. Raises ``InvalidField``."""
     references = _References(caller, have)
     flavor, flavor_id = references.flavor(want["flavor"])
-    found = {**want, "flavor": flavor, "_flavor": flavor_id, "image": references.image(want.get("image")),
-             "networks": references.networks(want["networks"]),
+    found = {**want, "flavor": flavor, "_flavor": flavor_id, "_specs": references.specs,
+             "image": references.image(want.get("image")), "networks": references.networks(want["networks"]),
              "block_device_mapping": references.blocks(want.get("block_device_mapping") or [])}
     if want.get("key_name") and not (have and have["key_name"] == want["key_name"]):
         references.resolve(KEYPAIRS, want["key_name"], "key_name")
@@ -48,6 +48,8 @@ class _References:
     def __init__(self, caller: Caller, have: Document | None) -> None:
         self.caller, self.have = caller, have
         self.assumed = False
+        #: Extra specs of the flavor, where it is another one than the server has.
+        self.specs: Document | None = None
 
     def resolve(self, driver: CloudDriver, name: str, field: str) -> Document | None:
         """The resource, or ``None`` where a dry run may assume it. Raises ``InvalidField``."""
@@ -67,11 +69,13 @@ class _References:
             if not fits:
                 raise InvalidField("flavor", "no flavor of this cloud has these sizes; ask an administrator for one, "
                                              "or name one", sizes)
-            found: Document | None = fits[0]
+            # One that asks for nothing besides sizes, where there is one.
+            found: Document | None = min(fits, key=lambda one: bool(one.get("extra_specs")))
         else:
             found = self.resolve(FLAVORS, str(given), "flavor")
         if found is None:
             return {**dict.fromkeys(SIZES, 0), **mine, "name": given}, str(given)
+        self.specs = found.get("extra_specs") or {}
         return {name: found[name] for name in SIZES}, str(found["id"])
 
     def image(self, given: Any) -> Document | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +12,9 @@ import orjson
 
 from magnetar_control.scheduler.request_spec import sizes
 from magnetar_core import power
+from magnetar_core.errors import InvalidField
 from magnetar_core.fields import SHOW
+from magnetar_core.hardware.merge import asked_of
 from magnetar_core.kinds import Server
 from magnetar_core.reconcile import Document
 
@@ -57,7 +60,7 @@ def shown(row: Any, image_name: Callable[[str], str], on_host: bool, password: b
         "key_name": row.key_name, "metadata": orjson.loads(row.metadata), "tags": orjson.loads(row.tags),
         "availability_zone": row.pinned_availability_zone, "config_drive": bool(row.config_drive),
         "power": power.wanted(row.vm_state, row.power_state),
-        "rescue": {} if row.vm_state == "rescued" else None, **CONSTANT,
+        "rescue": {} if row.vm_state == "rescued" else None, **CONSTANT, **_hardware(row),
         "volumes_attached": [{"id": one["volume_id"], "name": "", "device": (one["device"] or "").rpartition("/")[2],
                               "delete_on_termination": one["delete_on_termination"]} for one in volumes],
         "status": power.status(row.vm_state, row.task_state), "power_state": power.of_number(row.power_state),
@@ -67,7 +70,15 @@ def shown(row: Any, image_name: Callable[[str], str], on_host: bool, password: b
         "instance_name": row.instance_name if on_host else "", "console_log": "",
         "created_at": stamp(row.created_at), "updated_at": stamp(row.updated_at),
         "_user": row.user_id, "_vm_state": row.vm_state, "_host": row.host, "_launched": bool(row.launched_at),
-        "_flavor": flavor["id"], "_disks": sizes(flavor)}
+        "_flavor": flavor["id"], "_disks": sizes(flavor),
+        "_properties": orjson.loads(row.image).get("properties") or {}}
+
+
+def _hardware(row: Any) -> Document:
+    """The hardware that flavor and image ask for; nothing of a server whose build was refused it."""
+    with contextlib.suppress(InvalidField):
+        return asked_of(orjson.loads(row.flavor), orjson.loads(row.image))
+    return {}
 
 
 def _nic(nic: Mapping[str, Any]) -> Document:

@@ -94,7 +94,7 @@ def _there(want: Document, have: Document) -> Iterator[str]:
     sizes = tuple(_resizing(want, have))
     differs = [] if power == MISSING else _differs(want, have)
     rescues = _rescuing(want, have)
-    _check_rescue(want, have, bool(sizes) or "flavor" in differs)
+    _check_rescue(want, have, bool(sizes) or bool({"flavor", "hardware"} & {*differs}))
     plugs = differs == ["networks"] and not (sizes or rebuild or rescues) and {power, want["power"]} <= {*LIVE}
     changes = bool(differs or sizes or rebuild or rescues)
     if not plugs and changes and power in (*LIVE, SUSPENDED):
@@ -153,9 +153,16 @@ def _differs(want: Document, have: Document) -> list[str]:
     flavor = want["flavor"]
     found = ["flavor"] if _shape(flavor, flavor["ephemeral"], flavor["swap"]) != _shape(
         have["flavor"], have.get("ephemeral_bytes", 0), have.get("swap_bytes", 0)) else []
+    found += ["hardware"] * (hardware(want) != hardware(have))
     wanted, seen = ([{name: value for name, value in nic.items() if name not in NOT_PLUGGED}
                      for nic in one["networks"]] for one in (want, have))
     return found + ["networks"] * (wanted != seen)
+
+
+def hardware(server: Document) -> Document:
+    """What a server has besides sizes; one of an older agent has nothing."""
+    found: Document = server.get("hardware") or {}
+    return found
 
 
 def _shape(flavor: Document, ephemeral: float, swap: float) -> Document:
@@ -268,8 +275,8 @@ def _check_rescue(want: Document, have: Document, differs: bool) -> None:
     """Raise ``Conflict`` where a rescue and another change do not go together."""
     name = want["name"]
     if want.get("rescue") is not None and (differs or have.get("rebuild")):
-        raise Conflict(f"flavor and root disk of server {name!r} cannot change while it is rescued. Unrescue it first.",
-                       fields=["rescue"])
+        raise Conflict(f"flavor, hardware and root disk of server {name!r} cannot change while it is rescued. Unrescue "
+                       "it first.", fields=["rescue"])
     if have["power"] == SUSPENDED and _rescuing(want, have):
         raise Conflict(f"Server {name!r} is suspended, and its memory fits only the disks that it has now. Start it or "
                        "stop it first.", fields=["rescue"])

@@ -12,6 +12,10 @@ from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT, EVERYWHERE
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
+from magnetar_core.hardware.merge import asked_of
+from magnetar_core.hardware.rows import ROWS, Row
+from magnetar_core.values import Boolean, Choices
+from tools import hardware
 
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/hardware/without_effect.yml").read_text(encoding="utf-8"))
 
@@ -39,5 +43,65 @@ def test_bad_specs_are_named(name, value):
 
 
 def test_a_row_says_what_acts_or_what_is_missing():
-    assert [row.name for row in FLAVOR_SPECS.rows if not (row.acts or row.lacks)] == []
+    assert [row.name for row in FLAVOR_SPECS.rows if not (row.acts or row.lacks or row.row)] == []
     assert [row.name for row in (*FLAVOR_SPECS.rows, *IMAGE_PROPERTIES.rows) if row.acts - EVERYWHERE] == []
+
+
+def words(row: Row) -> list[str]:
+    """Texts that the row's spec or property can have here and that ask for something: all of them that are words."""
+    if isinstance(row.value, Boolean):
+        found = ["true", "false"]
+    elif isinstance(row.value, Choices):
+        found = [*row.words, *row.value.words()] if not row.words else [*row.words]
+    else:
+        found = ["1000" if row.field.startswith(("cpu_period", "cpu_quota")) else "2"]
+    return [one for one in found if row.parse(one) != row.usual]
+
+
+def needs(row: Row) -> dict[str, dict[str, str]]:
+    """What the row's value needs beside it, as extra specs and properties."""
+    specs, properties = {}, {}
+    if row.field.endswith("_max"):
+        specs[f"quota:{row.field[:-4]}"] = "1"
+    if row.field.startswith("vif_"):
+        specs[f"quota:{row.field.rpartition('_')[0]}_average"] = "1"
+    if row.field == "rng_period":
+        specs["hw_rng:rate_bytes"] = "1"
+    if row.field == "video_ram":
+        specs["hw_video:ram_max_mb"] = "8"
+    if row.bounds == "video_ram":
+        properties["hw_video_ram"] = "2"
+    return {"extra_specs": specs, "properties": properties}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.spec or row.image)
+def test_what_a_row_says_reaches_the_server(row):
+    """No spec or property of a row is set and ignored: each changes what the server's host is asked for."""
+    for text in words(row):
+        for kind, name in (("extra_specs", row.spec), ("properties", row.image)):
+            if not name:
+                continue
+            beside, ide = needs(row), {"hw_machine_type": "pc"} if text == "ide" else {}
+            before = {"vcpus": 4, **beside, "properties": {**beside["properties"], **ide}}
+            before[kind] = {key: value for key, value in before[kind].items() if key != name}
+            after = {**before, kind: {**before[kind], name: text}}
+            try:
+                there = asked_of(before, before)
+            except InvalidField:  # without the bound the image may not ask for so much
+                there = None
+            found = asked_of(after, after)
+            assert found != there, (name, text)
+            if row.field and row.field != "machine":
+                assert found["hardware"][row.field] == row.parse(text)
+            table = FLAVOR_SPECS if kind == "extra_specs" else IMAGE_PROPERTIES
+            assert list(table.without_effect({name: text})) == []
+
+
+def test_the_page_is_as_printed():
+    page = Path(__file__).parents[3] / "docs/reference/hardware.md"
+    assert page.read_text(encoding="utf-8") == hardware.page(), "run: python -m tools.hardware >" + str(page)
+
+
+def test_the_name_that_is_meant_is_told():
+    with pytest.raises(InvalidField, match="Did you mean 'hw:watchdog_action'"):
+        FLAVOR_SPECS.validate("hw:watchdog", "reset")

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Hardware of servers: which extra specs of flavors and properties of images there are, and what acts on them.
 
-One row each, in ``flavor_specs`` and ``image_properties``. A spec acts in one or more parts of Magnetar (``AGENT``,
-``API``, ``SCHEDULER``). A server of a spec that nothing acts on is refused, by name, with what is missing (or made with
-a warning where the setting ``specs_without_effect`` says so): see ``without_effect``.
+One row each, in ``flavor_specs`` and ``image_properties``. A spec sets a field of the server's ``hardware`` (``rows``,
+which ``merge`` makes one of flavor and image), or acts in one or more parts of Magnetar (``AGENT``, ``API``,
+``SCHEDULER``). A server of a spec that nothing acts on is refused, by name, with what is missing (or made with a
+warning where the setting ``specs_without_effect`` says so): see ``without_effect``.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from functools import cached_property
 from typing import Any, Collection, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from ..errors import InvalidField
+from .rows import Row
 
 #: Parts that act on specs.
 AGENT, API, SCHEDULER = "agent", "api", "scheduler"
@@ -21,13 +24,15 @@ EVERYWHERE = frozenset((AGENT, API, SCHEDULER))
 
 class Spec(NamedTuple):
     """*name*, *value* and *usual* are regular expressions of the whole text; *usual* are the values that ask for what
-    every server has anyway. *acts*: the parts that act on it. *lacks*: what is missing where nothing does."""
+    every server has anyway. *acts*: the parts that act on it. *lacks*: what is missing where nothing does. *row*: the
+    row of the field of ``hardware`` that it sets."""
 
     name: str
     value: str
     acts: frozenset[str] = frozenset()
     usual: str = ""
     lacks: str = ""
+    row: Optional[Row] = None
 
 
 class Table:
@@ -56,9 +61,13 @@ class Table:
         row = self.find(name)
         if row is None and self.reserved(name):
             raise InvalidField("extra_specs.%s" % name, "Validation failed; extra spec '%s' does not appear to be a "
-                               "valid extra spec. Another namespace is free to use" % name)
+                               "valid extra spec.%s Another namespace is free to use" % (name, self._nearest(name)))
         if row is not None and not re.fullmatch(row.value, value):
             raise InvalidField("extra_specs.%s" % name, "Validation failed; it must match %s" % row.value, value)
+
+    def _nearest(self, name: str) -> str:
+        near = difflib.get_close_matches(name, [re.sub(r"\\(.)", r"\1", row.name) for row in self.rows], 1, 0.7)
+        return " Did you mean '%s'?" % near[0] if near and self.find(near[0]) else ""
 
     def acted_on(self, given: Mapping[str, Any], part: str) -> dict[str, str]:
         """Those of the *given* specs that a *part* acts on, as texts."""
@@ -69,7 +78,7 @@ class Table:
         """For each of the *given* specs whose value is none that it can have: a text that names it."""
         for name, value in sorted(given.items()):
             row = self.find(name)
-            if row is not None and not re.fullmatch(row.value, str(value)):
+            if row is not None and row.row is None and not re.fullmatch(row.value, str(value)):
                 yield "%s %s=%s: it must match %s" % (self.what, name, value, row.value)
 
     def without_effect(self, given: Mapping[str, str], parts: Collection[str] = EVERYWHERE) -> Iterator[str]:
@@ -77,7 +86,12 @@ class Table:
         Names that are free pass: they are somebody else's."""
         for name, value in sorted(given.items()):
             row = self.find(name)
-            if row is None:
+            if row is not None and row.row is not None:
+                try:
+                    row.row.parse(str(value))
+                except InvalidField as error:
+                    yield "%s %s=%s: %s" % (self.what, name, value, error.details["rule"])
+            elif row is None:
                 if self.reserved(name):
                     yield "%s %s=%s: there is no such %s" % (self.what, name, value, self.what)
             elif not row.acts.intersection(parts) and not (row.usual and re.fullmatch(row.usual, value)):

@@ -7,7 +7,7 @@ import re
 from typing import Any, Iterator, Mapping, Optional
 
 from . import AGENT, API, SCHEDULER, Spec, Table
-from .flavor_specs import ANY, FALSE, TRUE
+from .rows import ANY, BY_PROPERTY, FALSE, TRUE
 
 _HOST, _SUITS, _HERE = frozenset((AGENT,)), frozenset((AGENT, SCHEDULER)), frozenset((API,))
 
@@ -23,21 +23,13 @@ ROWS = (
          r"instance_uuid|instance_type_\w+|owner_id|owner_\w+|user_id|kernel_id|ramdisk_id|boot_roles|stores|locations|"
          r"description)", ANY, usual=ANY),
     Spec(r"hw_rescue_(device|bus)", ANY, _HOST | _HERE),  # checked when it rescues
-    Spec(r"hw_(disk|cdrom|floppy)_bus|hw_vif_model|hw_input_bus", ANY, usual="virtio",
-         lacks="disks, NICs and input devices are virtio"),
-    Spec(r"hw_scsi_model", ANY, usual="virtio-scsi", lacks="disks are virtio"),
-    Spec(r"hw_qemu_guest_agent", ANY, usual=ANY),  # every guest has its channel
+    *(Spec(re.escape(name), ANY, row=row) for name, row in BY_PROPERTY.items()),
+    Spec(r"hw_floppy_bus", ANY, lacks="guests have no floppy"),
     Spec(r"hw_rng_model", ANY, usual="virtio", lacks="the random number generator is virtio"),
-    Spec(r"hw_video_model", ANY, usual="vga", lacks="the graphics card is vga"),
-    Spec(r"hw_video_ram", ANY, lacks="the memory of the graphics card is fixed"),
-    Spec(r"hw_pointer_model", ANY, usual="usbtablet|ps2mouse", lacks="the pointer is a virtio tablet"),
     Spec(r"hw_firmware_type", ANY, usual="bios", lacks="guests boot by BIOS"),
     Spec(r"os_secure_boot|hw_firmware_\w+", ANY, usual="disabled|optional", lacks="guests boot by BIOS"),
-    Spec(r"hw_machine_type", ANY, lacks="the machine type is the host's choice"),
-    Spec(r"hw_(boot_menu|ephemeral_encryption|locked_memory|mem_encryption|vif_multiqueue_enabled|virtio_packed_ring|"
-         r"time_hpet|cpu_realtime|ipxe_boot)|img_hide_hypervisor_id|os_require_quiesce", ANY, usual=FALSE),
-    Spec(r"hw_serial_port_count", ANY, usual="1", lacks="each guest has one serial port"),
-    Spec(r"hw_watchdog_action", ANY, usual="disabled", lacks="guests have no watchdog"),
+    Spec(r"hw_(ephemeral_encryption|locked_memory|mem_encryption|cpu_realtime|ipxe_boot)|os_require_quiesce", ANY,
+         usual=FALSE),
     Spec(r"hw_cpu_policy", ANY, usual="shared", lacks="CPUs are not pinned"),
     Spec(r"hw_mem_page_size", ANY, usual="small|any", lacks="guests have small memory pages only"),
     Spec(r"hw_pci_numa_affinity_policy", ANY, usual="legacy", lacks="guests have no NUMA topology"),

@@ -44,4 +44,5 @@ class Flavor(Resource):
 
     vcpus, ram, disk, ephemeral, swap = sizes().values()
     extra_specs = Field(MapOf(Text(1, 255, r"[\w.:\- ]+", "may have letters, digits, and . : - _ only"), Text(0, 255)),
-                        "Extra specifications, keys to strings.", default={}, sample={"hw:cpu_policy": "shared"})
+                        "Extra specs, keys to strings: what its servers have besides sizes, and which hosts suit them.",
+                        default={}, sample={"hw:watchdog_action": "reset"})

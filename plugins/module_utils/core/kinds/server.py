@@ -8,7 +8,9 @@ from typing import Any
 
 from ..errors import InvalidField
 from ..fields import FIXED, READ, Field, Record
+from ..hardware.merge import MACHINE
 from ..hardware.rescue import BUSES as RESCUE_BUSES
+from ..hardware.rows import HARDWARE
 from ..power import (
     ACTIVE,
     BUILDING,
@@ -186,7 +188,10 @@ class Server(Resource):
     virt_type = Field(Choices("auto", "kvm", "qemu"), "kvm, qemu (emulated), or what the host can do.",
                       default="auto", on=FIXED, sample="qemu")
     machine = Field(Text(1, 64, r"[a-z0-9][a-z0-9.\-]*", "must be a QEMU machine type"), "Machine type.",
-                    default="q35", on=FIXED, sample="q35")
+                    default=MACHINE, on=FIXED, sample="q35")
+
+    hardware = Field(HARDWARE, "What it has besides sizes, over what its flavor and image ask for.", default={},
+                     sample={"watchdog": "reset"})
 
     volumes_attached = Field(ListOf(Value()), "The volumes that it has: {id, name, device, delete_on_termination}.",
                              on=READ, sample=[{"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "data",

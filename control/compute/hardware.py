@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What flavors and images ask of a server's hardware: refused where none can have it, else kept with the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from magnetar_core.errors import InvalidField, InvalidRequest
+from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
+from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
+from magnetar_core.hardware.merge import asked_of, root_device
+from magnetar_core.hardware.rows import BY_PROPERTY
+
+from .caller import Caller
+
+#: What a server's row keeps of its image.
+KEPT_OF_IMAGE = ("properties", "min_disk", "min_ram", "disk_format", "container_format")
+
+
+def root_name(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
+    """The path of the device that is the root disk."""
+    return f"/dev/{root_device(asked_of(flavor, image).get('hardware', {}))}"
+
+
+def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping[str, Any] | None,
+                had: Mapping[str, Any] | None = None) -> str | None:
+    """Raises ``InvalidRequest`` for extra specs of *flavor* and properties of *image* (as ``find_flavor`` and
+    ``find_image`` return them) that would do nothing, or do not go together; one that is not given is what the server
+    *had*. Where the setting ``specs_without_effect`` is ``warn``, returns what would do nothing as a warning, for the
+    message of the server's action."""
+    try:
+        asked_of(flavor or had or {}, image or (had if flavor and had else {}))
+    except InvalidField as error:
+        raise InvalidRequest(f"Flavor and image ask for hardware that no server can have. {error.message}") from None
+    found = []
+    if flavor:
+        specs = flavor.get("extra_specs") or {}
+        found += [f"flavor {flavor['name']}, {text}" for text in FLAVOR_SPECS.without_effect(specs)]
+    if image:
+        properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}
+        if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
+            raise InvalidRequest(f"Image {image.get('name') or image['id']}, {odd}.")
+        found += [f"image {image.get('name') or image['id']}, {text}"
+                  for text in IMAGE_PROPERTIES.without_effect(properties)]
+    if not found:
+        return None
+    told = f"What would do nothing here: {'; '.join(found)}."
+    if caller.settings.specs_without_effect == "warn":
+        return told
+    raise InvalidRequest(f"{told} Remove it, or choose another flavor or image; an operator may let it pass with the "
+                         "setting specs_without_effect: warn.")
+
+
+def kept_of_volume(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server's row keeps of the image that its root volume was made from: what it asks of the hardware."""
+    found = {name: value for name, value in properties.items() if name in BY_PROPERTY}
+    return {"properties": found} if found else {}
+
+
+def kept_of_image(image: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a server's row keeps of its image; nothing for a server without one."""
+    return {name: image.get(name) for name in KEPT_OF_IMAGE} if image else {}

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A server's ``hardware``: what its flavor, its image and the server itself ask for, as one. Pure.
+
+Source: Nova's extra spec reference and its pages on CPU topologies and resource limits (spec rows A4, A16, A18).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
+
+from ..errors import InvalidField
+from .rows import ALIKE, BY_PROPERTY, BY_SPEC, EITHER, FIELDS, IMAGE_WINS, LESS, ROWS, Row, said
+
+#: The machine type of a server of which none is said.
+MACHINE = "q35"
+#: Disk bus to the beginning of the names of its disks.
+PREFIX: Mapping[str, str] = {"virtio": "vd", "scsi": "sd", "sata": "sd", "ide": "hd"}
+TOPOLOGY = ("cpu_sockets", "cpu_cores", "cpu_threads")
+#: Cards whose memory can be chosen.
+WITH_RAM = ("vga", "vmvga", "qxl", "bochs")
+#: What these are at least where they are not 0: microseconds, and cgroups' least weight.
+LEAST: Mapping[str, int] = {"cpu_period": 1000, "cpu_quota": 1000, "cpu_shares": 2}
+_DISK = tuple("disk_%%s_%s" % unit for unit in ("bytes_sec", "iops_sec"))
+
+
+def hardware_of(specs: Mapping[str, Any], properties: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
+    """The ``hardware`` that the extra *specs* of a flavor and the *properties* of an image ask of a server with so many
+    virtual CPUs, and its ``machine`` where the image says one. Raises ``InvalidField`` naming flavor or image."""
+    if not specs and not properties:
+        return {}
+    return whole(both(said(specs, BY_SPEC), said(properties, BY_PROPERTY), vcpus), {}, vcpus)
+
+
+def asked_of(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of the server that *flavor* (``vcpus``, ``extra_specs``) and *image* (``properties``) ask for:
+    ``hardware``, and ``machine`` where the image says one; empty where they ask for nothing. Raises
+    ``InvalidField``."""
+    found = hardware_of(flavor.get("extra_specs") or {}, image.get("properties") or {}, flavor["vcpus"])
+    machine = found.pop("machine", None)
+    check_machine(found, machine or MACHINE)
+    return {**({"hardware": found} if found else {}), **({"machine": machine} if machine else {})}
+
+
+def root_device(hardware: Mapping[str, Any]) -> str:
+    """The device name of a server's own root disk."""
+    return PREFIX[hardware.get("disk_bus", "virtio")] + "a"
+
+
+def both(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
+    """What flavor and image say (``rows.said``) as one; each row's rule says how. Raises ``InvalidField``."""
+    found: dict[str, Any] = {}
+    for row in ROWS:
+        if row.name in flavor or row.name in image:
+            value = _one(row, flavor.get(row.name), image.get(row.name))
+            found[row.field or "max %s" % row.bounds] = value
+    if any(name in image for name in TOPOLOGY):  # an image that says one says all
+        found.update({name: image.get(name) for name in TOPOLOGY})
+    limits = {name: found.pop("max %s" % name, None) for name in (*TOPOLOGY, "video_ram")}
+    found = {name: value for name, value in found.items() if value is not None}
+    if "video_ram" in found and found["video_ram"] > (limits["video_ram"] or 0):
+        raise InvalidField("image", "property hw_video_ram must be no more than the flavor's hw_video:ram_max_mb, "
+                           "which is %s" % (limits["video_ram"] or 0), found["video_ram"])
+    if any(limits[name] for name in TOPOLOGY) or any(name in found for name in TOPOLOGY):
+        found.update(topology(vcpus, found, limits, "image" if any(n in image for n in TOPOLOGY) else "flavor"))
+    return found
+
+
+def _one(row: Row, flavor: Any, image: Any) -> Any:
+    """The value of a *row* of which flavor or image, or both, say one."""
+    if flavor is None or image is None:
+        return image if flavor is None else flavor
+    if row.rule == EITHER:
+        return flavor or image
+    if row.rule == ALIKE and flavor != image:
+        raise InvalidField("image", "property %s is %s, and the flavor's %s is %s: both must say the same, or one "
+                           "nothing" % (row.image, image, row.spec, flavor))
+    if row.rule == LESS and image > flavor:
+        raise InvalidField("image", "property %s must be no more than the flavor's %s, which is %s"
+                           % (row.image, row.spec, flavor), image)
+    return image if row.rule in (IMAGE_WINS, LESS) else flavor
+
+
+def topology(vcpus: int, wanted: Mapping[str, Any], limits: Mapping[str, Optional[int]],
+             field: str = "hardware") -> dict[str, int]:
+    """Sockets, cores and threads of *vcpus*: those that are *wanted*, and of what is left open the one with the fewest
+    threads and then the most sockets, within the *limits*. Raises ``InvalidField`` naming *field*."""
+    for name in TOPOLOGY:
+        most, asked = limits.get(name), wanted.get(name)
+        if most and asked and asked > most:
+            raise InvalidField(field, "must ask for no more %s than %d" % (name, most), asked)
+    fits = [one for one in _products(vcpus)
+            if all(wanted.get(name) in (None, one[name]) and one[name] <= (limits.get(name) or vcpus)
+                   for name in TOPOLOGY)]
+    if not fits:
+        asked = ", ".join("%s %s" % (name, wanted[name]) for name in TOPOLOGY if wanted.get(name))
+        within = ", ".join("%s at most %s" % (name, limits[name]) for name in TOPOLOGY if limits.get(name))
+        raise InvalidField(field, "must ask for a topology whose sockets, cores and threads multiply to the %d virtual "
+                           "CPUs of the server; asked for: %s" % (vcpus, "; ".join(filter(None, (asked, within)))))
+    return max(fits, key=lambda one: (-one["cpu_threads"], one["cpu_sockets"]))
+
+
+def _products(vcpus: int) -> Iterator[dict[str, int]]:
+    factors = [n for n in range(1, vcpus + 1) if vcpus % n == 0]
+    for sockets in factors:
+        for cores in factors:
+            if vcpus % (sockets * cores) == 0:
+                yield dict(zip(TOPOLOGY, (sockets, cores, vcpus // (sockets * cores))))
+
+
+def whole(asked: Mapping[str, Any], own: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
+    """The ``hardware`` of a server for which flavor and image have *asked* (``both``), and which says its *own* over
+    that: without what every server has. Raises ``InvalidField``."""
+    found = dict(asked)
+    if any(name in own for name in TOPOLOGY):
+        found = {name: value for name, value in found.items() if name not in TOPOLOGY}
+    found.update(own)
+    if any(name in found for name in TOPOLOGY):
+        found.update(topology(vcpus, found, {}))
+    found = {name: value for name, value in found.items() if name == "machine" or value != FIELDS[name].usual}
+    _check(found)
+    return found
+
+
+def _check(hardware: Mapping[str, Any]) -> None:
+    """Raise ``InvalidField`` for what does not go together."""
+    for name in _DISK:
+        total, apart = name % "total", [name % way for way in ("read", "write") if name % way in hardware]
+        if total in hardware and apart:
+            raise InvalidField("hardware.%s" % total, "must not be set together with %s" % " and ".join(apart))
+    for name in hardware:
+        if (base := _base(name)) and base not in hardware:
+            raise InvalidField("hardware.%s" % name, "needs %s" % base)
+    for name, least in LEAST.items():
+        if 0 < hardware.get(name, 0) < least:
+            raise InvalidField("hardware.%s" % name, "must be 0 or from %d" % least, hardware[name])
+    if hardware.get("rng") is False and "rng_bytes" in hardware:
+        raise InvalidField("hardware.rng_bytes", "needs a random number generator (rng, hw_rng:allowed)")
+    ram = hardware.get("video_ram")
+    if ram and (hardware.get("video_model", "vga") not in WITH_RAM or ram & (ram - 1)):
+        raise InvalidField("hardware.video_ram", "must be a power of two, of a video_model of %s" % ", ".join(WITH_RAM),
+                           ram)
+
+
+def _base(name: str) -> str:
+    """The field without which *name* means nothing."""
+    if name.startswith("disk_") and name.endswith("_max"):
+        return name[:-len("_max")]
+    if name.startswith("vif_") and not name.endswith("_average"):
+        return name.rpartition("_")[0] + "_average"
+    return "rng_bytes" if name == "rng_period" else ""
+
+
+def check_machine(hardware: Mapping[str, Any], machine: str) -> None:
+    """Raise ``InvalidField`` for *hardware* that a server of this *machine* type cannot have."""
+    for name in ("disk_bus", "cdrom_bus"):
+        if hardware.get(name) == "ide" and "q35" in machine:
+            raise InvalidField("hardware.%s" % name, "cannot be ide on machine %s, which has no IDE; use sata, or "
+                               "machine pc" % machine)

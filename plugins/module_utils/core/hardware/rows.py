@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What servers can have besides sizes: a row for each field of a server's ``hardware``, with the extra spec of a flavor
+and the property of an image that ask for it. ``flavor_specs``, ``image_properties``, the field of the kind ``server``
+and ``docs/reference/hardware.md`` have these rows from here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ..errors import InvalidField
+from ..fields import Field, Record
+from ..values import Boolean, Choices, Integer, Value
+
+FALSE, TRUE = r"(?i:0|f|false|off|n|no)", r"(?i:1|t|true|on|y|yes)"
+BOOLEAN = "%s|%s" % (TRUE, FALSE)
+NUMBER, POSITIVE, ANY = r"[0-9]+", r"[1-9][0-9]*", r"(?s:.*)"
+
+#: What becomes of a row's two sides: the flavor's or the image's word counts where both say one; they must say the
+#: same; the image may ask for less than the flavor lets it; or one of the two is enough.
+FLAVOR_WINS, IMAGE_WINS, ALIKE, LESS, EITHER = "flavor", "image", "alike", "less", "either"
+RULES: Mapping[str, str] = {
+    FLAVOR_WINS: "the flavor's word counts", IMAGE_WINS: "the image's word counts",
+    ALIKE: "both must say the same", LESS: "the image may ask for less than the flavor, not for more",
+    EITHER: "one of the two is enough"}
+#: Sources of what Nova does.
+_SPECS, _GLANCE = "Nova's extra spec reference", "Glance's list of useful image properties"
+
+
+class Row(NamedTuple):
+    """*field* of ``hardware`` and its *value*; ``usual`` is what a server has of which nothing is said. *spec* (of a
+    flavor) and *image* (a property) ask for it, and *rule* says what counts where both do. *words*: Nova's words for
+    values that have another one here. *known*: a regular expression of what Nova lets a spec say; *lacks* is what is
+    missing for those of its words that are no value here. *bounds*: it is no field, but the most that this field may
+    be. *needs*: what guest or host must have for it. *aliases*: older names of the spec. *since*: the first release."""
+
+    field: str
+    value: Value
+    doc: str
+    usual: Any
+    spec: str = ""
+    image: str = ""
+    rule: str = FLAVOR_WINS
+    words: Mapping[str, Any] = {}
+    known: str = ""
+    lacks: str = ""
+    bounds: str = ""
+    needs: str = ""
+    aliases: tuple[str, ...] = ()
+    source: str = _SPECS
+    since: str = "0.2.0"
+
+    def parse(self, text: str) -> Any:
+        """The value that *text* of a spec or property says. Raises ``InvalidField`` with what is missing."""
+        said: Any = self.words.get(text, text)
+        if isinstance(self.value, Boolean) and isinstance(said, str):
+            if not re.fullmatch(BOOLEAN, said):
+                raise InvalidField(self.name, "must be true or false", text)
+            said = bool(re.fullmatch(TRUE, said))
+        elif isinstance(self.value, Integer) and re.fullmatch(NUMBER, said):
+            said = int(said)
+        try:
+            return self.value.check(said, self.name)
+        except InvalidField as error:
+            rule = str(error.details["rule"])
+            raise InvalidField(self.name, "%s: %s" % (self.lacks, rule) if self.lacks else rule, text) from None
+
+    @property
+    def name(self) -> str:
+        """What it is called: its field, or the bound of one."""
+        return self.field or "the most of %s" % self.bounds
+
+    def pattern(self) -> str:
+        """A regular expression of what Nova lets the spec say."""
+        if self.known:
+            return self.known
+        if isinstance(self.value, Boolean):
+            return BOOLEAN
+        if isinstance(self.value, Choices):
+            return "|".join(map(re.escape, dict.fromkeys([*self.words, *self.value.words()])))
+        return NUMBER
+
+
+_COUNT = Integer(1, 4096)
+#: QEMU's most, and a terabyte a second in kilobytes.
+_DISK_RATE, _NIC_RATE = Integer(0, 10**15), Integer(0, 10**9)
+_PERIOD = Integer(0, 1_000_000)
+_DISK_BUSES = ("virtio", "scsi", "sata", "ide")
+_ON_PC = "ide needs machine pc (hw_machine_type)"
+
+
+def _topology() -> list[Row]:
+    rows = []
+    for what in ("sockets", "cores", "threads"):
+        rows.append(Row("cpu_%s" % what, _COUNT, "CPU %s that the guest sees; what is left out follows from the number "
+                        "of virtual CPUs." % what, None, "hw:cpu_%s" % what, "hw_cpu_%s" % what, IMAGE_WINS,
+                        known=POSITIVE,
+                        needs="their product is the number of virtual CPUs; an image that says one says all"))
+        rows.append(Row("", _COUNT, "The most CPU %s that the guest may see." % what, None, "hw:cpu_max_%s" % what,
+                        "hw_cpu_max_%s" % what, LESS, known=POSITIVE, bounds="cpu_%s" % what))
+    return rows
+
+
+def _disk_limits() -> list[Row]:
+    words = {"bytes_sec": "bytes a second", "iops_sec": "requests a second"}
+    rows = []
+    for what, meaning in (("read", "read from"), ("write", "write to"), ("total", "read from and write to")):
+        for unit, word in words.items():
+            name = "disk_%s_%s" % (what, unit)
+            apart = "not together with %s" % ("those of read and write" if what == "total" else "that of total")
+            doc = "How much the guest may %s each of its own disks, in %s." % (meaning, word)
+            rows.append(Row(name, _DISK_RATE, doc, 0, "quota:" + name, needs=apart))
+            rows.append(Row(name + "_max", _DISK_RATE, "The same in a burst, in %s." % word, 0, "quota:%s_max" % name,
+                            needs="%s, as the bound outside of bursts" % name))
+    return rows
+
+
+def _nic_limits() -> list[Row]:
+    rows = []
+    for way, meaning in (("inbound", "to the guest"), ("outbound", "from the guest")):
+        average = "vif_%s_average" % way
+        rows.append(Row(average, _NIC_RATE, "What passes each NIC %s, in kilobytes a second." % meaning, 0,
+                        "quota:" + average))
+        rows.append(Row("vif_%s_peak" % way, _NIC_RATE, "The same at most, while there is a burst.", 0,
+                        "quota:vif_%s_peak" % way, needs=average))
+        rows.append(Row("vif_%s_burst" % way, _NIC_RATE, "Kilobytes that may pass at the speed of the peak.", 0,
+                        "quota:vif_%s_burst" % way, needs=average))
+    return rows
+
+
+ROWS: tuple[Row, ...] = (
+    *_topology(),
+    Row("pmu", Boolean(), "Whether the guest has performance counters; QEMU decides when left out.", None, "hw:pmu",
+        "hw_pmu", ALIKE),
+    Row("hide_hypervisor_id", Boolean(), "Hide from the guest that it is one: no hypervisor bit, no signature of KVM.",
+        False, "hw:hide_hypervisor_id", "img_hide_hypervisor_id", EITHER, aliases=("hide_hypervisor_id",)),
+    Row("hpet", Boolean(), "Whether the guest has a high precision event timer.", False, image="hw_time_hpet",
+        source=_GLANCE),
+    Row("cpu_shares", Integer(0, 262144), "Weight of the guest's CPU time against others'; 0 for the usual one.", 0,
+        "quota:cpu_shares", needs="cgroups; from 2, and up to 10000 on hosts with cgroup v2 alone"),
+    Row("cpu_period", _PERIOD, "Microseconds in which each virtual CPU may run for cpu_quota; 0 or from 1000.", 0,
+        "quota:cpu_period", needs="cgroups"),
+    Row("cpu_quota", Integer(0, 2**44 - 1), "Microseconds that each virtual CPU may run in a cpu_period; 0 (no "
+        "limit) or from 1000.", 0, "quota:cpu_quota", needs="cgroups"),
+    *_disk_limits(), *_nic_limits(),
+    Row("boot_menu", Boolean(), "Whether the firmware offers a menu of what to boot from.", False, "hw:boot_menu",
+        "hw_boot_menu", IMAGE_WINS),
+    Row("machine", Choices("q35", "pc"), "The machine type.", None, image="hw_machine_type",
+        lacks="guests are of QEMU's machine types q35 and pc", needs="recorded when the server is made or rebuilt",
+        source=_GLANCE),
+    Row("watchdog", Choices("none", "pause", "poweroff", "reset", "disabled"), "What becomes of a guest whose watchdog "
+        "(i6300esb) is not fed; V(disabled) for no watchdog.", "disabled", "hw:watchdog_action", "hw_watchdog_action",
+        IMAGE_WINS, needs="a driver in the guest (i6300esb)"),
+    Row("rng", Boolean(), "Whether the guest has a random number generator.", True, "hw_rng:allowed"),
+    Row("rng_bytes", Integer(0, 2**31 - 1), "Bytes of the random number generator in each rng_period; 0 for no limit.",
+        0, "hw_rng:rate_bytes"),
+    Row("rng_period", Integer(0, 2**31 - 1), "Milliseconds; 1000 when left out.", 0, "hw_rng:rate_period",
+        needs="rng_bytes"),
+    Row("video_model", Choices("vga", "cirrus", "vmvga", "qxl", "virtio", "bochs", "none"), "The graphics card.", "vga",
+        image="hw_video_model", lacks="QEMU has no such card here", source=_GLANCE),
+    Row("video_ram", Integer(1, 512), "Memory of the graphics card in MiB.", None, image="hw_video_ram",
+        needs="a flavor that lets it (hw_video:ram_max_mb), a power of two, and video_model vga, vmvga, qxl or bochs",
+        source=_GLANCE),
+    Row("", Integer(0, 1024), "The most memory of the graphics card in MiB that an image may ask for.", None,
+        "hw_video:ram_max_mb", rule=LESS, bounds="video_ram"),
+    Row("serial_ports", Integer(1, 4), "How many serial ports the guest has; console and log are the first's.", 1,
+        "hw:serial_port_count", "hw_serial_port_count", LESS, lacks="the console log is that of a serial port"),
+    Row("multiqueue", Boolean(), "Whether virtio NICs have a queue for each virtual CPU (8 at most).", False,
+        "hw:vif_multiqueue_enabled", "hw_vif_multiqueue_enabled", ALIKE, needs="NICs of the model virtio"),
+    Row("packed_ring", Boolean(), "Whether virtio disks and NICs have packed rings.", False, "hw:virtio_packed_ring",
+        "hw_virtio_packed_ring", ALIKE, needs="a driver in the guest that knows them, else it uses split ones"),
+    Row("disk_bus", Choices(*_DISK_BUSES), "Behind what the guest sees its own disks.", "virtio",
+        image="hw_disk_bus", lacks="guests have no such controller", needs=_ON_PC, source=_GLANCE),
+    Row("cdrom_bus", Choices("sata", "scsi", "ide"), "Behind what the guest sees the CD that it was made from.", "sata",
+        image="hw_cdrom_bus", lacks="CDs are behind no such controller", needs=_ON_PC, source=_GLANCE),
+    Row("scsi_model", Choices("virtio-scsi", "lsilogic", "lsisas1068", "lsisas1078", "vmpvscsi"),
+        "The SCSI controller.", "virtio-scsi", image="hw_scsi_model",
+        lacks="QEMU has no such controller here", source=_GLANCE),
+    Row("nic_model", Choices("virtio", "e1000", "e1000e", "rtl8139"), "The model of NICs of which none is said.",
+        "virtio", image="hw_vif_model", lacks="QEMU has no such card here", source=_GLANCE),
+    Row("pointer", Choices("virtio", "usb", "ps2"), "The pointer: a tablet on virtio or USB, or a PS/2 mouse alone.",
+        "virtio", image="hw_pointer_model", words={"usbtablet": "usb", "ps2mouse": "ps2"}, source=_GLANCE),
+    Row("pointer", Choices("virtio", "usb"), "The bus of the tablet.", "virtio", image="hw_input_bus",
+        source=_GLANCE),
+    Row("guest_agent", Boolean(), "Whether the guest has the channel of QEMU's guest agent.", True,
+        image="hw_qemu_guest_agent", source=_GLANCE),
+)
+#: Fields of ``hardware``; the first row of each says what it is.
+FIELDS: Mapping[str, Row] = {row.field: row for row in reversed(ROWS) if row.field and row.field != "machine"}
+HARDWARE = Record(**{name: Field(row.value, row.doc) for name, row in sorted(FIELDS.items())})
+BY_SPEC: Mapping[str, Row] = {name: row for row in ROWS for name in (row.spec, *row.aliases) if name}
+BY_PROPERTY: Mapping[str, Row] = {row.image: row for row in ROWS if row.image}
+
+
+def said(given: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
+    """What *given* (texts by name) says, by the row's name. Values that there are not here are left out:
+    ``Table.without_effect`` names them. Of two names of one row the first one counts."""
+    found: dict[str, Any] = {}
+    for name, row in rows.items() if given else ():
+        if name not in given or (name in row.aliases and row.name in found):
+            continue
+        try:
+            value = row.parse(str(given[name]))
+        except InvalidField:
+            continue
+        if found.get(row.name) != "ps2":  # without a tablet its bus does not matter
+            found[row.name] = value
+    return found

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hardware that flavors, images and servers ask for, as a guest sees it and as the host limits it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import guest
+import pytest
+
+from agent import LabAgent, eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.lab
+
+RATE = 1 << 20  # bytes a second that the guest may read
+#: What the flavor asks for.
+SPECS = {"hw:cpu_sockets": "1", "hw:cpu_threads": "2", "hw:serial_port_count": "2", "hw:hide_hypervisor_id": "true",
+         "hw_rng:allowed": "false", "quota:disk_read_bytes_sec": str(RATE), "quota:cpu_shares": "512",
+         "quota:cpu_period": "50000", "quota:cpu_quota": "40000"}  # fmt: skip
+#: What the image asks for.
+PROPERTIES = {"hw_disk_bus": "scsi", "hw_machine_type": "pc", "hw_watchdog_action": "poweroff", "hw_time_hpet": "true",
+              "hw_qemu_guest_agent": "no", "hw_video_model": "cirrus", "hw_vif_model": "rtl8139",
+              "hw_virtio_packed_ring": "true"}  # fmt: skip
+
+
+def test_a_guest_has_what_flavor_image_and_server_ask_for(guest_image: dict[str, Path]) -> None:
+    with LabAgent() as lab:
+        lab.import_image("ramdisk", guest_image["ramdisk"], disk_format="ari")
+        lab.import_image("kernel", guest_image["kernel"], disk_format="aki", ramdisk="ramdisk", properties=PROPERTIES,
+                         cmdline=guest.KERNEL_ARGS)  # fmt: skip
+        lab.ensure("network", f"iso-{lab.mark}", {"mode": "isolated", "cidr": lab.cidr})
+        lab.ensure("flavor", "odd", {"vcpus": 2, "ram": 128, "disk": 1, "extra_specs": SPECS})
+        want = {"flavor": "odd", "image": "kernel", "networks": [{"network": f"iso-{lab.mark}"}],
+                "hardware": {"boot_menu": True}}
+        made = lab.ensure("server", "odd", want)["resource"]
+        assert made["hardware"]["cpu_threads"] == 2 and made["machine"] == "pc" and made["hardware"]["boot_menu"]
+        lab.up("odd")
+        assert lab.sh("odd", "cat /sys/devices/system/cpu/cpu0/topology/thread_siblings_list").strip() == "0-1"
+        assert "hypervisor" not in lab.sh("odd", "grep -m1 ^flags /proc/cpuinfo").split()
+        assert "hpet" in lab.sh("odd", "cat /sys/devices/system/clocksource/clocksource0/available_clocksource")
+        assert sorted(lab.sh("odd", "ls /sys/block | grep ^sd").split()) == ["sda", "sdf"]  # no virtio disk
+        assert not lab.sh("odd", "ls /sys/block | grep ^vd; true").strip()
+        assert "1: uart:16550A" in lab.sh("odd", "cat /proc/tty/driver/serial")
+        cards = lab.sh("odd", "cat /sys/bus/pci/devices/*/vendor /sys/bus/pci/devices/*/device")
+        for pci in ("0x8139", "0x25ab", "0x00b8"):  # NIC, watchdog, graphics card
+            assert pci in cards
+        assert "0x1005" not in cards and "0x1044" not in cards  # virtio random numbers
+        assert not lab.sh("odd", "cat /sys/class/virtio-ports/*/name 2>/dev/null; true").strip()
+        _reads_no_faster(lab)
+        _limits_of_the_host(lab)
+        assert not lab.ensure("server", "odd", want)["changed"]
+        lab.ensure("flavor", "plain", {"vcpus": 2, "ram": 128, "disk": 1})
+        lab.ensure("server", "odd", {"flavor": "plain", "allow_reboot": True})
+        lab.up("odd", 2)
+        assert lab.sh("odd", "cat /sys/devices/system/cpu/cpu0/topology/thread_siblings_list").strip() == "0"
+        assert ET.fromstring(lab.domain("odd").XMLDesc()).find("cputune") is None
+
+
+def _reads_no_faster(lab: LabAgent) -> None:
+    """The limit of the disk holds: what is read in a time is no more, whatever the machine could."""
+    began = time.monotonic()
+    lab.sh("odd", "dd if=/dev/sda of=/dev/null bs=64k count=80 iflag=direct")
+    assert time.monotonic() - began >= 3.0  # 5 MiB, of which QEMU lets a tenth of a second pass at once
+
+
+def _limits_of_the_host(lab: LabAgent) -> None:
+    """libvirt has them from the cgroup of the running guest."""
+    tune = eventually(lambda: lab.domain("odd").schedulerParameters(), "the scheduler's parameters")
+    assert (tune["cpu_shares"], tune["vcpu_period"], tune["vcpu_quota"]) == (512, 50000, 40000)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What flavors and images ask of a server's hardware reaches its host: when it is made, resized, rebuilt and moved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from magnetar_core.client import Client
+from magnetar_core.errors import NotFound
+
+from .cloud import Caller, Cloud
+from .test_specs import flavor, image
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    with Cloud(hosts=2, links=True) as made:
+        yield made
+
+
+def on_host(cloud: Cloud, id: str) -> dict[str, Any]:
+    """The server as its agent has it."""
+    for name in cloud.hosts:
+        with suppress(NotFound), Client(f"unix:{cloud.folder}/{name}/agent.sock") as client:
+            return client.get("server", id)
+    raise AssertionError(f"{id} is on no host")
+
+
+def act(caller: Caller, id: str, action: str, args: Any, status: str) -> None:
+    """Ask for an action, and wait for the status that the server has then."""
+    assert caller.act(id, action, args).status in (202, 204)
+    for _second in range(600):
+        if (found := caller.settled(id, 60)) and found["status"] == status:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{id} is not {status}")
+
+
+def test_a_server_has_it_from_its_making_to_its_moves(cloud: Cloud) -> None:
+    caller = cloud.admin
+    dog = flavor(caller, "dog", {"hw:watchdog_action": "reset", "quota:disk_read_iops_sec": "100"})
+    disk = image(caller, "on-sata", hw_disk_bus="sata", hw_machine_type="pc", hw_vif_model="e1000")
+    made = caller.boot("web", flavorRef=dog, imageRef=disk)
+    want = {"watchdog": "reset", "disk_read_iops_sec": 100, "disk_bus": "sata", "nic_model": "e1000"}
+    seen = on_host(cloud, made["id"])
+    assert (seen["hardware"], seen["machine"]) == (want, "pc")
+    assert caller.get("/v1/server/web").json["hardware"] == want
+    assert caller.server(made["id"])["OS-EXT-SRV-ATTR:root_device_name"] == "/dev/sda"
+    act(caller, made["id"], "migrate", None, "VERIFY_RESIZE")
+    assert on_host(cloud, made["id"])["hardware"] == want
+    act(caller, made["id"], "confirmResize", None, "ACTIVE")
+    cat = flavor(caller, "cat", {"hw:boot_menu": "yes"})
+    act(caller, made["id"], "resize", {"flavorRef": cat}, "VERIFY_RESIZE")
+    assert on_host(cloud, made["id"])["hardware"] == {"boot_menu": True, "disk_bus": "sata", "nic_model": "e1000"}
+    act(caller, made["id"], "revertResize", None, "ACTIVE")
+    assert on_host(cloud, made["id"])["hardware"] == want
+    plain = image(caller, "plain")
+    act(caller, made["id"], "rebuild", {"imageRef": plain}, "ACTIVE")
+    seen = on_host(cloud, made["id"])
+    assert seen["hardware"] == {"watchdog": "reset", "disk_read_iops_sec": 100}
+    assert caller.server(made["id"])["OS-EXT-SRV-ATTR:root_device_name"] == "/dev/vda"
+
+
+@pytest.mark.parametrize(("specs", "properties", "why"), [
+    ({"hw:cpu_sockets": "3"}, {}, "multiply to the 1 virtual CPUs"),
+    ({"hw:pmu": "true"}, {"hw_pmu": "false"}, "both must say the same"),
+    ({"hw:serial_port_count": "2"}, {"hw_serial_port_count": "3"}, "must be no more than the flavor's"),
+    ({}, {"hw_video_ram": "16"}, "no more than the flavor's hw_video:ram_max_mb"),
+    ({}, {"hw_disk_bus": "ide"}, "cannot be ide on machine q35")], ids=str)
+def test_what_does_not_go_together_is_refused(cloud: Cloud, specs: dict[str, str], properties: dict[str, str],
+                                              why: str) -> None:
+    caller = cloud.admin
+    caller.delete("/v2.1/flavors/odd")
+    body = {"name": "odd", "flavorRef": flavor(caller, "odd", specs), "networks": "none",
+            "imageRef": image(caller, "odd" + "-".join(properties), **properties)}
+    reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
+    assert reply.status == 400 and why in reply.json["badRequest"]["message"], reply
+    assert caller.get("/v2.1/servers?name=odd").json["servers"] == []
+
+
+def test_a_server_on_a_volume_has_what_the_volume_s_image_asks_for(cloud: Cloud) -> None:
+    caller = cloud.admin
+    mapping = [{"boot_index": 0, "uuid": image(caller, "for-volume", hw_boot_menu="true", hw_disk_bus="scsi"),
+                "source_type": "image", "destination_type": "volume", "volume_size": 1}]
+    made = caller.boot("volume", imageRef="", block_device_mapping_v2=mapping)
+    found = on_host(cloud, made["id"])
+    assert found["hardware"] == {"boot_menu": True, "disk_bus": "scsi"}
+    assert found["block_device_mapping"][0]["device_name"] == "sda"
+    mapping[0]["uuid"] = image(caller, "uefi", hw_firmware_type="uefi")
+    body = {"name": "odd", "flavorRef": "1", "networks": "none",
+            "imageRef": "", "block_device_mapping_v2": mapping}
+    reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
+    assert reply.status == 400 and "guests boot by BIOS" in reply.json["badRequest"]["message"], reply

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Prints the reference page of what servers can have besides sizes:
+`python -m tools.hardware >docs/reference/hardware.md`."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from magnetar_core.hardware import Spec
+from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
+from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
+from magnetar_core.hardware.rows import BOOLEAN, FIELDS, ROWS, RULES, Row
+from magnetar_core.values import Boolean, Choices, Integer
+
+HEAD = """# Hardware of servers
+
+Written by `python -m tools.hardware` from `plugins/module_utils/core/hardware`; a test compares them.
+
+What a server has besides its sizes is its field `hardware`. The extra specs of its flavor and the properties of its
+image ask for it; on a host without a cloud the server itself may say more, which is over both. A server keeps what it
+was made with until it is resized (the flavor's) or rebuilt (the image's). What does not go together is refused before
+anything is made.
+
+```yaml
+- magnetar.compute.flavor:
+    name: database
+    vcpus: 4
+    ram: 8192
+    extra_specs:
+      hw:cpu_sockets: "1"
+      hw:cpu_threads: "2"
+      hw:watchdog_action: reset
+      quota:disk_write_iops_sec: "500"
+- magnetar.compute.server: {name: db1, flavor: database, image: debian, networks: [lan]}
+
+- magnetar.compute.server:   # on a host without a cloud, without a flavor
+    name: web1
+    vcpus: 2
+    ram: 2048
+    image: debian
+    hardware: {cpu_sockets: 1, cpu_cores: 2, watchdog: reset}
+```
+
+## What acts
+
+"Both" says what counts where flavor and image say it. Left out is as the value in bold.
+
+| Field | Values | Meaning | Extra spec | Image property | Both | Needs | Since |
+|---|---|---|---|---|---|---|---|
+"""
+LIMITS = """
+A limit of topology or of video memory is no field: it bounds what may be asked for. Of a topology that is left open the
+one with the fewest threads and then the most sockets is taken.
+
+## What is refused
+
+A server of such a flavor or image is refused (400) with these words, as long as the setting `specs_without_effect` is
+`refuse`. Values in the second column ask for what every server has anyway, and pass. Other names that begin with `hw:`
+or `hw_` are refused as well; names of your own pass, as in Nova.
+
+| Extra spec or property | Passes | What is missing |
+|---|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    refused = [row for table in (FLAVOR_SPECS, IMAGE_PROPERTIES) for row in table.rows
+               if row.row is None and not row.acts and row.lacks]
+    return HEAD + "".join(map(_acts, ROWS)) + LIMITS + "".join(map(_refused, refused))
+
+
+def _acts(row: Row) -> str:
+    field = f"`{row.field}`" if row.field in FIELDS else "field `machine`" if row.field else f"limit of `{row.bounds}`"
+    both = RULES[row.rule] if row.spec and row.image else ""
+    specs = ", ".join(f"`{one}`" for one in (row.spec, *row.aliases) if one)
+    return _line(field, _values(row), re.sub(r"[VC]\(([^)]*)\)", r"`\1`", row.doc), specs,
+                 f"`{row.image}`" if row.image else "", both, row.needs, row.since)
+
+
+def _values(row: Row) -> str:
+    """What the field may be, with Nova's word where it has another one."""
+    usual = str(row.usual).lower() if isinstance(row.usual, bool) else str(row.usual)
+    found = []
+    if isinstance(row.value, Boolean):
+        found = ["true", "false"]
+    elif isinstance(row.value, Choices):
+        found = row.value.words()
+    elif isinstance(row.value, Integer):
+        return f"{row.value.min} to {row.value.max}" + (f" (**{usual}**)" if row.usual is not None else "")
+    named = {here: word for word, here in row.words.items()}
+    return ", ".join((f"**{one}**" if one == usual else one) + (f" ({named[one]})" if one in named else "")
+                     for one in found)
+
+
+def _refused(row: Spec) -> str:
+    usual = "true, false" if row.usual == BOOLEAN else row.usual
+    usual = {r"(?i:0|f|false|off|n|no)": "false", r"(?i:1|t|true|on|y|yes)": "true"}.get(usual, usual)
+    return _line(f"`{row.name}`", f"`{usual}`" if usual else "", row.lacks)
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(one.replace('|', chr(92) + '|') for one in cells)} |\n".replace("|  |", "| |").replace(
+        "|  |", "| |")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
