@@ -50,11 +50,13 @@ def check_target(host: LocalHost, want: Fields) -> None:
         raise Conflict(f"Server {told['name']!r} is on this very host ({host.name}). Choose another target.")
     _is_free(host, want["server"])
     for at, nic in enumerate(told["networks"]):
-        resolve.check_network(host, (nic.get("network"), nic.get("bridge")), f"networks[{at}]")
+        resolve.check_plug(host, resolve.plug(nic, f"networks[{at}]"), f"networks[{at}]")
     addresses.complete(host, [dict(nic) for nic in told["networks"]], [], None)
     for nic in told["networks"]:
         if other := resolve.mac_owner(host, nic["mac"]):
             raise Conflict(f"The MAC {nic['mac']} belongs to server {other.name!r} of the target.")
+        if other := resolve.port_owner(host, nic.get("port")):
+            raise Conflict(f"The port {nic['port']} belongs to server {other.name!r} of the target.")
     volumes.check_origins(host, told)
     _can_run(host, told, want["type"] == "live")
     _room(host, told)
@@ -87,6 +89,11 @@ def _can_run(host: LocalHost, told: Fields, live: bool) -> None:
     if live and told["cpu"] and not host.hypervisor.cpu_fits(told["cpu"]):
         raise Conflict("The CPU that the guest sees has features which the target's CPU lacks. Migrate it cold, or "
                        "choose a host with the same CPU or a newer one.")
+    here = spec.datapath(host, told["networks"])
+    if live and here != told.get("datapath", here):
+        raise Conflict(f"Open vSwitch forwards by the datapath {here} on the target, and by {told['datapath']} on the "
+                       "source: the guest's NICs have other features there, which a running guest cannot change. "
+                       "Migrate it cold, or choose a host with the same datapath.")
 
 
 def _room(host: LocalHost, told: Fields) -> None:
@@ -215,7 +222,7 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
     return {
         # "have" is what earlier agents go by: they do not say states, and are to send everything.
         "have": {}, "kept": kept, "folder": str(place), "run": str(run),
-        "nics": {nic.mac: [nic.network, nic.bridge, nic.tap] for nic in spec.nics(host, server)},
+        "nics": {nic.mac: [nic.network, nic.bridge, nic.tap, nic.port] for nic in spec.nics(host, server)},
         NATIVE: document.state[NATIVE],
         "xml": host.hypervisor.render(spec.domain(host, server)),
     }
