@@ -49,7 +49,7 @@ BARE = tuple(name for name in SYSTEM if name != "python3-venv")
 # Every site has a bridge and a network of its own, so that several are there at once: magbare1 has 10.78.1.0/24.
 BRIDGE, NETWORK, SITES = "magbare", "10.78", range(1, 100)
 WHEELS = "/srv/wheels"
-#: What the packages of the profile ovn would start.
+#: What the packages of the profiles ovn and network would start.
 UNITS = ("openvswitch-switch", "ovs-vswitchd", "ovsdb-server", "ovs-record-hostname", "ovn-host", "ovn-controller",
          "ovn-central", "ovn-northd", "ovn-ovsdb-server-nb", "ovn-ovsdb-server-sb")
 USER = "deploy"
@@ -78,7 +78,7 @@ class BareHost(LabHost):
 
     def _base(self) -> Path | str:
         if self.ovn:
-            return layered("ovn", "ovn", UNITS)
+            return layered("ovn", ("ovn", "network"), UNITS)
         return base() if self.packed else base("bare", BARE)
 
     def _configure(self, root: Path) -> None:

@@ -162,11 +162,11 @@ def build_base(folder: Path, wanted: Sequence[str]) -> None:
     command("unshare", "--mount", "sh", "-c", CONFIGURE, "sh", folder, *wanted)
 
 
-def layered(name: str, profile: str, units: Sequence[str]) -> str:
-    """The lower folders of hosts over `base()` with the packages of a further *profile*, whose *units* do not start by
+def layered(name: str, profiles: Sequence[str], units: Sequence[str]) -> str:
+    """The lower folders of hosts over `base()` with the packages of further *profiles*, whose *units* do not start by
     themselves. It takes a fraction of the time and room of a base image of its own."""
     lower = base()
-    wanted = sorted(packages(profile))
+    wanted = sorted({name for profile in profiles for name in packages(profile)})
     recipe = hashlib.sha256(f"{(CACHE / 'base.key').read_text()} {wanted} {units} {CONFIGURE}".encode()).hexdigest()
     folder, stamp = CACHE / name, CACHE / f"{name}.key"
     with locked(name):

@@ -48,7 +48,6 @@ HOST = f"""
 name=$1 central=$2 tunnel=$3
 mkdir -p /run/openvswitch /etc/openvswitch /var/log/openvswitch /run/ovn /var/log/ovn
 ip link set eth1 up
-ethtool -K eth1 tx off >/dev/null
 ovsdb-tool create /etc/openvswitch/conf.db /usr/share/openvswitch/vswitch.ovsschema
 ovsdb-server /etc/openvswitch/conf.db --remote=punix:/run/openvswitch/db.sock {START}
 ovs-vsctl --no-wait init
@@ -60,7 +59,6 @@ ovs-vswitchd unix:/run/openvswitch/db.sock {START}
 ovs-vsctl add-br br-phy -- set bridge br-phy datapath_type=netdev -- add-port br-phy eth1
 ip address add $tunnel/24 dev br-phy
 ip link set br-phy up
-ethtool -K br-phy tx off >/dev/null
 ovn-controller unix:/run/openvswitch/db.sock {START}
 """
 
