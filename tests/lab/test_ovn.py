@@ -102,7 +102,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) 
         for name in HOSTS:
             client = made.client(name)
             for what, disk_format, more in (("ramdisk", "ari", {}), ("kernel", "aki", {"ramdisk": "ramdisk"})):
-                client.ensure("image", what, {"disk_format": disk_format, **more, **(
+                client.ensure("image", what, {"source": {"upload": True}, "disk_format": disk_format, **more, **(
                     {"cmdline": guest.KERNEL_ARGS} if what == "kernel" else {})})  # fmt: skip
                 client.upload("image", what, guest_image[what])
         yield made
