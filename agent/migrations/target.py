@@ -90,7 +90,7 @@ def _can_run(host: LocalHost, told: Fields, live: bool) -> None:
         raise Conflict("The CPU that the guest sees has features which the target's CPU lacks. Migrate it cold, or "
                        "choose a host with the same CPU or a newer one.")
     here = spec.datapath(host, told["networks"])
-    if live and here != told.get("datapath", here):
+    if live and here and told.get("datapath") not in (None, "", here):
         raise Conflict(f"Open vSwitch forwards by the datapath {here} on the target, and by {told['datapath']} on the "
                        "source: the guest's NICs have other features there, which a running guest cannot change. "
                        "Migrate it cold, or choose a host with the same datapath.")

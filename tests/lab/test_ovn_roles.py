@@ -58,6 +58,12 @@ def test_a_site(tmp_path: Path) -> None:
         central, other = (site.hosts[name] for name in NAMES)
         assert set(re.findall(r"^Chassis (\S+)", central.run(["ovn-sbctl", "show"]).stdout, re.MULTILINE)) == {*NAMES}
         assert f"ovn: ok - br-int, datapath netdev, {other.name}" in other.run(["magnetar", "host", "check"]).stdout
+        site.play(site_file, "-e", "network_northbound=true")
+        nb = ["ovn-nbctl", "--timeout=5", f"--db=ssl:{central.address}:6641"]
+        own = "/etc/magnetar-network/northbound"
+        central.run([*nb, "-p", f"{own}/service.key", "-c", f"{own}/service.pem", "-C", f"{own}/ca.pem", "show"])
+        assert other.run([*nb, "-p", KEYS[0], "-c", KEYS[1], "-C", KEYS[2], "show"], check=False).returncode
+        assert sum(changed(site.play(site_file)).values()) == 1
         # What is a host's to write is what its certificate says; the northbound database listens nowhere.
         sb = ["ovn-sbctl", "--timeout=20", f"--db=ssl:{central.address}:{SOUTHBOUND}", "-p", KEYS[0], "-c", KEYS[1],
               "-C", KEYS[2]]  # fmt: skip

@@ -122,6 +122,9 @@ def test_what_the_host_lacks_is_said_before_anything_is_changed(host: Host) -> N
     with pytest.raises(Conflict, match="cannot plug in ports of OVN"):
         host.ensure("interface_attachment", f"plain:{ONE}", {"server": "plain", "port": ONE})
     assert len(host.agent.host.documents.list("server")) == 2 and not host.server("there").changed
+    # A definition that is written meanwhile is good for either datapath.
+    host.server("there", description="written anew")
+    assert [nic.checksums for nic in host.fake.domain(host.show("there")["id"]).nics] == [False]
     assert inventory.ovn(host.agent.host)["reason"] == LACKS
 
 
