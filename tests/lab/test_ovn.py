@@ -129,8 +129,8 @@ def test_guests_of_two_hosts(lab: Cloudless) -> None:
     assert lab.reaches("bare1", "one", PORTS["two"][2])
     # The whole MTU fits through the tunnel, and TCP has its checksums.
     assert lab.reaches("bare1", "one", PORTS["two"][2], f"-s {MTU - 28}")
-    lab.sh("bare2", "two", "(echo over-tcp | nc -l -p 77 >/dev/null) & true")
-    assert "over-tcp" in lab.sh("bare1", "one", f"nc -w 10 {PORTS['two'][2]} 77 </dev/null")
+    lab.sh("bare2", "two", "(echo over-tcp | nc -l -p 77) >/dev/null 2>&1 & true")
+    assert "over-tcp" in lab.sh("bare1", "one", f"sleep 3 | nc -w 10 {PORTS['two'][2]} 77")
     # False senders.
     lab.sh("bare1", "one", "ip addr add 10.9.0.77/24 dev eth0")
     assert not lab.reaches("bare1", "one", PORTS["two"][2], "-I 10.9.0.77")
