@@ -33,6 +33,8 @@ MTU = 1442
 #: Server to its port, MAC and address.
 PORTS = {"one": ("3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a001", "52:54:00:00:00:01", "10.9.0.11"),
          "two": ("3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a002", "52:54:00:00:00:02", "10.9.0.12")}
+#: Types a line at a terminal, which QEMU reads as long as somebody has it open, and waits for the guest's answer.
+TYPE = 'exec 3<>"$1"; printf "%s\\n" "$2" >&3; timeout 20 grep -a -m 1 "GUEST reply" <&3; sleep 0.2'
 GATEWAY = "0a:00:00:00:00:fe"
 
 
@@ -74,8 +76,13 @@ class Cloudless:
         id = self.client(host).get("server", name)["id"]
         terminal = self.site.hosts[host].run(["virsh", "-c", "qemu:///system", "ttyconsole", id]).stdout.strip()
         before = len(guest.replies(self.console(host, name)))
-        self.site.hosts[host].run(["sh", "-c", f"cat >{terminal}"], stdin=f"{words}\n".encode())
-        return eventually(lambda: guest.replies(self.console(host, name))[before:], f"{name} answers {words!r}")[0]
+
+        def answer() -> list[dict[str, Any]]:
+            self.site.hosts[host].run(["sh", "-c", TYPE, "sh", terminal, words], check=False)
+            return guest.replies(self.console(host, name))[before:]
+
+        found: list[dict[str, Any]] = eventually(answer, f"{name} answers {words!r}")
+        return found[0]
 
     def sh(self, host: str, name: str, script: str) -> str:
         return str(self.ask(host, name, f"sh {script}")["output"])
