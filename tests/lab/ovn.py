@@ -8,17 +8,20 @@ host's in OVN; RBAC says what each may write. The northbound database is at a un
 
     with bare.Site(folder, ["bare1", "bare2"], packed=["bare1", "bare2"], ovn=True, pki=…) as site:
         site.play("magnetar.compute.agents")
-        ovn = Ovn(site)
-        ovn.nb("ls-add", "net")
+        with Ovn(site) as ovn:
+            ovn.nb("ls-add", "net")
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Self
 
 from hosts import command
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from bare import Site
 
 #: Of the hosts' second links, which carry tunnels.
@@ -68,14 +71,27 @@ class Ovn:
 
     def __init__(self, site: Site, central: str = "") -> None:
         self.site, self.central = site, site.hosts[central or site.names[0]]
-        self.central.run(["sh", "-ec", CENTRAL])
-        for at, host in enumerate(site.hosts.values(), 1):
-            # It goes with the host's network namespace.
-            command("ip", "link", "add", f"tun-{host.machine}", "master", host.bridge, "type", "veth", "peer", "name",
-                    "eth1", "netns", str(host.leader))  # fmt: skip
-            command("ip", "link", "set", f"tun-{host.machine}", "up")
-            host.run(["sh", "-ec", HOST, "sh", host.name, self.central.address,
-                      f"{TUNNELS}.{host.address.split('.')[2]}.{at}"])  # fmt: skip
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._undo:
+            self.central.run(["sh", "-ec", CENTRAL])
+            for at, host in enumerate(self.site.hosts.values(), 1):
+                link = f"tun-{host.machine}"
+                command("ip", "link", "add", link, "master", host.bridge, "type", "veth", "peer", "name", "eth1",
+                        "netns", str(host.leader))  # fmt: skip
+                # It would go with the host, a little later than the bridge is to.
+                self._undo.callback(command, "ip", "link", "delete", link)
+                command("ip", "link", "set", link, "up")
+                host.run(["sh", "-ec", HOST, "sh", host.name, self.central.address,
+                          f"{TUNNELS}.{host.address.split('.')[2]}.{at}"])  # fmt: skip
+            self._undo = self._undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
 
     def nb(self, *words: str) -> str:
         """What ovn-nbctl says, once all hosts have done what it asked for."""

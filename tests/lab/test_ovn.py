@@ -104,15 +104,16 @@ def lab(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) 
         lacking = Cloudless(site, None)  # type: ignore[arg-type]
         # Before: what the host lacks has its name, and nothing is left of the attempt.
         assert "Open vSwitch does not run" in lacking.client("bare1").get("host")["ovn"]["reason"]
-        made = Cloudless(site, Ovn(site))
-        made.network()
-        for name in HOSTS:
-            client = made.client(name)
-            for what, disk_format, more in (("ramdisk", "ari", {}), ("kernel", "aki", {"ramdisk": "ramdisk"})):
-                client.ensure("image", what, {"source": {"upload": True}, "disk_format": disk_format, **more, **(
-                    {"cmdline": guest.KERNEL_ARGS} if what == "kernel" else {})})  # fmt: skip
-                client.upload("image", what, guest_image[what])
-        yield made
+        with Ovn(site) as ovn:
+            made = Cloudless(site, ovn)
+            made.network()
+            for name in HOSTS:
+                client = made.client(name)
+                for what, disk_format, more in (
+                        ("ramdisk", "ari", {}), ("kernel", "aki", {"ramdisk": "ramdisk", "cmdline": guest.KERNEL_ARGS})):
+                    client.ensure("image", what, {"source": {"upload": True}, "disk_format": disk_format, **more})
+                    client.upload("image", what, guest_image[what])
+            yield made
 
 
 def leased(lab: Cloudless, host: str, name: str) -> None:
