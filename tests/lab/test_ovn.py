@@ -109,8 +109,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) 
             made.network()
             for name in HOSTS:
                 client = made.client(name)
-                for what, disk_format, more in (
-                        ("ramdisk", "ari", {}), ("kernel", "aki", {"ramdisk": "ramdisk", "cmdline": guest.KERNEL_ARGS})):
+                boots = {"ramdisk": "ramdisk", "cmdline": guest.KERNEL_ARGS}
+                for what, disk_format, more in (("ramdisk", "ari", {}), ("kernel", "aki", boots)):
                     client.ensure("image", what, {"source": {"upload": True}, "disk_format": disk_format, **more})
                     client.upload("image", what, guest_image[what])
             yield made
