@@ -43,6 +43,7 @@ class Agent:
     def __init__(self, settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
         self.host = LocalHost(settings, hypervisor)
         self.host.documents.index(Server.noun, "mac", resolve.macs)
+        self.host.documents.index(Server.noun, "port", resolve.ports)
         self.host.documents.index(Server.noun, "address", addresses.fixed_addresses)
         self.images = ImageDriver()
         self.drivers = Drivers(self.host, (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command ``magnetar``: run an agent, keep its tokens, show consoles, complete the shell."""
+"""The command ``magnetar``: run an agent, keep its tokens, check its host, show consoles, complete the shell."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from magnetar_agent import host_check
 from magnetar_agent import settings as configuration
 from magnetar_agent.completion import SHELLS, script
 from magnetar_core.endpoint import SOCKET
@@ -39,6 +40,7 @@ def parser(also: Adds | None = None) -> argparse.ArgumentParser:
                     "  magnetar agent --fake --state-dir /tmp/m --socket /tmp/m/agent.sock   (no libvirt needed)"))
     _token(_command(commands, "token", None, "Make, list and revoke bearer tokens for HTTPS.",
                     "magnetar token create awx --scope operate\n  magnetar token list\n  magnetar token revoke awx"))
+    _host(commands)
     _console(_command(
         commands, "console", run_console, "Show the serial console of a server here, and type in it; Ctrl-] ends it.",
         "magnetar console web1\n  magnetar console --cloud mycloud web1\n"
@@ -86,6 +88,23 @@ def _token(command: argparse.ArgumentParser) -> None:
     for one in (create, revoke, shown):
         one.add_argument("--config", type=Path, metavar="FILE", help="settings that name the tokens_file")
         one.add_argument("--tokens-file", type=Path, metavar="FILE", help="file of the tokens, in place of the setting")
+
+
+def _host(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _command(commands, "host", None, "Say what this host can do for its guests, and what it lacks.",
+                       "magnetar host check\n  magnetar host check --need ovn --need kvm")
+    actions = command.add_subparsers(dest="action", metavar="ACTION", required=True)
+    check = _command(actions, "check", run_host_check, "Ask the host's agent, and say what the host lacks and what to "
+                     "do about it. Status 1 where it lacks what is needed.",
+                     "magnetar host check\n  magnetar host check --need ovn")
+    check.add_argument("--need", action="append", default=[], choices=host_check.NAMES,
+                       help=f"what must be there besides {' and '.join(host_check.ALWAYS)}; may be repeated")
+    check.add_argument("--socket", metavar="PATH", help=f"where the agent listens (default: {SOCKET})")
+
+
+def run_host_check(given: argparse.Namespace) -> int:
+    """``magnetar host check``."""
+    return host_check.run(given.socket or SOCKET, given.need)
 
 
 def _console(command: argparse.ArgumentParser) -> None:

@@ -73,12 +73,13 @@ class NicAddress:
 @dataclass(frozen=True)
 class GuestNic:
     """A NIC: *network* is the uuid or name by which the user knows the network, *port* the uuid of the port where there
-    is one, *routes* are (network, gateway) beside the default route, *dns* the name servers where they are not those of
-    the address."""
+    is one, *type* Nova's word for how it is plugged in (bridge, ovs), *routes* are (network, gateway) beside the
+    default route, *dns* the name servers where they are not those of the address."""
 
     mac: str
     network: str
     port: str | None = None
+    type: str = "bridge"
     mtu: int = 0
     address: NicAddress | None = None
     routes: tuple[tuple[str, str], ...] = ()
@@ -217,7 +218,7 @@ def network_data(guest: Guest) -> dict[str, Any]:
     links, networks, services = [], [], list[str]()
     for at, nic in enumerate(guest.nics):
         link = "tap" + (nic.port[:11] if nic.port else nic.mac.replace(":", "")[-8:])
-        links.append({"id": link, "vif_id": nic.port or nic.mac, "type": "bridge", "mtu": nic.mtu or None,
+        links.append({"id": link, "vif_id": nic.port or nic.mac, "type": nic.type, "mtu": nic.mtu or None,
                       "ethernet_mac_address": nic.mac})
         networks.append({"id": f"network{at}", "link": link, "network_id": nic.network, **_address(nic)})
         services += [one for one in nic.nameservers if one not in services]

@@ -28,8 +28,10 @@ NO_GRAPHICS = {
 @dataclass(frozen=True)
 class Nic:
     """A network card of a domain; exactly one of *network* (libvirt's name) and *bridge* is set. *place*: bus and
-    address, where libvirt has said them. *tap*: the name of the host's end. *queues*, *packed* (rings) and
-    *bandwidth* (see ``hardware.limits``) follow from the server's hardware; they are not seen."""
+    address, where libvirt has said them. *tap*: the name of the host's end. *port*: *bridge* is Open vSwitch's, and
+    this the interface id by which OVN knows the NIC. *mtu*: that of tap and card; 0 for the bridge's. *checksums*:
+    whether the guest may leave them, and segmentation, to the card. *queues*, *packed* (rings) and *bandwidth* (see
+    ``hardware.limits``) follow from the server's hardware; they are not seen."""
 
     mac: str
     model: str = "virtio"
@@ -41,6 +43,9 @@ class Nic:
     queues: int = field(default=1, compare=False)
     packed: bool = field(default=False, compare=False)
     bandwidth: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
+    port: str | None = None
+    mtu: int = field(default=0, compare=False)
+    checksums: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ class DiskSeen:
 class MigrationParams:
     """How a running domain goes to another host: unix sockets here that lead to libvirt's and to QEMU's two there (QEMU
     listens on the same paths there), and what differs there: *folder* of its files (here, there), *nics* by MAC
-    (network, bridge, tap).
+    (network, bridge, tap, port).
 
     *native*: the host that QEMU's memory and disks go to straight, and the name in the certificate that QEMU shows
     there; without it they go through the sockets. *persistent* is the domain's XML for later starts there. *bandwidth*
@@ -155,7 +160,7 @@ class MigrationParams:
     disks: Path
     persistent: str
     folder: tuple[Path, Path]
-    nics: Mapping[str, tuple[str | None, str | None, str | None]] = field(default_factory=dict)
+    nics: Mapping[str, tuple[str | None, str | None, str | None, str | None]] = field(default_factory=dict)
     bandwidth: int | None = None
     max_downtime: int | None = None
     downtime_steps: int | None = None

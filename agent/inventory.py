@@ -41,7 +41,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "link_name": host.links.name(), "metadata_service": host.metadata_status(),
         "port_security": host.port_security_status(),
         "link_port": host.settings.address[1] if host.settings.address else None,
-        "shares": shares.offered(host),
+        "shares": shares.offered(host), "ovn": ovn(host),
         "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
     }
     try:
@@ -57,6 +57,12 @@ def usage(host: LocalHost) -> dict[str, Any]:
     except MagnetarError:
         found["connected"] = False
     return {field.name: found.get(field.name) for field in Host.fields if field.name != "orphans"}
+
+
+def ovn(host: LocalHost) -> dict[str, str]:
+    """Whether ports of OVN can be plugged in."""
+    seen = host.hypervisor.integration_bridge(host.settings.integration_bridge)
+    return {"bridge": seen.name, "datapath": seen.datapath, "chassis": seen.chassis, "reason": seen.reason}
 
 
 def _virt(kvm: dict[str, Any]) -> dict[str, Any]:

@@ -67,12 +67,30 @@ class Tap:
 
 
 @dataclass(frozen=True)
+class IntegrationBridge:
+    """The bridge of Open vSwitch to which ports of OVN are plugged in. *datapath*: ``system`` (the kernel's), or
+    ``netdev`` (ovs-vswitchd forwards itself, and passes checksums on that a guest has left to its card). *chassis*: the
+    host's name in OVN. *reason*: why ports cannot be plugged in, and what to do; "": they can."""
+
+    name: str
+    datapath: str = ""
+    chassis: str = ""
+    reason: str = ""
+
+    @property
+    def checksums(self) -> bool:
+        """Whether guests may leave checksums and segmentation to their cards; not where nobody knows the datapath."""
+        return self.datapath == "system"
+
+
+@dataclass(frozen=True)
 class Port:
     """What may come from a guest's NIC, whose host's end is *tap*: frames from *mac*, and of each family those from
     *ipv4* and *ipv6* (addresses and networks; ``None``: from all, as nobody knows which are its own).
 
     *dhcp*: IPv4 addresses that the host's DHCP gives it, too. *not_from*: addresses of the host that are never a
-    guest's. Without *secure* anything may come."""
+    guest's. Without *secure* anything may come. *switched*: Open vSwitch has the tap, and OVN says what may come; the
+    host's own network stack takes nothing from it."""
 
     tap: str
     mac: str
@@ -81,6 +99,7 @@ class Port:
     dhcp: bool = False
     not_from: tuple[str, ...] = ()
     secure: bool = True
+    switched: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +135,9 @@ class HypervisorNetworks(Protocol):
     def bridges(self) -> frozenset[str]:
         """Names of the bridges of the host."""
 
+    def integration_bridge(self, name: str) -> IntegrationBridge:
+        """The bridge of that name as Open vSwitch has it, and whether ovn-controller looks after it; never raises."""
+
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
         """Device ("" without one) and network of the host's IPv4 routes, the default ones excepted, and of its
         addresses."""
@@ -139,7 +161,8 @@ class HypervisorNetworks(Protocol):
         """DHCP leases of a libvirt network, newest last."""
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
-        """The taps on bridges of a domain of ours, or of all; none of what does not run."""
+        """The taps on bridges of a domain of ours, or of all; none of what does not run, nor those that Open vSwitch
+        has."""
 
     def filter_ports(self, wanted: PortFilter, before: PortFilter | None = None) -> None:
         """Have the kernel filter as *wanted*, all at once; without ports and bridges nothing is left of it. *before*:

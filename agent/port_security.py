@@ -64,7 +64,8 @@ class PortSecurity:
 
     def status(self) -> dict[str, Any]:
         """The field ``port_security`` of ``kinds.Host``."""
-        return {"ports": len(self._loaded.ports) if self._loaded else 0, "reason": self.reason}
+        ports = self._loaded.ports if self._loaded else ()
+        return {"ports": sum(not one.switched for one in ports), "reason": self.reason}
 
     # What comes from other threads ----------------------------------------------------------------------------------
     def _written(self, document: Document, removed: bool) -> None:
@@ -152,6 +153,8 @@ class PortSecurity:
 def port(host: LocalHost, server: str, nic: Fields) -> Port:
     """What may come from a server's NIC."""
     tap = tap_name(host.settings.state_dir, server, nic["mac"])
+    if nic.get("port"):
+        return Port(tap, nic["mac"], switched=True)
     if not nic.get("port_security", True):
         return Port(tap, nic["mac"], secure=False)
     network = managed_network(host, nic)

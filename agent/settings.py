@@ -22,6 +22,7 @@ LEVELS = ("debug", "info", "warning", "error")
 #: Type of a pool to the word that says where it is.
 POOLS = {"dir": "path", "nfs": "path", "lvm": "libvirt_pool", "rbd": "libvirt_pool"}
 _PORTS = re.compile(r"(?:tcp|udp)/(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?")
+_BRIDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 _POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _LISTEN = re.compile(r"^(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})$")
 
@@ -107,6 +108,8 @@ class AgentSettings:
                                  default=60.0, metadata={"min": 0, "max": 3600})
     metadata_service: bool = _doc("Answer guests at http://169.254.169.254 and fe80::a9fe:a9fe, see docs/metadata.md.",
                                   default=True)
+    integration_bridge: str = _doc("Bridge of Open vSwitch at which ports of OVN are plugged in, see docs/networks.md.",
+                                   default="br-int", metadata={"pattern": _BRIDGE})
     guest_ports: tuple[str, ...] = _doc(
         "Ports of this host that its guests may reach besides DHCP and DNS, such as [tcp/3142, udp/8000-8100].",
         default=())
@@ -238,6 +241,8 @@ def _text(key: dataclasses.Field[Any], value: Any) -> str:
     if not isinstance(value, str) or not value or (choices and value not in choices):
         rule = f"one of {', '.join(choices)}" if choices else "a text"
         raise InvalidSettings(f"{key.name}: must be {rule} (got {value!r}).")
+    if "pattern" in key.metadata and not key.metadata["pattern"].fullmatch(value):
+        raise InvalidSettings(f"{key.name}: must be the name of a device, of 15 characters at most (got {value!r}).")
     return value
 
 

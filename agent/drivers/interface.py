@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 
 #: Namespace of the uuids of NICs: one for each server and MAC.
 NAMESPACE = uuid.UUID("c1d9f6de-5a0b-5d7c-8b8e-52540093be11")
-NIC_FIELDS = ("network", "bridge", "mac", "model", "tag", "address", "port_security", "allowed_addresses", "told")
+NIC_FIELDS = ("network", "bridge", "port", "mac", "model", "tag", "address", "port_security", "allowed_addresses",
+              "told")
 #: What changes while the guest keeps the NIC.
 QUIET = frozenset(("address", "port_security", "allowed_addresses"))
 #: What a NIC has that says nothing of it.
 USUAL: Mapping[str, Any] = {"port_security": True, "allowed_addresses": []}
+#: Where a NIC is plugged in: one of them is set.
+PLUGS = ("network", "bridge", "port")
 #: What says which NIC is meant, the surest first.
-MARKS = ("mac", "network", "bridge")
+MARKS = ("mac", *PLUGS)
 
 
 class InterfaceDriver(DocumentDriver):
@@ -45,8 +48,9 @@ class InterfaceDriver(DocumentDriver):
             return self._remove(host, key, dry_run, operation)
         given: Fields = self.kind.check(want)
         wanted = {name: given[name] for name in NIC_FIELDS if name in given}
-        if ("network" in wanted) == ("bridge" in wanted) and "mac" not in wanted:
-            raise InvalidField("network", "or bridge must say where the NIC goes, and not both")
+        plugs = sum(name in wanted for name in PLUGS)
+        if plugs > 1 or not (plugs or "mac" in wanted):
+            raise InvalidField("network", "or bridge or port must say where the NIC goes, and only one of them")
         server = host.documents.standing("server", given["server"])
         warnings: list[str] = []
         if server is None:
@@ -84,8 +88,8 @@ class InterfaceDriver(DocumentDriver):
         """The NIC that *key* names. Raises ``NotFound``."""
         server, nic = self._find(host, key)
         if server is None or nic is None:
-            raise NotFound(f"There is no NIC {key!r} on this host. Its key is SERVER:MAC, SERVER:NETWORK or "
-                           "SERVER:BRIDGE.", kind=self.kind.noun, key=key)
+            raise NotFound(f"There is no NIC {key!r} on this host. Its key is SERVER:MAC, SERVER:NETWORK, "
+                           "SERVER:BRIDGE or SERVER:PORT.", kind=self.kind.noun, key=key)
         return self._shown(server, nic, self._addresses(host, nic))
 
     def every(self, host: LocalHost) -> list[Fields]:
@@ -133,10 +137,10 @@ def _of(nic: Fields, addresses: dict[str, list[Fields]]) -> list[Fields]:
 
 
 def _matching(nics: list[Fields], wanted: Fields) -> list[Fields]:
-    """The NICs that *wanted* means: the one with its MAC, or those at its network or bridge."""
+    """The NICs that *wanted* means: the one with its MAC, or those at its network, bridge or port."""
     if "mac" in wanted:
         return [nic for nic in nics if nic["mac"] == wanted["mac"]]
-    return [nic for nic in nics if all(nic.get(name) == wanted.get(name) for name in ("network", "bridge"))]
+    return [nic for nic in nics if all(nic.get(name) == wanted.get(name) for name in PLUGS)]
 
 
 def _with(document: Document, wanted: Fields, policy: str, warnings: list[str]) -> list[Fields]:
@@ -144,8 +148,8 @@ def _with(document: Document, wanted: Fields, policy: str, warnings: list[str]) 
     nics: list[Fields] = document.want["networks"]
     found = _matching(nics, wanted)
     if not found:
-        if "network" not in wanted and "bridge" not in wanted:
-            raise InvalidField("network", "or bridge must say where the new NIC goes")
+        if not any(name in wanted for name in PLUGS):
+            raise InvalidField("network", "or bridge or port must say where the new NIC goes")
         return [*nics, wanted]
     old = found[0]
     differing = [name for name in wanted if wanted[name] != old.get(name, USUAL.get(name))]
@@ -160,6 +164,6 @@ def _with(document: Document, wanted: Fields, policy: str, warnings: list[str]) 
     if policy == "ignore":
         warnings.append(f"The NIC {old['mac']} of server {document.name!r}: {words}; ignored, as on_immutable says.")
         return nics
-    kept = {} if {"network", "bridge"} & set(wanted) else {n: old[n] for n in ("network", "bridge") if n in old}
+    kept = {} if set(PLUGS) & set(wanted) else {n: old[n] for n in PLUGS if n in old}
     new = {"mac": old["mac"], "model": old["model"], **kept, **wanted}
     return [new if nic is old else nic for nic in nics]

@@ -22,7 +22,7 @@ from magnetar_agent.fake.state import FakeDomain, FakeNetwork, host_of, parse
 from magnetar_agent.fake.statistics import Statistics
 from magnetar_agent.fake.storage import Storage
 from magnetar_agent.hypervisor import DomainEvent
-from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec, PortFilter, Tap
+from magnetar_agent.networks import IntegrationBridge, Lease, NetworkSeen, NetworkSpec, PortFilter, Tap
 from magnetar_core.errors import Conflict
 from magnetar_core.operations import now
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING
@@ -166,6 +166,11 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
 
     def bridges(self) -> frozenset[str]:
         return self._bridges
+
+    def integration_bridge(self, name: str) -> IntegrationBridge:
+        if self.ovn_lacks:
+            return IntegrationBridge(name, reason=self.ovn_lacks)
+        return IntegrationBridge(name, self.datapath, self.name)
 
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
         return self.on_networks

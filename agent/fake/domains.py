@@ -131,7 +131,8 @@ class Domains(State):
                     raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no file {path}.")
         for nic in domain.nics:
             network = self._networks.get(nic.network or "")
-            there = nic.bridge in self._bridges if nic.bridge else bool(network and network.seen.active)
+            there = not self.ovn_lacks if nic.port else (
+                nic.bridge in self._bridges if nic.bridge else bool(network and network.seen.active))
             if not there:
                 raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no network "
                                       f"{nic.network or nic.bridge}.")

@@ -61,6 +61,9 @@ def host_of(network: str, mac: str) -> str:
 class State:
     """The state, and two ways to it: ``_call`` for the protocol, ``_change`` for what comes from outside."""
 
+    #: How the bridge for ports of OVN forwards, and what the host lacks of OVN.
+    datapath, ovn_lacks = "system", ""
+
     def __init__(self, folder: Path | None = None, bridges: Iterable[str] = ("br0",), kvm: bool = False,
                  delay: float = 0.0, name: str = "fake", guest_agents: bool = False) -> None:
         self.name, self.delay, self.guest_agents = name, delay, guest_agents

@@ -106,8 +106,8 @@ class MetadataService:
     def _written(self, document: Document, removed: bool) -> None:
         if document.kind == "server" and self._gates:
             known = {tap.mac for tap in tuple(self._taps.values()) if tap.server == document.id}
-            same = not removed and known <= {nic["mac"] for nic in document.want["networks"]}
-            plugged = same and len(known) == len(document.want["networks"])
+            on_bridges = {nic["mac"] for nic in document.want["networks"] if not nic.get("port")}
+            plugged = not removed and known == on_bridges
             self._todo.put((DATA if plugged else TAPS, document.id))
 
     # The thread -----------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def manifest(host: LocalHost, server: Document) -> Fields:
         "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir() if path.is_file()),
         "cpu": host.hypervisor.cpu(server.id) if power in LIVE else None, "host": host.name,
         "spice": bool(power in LIVE and (runs := host.hypervisor.running(server.id)) and runs.spice),
-        "host_id": host.hypervisor.host()["id"],
+        "host_id": host.hypervisor.host()["id"], "datapath": spec.datapath(host, want["networks"]),
     }
 
 
@@ -325,8 +325,7 @@ class _Move:
             self.host.hypervisor.migrate(self.server.id, hv.MigrationParams(
                 libvirt=run / LIBVIRT, qemu=run / QEMU, disks=run / DISKS, persistent=plan["xml"],
                 folder=(self.place, Path(plan["folder"])),
-                nics={mac: (plug[0], plug[1], plug[2] if len(plug) > 2 else None)
-                      for mac, plug in plan["nics"].items()},
+                nics={mac: (*plug, *[None] * (4 - len(plug))) for mac, plug in plan["nics"].items()},
                 bandwidth=want["bandwidth"], max_downtime=want["max_downtime"],
                 downtime_steps=want.get("downtime_steps"), downtime_delay=want.get("downtime_delay"),
                 auto_converge=want["auto_converge"], post_copy=bool(want.get("post_copy")),

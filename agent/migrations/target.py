@@ -50,11 +50,13 @@ def check_target(host: LocalHost, want: Fields) -> None:
         raise Conflict(f"Server {told['name']!r} is on this very host ({host.name}). Choose another target.")
     _is_free(host, want["server"])
     for at, nic in enumerate(told["networks"]):
-        resolve.check_network(host, (nic.get("network"), nic.get("bridge")), f"networks[{at}]")
+        resolve.check_plug(host, resolve.plug(nic, f"networks[{at}]"), f"networks[{at}]")
     addresses.complete(host, [dict(nic) for nic in told["networks"]], [], None)
     for nic in told["networks"]:
         if other := resolve.mac_owner(host, nic["mac"]):
             raise Conflict(f"The MAC {nic['mac']} belongs to server {other.name!r} of the target.")
+        if other := resolve.port_owner(host, nic.get("port")):
+            raise Conflict(f"The port {nic['port']} belongs to server {other.name!r} of the target.")
     volumes.check_origins(host, told)
     _can_run(host, told, want["type"] == "live")
     _room(host, told)
@@ -91,6 +93,11 @@ def _can_run(host: LocalHost, told: Fields, live: bool) -> None:
         raise Conflict("The guest has a SPICE server, and the target's QEMU has no SPICE. Migrate it cold, install "
                        "SPICE there (on Debian 13 the package qemu-system-modules-spice has it), or choose another "
                        "host.")
+    here = spec.datapath(host, told["networks"])
+    if live and here and told.get("datapath") not in (None, "", here):
+        raise Conflict(f"Open vSwitch forwards by the datapath {here} on the target, and by {told['datapath']} on the "
+                       "source: the guest's NICs have other features there, which a running guest cannot change. "
+                       "Migrate it cold, or choose a host with the same datapath.")
 
 
 def _room(host: LocalHost, told: Fields) -> None:
@@ -219,7 +226,7 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
     return {
         # "have" is what earlier agents go by: they do not say states, and are to send everything.
         "have": {}, "kept": kept, "folder": str(place), "run": str(run),
-        "nics": {nic.mac: [nic.network, nic.bridge, nic.tap] for nic in spec.nics(host, server)},
+        "nics": {nic.mac: [nic.network, nic.bridge, nic.tap, nic.port] for nic in spec.nics(host, server)},
         NATIVE: document.state[NATIVE],
         "xml": host.hypervisor.render(spec.domain(host, server)),
     }

@@ -101,6 +101,8 @@ def managed_network(host: LocalHost, nic: Fields) -> Document | None:
 
 
 def _plug(host: LocalHost, nic: Fields) -> Plug:
+    if nic.get("port"):
+        return "port", str(nic["port"])
     network = host.documents.find("network", nic["network"]) if nic.get("network") else None
     if network is not None and network.want["mode"] != "bridge":
         return "network", network.name

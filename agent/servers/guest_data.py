@@ -114,7 +114,8 @@ def _nic(host: LocalHost, wanted: Fields) -> GuestNic:
     known = host.documents.find("network", wanted["network"]) if wanted.get("network") else None
     return GuestNic(
         mac=wanted["mac"], network=told.get("network_id") or plugged.network or plugged.bridge or "",
-        port=told.get("port_id"), mtu=told.get("mtu") or (known.want["mtu"] if known else 0),
+        port=told.get("port_id") or plugged.port, type="ovs" if plugged.port else "bridge",
+        mtu=told.get("mtu") or (known.want["mtu"] if known else 0),
         address=addresses.for_config_drive(host, wanted), dns=tuple(told.get("dns_nameservers", ())),
         routes=tuple((one["destination"], one["nexthop"]) for one in told.get("host_routes", ())))
 

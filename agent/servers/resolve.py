@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from magnetar_agent.host import LocalHost
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
+#: What a NIC has that says nothing of it.
+USUAL: Fields = {"port_security": True, "allowed_addresses": []}
+#: Network, bridge and port (of OVN) of a NIC; one of them is set.
+Plug = tuple[str | None, str | None, str | None]
 
 
 def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields:
@@ -142,6 +146,8 @@ def _networks(host: LocalHost, given: list[Fields], document: Document | None) -
     old = list(document.want["networks"]) if document else []
     found: list[Fields] = []
     for field, nic, kept in _matched(host, given, old):
+        if nic.get("port"):
+            _check_port(host, nic, field, found, document)
         mac = nic.get("mac") or (kept["mac"] if kept else _draw_mac(host, {f["mac"] for f in found}))
         other = None if kept else mac_owner(host, mac, document)  # what is kept was held against others when it came
         if other:
@@ -156,8 +162,7 @@ def _networks(host: LocalHost, given: list[Fields], document: Document | None) -
 
 def _plain(nic: Fields) -> Fields:
     """Without what a NIC is when nothing is said of it."""
-    usual = {"port_security": True, "allowed_addresses": []}
-    return {name: value for name, value in nic.items() if name not in usual or value != usual[name]}
+    return {name: value for name, value in nic.items() if name not in USUAL or value != USUAL[name]}
 
 
 def _matched(host: LocalHost, given: list[Fields], old: list[Fields]) -> Iterator[tuple[str, Fields, Fields | None]]:
@@ -165,12 +170,12 @@ def _matched(host: LocalHost, given: list[Fields], old: list[Fields]) -> Iterato
     keeping = list(old)
     for at, nic in enumerate(given):
         field = f"networks[{at}]"
-        plug = _plug(nic, field)
-        kept = next((k for k in keeping if _same(nic, k, plug)), None)
+        asked = plug(nic, field)
+        kept = next((k for k in keeping if _same(nic, k, asked)), None)
         if kept:
             keeping.remove(kept)
-        elif not any(plug == (o.get("network"), o.get("bridge")) for o in old):
-            check_network(host, plug, field)
+        elif not any(asked == plug(o, field) for o in old):
+            check_plug(host, asked, field)
         yield field, nic, kept
 
 
@@ -185,22 +190,54 @@ def mac_owner(host: LocalHost, mac: str, document: Document | None = None) -> Do
     return next((one for one in found if document is None or one.id != document.id), None)
 
 
-def _plug(nic: Fields, field: str) -> tuple[str | None, str | None]:
-    plug = (nic.get("network"), nic.get("bridge"))
-    if (plug[0] is None) == (plug[1] is None):
-        raise InvalidField(field, "must name either a network or a bridge")
-    return plug
+def ports(server: Document) -> list[str]:
+    """The ports of OVN of a server's NICs."""
+    return [nic["port"] for nic in server.want["networks"] if nic.get("port")]
 
 
-def _same(nic: Fields, old: Fields, plug: tuple[str | None, str | None]) -> bool:
+def port_owner(host: LocalHost, port: str | None, document: Document | None = None) -> Document | None:
+    """The server, other than that of *document*, that has a NIC at the port."""
+    found = host.documents.having("server", "port", port) if port else ()
+    return next((one for one in found if document is None or one.id != document.id), None)
+
+
+def _check_port(host: LocalHost, nic: Fields, field: str, before: list[Fields], document: Document | None) -> None:
+    """Raise unless the port has just this NIC, and OVN is left to filter it."""
+    for name in ("port_security", "allowed_addresses"):
+        if nic.get(name, USUAL[name]) != USUAL[name]:
+            raise InvalidField(f"{field}.{name}", "is OVN's where the NIC names a port; set port_security and the "
+                                                  "addresses of the logical switch port there", nic[name])
+    if any(one.get("port") == nic["port"] for one in before):
+        raise InvalidField(f"{field}.port", "must differ from the other NICs'", nic["port"])
+    if other := port_owner(host, nic["port"], document):
+        raise Conflict(f"{field}.port: {nic['port']} belongs to server {other.name!r}. Name another port.",
+                       field=f"{field}.port", uuids=[other.id])
+
+
+def plug(nic: Fields, field: str) -> Plug:
+    """Where the NIC is plugged in. Raises ``InvalidField`` unless it is one place."""
+    found = (nic.get("network"), nic.get("bridge"), nic.get("port"))
+    if sum(one is not None for one in found) != 1:
+        raise InvalidField(field, "must name either a network, a bridge or a port")
+    return found
+
+
+def _same(nic: Fields, old: Fields, asked: Plug) -> bool:
     """Whether *old* is the NIC that *nic* asks for."""
     if nic.get("mac"):
         return bool(nic["mac"] == old["mac"])
-    return plug == (old.get("network"), old.get("bridge"))
+    return asked == plug(old, "networks")
 
 
-def check_network(host: LocalHost, plug: tuple[str | None, str | None], field: str) -> None:
-    network, bridge = plug
+def check_plug(host: LocalHost, asked: Plug, field: str) -> None:
+    """Raise unless this host has what the NIC is to be plugged into."""
+    network, bridge, port = asked
+    if port is not None:
+        lacks = host.hypervisor.integration_bridge(host.settings.integration_bridge).reason
+        if lacks:
+            raise Conflict(f"{field}.port: host {host.name} cannot plug in ports of OVN: {lacks}",
+                           field=f"{field}.port")
+        return
     if bridge is not None:
         bridges = host.hypervisor.bridges()
         if bridge not in bridges:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
+    from magnetar_agent.networks import IntegrationBridge
 
 
 #: Turn of the root disk among those to boot from.
@@ -37,8 +38,12 @@ def files(want: Fields) -> list[str]:
 
 
 def nic(host: LocalHost, wanted: Fields) -> Nic:
-    """The NIC of a domain; a network that is an existing bridge becomes that bridge."""
-    network, bridge = wanted.get("network"), wanted.get("bridge")
+    """The NIC of a domain; a network that is an existing bridge becomes that bridge, and a port of OVN is plugged in
+    at the integration bridge."""
+    network, bridge, port = wanted.get("network"), wanted.get("bridge"), wanted.get("port")
+    if port:
+        return Nic(wanted["mac"], wanted["model"], None, host.settings.integration_bridge, wanted.get("tag"), port=port,
+                   mtu=(wanted.get("told") or {}).get("mtu") or 0)
     known = host.documents.find("network", network) if network else None
     if known is not None and known.want["mode"] == "bridge":
         network, bridge = None, known.want["bridge"]
@@ -48,10 +53,23 @@ def nic(host: LocalHost, wanted: Fields) -> Nic:
 
 
 def nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
-    """The NICs of a server, with the names of their taps."""
-    found, vcpus = hardware(document.want), document.want["flavor"]["vcpus"]
-    return tuple(devices.nic(found, replace(nic(host, one), tap=tap_name(
-        host.settings.state_dir, document.id, one["mac"])), vcpus) for one in document.want["networks"])
+    """The NICs of a server, with the names of their taps, as its hardware is and as the host forwards what they send."""
+    switch = _switch(host, document.want["networks"])
+    wanted, vcpus = hardware(document.want), document.want["flavor"]["vcpus"]
+    found = (devices.nic(wanted, replace(nic(host, one), tap=tap_name(host.settings.state_dir, document.id, one["mac"])),
+                         vcpus) for one in document.want["networks"])
+    return tuple(replace(one, checksums=switch is None or switch.checksums) if one.port else one for one in found)
+
+
+def datapath(host: LocalHost, networks: list[Fields]) -> str | None:
+    """How Open vSwitch forwards here; ``None`` where none of the NICs is a port of OVN."""
+    switch = _switch(host, networks)
+    return None if switch is None else switch.datapath
+
+
+def _switch(host: LocalHost, networks: list[Fields]) -> IntegrationBridge | None:
+    ports = any(one.get("port") for one in networks)
+    return host.hypervisor.integration_bridge(host.settings.integration_bridge) if ports else None
 
 
 def root_backing(want: Fields, state: Fields, place: Path) -> Backing | None:
@@ -185,7 +203,9 @@ def _flavor_seen(document: Document, found: Domain) -> Fields:
 def _nic_seen(host: LocalHost, seen_nic: Nic, wanted: Fields | None) -> Fields:
     if wanted is not None:
         asked = nic(host, wanted)
-        if (asked.network, asked.bridge, asked.model) == (seen_nic.network, seen_nic.bridge, seen_nic.model):
+        if (asked.network, asked.bridge, asked.port, asked.model) == (
+                seen_nic.network, seen_nic.bridge, seen_nic.port, seen_nic.model):
             return wanted
-    plug = {"network": seen_nic.network} if seen_nic.network else {"bridge": seen_nic.bridge}
+    plug = {"port": seen_nic.port} if seen_nic.port else (
+        {"network": seen_nic.network} if seen_nic.network else {"bridge": seen_nic.bridge})
     return {**plug, "mac": seen_nic.mac, "model": seen_nic.model, **({"tag": seen_nic.tag} if seen_nic.tag else {})}

@@ -130,6 +130,7 @@ def with_state(domain: Domain, seen: DomainState) -> Domain:
 
 def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
     mac, model, source, target = nic.find("mac"), nic.find("model"), nic.find("source"), nic.find("target")
+    port, host, mtu = nic.find("virtualport/parameters"), nic.find("driver/host"), nic.find("mtu")
     address = "" if mac is None else mac.get("address", "")
     return Nic(
         mac=address,
@@ -139,6 +140,9 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
         tag=tags.get(address),
         place=_place(nic, "pci"),
         tap=None if target is None else target.get("dev"),
+        port=None if port is None else port.get("interfaceid"),
+        mtu=0 if mtu is None else int(mtu.get("size", "0")),
+        checksums=host is None or host.get("csum") != "off",
     )
 
 

@@ -331,7 +331,7 @@ def there(xml: str, passage: MigrationParams) -> str:
     _volumes(root, passage)
     for card in root.iterfind("devices/interface"):
         mac = card.find("mac")
-        network, bridge, tap = passage.nics.get("" if mac is None else mac.get("address", ""), (None, None, None))
+        network, bridge, tap, port = passage.nics.get("" if mac is None else mac.get("address", ""), (None,) * 4)
         source, target = card.find("source"), card.find("target")
         if target is not None and tap:
             target.set("dev", tap)
@@ -341,7 +341,16 @@ def there(xml: str, passage: MigrationParams) -> str:
             source.attrib.clear()
             card.set("type", "bridge" if bridge else "network")
             source.set("bridge" if bridge else "network", str(bridge or network))
+            _virtual_port(card, port)
     return ET.tostring(root, encoding="unicode")
+
+
+def _virtual_port(card: ET.Element, port: str | None) -> None:
+    """The NIC's port of OVN, or none: what libvirt has of the one here (a profile, say) stays here."""
+    for old in card.findall("virtualport"):
+        card.remove(old)
+    if port:
+        ET.SubElement(ET.SubElement(card, "virtualport", type="openvswitch"), "parameters", interfaceid=port)
 
 
 def _volumes(root: ET.Element, passage: MigrationParams) -> None:

@@ -13,10 +13,10 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.networks import Lease, NetworkSeen, NetworkSpec, Tap
+from magnetar_agent.networks import IntegrationBridge, Lease, NetworkSeen, NetworkSpec, Tap
 from magnetar_core.errors import Conflict
 
-from . import dhcp, reservations, routes
+from . import dhcp, ovn, reservations, routes
 from .domain import owner
 from .templates import fill
 
@@ -41,6 +41,10 @@ class LibvirtNetworks:
     def bridges(self) -> frozenset[str]:
         """Devices under /sys/class/net that are bridges."""
         return frozenset(path.parent.name for path in NET.glob("*/bridge"))
+
+    def integration_bridge(self, name: str) -> IntegrationBridge:
+        """See ``ovn``."""
+        return ovn.look(name)
 
     def routes(self) -> list[tuple[str, IPv4Network]]:
         """Routes of all tables, and addresses."""
@@ -200,7 +204,7 @@ def _plugged(domain: Any) -> list[tuple[str, str, str]]:
         mac, target, source = nic.find("mac"), nic.find("target"), nic.find("source")
         place = [("" if one is None else one.get(name, "")) for one, name in
                  ((mac, "address"), (target, "dev"), (source, "bridge"))]
-        if all(place):
+        if all(place) and nic.find("virtualport") is None:
             found.append((place[0], place[1], place[2]))
     return found
 

@@ -9,6 +9,10 @@ matter whether a guest starts before the agent has heard of it. In the order of 
 * ARP, IPv4 and neighbour advertisements come from addresses of the NIC; nobody is DHCP server or router;
 * an address that the host's DHCP gives is learned from its answer, on the way to the tap;
 * what has come from a tap bears ``MARK``, so that the host knows it when it is meant itself.
+
+A tap that Open vSwitch has is on no bridge, and OVN says what may come from it. Where ovs-vswitchd forwards by itself
+(datapath netdev) the kernel sees its packets too, as of any device, and would take what is sent to the tap's own MAC
+address: the host drops that, whatever it is.
 """
 
 from __future__ import annotations
@@ -69,6 +73,8 @@ def elements(wanted: PortFilter) -> frozenset[Element]:
 
 
 def _of_port(port: Port) -> Iterable[Element]:
+    if port.switched:
+        return
     tap = f'"{port.tap}"'
     yield "taps", tap
     if not port.secure:
@@ -139,7 +145,7 @@ def replacement(wanted: PortFilter, leased: Iterable[tuple[str, str]]) -> str:
         *(f"counter {name} {{ }}" for name in DROPS), *(filled(name, type) for name, type in SETS.items()),
         f"set learned {{ {LEARNED} }}", *_frames(wanted.prefix), "}",
         f"table inet {table(wanted.prefix)} {{", f"counter {CLOSED} {{ }}", filled("bridges", "type ifname;"),
-        *_host(wanted.open_ports), "}", allowing(wanted.prefix, leased)))
+        *_host(wanted.prefix, wanted.open_ports), "}", allowing(wanted.prefix, leased)))
 
 
 def _frames(prefix: str) -> tuple[str, ...]:
@@ -182,11 +188,14 @@ def _frames(prefix: str) -> tuple[str, ...]:
         drop("false_neighbour"), "}")
 
 
-def _host(open_ports: Sequence[str]) -> tuple[str, ...]:
+def _host(prefix: str, open_ports: Sequence[str]) -> tuple[str, ...]:
     """The chains of family inet: what guests reach of the host. A drop here is final, whatever other tables accept."""
     opened = [f"{protocol} dport {ports} accept" for protocol, _slash, ports in
               (one.partition("/") for one in open_ports)]
     return (
+        # Of what is on a bridge the kernel names the bridge here: a tap itself is one of Open vSwitch's.
+        f"chain switched {{ type filter hook prerouting priority {PRIORITY}; policy accept;",
+        f'iifname "{prefix}*" counter name {CLOSED} drop', "}",
         "chain to_host { type filter hook input priority -10; policy accept;",
         f"meta mark & {MARK} == {MARK} goto guests", "iifname @bridges goto guests", "}",
         "chain guests {", "ct state established,related accept", "udp sport 68 udp dport 67 accept",

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: What differs from server to server in a definition: texts, and attributes that hold names, paths and addresses.
-FREE = re.compile(r'(?<=>)[^<]+(?=<)|(?<= )(?:uuid|file|path|source|address|name|network|bridge|of|port)="[^"]*"')
+FREE = re.compile(r'(?<=>)[^<]+(?=<)|'
+                  r'(?<= )(?:uuid|file|path|source|address|name|network|bridge|of|port|interfaceid)="[^"]*"')
 #: How many kinds of definitions are remembered.
 FORMS = 256
 _DEFINITIONS = Path("/etc/libvirt/qemu")

@@ -172,6 +172,16 @@ hosts:
       sample:
         ports: 4
         reason: ''
+    ovn:
+      description: '{bridge, datapath, chassis, reason}: the bridge for ports of OVN, how Open vSwitch forwards
+        (C(system): the kernel, C(netdev): in a process), the host''s name in OVN, and why it cannot plug in ports;
+        empty where it can.'
+      type: dict
+      sample:
+        bridge: br-int
+        datapath: system
+        chassis: kvm1
+        reason: ''
     orphans:
       description: 'Things of Magnetar that no document knows: domains, files.'
       type: dict

@@ -58,6 +58,9 @@ interface_attachments:
     bridge:
       description: A bridge of the host, in place of network.
       type: str
+    port:
+      description: A logical switch port of OVN, in place of network.
+      type: str
     mac:
       description: MAC address; drawn once when omitted.
       type: str

@@ -89,7 +89,7 @@ servers:
         id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
         name: debian
     networks:
-      description: NICs in order. Each names a network or a bridge.
+      description: NICs in order. Each names a network, a bridge or a port.
       type: list
       elements: dict
       sample:

@@ -162,6 +162,31 @@ def build_base(folder: Path, wanted: Sequence[str]) -> None:
     command("unshare", "--mount", "sh", "-c", CONFIGURE, "sh", folder, *wanted)
 
 
+def layered(name: str, profiles: Sequence[str], units: Sequence[str]) -> str:
+    """The lower folders of hosts over `base()` with the packages of further *profiles*, whose *units* do not start by
+    themselves. It takes a fraction of the time and room of a base image of its own."""
+    lower = base()
+    wanted = sorted({name for profile in profiles for name in packages(profile)})
+    recipe = hashlib.sha256(f"{(CACHE / 'base.key').read_text()} {wanted} {units} {CONFIGURE}".encode()).hexdigest()
+    folder, stamp = CACHE / name, CACHE / f"{name}.key"
+    with locked(name):
+        if not (stamp.exists() and stamp.read_text() == recipe):
+            stamp.unlink(missing_ok=True)
+            for path in (folder, CACHE / f"{name}.work"):
+                shutil.rmtree(path, ignore_errors=True)
+                path.mkdir()
+            with tempfile.TemporaryDirectory(dir=CACHE) as whole:
+                command("mount", "-t", "overlay", f"lab-{name}", "-o",
+                        f"lowerdir={lower},upperdir={folder},workdir={CACHE / f'{name}.work'}", whole)
+                try:
+                    command("unshare", "--mount", "sh", "-c", CONFIGURE, "sh", whole, *wanted)
+                    command("chroot", whole, "systemctl", "disable", *units)
+                finally:
+                    command("umount", whole)
+            stamp.write_text(recipe)
+    return f"{folder}:{lower}"
+
+
 # A host
 
 
@@ -261,7 +286,7 @@ class LabHost:
         """Boots it again, with the same disks."""
         self._boot(*self._place)
 
-    def _base(self) -> Path:
+    def _base(self) -> Path | str:
         return base()
 
     def _configure(self, root: Path) -> None:

@@ -101,6 +101,8 @@ class _References:
         if given.get("bridge"):
             raise InvalidField(f"{where}.bridge", "is for a single host; in a cloud, name a network (mode bridge makes "
                                                   "one of a bridge)", given["bridge"])
+        if given.get("port"):
+            raise InvalidField(f"{where}.port", "is for a single host; in a cloud, name a network", given["port"])
         if not given.get("network"):
             raise InvalidField(f"{where}.network", "is required")
         if given.get("model", "virtio") != "virtio":

@@ -82,7 +82,7 @@ class InterfaceAttachmentModule(AttachmentModule):
     kind = InterfaceAttachment
     own = collect(server=SERVER)
     replaced = ("server",)
-    identifying = ("mac", "network", "bridge")
+    identifying = ("mac", "network", "bridge", "port")
 
 
 class AttachmentInfoModule(InfoModule):

@@ -214,6 +214,21 @@ def test_ports_of_the_host_are_closed(prefix: str) -> None:
     in_own_network(act)
 
 
+def test_the_host_takes_nothing_from_taps_of_open_vswitch() -> None:
+    """Where it forwards in a process, the kernel sees the packets of such a tap, which is on no bridge of its own."""
+    def act() -> None:
+        with guests(Port("tap-one", ONE, switched=True), Port("tap-two", TWO, secure=False)) as (one, two):
+            ip("link set tap-one nomaster")
+            ip("addr add 10.9.8.254/24 dev tap-one")
+            one.sh(f"ip addr add 10.9.8.1/24 dev {one.device}")
+            before = drops()[port_filter.CLOSED]
+            assert "0 packets received" in one.sh("busybox ping -c 2 -W 1 10.9.8.254", check=False)
+            assert drops()[port_filter.CLOSED] > before
+            until(lambda: "1 packets received" in two.sh("busybox ping -c 1 -W 1 10.9.9.254", check=False))
+
+    in_own_network(act)
+
+
 def test_a_firewall_that_is_loaded_anew_is_heard_of() -> None:
     def act() -> None:
         heard: list[int] = []

@@ -196,7 +196,7 @@ def test_quickstart_fills_the_whole_unit():
 
 
 def test_defaults_and_argument_specs_agree():
-    for role in ("agent", "api", "cell", "common", "conductor"):
+    for role in ("agent", "api", "cell", "common", "conductor", "network"):
         defaults = yaml.safe_load((ROOT / "roles" / role / "defaults/main.yml").read_text())
         specs = yaml.safe_load((ROOT / "roles" / role / "meta/argument_specs.yml").read_text())["argument_specs"]
         options = {option: spec for entry in specs.values() for option, spec in entry.get("options", {}).items()}

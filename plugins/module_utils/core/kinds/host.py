@@ -49,5 +49,9 @@ class Host(Kind):
                      sample=["serial", "vnc"])
     port_security = Field(Value(), "{ports, reason}: how many NICs are filtered, and why they are not as they should "
                                    "be; empty where they are.", on=READ, sample={"ports": 4, "reason": ""})
+    ovn = Field(Value(), "{bridge, datapath, chassis, reason}: the bridge for ports of OVN, how Open vSwitch forwards "
+                         "(V(system): the kernel, V(netdev): in a process), the host's name in OVN, and why it cannot "
+                         "plug in ports; empty where it can.", on=READ,
+                sample={"bridge": "br-int", "datapath": "system", "chassis": "kvm1", "reason": ""})
     orphans = Field(MapOf(Text(), ListOf(Text())), "Things of Magnetar that no document knows: domains, files.",
                     on=READ, sample={"domains": [], "files": []})

@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from ..errors import InvalidField
 from ..fields import FIXED, READ, Field
-from ..values import Boolean, Choices, Integer, Nullable, Text
+from ..values import Boolean, Choices, Integer, Nullable, Text, Uuid
 from ..versions import Version
 from .common import NAME, Resource
 
@@ -16,6 +16,8 @@ DEVICE = Text(1, 15, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "must be a network device n
 CIDR = Text(9, 18, r"\d{1,3}(\.\d{1,3}){3}/\d{1,2}", "must be an IPv4 network such as 192.168.100.0/24")
 NIC_ADDRESS = Text(7, 18, r"\d{1,3}(\.\d{1,3}){3}(/\d{1,2})?", "must be an IPv4 address such as 192.168.100.7")
 ADDRESS = Text(7, 15, r"\d{1,3}(\.\d{1,3}){3}", "must be an IPv4 address")
+#: A port of OVN.
+PORT = Uuid()
 #: Most addresses of a NIC besides its own.
 ALLOWED_MAX = 64
 

@@ -30,7 +30,7 @@ from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Null
 from .common import REFERENCE, TAG, Resource
 from .flavor import sizes
 from .guest_data import GUEST_DATA, PASSWORD, VENDOR_DATA, told
-from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, AllowedAddress
+from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PORT, AllowedAddress
 from .volume import BUSES, POOL, SIZE
 from .volume import DEVICE as DISK
 
@@ -49,6 +49,8 @@ def _nic() -> Record:
     return Record(
         network=Field(REFERENCE, "A network known to the agent, or a libvirt network."),
         bridge=Field(DEVICE, "A bridge of the host, in place of network."),
+        port=Field(PORT, "A logical switch port of OVN, in place of network: the uuid by which OVN knows the NIC "
+                   "(iface-id)."),
         mac=Field(Mac(), "MAC address; drawn once when omitted."),
         model=Field(Choices("virtio", "e1000e", "e1000", "rtl8139"), "Model of the card.", default="virtio"),
         tag=Field(TAG, "Device tag, shown to the guest in the config drive."),
@@ -140,7 +142,7 @@ class Server(Resource):
     image = Field(Nullable(REFERENCE), "Image to boot from, by name or uuid; null (in a module V(none)) for a blank "
                   "root disk.", default=None, on=FIXED,
                   sample={"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "debian"})
-    networks = Field(ListOf(_nic(), 32), "NICs in order. Each names a network or a bridge.", default=[],
+    networks = Field(ListOf(_nic(), 32), "NICs in order. Each names a network, a bridge or a port.", default=[],
                      sample=[{"network": "lan", "mac": "52:54:00:12:34:56", "model": "virtio"}])
     block_device_mapping = Field(
         ListOf(_block(), 32), "Nova's block device mapping v2: volumes that the server boots from or is made with, and "

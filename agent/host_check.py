@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``magnetar host check``: what the agent says of its host, as a list of what works and what lacks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from magnetar_core.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+#: What can be asked for, and what every host needs.
+NAMES = ("libvirt", "kvm", "port_security", "metadata_service", "ovn")
+ALWAYS = ("libvirt", "port_security")
+
+
+def run(socket: str, needed: Collection[str]) -> int:
+    """Print a line for each of ``NAMES``; 1 where something that is needed lacks."""
+    with Client(f"unix://{socket}") as client:
+        host = client.get("host")
+    bad = False
+    for name, fine, said in findings(host):
+        required = name in needed or name in ALWAYS
+        bad |= required and not fine
+        print(f"{name}: {'ok' if fine else 'LACKS' if required else 'no'}{said and f' - {said}'}")
+    return int(bad)
+
+
+def findings(host: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
+    """Name, whether it works, and what there is to say, from the agent's ``host``."""
+    connected = bool(host["connected"])
+    yield "libvirt", connected, (f"{host['libvirt_version']}, QEMU {host['hypervisor_version']}" if connected else
+                                 "libvirt does not answer. Start libvirtd, and look at its log.")
+    kvm = host["kvm"] or {"usable": False, "reason": "nobody knows while libvirt does not answer"}
+    yield "kvm", bool(kvm["usable"]), kvm["reason"]
+    for name in ("port_security", "metadata_service"):
+        reason = host[name]["reason"]
+        yield name, not reason, reason
+    ovn = host["ovn"]
+    yield "ovn", not ovn["reason"], ovn["reason"] or f"{ovn['bridge']}, datapath {ovn['datapath']}, {ovn['chassis']}"

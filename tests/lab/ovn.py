@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A real OVN on hosts of a `bare.Site`: a central on one of them, Open vSwitch and ovn-controller on all.
+
+Nothing of it runs on the machine itself, so it ends with the hosts. The machine's kernel needs no module: Open vSwitch
+forwards in a process (datapath netdev), between hosts by geneve over a second link, whose address lies on a bridge of
+its own. Hosts reach the southbound database by TLS, with the certificates of their agents, whose common name is the
+host's in OVN; RBAC says what each may write. The northbound database is at a unix socket of the central's host only.
+
+    with bare.Site(folder, ["bare1", "bare2"], packed=["bare1", "bare2"], ovn=True, pki=…) as site:
+        site.play("magnetar.compute.agents")
+        with Ovn(site) as ovn:
+            ovn.nb("ls-add", "net")
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Self
+
+from hosts import command
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from bare import Site
+
+#: Of the hosts' second links, which carry tunnels.
+TUNNELS = "10.79"
+SOUTHBOUND = 6642
+KEYS = "/etc/magnetar/tls/agent.key", "/etc/magnetar/tls/agent.pem", "/etc/magnetar/tls/ca.pem"
+START = "--detach --no-chdir --log-file --pidfile"
+
+CENTRAL = f"""
+mkdir -p /run/ovn /var/lib/ovn /var/log/ovn
+cd /var/lib/ovn
+ovsdb-tool create nb.db /usr/share/ovn/ovn-nb.ovsschema
+ovsdb-tool create sb.db /usr/share/ovn/ovn-sb.ovsschema
+ovsdb-server nb.db --remote=punix:/run/ovn/ovnnb_db.sock --unixctl=/run/ovn/ovnnb_db.ctl \
+    --log-file=/var/log/ovn/nb.log --pidfile=/run/ovn/ovnnb_db.pid --detach --no-chdir
+ovsdb-server sb.db --remote=punix:/run/ovn/ovnsb_db.sock --unixctl=/run/ovn/ovnsb_db.ctl \
+    --remote=db:OVN_Southbound,SB_Global,connections --private-key=db:OVN_Southbound,SSL,private_key \
+    --certificate=db:OVN_Southbound,SSL,certificate --ca-cert=db:OVN_Southbound,SSL,ca_cert \
+    --log-file=/var/log/ovn/sb.log --pidfile=/run/ovn/ovnsb_db.pid --detach --no-chdir
+ovn-nbctl init
+ovn-sbctl init
+ovn-sbctl set-ssl {" ".join(KEYS)}
+ovn-sbctl set-connection role=ovn-controller pssl:{SOUTHBOUND}:0.0.0.0
+ovn-northd {START}
+"""
+HOST = f"""
+name=$1 central=$2 tunnel=$3
+mkdir -p /run/openvswitch /etc/openvswitch /var/log/openvswitch /run/ovn /var/log/ovn
+ip link set eth1 up
+ovsdb-tool create /etc/openvswitch/conf.db /usr/share/openvswitch/vswitch.ovsschema
+ovsdb-server /etc/openvswitch/conf.db --remote=punix:/run/openvswitch/db.sock {START}
+ovs-vsctl --no-wait init
+ovs-vsctl --no-wait set-ssl {" ".join(KEYS)}
+ovs-vsctl --no-wait set open_vswitch . external-ids:system-id=$name external-ids:hostname=$name \
+    external-ids:ovn-remote=ssl:$central:{SOUTHBOUND} external-ids:ovn-encap-type=geneve \
+    external-ids:ovn-encap-ip=$tunnel external-ids:ovn-bridge-datapath-type=netdev
+ovs-vswitchd unix:/run/openvswitch/db.sock {START}
+ovs-vsctl add-br br-phy -- set bridge br-phy datapath_type=netdev -- add-port br-phy eth1
+ip address add $tunnel/24 dev br-phy
+ip link set br-phy up
+ovn-controller unix:/run/openvswitch/db.sock {START}
+"""
+
+
+class Ovn:
+    """See the head of this file. `nb` and `sb` are ovn-nbctl and ovn-sbctl of the central, which runs on *central*."""
+
+    def __init__(self, site: Site, central: str = "") -> None:
+        self.site, self.central = site, site.hosts[central or site.names[0]]
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        with self._undo:
+            self.central.run(["sh", "-ec", CENTRAL])
+            for at, host in enumerate(self.site.hosts.values(), 1):
+                link = f"tun-{host.machine}"
+                command("ip", "link", "add", link, "master", host.bridge, "type", "veth", "peer", "name", "eth1",
+                        "netns", str(host.leader))  # fmt: skip
+                # It would go with the host, a little later than the bridge is to.
+                self._undo.callback(command, "ip", "link", "delete", link)
+                command("ip", "link", "set", link, "up")
+                host.run(["sh", "-ec", HOST, "sh", host.name, self.central.address,
+                          f"{TUNNELS}.{host.address.split('.')[2]}.{at}"])  # fmt: skip
+            self._undo = self._undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._undo.close()
+
+    def nb(self, *words: str) -> str:
+        """What ovn-nbctl says, once all hosts have done what it asked for."""
+        return self.central.run(["ovn-nbctl", "--timeout=120", "--wait=hv", *words]).stdout.strip()
+
+    def sb(self, *words: str) -> str:
+        """What ovn-sbctl says."""
+        return self.central.run(["ovn-sbctl", "--timeout=60", *words]).stdout.strip()
+
+    def chassis(self, port: str) -> str:
+        """The host that has the port, "" when none has."""
+        return self.sb("--bare", "--columns=name", "list", "chassis", self.bound(port)) if self.bound(port) else ""
+
+    def bound(self, port: str) -> str:
+        """The row of the chassis that has the port."""
+        return self.sb("--bare", "--columns=chassis", "find", "port_binding", f"logical_port={port}")

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Two hosts with a real OVN, whose northbound database is written by hand: guests' ports are served, filtered, moved
+and removed with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import bare
+import guest
+import pytest
+from ovn import Ovn
+
+from agent import eventually
+from magnetar_core.client import Client
+from magnetar_core.errors import Conflict
+from magnetar_core.flows.migrate import Migrate, Side
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(os.geteuid() != 0, reason="lab hosts need root (systemd-nspawn, overlay mounts, a bridge)"),
+]
+
+HOSTS = ("bare1", "bare2")
+MTU = 1442
+#: Server to its port, MAC and address.
+PORTS = {"one": ("3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a001", "52:54:00:00:00:01", "10.9.0.11"),
+         "two": ("3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a002", "52:54:00:00:00:02", "10.9.0.12")}
+#: Types a line at a terminal, which QEMU reads as long as somebody has it open, and waits for the guest's answer.
+TYPE = 'exec 3<>"$1"; printf "%s\\n" "$2" >&3; timeout 20 grep -a -m 1 "GUEST reply" <&3; sleep 0.2'
+GATEWAY = "0a:00:00:00:00:fe"
+
+
+class Cloudless:
+    """The hosts, their agents, OVN, and a server on each host."""
+
+    def __init__(self, site: bare.Site, ovn: Ovn) -> None:
+        self.site, self.ovn = site, ovn
+
+    def client(self, host: str) -> Client:
+        pki = self.site.folder / "magnetar-pki"
+        return Client(f"https://{self.site.hosts[host].address}", ca_cert=str(pki / "ca.pem"), timeout=300,
+                      client_cert=str(pki / "clients/admin.pem"), client_key=str(pki / "clients/admin.key"))
+
+    def network(self) -> None:
+        """One logical switch with DHCP, and a port for each server."""
+        options = self.ovn.nb("ls-add", "net", "--", "--id=@dhcp", "create", "dhcp_options", "cidr=10.9.0.0/24",
+                              f'options={{server_id="10.9.0.1",server_mac="{GATEWAY}",lease_time="3600",'
+                              f'mtu="{MTU}"}}').splitlines()[-1]  # fmt: skip
+        for port, mac, address in PORTS.values():
+            self.ovn.nb("lsp-add", "net", port, "--", "lsp-set-addresses", port, f"{mac} {address}", "--",
+                        "lsp-set-port-security", port, f"{mac} {address}", "--", "lsp-set-dhcpv4-options", port,
+                        options)  # fmt: skip
+
+    def make(self, host: str, name: str) -> dict[str, Any]:
+        port, mac, _address = PORTS[name]
+        answer: dict[str, Any] = self.client(host).ensure("server", name, {
+            "flavor": {"vcpus": 1, "ram": 128, "disk": 0}, "image": "kernel",
+            "networks": [{"port": port, "mac": mac, "told": {"mtu": MTU}}]})  # fmt: skip
+        return answer
+
+    # Guests
+    def console(self, host: str, name: str) -> str:
+        path = self.client(host).get("server", name)["console_log"]
+        return self.site.hosts[host].run(["cat", path], check=False).stdout
+
+    def ask(self, host: str, name: str, words: str) -> dict[str, Any]:
+        """What the guest answers to a command at its serial console (see guest.replies)."""
+        id = self.client(host).get("server", name)["id"]
+        terminal = self.site.hosts[host].run(["virsh", "-c", "qemu:///system", "ttyconsole", id]).stdout.strip()
+        before = len(guest.replies(self.console(host, name)))
+
+        def answer() -> list[dict[str, Any]]:
+            self.site.hosts[host].run(["sh", "-c", TYPE, "sh", terminal, words], check=False)
+            return guest.replies(self.console(host, name))[before:]
+
+        found: list[dict[str, Any]] = eventually(answer, f"{name} answers {words!r}")
+        return found[0]
+
+    def sh(self, host: str, name: str, script: str) -> str:
+        return str(self.ask(host, name, f"sh {script}")["output"])
+
+    def reaches(self, host: str, name: str, address: str, options: str = "") -> bool:
+        return "bytes from" in self.sh(host, name, f"ping -c 3 -W 1 {options} {address}")
+
+    def taps(self, host: str) -> set[str]:
+        """Guests' taps that Open vSwitch has."""
+        found = self.site.hosts[host].run(["ovs-vsctl", "list-ports", "br-int"]).stdout.split()
+        return {one for one in found if one.startswith("mt")}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) -> Iterator[Cloudless]:
+    folder = tmp_path_factory.mktemp("ovn")
+    with bare.Site(folder, HOSTS, packed=HOSTS, ovn=True) as site:
+        site.play("magnetar.compute.agents")
+        lacking = Cloudless(site, None)  # type: ignore[arg-type]
+        # Before: what the host lacks has its name, and nothing is left of the attempt.
+        assert "Open vSwitch does not run" in lacking.client("bare1").get("host")["ovn"]["reason"]
+        with Ovn(site) as ovn:
+            made = Cloudless(site, ovn)
+            made.network()
+            for name in HOSTS:
+                client = made.client(name)
+                boots = {"ramdisk": "ramdisk", "cmdline": guest.KERNEL_ARGS}
+                for what, disk_format, more in (("ramdisk", "ari", {}), ("kernel", "aki", boots)):
+                    client.ensure("image", what, {"source": {"upload": True}, "disk_format": disk_format, **more})
+                    client.upload("image", what, guest_image[what])
+            yield made
+
+
+def leased(lab: Cloudless, host: str, name: str) -> None:
+    """Wait until the guest has its address from OVN's DHCP."""
+    _port, mac, address = PORTS[name]
+    eventually(lambda: f"nic eth0 mac={mac} ip={address}" in guest.markers(lab.console(host, name)), f"{name}: a lease")
+
+
+def test_guests_of_two_hosts(lab: Cloudless) -> None:
+    """DHCP answers, the guests reach one another through the tunnel, and what is false is dropped."""
+    for host in HOSTS:
+        said = lab.client(host).get("host")["ovn"]
+        assert said == {"bridge": "br-int", "datapath": "netdev", "chassis": host, "reason": ""}
+        assert "ovn: ok" in lab.site.hosts[host].run(["magnetar", "host", "check", "--need", "ovn"]).stdout
+    for host, name in zip(HOSTS, PORTS, strict=True):
+        lab.make(host, name)
+    for host, name in zip(HOSTS, PORTS, strict=True):
+        leased(lab, host, name)
+        assert len(lab.taps(host)) == 1 and lab.ovn.chassis(PORTS[name][0]) == host
+    assert lab.sh("bare1", "one", "cat /sys/class/net/eth0/mtu").strip() == str(MTU)
+    assert lab.reaches("bare1", "one", PORTS["two"][2])
+    # The whole MTU fits through the tunnel, and TCP has its checksums.
+    assert lab.reaches("bare1", "one", PORTS["two"][2], f"-s {MTU - 28}")
+    lab.sh("bare2", "two", "(echo over-tcp | nc -l -p 77) >/dev/null 2>&1 & true")
+    assert "over-tcp" in lab.sh("bare1", "one", f"sleep 3 | nc -w 10 {PORTS['two'][2]} 77")
+    # False senders.
+    lab.sh("bare1", "one", "ip addr add 10.9.0.77/24 dev eth0")
+    assert not lab.reaches("bare1", "one", PORTS["two"][2], "-I 10.9.0.77")
+    lab.sh("bare1", "one", "ip addr del 10.9.0.77/24 dev eth0; ip link set eth0 address 52:54:00:99:99:99")
+    assert not lab.reaches("bare1", "one", PORTS["two"][2])
+    lab.sh("bare1", "one", f"ip link set eth0 address {PORTS['one'][1]}")
+    assert lab.reaches("bare1", "one", PORTS["two"][2])
+
+
+def closed(lab: Cloudless, host: str) -> int:
+    """Packets for the host itself that were dropped."""
+    said = lab.site.hosts[host].run(["nft", "-j", "list", "counters"]).stdout
+    return sum(one["counter"]["packets"] for one in json.loads(said)["nftables"]
+               if one.get("counter", {}).get("name") == "closed_port")  # fmt: skip
+
+
+def test_the_host_takes_nothing_from_a_guest(lab: Cloudless) -> None:
+    """The host's end of the NIC has a MAC address of its own, and the kernel would listen there."""
+    host = lab.site.hosts["bare1"]
+    (tap,) = lab.taps("bare1")
+    card, before = host.run(["cat", f"/sys/class/net/{tap}/address"]).stdout.strip(), closed(lab, "bare1")
+    lab.sh("bare1", "one", f"ip route add {host.address} dev eth0; arp -s {host.address} {card}")
+    assert not lab.reaches("bare1", "one", host.address)
+    assert closed(lab, "bare1") > before
+
+
+def test_live_migration(lab: Cloudless) -> None:
+    """The port goes along; meanwhile somebody who pings the guest misses a few answers at most."""
+    port, _mac, address = PORTS["two"]
+    lab.sh("bare1", "one", f"ping -i 0.2 {address} >/run/pings 2>&1 & true")
+    lab.ovn.nb("lsp-set-options", port, "requested-chassis=bare2,bare1", "activation-strategy=rarp")
+    flow = Migrate(Side(lab.client("bare2")), Side(lab.client("bare1")), "two", {"type": "live"})
+    began = time.monotonic()
+    steps = [step.verb for step in flow.steps()]
+    assert "move" in steps
+    lab.ovn.nb("lsp-set-options", port, "requested-chassis=bare1")
+    print(f"\novn: live migration in {time.monotonic() - began:.1f} s")
+    assert lab.ovn.chassis(port) == "bare1"
+    assert len(lab.taps("bare1")) == 2 and lab.taps("bare2") == set()
+    assert lab.reaches("bare1", "two", PORTS["one"][2])
+    lab.sh("bare1", "one", "kill -INT $(pidof ping); sleep 1")
+    said = lab.sh("bare1", "one", "tail -n 3 /run/pings")
+    sent, received = (int(said.partition(f" packets {word}")[0].split()[-1].rpartition(",")[2])
+                      for word in ("transmitted", "received"))  # fmt: skip
+    print(f"ovn: {sent - received} of {sent} pings without answer")
+    assert received and (sent - received) * 0.2 < 60
+    assert lab.sh("bare1", "two", "cat /proc/uptime")
+
+
+def test_the_tap_goes_with_its_guest(lab: Cloudless) -> None:
+    for name in PORTS:
+        lab.client("bare1").delete("server", name)
+    for host in HOSTS:
+        assert lab.taps(host) == set()
+        assert "mt" not in [one[:2] for one in lab.site.hosts[host].run(["ls", "/sys/class/net"]).stdout.split()]
+    assert not lab.ovn.bound(PORTS["one"][0])
+
+
+def test_without_a_southbound_database(lab: Cloudless) -> None:
+    """What cannot be plugged in is refused by name, and nothing is left of it."""
+    lab.ovn.sb("del-connection")
+    lab.site.hosts["bare2"].run(["ovs-vsctl", "set", "open_vswitch", ".", "external-ids:ovn-remote=ssl:127.0.0.1:1"])
+    reason: Callable[[], str] = lambda: lab.client("bare2").get("host")["ovn"]["reason"]  # noqa: E731
+    eventually(lambda: "no connection to the southbound database" in reason(), "it is heard of")
+    with pytest.raises(Conflict, match="cannot plug in ports of OVN: ovn-controller has no connection"):
+        lab.make("bare2", "two")
+    assert lab.client("bare2").list("server") == []

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""NICs at ports of OVN: plugged in, moved, and refused by what the host lacks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from magnetar_agent import inventory
+from magnetar_agent.cli import main
+from magnetar_agent.hypervisor import MigrationParams, Nic
+from magnetar_agent.networks import IntegrationBridge, Port, tap_name
+from magnetar_agent.servers import guest_data
+from magnetar_agent.virt import ovn
+from magnetar_agent.virt.domain import parse, render_device
+from magnetar_agent.virt.migrate import there
+from magnetar_core.errors import Conflict, InvalidField, MagnetarError
+from tests.unit.agent.conftest import Host
+from tests.unit.agent.pair import WAY, Pair
+from tests.unit.agent.serving import served
+from tests.unit.agent.taps import until
+
+MAC = "52:54:00:00:00:77"
+ONE, TWO = "3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a001", "3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a002"
+LACKS = "ovn-controller does not run."
+
+
+def nics(host: Host) -> list[tuple[str | None, str | None, str | None, int, bool]]:
+    """Network, bridge and port of the running guest's NICs, their MTU, and whether cards do checksums."""
+    return [(nic.network, nic.bridge, nic.port, nic.mtu, nic.checksums)
+            for nic in host.fake.running(host.show()["id"]).nics]
+
+
+# The guest ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("datapath", "checksums"), [("system", True), ("netdev", False)])
+def test_a_port_is_plugged_in_at_the_integration_bridge(host: Host, datapath: str, checksums: bool) -> None:
+    host.fake.datapath = datapath
+    host.server(networks=[{"port": ONE.upper(), "mac": MAC, "address": "10.9.9.7/24", "told": {"mtu": 1442}}])
+    assert nics(host) == [(None, "br-int", ONE, 1442, checksums)]
+    id, state = host.show()["id"], host.agent.host.settings.state_dir
+    assert [nic.tap for nic in host.fake.running(id).nics] == [tap_name(state, id, MAC)]
+    shown = host.show()
+    assert shown["networks"][0]["port"] == ONE and shown["addresses"] == {
+        ONE: [{"addr": "10.9.9.7", "version": 4, "mac": MAC, "source": "fixed"}]}
+    assert not host.server().changed and not host.server(networks=shown["networks"]).changed
+    assert inventory.ovn(host.agent.host) == {"bridge": "br-int", "datapath": datapath, "chassis": "fake", "reason": ""}
+    tree = guest_data.tree(host.agent.host, host.agent.host.documents.find("server", "web1"))
+    (link,) = json.loads(tree["openstack/latest/network_data.json"])["links"]
+    assert (link["type"], link["vif_id"], link["mtu"]) == ("ovs", ONE, 1442)
+
+
+def test_the_bridge_is_a_setting(tmp_path: Path) -> None:
+    found = Host(tmp_path, integration_bridge="br-ovn")
+    found.start()
+    try:
+        found.server(networks=[{"port": ONE}])
+        assert [nic[1] for nic in nics(found)] == ["br-ovn"]
+    finally:
+        found.agent.close()
+
+
+def test_ports_come_and_go_while_the_guest_runs(host: Host) -> None:
+    host.server(networks=[{"bridge": "br0"}])
+    done = host.ensure("interface_attachment", f"web1:{MAC}", {"server": "web1", "port": ONE, "mac": MAC})
+    assert [step.verb for step in done.steps if step.verb == "plug"] == ["plug"] and done.resource["port"] == ONE
+    assert [nic[1:3] for nic in nics(host)] == [("br0", None), ("br-int", ONE)]
+    assert not host.ensure("interface_attachment", f"web1:{ONE}", {"server": "web1", "port": ONE}).changed
+    host.ensure("interface_attachment", f"web1:{MAC}", {"server": "web1", "port": TWO, "mac": MAC},
+                on_immutable="recreate")
+    assert [nic[1:3] for nic in nics(host)] == [("br0", None), ("br-int", TWO)]
+    assert host.ensure("interface_attachment", f"web1:{TWO}", None).changed
+    assert [nic[1:3] for nic in nics(host)] == [("br0", None)]
+
+
+def test_its_packets_are_left_to_ovn(host: Host) -> None:
+    """The filter of the host's bridges has no rule of it; the table is there for what the host itself would take."""
+    host.server(networks=[{"port": ONE, "mac": MAC}])
+    tap = tap_name(host.agent.host.settings.state_dir, host.show()["id"], MAC)
+    until(lambda: host.fake.filtered and host.fake.filtered.ports == {Port(tap, MAC, switched=True)}, 20)
+    assert host.agent.host.port_security_status() == {"ports": 0, "reason": ""}
+
+
+# What is refused ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("nic", "words"), [
+    ({"port": ONE, "bridge": "br0"}, "either a network, a bridge or a port"),
+    ({"port": ONE, "network": "lan"}, "either a network, a bridge or a port"),
+    ({}, "either a network, a bridge or a port"),
+    ({"port": "lsp1"}, "networks[0].port"),
+    ({"port": ONE, "port_security": False}, "networks[0].port_security: is OVN's"),
+    ({"port": ONE, "allowed_addresses": ["10.0.0.1"]}, "networks[0].allowed_addresses: is OVN's"),
+])
+def test_what_cannot_be(host: Host, nic: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidField) as refused:
+        host.server(networks=[nic])
+    assert words in refused.value.message
+    assert not host.agent.host.documents.list("server")
+
+
+def test_a_port_has_one_nic(host: Host) -> None:
+    with pytest.raises(InvalidField, match=r"networks\[1\].port: must differ"):
+        host.server(networks=[{"port": ONE}, {"port": ONE}])
+    host.server(networks=[{"port": ONE}])
+    with pytest.raises(Conflict, match=f"networks\\[0\\].port: {ONE} belongs to server 'web1'"):
+        host.server("web2", networks=[{"port": ONE}])
+
+
+def test_what_the_host_lacks_is_said_before_anything_is_changed(host: Host) -> None:
+    host.server("there", networks=[{"port": TWO}])
+    host.server("plain", networks=[{"bridge": "br0"}])
+    host.fake.ovn_lacks = LACKS
+    with pytest.raises(Conflict, match=r"networks\[0\].port: host .* cannot plug in ports of OVN: ovn-controller does"):
+        host.server(networks=[{"port": ONE}])
+    with pytest.raises(Conflict, match="cannot plug in ports of OVN"):
+        host.ensure("interface_attachment", f"plain:{ONE}", {"server": "plain", "port": ONE})
+    assert len(host.agent.host.documents.list("server")) == 2 and not host.server("there").changed
+    # A definition that is written meanwhile is good for either datapath.
+    host.server("there", description="written anew")
+    assert [nic.checksums for nic in host.fake.domain(host.show("there")["id"]).nics] == [False]
+    assert inventory.ovn(host.agent.host)["reason"] == LACKS
+
+
+# Moves --------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["live", "cold"])
+def test_a_server_goes_with_its_port(pair: Pair, kind: str) -> None:
+    id = pair.make(networks=[{"port": ONE, "mac": MAC}])
+    pair.two.agent.host.settings = type(pair.two.agent.host.settings)(
+        **{**vars(pair.two.agent.host.settings), "integration_bridge": "br-two"})
+    assert pair.migrate(type=kind) == WAY
+    pair.check(id, pair.two)
+    (nic,) = pair.two.fake.running(id).nics
+    assert (nic.bridge, nic.port, nic.tap) == ("br-two", ONE, tap_name(pair.two.agent.host.settings.state_dir, id, MAC))
+
+
+def test_a_target_without_ovn_is_refused_before(pair: Pair) -> None:
+    id = pair.make(networks=[{"port": ONE}])
+    pair.two.fake.ovn_lacks = LACKS
+    with pytest.raises(MagnetarError, match="host kvm2 cannot plug in ports of OVN"):
+        pair.migrate()
+    pair.check(id, pair.one)
+
+
+def test_a_running_guest_keeps_what_its_cards_can_do(pair: Pair) -> None:
+    id = pair.make(networks=[{"port": ONE}])
+    pair.two.fake.datapath = "netdev"
+    with pytest.raises(Conflict, match="datapath netdev on the target, and by system on the source"):
+        pair.migrate(type="live")
+    pair.check(id, pair.one)
+    pair.migrate(type="cold")
+    pair.check(id, pair.two)
+    assert [nic.checksums for nic in pair.two.fake.running(id).nics] == [False]
+
+
+def test_the_running_domain_as_it_will_be_there(tmp_path: Path) -> None:
+    """From a bridge to a port and back; what libvirt has noted of the port here does not go along."""
+    card = render_device(Nic(MAC, bridge="br-int", port=ONE, tap="here", mtu=1442))
+    live = f"<domain><devices>{card}</devices></domain>"
+    for plug, port in ((("br-two", ONE), ONE), (("br0", None), None)):
+        went = there(live, MigrationParams(
+            libvirt=tmp_path, qemu=tmp_path, disks=tmp_path, persistent="<domain/>", folder=(tmp_path, tmp_path),
+            nics={MAC: (None, plug[0], "there", plug[1])}))
+        (nic,) = parse(went).nics
+        assert (nic.bridge, nic.tap, nic.port, nic.mtu) == (plug[0], "there", port, 1442)
+        assert len(ET.fromstring(went).findall("devices/interface/virtualport")) == (port is not None)
+
+
+# What the host says -------------------------------------------------------------------------------------------------
+@contextmanager
+def speaking(path: Path, result: Any) -> Iterator[None]:
+    """Something that answers JSON-RPC at a socket, in two parts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(path))
+        door.listen()
+
+        def answer() -> None:
+            while True:
+                try:
+                    line, _peer = door.accept()
+                except OSError:
+                    return
+                with line:
+                    line.recv(65536)
+                    said = json.dumps({"id": 0, "result": result, "error": None}).encode()
+                    line.sendall(said[:9])
+                    line.sendall(said[9:])
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            door.shutdown(socket.SHUT_RDWR)
+            thread.join(5)
+            path.unlink()
+
+
+def rows(*bridges: str) -> list[dict[str, Any]]:
+    return [{"rows": [{"datapath_type": one} for one in bridges]},
+            {"rows": [{"external_ids": ["map", [["system-id", "kvm1"]]]}]}]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+
+
+@pytest.mark.usefixtures("installed")
+def test_each_thing_that_lacks_has_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database, control = tmp_path / "openvswitch/db.sock", tmp_path / "ovn/ovn-controller.7.ctl"
+    assert "Open vSwitch does not run" in ovn.look("br-int", tmp_path).reason
+    with speaking(database, rows()):
+        assert "no bridge br-int" in ovn.look("br-int", tmp_path).reason
+    with speaking(database, {"no": "rows"}):
+        assert "does not answer" in ovn.look("br-int", tmp_path).reason
+    with speaking(database, rows("netdev")):
+        assert "ovn-controller does not run" in ovn.look("br-int", tmp_path).reason
+        (tmp_path / "ovn").mkdir(exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as dead:  # of one that was killed
+            dead.bind(str(tmp_path / "ovn/ovn-controller.3.ctl"))
+        assert "ovn-controller does not run" in ovn.look("br-int", tmp_path).reason
+        with speaking(control, "not connected\n"):
+            assert "no connection to the southbound database (not connected)" in ovn.look("br-int", tmp_path).reason
+        with speaking(control, "connected\n"):
+            assert ovn.look("br-int", tmp_path) == IntegrationBridge("br-int", "netdev", "kvm1")
+    with speaking(database, rows("")), speaking(control, "connected"):
+        assert ovn.look("br-int", tmp_path) == IntegrationBridge("br-int", "system", "kvm1")
+    monkeypatch.setattr(shutil, "which", lambda _name: None)
+    assert "Install Open vSwitch" in ovn.look("br-int", tmp_path).reason
+
+
+def test_host_check(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(path))
+        door.listen()
+        with served(host.agent, door):
+            check = ["host", "check", "--socket", str(path)]
+            assert main([*check, "--need", "ovn"]) == 0
+            assert "ovn: ok - br-int, datapath system, fake\n" in capsys.readouterr().out
+            host.fake.ovn_lacks = LACKS
+            assert main(check) == 0
+            assert f"ovn: no - {LACKS}\n" in capsys.readouterr().out
+            assert main([*check, "--need", "ovn"]) == 1
+            assert f"ovn: LACKS - {LACKS}\n" in capsys.readouterr().out
+            host.fake.disconnect()
+            assert main(check) == 1
+            assert "libvirt: LACKS" in capsys.readouterr().out
+            host.fake.reconnect()
+    assert Path(path).exists()
