@@ -222,13 +222,18 @@ class MigrationTask:
 
     def move_server(self, kind: str, here: str, there: str) -> None:
         """Move the server to *there*. Raises ``NotMoved`` when it is certainly *here*, ``HostDown`` when unknown."""
+        services, work = self.conductor.services, self.work  # which are told the new host
         try:
+            services.network.prepare(work.id, there, work.confirm_lease, running=kind == "live")
             self._run_flow(kind, here, there)
         except HostDown:
             raise
         except MagnetarError as error:
-            self._back_or_on(kind, here, there, error)
-        services, work = self.conductor.services, self.work  # which are told the new host
+            try:
+                self._back_or_on(kind, here, there, error)
+            except NotMoved:
+                services.network.bind(work.id, here, work.confirm_lease)
+                raise
         services.network.bind(work.id, there, work.confirm_lease)
         for one in work.volumes:
             if one.get("attachment_id"):

@@ -53,7 +53,7 @@ def _shown(row: Row, *names: str) -> Document:
 def network(row: Row, admin: bool) -> Document:
     """A network; the provider part for admins."""
     provider = {"provider:network_type": row["type"], "provider:physical_network": row["bridge"],
-                "provider:segmentation_id": None}
+                "provider:segmentation_id": row["segment"]}
     plain = ("name", "admin_state_up", "shared", "is_default", "mtu", "port_security_enabled", "subnets")
     return {**_shown(row, *plain), "status": "ACTIVE", "router:external": False, "availability_zones": ["nova"],
             "availability_zone_hints": [], "ipv4_address_scope": None, "ipv6_address_scope": None,
@@ -74,7 +74,9 @@ def port(row: Row, admin: bool) -> Document:
              "port_security_enabled", "fixed_ips", "security_groups")
     binding = {"binding:host_id": row["host"], "binding:profile": row["profile"], "binding:vif_details": {},
                "binding:vif_type": "bridge" if row["host"] else "unbound"}
-    return {**_shown(row, *plain), "allowed_address_pairs": [], "extra_dhcp_opts": [],
+    pairs = [{"ip_address": one["ip_address"], "mac_address": one.get("mac_address") or row["mac_address"]}
+             for one in row["pairs"]]
+    return {**_shown(row, *plain), "allowed_address_pairs": pairs, "extra_dhcp_opts": [],
             "binding:vnic_type": row["vnic_type"], **(binding if admin else {})}
 
 

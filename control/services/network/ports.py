@@ -27,7 +27,7 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Docume
     """The rows, with their addresses."""
     given = addresses_of(connection, [row["id"] for row in rows])
     return [{**row, "fixed_ips": given.get(row["id"], []), "security_groups": orjson.loads(row["security_groups"]),
-             "profile": orjson.loads(row["profile"])} for row in rows]
+             "profile": orjson.loads(row["profile"]), "pairs": orjson.loads(row["pairs"])} for row in rows]
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
@@ -38,6 +38,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     _may_secure(context, network, "create", values, network["port_security_enabled"])
     values.setdefault("port_security_enabled", network["port_security_enabled"])
     values["security_groups"] = _groups(connection, values)
+    _check_pairs(network, values)
     if not ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now()):
         raise _mac_in_use(values)
     choices = subnets_of(connection, [network["id"]])[network["id"]]
@@ -45,6 +46,18 @@ def create(connection: Connection, context: Context, values: Document) -> None:
         ipam.give(connection, values["id"], network["id"], choices)
     for wish in values.get("fixed_ips") or ():
         _give(connection, values["id"], network["id"], choices, wish)
+
+
+def _check_pairs(network: RowMapping, values: Document) -> None:
+    """Raises an error where *values* have address pairs that would do nothing."""
+    if not values.get("pairs"):
+        return
+    if not network["by_engine"]:
+        raise InvalidField("allowed_address_pairs", "must be empty: they act on networks that OVN makes, and the "
+                                                    f"network of this port is of type {network['type']}, without it")
+    if not values["port_security_enabled"]:
+        raise Conflict("Port Security must be enabled in order to have allowed address pairs and security groups on a "
+                       "port.", type="AddressPairAndPortSecurityRequired")
 
 
 def _mac_in_use(values: Document) -> MagnetarError:
@@ -121,12 +134,16 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     if values.get("port_security_enabled", row["port_security_enabled"]) != row["port_security_enabled"]:
         network = find(connection, context, NETWORK, row["network_id"])
         _may_secure(context, network, "update", values, row["port_security_enabled"])
-        _let_go(connection, row)
+        if not network["by_engine"]:
+            _let_go(connection, row)
     if "mac_address" in values:
         _change_mac(connection, context, row, values)
     if "security_groups" in values or values.get("port_security_enabled") is False:
         groups = values.get("security_groups") or []
         values["security_groups"] = _groups(connection, {**row, **values, "security_groups": groups})
+    if values.get("pairs") or values.get("port_security_enabled") is False:
+        network = find(connection, context, NETWORK, row["network_id"])
+        _check_pairs(network, {**row, "pairs": orjson.loads(row["pairs"]), **values})
     if (fixed := values.pop("fixed_ips", None)) is not None:
         _readdress(connection, row, fixed)
 
@@ -188,8 +205,8 @@ def _with_group(values: Sequence[str]) -> ColumnElement[bool]:
 PORT = NetworkResource(
     name="port", table=ports, visible=own(ports), documents=documents, create=create, update=update, delete=delete,
     defaults={"name": "", "description": "", "admin_state_up": True, "device_id": "", "device_owner": "", "host": "",
-              "profile": {}, "vnic_type": "normal"},
-    admin=frozenset({"host", "profile"}),
+              "profile": {}, "vnic_type": "normal", "pairs": []},
+    units=lambda _connection, row, _values: [f"port/{row['id']}"], admin=frozenset({"host", "profile"}),
     filters={"fixed_ips": _with_address, "security_groups": _with_group, "security_group_ids": _with_group,
              "ip_address": lambda values: _with_address([f"ip_address={one}" for one in values]),
              "subnet_id": lambda values: _with_address([f"subnet_id={one}" for one in values])})
