@@ -229,11 +229,7 @@ class MigrationTask:
         except HostDown:
             raise
         except MagnetarError as error:
-            try:
-                self._back_or_on(kind, here, there, error)
-            except NotMoved:
-                services.network.bind(work.id, here, work.confirm_lease)
-                raise
+            self._back_or_on(kind, here, there, error)
         services.network.bind(work.id, there, work.confirm_lease)
         for one in work.volumes:
             if one.get("attachment_id"):
@@ -265,7 +261,10 @@ class MigrationTask:
                 migrate.abort(source, target, self.work.id)
             except Conflict:
                 return False
-            return source.find(self.work.id) is not None
+            stays = source.find(self.work.id) is not None
+        if stays:  # and no more may be there
+            self.conductor.services.network.bind(self.work.id, here, self.work.confirm_lease)
+        return stays
 
     def ensure_on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
         """Have the server on a host as *want* says; it may be restarted for that. Returns the agent's resource."""
