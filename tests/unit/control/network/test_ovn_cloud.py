@@ -63,7 +63,8 @@ def test_a_server_has_its_port_from_before_its_start_to_its_end(cloud: Cloud, ce
     assert address in _port(central, port, "port_security")
     assert admin.post("/network/v2.0/security-groups", {"security_group": {"name": "web"}}).status == 201
     assert admin.act(server["id"], "addSecurityGroup", {"name": "web"}).status == 202
-    _eventually(lambda: central.nb("--bare", "--columns=ports", "find", "Port_Group", 'name!="mag_drop"').count("-") >= 8)
+    groups = ("--bare", "--columns=ports", "find", "Port_Group", 'name!="mag_drop"')
+    _eventually(lambda: central.nb(*groups).count("-") >= 8)
 
     assert admin.act(server["id"], "os-migrateLive", {"host": None, "block_migration": "auto"}, "2.60").status == 202
     moved = admin.settled(server["id"])
