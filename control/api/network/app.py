@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from magnetar_control.api.failures import RoutedService
@@ -27,6 +27,8 @@ EXTENSIONS = {
     "quota-check-limit": "Quota engine limit check", "quota_details": "Quota details",
     "quotas": "Quota management support", "security-group": "security-group", "sorting": "Sorting support",
     "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps"}
+#: Those that hold with an engine of networks besides.
+OF_ENGINE = {"allowed-address-pairs": "Allowed Address Pairs"}
 #: What Neutron has and a host's own networks have not: path to key of the empty list.
 NONE_OF = {"routers": "routers", "floatingips": "floatingips", "subnetpools": "subnetpools",
            "trunks": "trunks", "service-providers": "service_providers", "rbac-policies": "rbac_policies"}
@@ -46,13 +48,15 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
                 hosts: Callable[[], Sequence[Service]] = tuple) -> RoutedService:
     """What is mounted at ``/network``. *authenticate* sets ``request.context`` or raises ``Fault`` 401; *hosts* finds
     the compute hosts."""
+    known = {**EXTENSIONS, **(OF_ENGINE if service.worker else {})}
     return RoutedService([
         route("GET /", lambda request: {"versions": [{"id": "v2.0", "status": "CURRENT", "links": [
             {"rel": "self", "href": request.base + "/v2.0/"}]}]}, who="anyone"),
         route("GET /v2.0", lambda request: {"resources": [{"name": form.name, "collection": form.plural, "links": [
             {"rel": "self", "href": f"{request.base}/v2.0/{form.path}"}]} for form in FORMS]}, who="anyone"),
-        route("GET /v2.0/extensions", lambda _request: {"extensions": [*map(_extension, EXTENSIONS)]}),
-        route("GET /v2.0/extensions/{alias}", lambda request: {"extension": _extension(request.params["alias"])}),
+        route("GET /v2.0/extensions", lambda _request: {"extensions": [_extension(known, one) for one in known]}),
+        route("GET /v2.0/extensions/{alias}",
+              lambda request: {"extension": _extension(known, request.params["alias"])}),
         route("GET /v2.0/availability_zones", lambda _request: {"availability_zones": [
             {"name": "nova", "resource": "network", "state": "available"}]}),
         *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(),
@@ -60,10 +64,10 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
         *(one for path, key in NONE_OF.items() for one in _none_of(path, key))], authenticate, refused)
 
 
-def _extension(alias: str) -> Document:
-    if alias not in EXTENSIONS:
+def _extension(known: Mapping[str, str], alias: str) -> Document:
+    if alias not in known:
         raise NotFound(f"Extension with alias {alias} does not exist", type="ExtensionNotFound")
-    return {"alias": alias, "name": EXTENSIONS[alias], "description": EXTENSIONS[alias], "links": [],
+    return {"alias": alias, "name": known[alias], "description": known[alias], "links": [],
             "updated": "2026-11-21T00:00:00-00:00"}
 
 

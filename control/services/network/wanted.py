@@ -64,11 +64,7 @@ def _port(row: RowMapping, given: Sequence[tuple[str, str]]) -> LogicalPort:
     return LogicalPort(
         row["id"], row["network_id"], row["mac_address"], tuple(given), row["admin_state_up"] and row["network_up"],
         secure, tuple(pairs), tuple(sorted(orjson.loads(row["security_groups"]))) if secure else (), hosts,
-        row["arriving"], row["device_id"] if row["device_owner"] in ROUTERS else None)
-
-
-#: Owners of ports that are routers' interfaces.
-ROUTERS = frozenset({"network:router_interface", "network:router_gateway"})
+        row["arriving"])
 
 
 def _groups(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalGroup]:

@@ -13,7 +13,7 @@ from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.settings import Settings
 from magnetar_core.errors import InvalidSettings, Unavailable
 from tests.unit.control.counting import counted
-from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker, authenticate
+from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker, authenticate, connected, served
 
 SERVER = str(uuid.uuid4())
 
@@ -160,6 +160,33 @@ def test_address_pairs_need_port_security_and_a_network_of_ovn(ask):
     port = _port(admin, network, allowed_address_pairs=pairs)
     admin("PUT", f"/v2.0/ports/{port['id']}", {"port": {"port_security_enabled": False, "security_groups": []}},
           status=409)
+
+
+def test_the_real_client(service, engine):
+    """openstacksdk, unmodified."""
+    with (served(network=application(service, authenticate)) as url,
+          connected(url, "alice", network_endpoint_override=f"{url}/network") as client):
+        assert "allowed-address-pairs" in {one.alias for one in client.network.extensions()}
+        network = client.network.create_network(name="lan")
+        subnet = client.network.create_subnet(network_id=network.id, ip_version=4, cidr="10.1.0.0/24",
+                                              dns_nameservers=["192.0.2.1"])
+        group = client.network.create_security_group(name="web")
+        client.network.create_security_group_rule(security_group_id=group.id, direction="ingress", protocol="tcp",
+                                                  port_range_min=80, port_range_max=80, remote_ip_prefix="0.0.0.0/0")
+        port = client.network.create_port(network_id=network.id, security_groups=[group.id],
+                                          fixed_ips=[{"subnet_id": subnet.id, "ip_address": "10.1.0.7"}],
+                                          allowed_address_pairs=[{"ip_address": "10.1.0.8"}])
+        assert port.allowed_address_pairs == [{"ip_address": "10.1.0.8", "mac_address": port.mac_address}]
+        service.worker.round()
+        assert engine.port(port.id).groups == (group.id,)
+        client.network.update_port(port, allowed_address_pairs=[])
+        service.worker.round()
+        assert engine.port(port.id).pairs == ()
+        client.network.delete_port(port.id)
+        client.network.delete_security_group(group.id)
+        client.network.delete_network(network.id)
+        service.worker.round()
+        assert {f"network/{network.id}", f"port/{port.id}", f"group/{group.id}"}.isdisjoint(engine.units)
 
 
 def test_rules_of_groups_are_written_and_taken_away(ask, service, engine):
