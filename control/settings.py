@@ -217,6 +217,8 @@ class Settings:
                                  5.0, 0)
     physical_mtu: int = _doc("MTU of the networks between hosts; those that OVN makes on them have 58 bytes less.",
                              1500, 634, 65535)
+    ovn_gateway_hosts: list[str] = _doc("Hosts through which routers reach external networks; any host when left out.",
+                                        list)
     quota_instances: int = _doc("Servers of a project; -1 for no limit.", 10)
     quota_cores: int = _doc("Virtual CPUs of a project.", 20)
     quota_ram: int = _doc("Memory of a project's servers.", 51200)
@@ -229,6 +231,8 @@ class Settings:
     quota_ports: int = _doc("Ports of a project, those of its servers too.", 500)
     quota_security_groups: int = _doc("Security groups of a project, `default` too.", 10)
     quota_security_group_rules: int = _doc("Rules of a project's security groups, those of `default` too.", 100)
+    quota_routers: int = _doc("Routers of a project.", 10)
+    quota_floatingips: int = _doc("Floating IPs of a project.", 50)
     quota_volumes: int = _doc("Volumes of a project.", 10)
     quota_gigabytes: int = _doc("GiB of a project's volumes and snapshots of them.", 1000)
     quota_snapshots: int = _doc("Snapshots of a project's volumes.", 10)

@@ -14,10 +14,13 @@ import pytest
 from magnetar_control.services.network.engine import (
     Incomplete,
     LogicalGroup,
+    LogicalInterface,
     LogicalNetwork,
     LogicalPort,
+    LogicalRouter,
     LogicalRule,
     LogicalSubnet,
+    LogicalTranslation,
     NetworkEngine,
     Unit,
     Wanted,
@@ -40,6 +43,15 @@ def port(number: int, *groups: str, **values: Any) -> LogicalPort:
                        groups=groups, **values)
 
 
+EXT = LogicalNetwork("n9", "ext", 1500, (LogicalSubnet("s9", "192.0.2.0/24", "192.0.2.1", dhcp=False),), "ext")
+ROUTER = LogicalRouter(
+    "r1", "r1", interfaces=(LogicalInterface("i1", "02:00:00:00:01:01", ("10.1.0.1/24",)),
+                            LogicalInterface("i9", "02:00:00:00:01:09", ("192.0.2.9/24",), gateway=True)),
+    routes=(("0.0.0.0/0", "192.0.2.1"),), chassis=("h1", "h2"),
+    translations=(LogicalTranslation("t1", "snat", "192.0.2.9", "10.1.0.0/24"),
+                  LogicalTranslation("t2", "floating", "192.0.2.10", "10.1.0.12", "p2", "02:00:00:00:01:0a")))
+SIDES = (LogicalPort("i1", "n1", "02:00:00:00:01:01", (("s1", "10.1.0.1"),), secure=False, router="r1"),
+         LogicalPort("i9", "n9", "02:00:00:00:01:09", (("s9", "192.0.2.9"),), secure=False, router="r1"))
 ONE, TWO = port(1, "g-1"), port(2, "g-1")
 
 
@@ -145,6 +157,19 @@ def test_a_unit_that_is_not_wanted_goes_and_others_stay(engine):
     assert {one.unit for one in engine.differences(all_of(LAN, GROUP, ONE))} == {"group/g-1", "port/p1"}
 
 
+def test_a_router_changes_and_goes(engine):
+    eventually(lambda: engine.repair(all_of(LAN, EXT, GROUP, ONE, TWO, ROUTER, *SIDES)))
+    assert engine.differences(all_of(LAN, EXT, GROUP, ONE, TWO, ROUTER, *SIDES)) == []
+    for changed in (replace(ROUTER, routes=()), replace(ROUTER, translations=ROUTER.translations[:1]),
+                    replace(ROUTER, chassis=("h2", "h3")), replace(ROUTER, enabled=False),
+                    replace(ROUTER, interfaces=ROUTER.interfaces[:1]), ROUTER):
+        assert {one.unit for one in engine.differences(some(changed))} == {"router/r1"}
+        engine.repair(some(changed))
+        assert engine.differences(some(changed)) == []
+    engine.repair(some(gone=("router/r1", "port/i1", "port/i9")))
+    assert engine.differences(all_of(LAN, EXT, GROUP, ONE, TWO)) == []
+
+
 def test_a_port_without_its_network_is_refused(engine):
     eventually(lambda: engine.repair(all_of()))
     with pytest.raises(Incomplete):
@@ -210,6 +235,27 @@ def test_dhcp_answers_a_guest_whatever_its_groups(ovn):
     request = ('inport == "p4" && eth.src == 02:00:00:00:00:04 && eth.dst == ff:ff:ff:ff:ff:ff && '
                "ip4.src == 0.0.0.0 && ip4.dst == 255.255.255.255 && ip.ttl == 64 && udp.src == 68 && udp.dst == 67")
     assert "put_dhcp_opts(offerip = 10.1.0.14" in ovn.central.traced("mag-n1", request)
+
+
+def test_routers_lead_from_network_to_network_and_out(ovn):
+    far = LogicalNetwork("n2", "far", 1442, (LogicalSubnet("s2", "10.2.0.0/24", "10.2.0.1"),))
+    there = LogicalPort("p7", "n2", "02:00:00:00:00:07", (("s2", "10.2.0.7"),), secure=False)
+    second = LogicalInterface("i2", "02:00:00:00:01:02", ("10.2.0.1/24",))
+    router = replace(ROUTER, interfaces=(*ROUTER.interfaces, second))
+    provider = LogicalPort("gw", "n9", "02:00:00:00:09:01", (("s9", "192.0.2.1"),), secure=False)
+    side = LogicalPort("i2", "n2", "02:00:00:00:01:02", (("s2", "10.2.0.1"),), secure=False, router="r1")
+    ovn.central.sb("chassis-add", "h1", "geneve", "127.0.0.1")
+    units = (LAN, EXT, far, GROUP, ONE, TWO, there, router, *SIDES, side, provider)
+    eventually(lambda: ovn.engine.repair(all_of(*units)))
+    first = ('inport == "p1" && eth.src == 02:00:00:00:00:01 && eth.dst == 02:00:00:00:01:01 && '
+             "ip4.src == 10.1.0.11 && ip.ttl == 64 && ")
+    assert ovn.central.passes("mag-n1", first + "ip4.dst == 10.2.0.7 && tcp && tcp.dst == 80", "p7")
+    way = ovn.central.traced("mag-n1", first + "ip4.dst == 198.51.100.1 && tcp && tcp.dst == 80")
+    assert "reg0 = 192.0.2.1" in way
+    assert "(192.0.2.9);" in way  # source translated
+    rows = ovn.central.nb("lr-nat-list", "mag-r1")
+    assert "192.0.2.10" in rows
+    assert "p2" in rows
 
 
 def test_what_others_made_is_left_alone(ovn):

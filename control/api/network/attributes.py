@@ -25,7 +25,8 @@ PROTOCOLS = frozenset({"ah", "dccp", "egp", "esp", "gre", "icmp", "icmpv6", "igm
 #: Neutron's name of an attribute to the service's.
 NAMES = {"tenant_id": "project_id", "provider:network_type": "type", "provider:physical_network": "bridge",
          "router:external": "external", "binding:host_id": "host", "binding:vnic_type": "vnic_type",
-         "binding:profile": "profile", "provider:segmentation_id": "segment", "allowed_address_pairs": "pairs"}
+         "binding:profile": "profile", "provider:segmentation_id": "segment", "allowed_address_pairs": "pairs",
+         "external_gateway_info": "gateway", "floating_network_id": "network_id"}
 
 
 class Cidr(Value):
@@ -120,6 +121,25 @@ PORT = attributes(
      "allowed_address_pairs": items(AddressPair()),
      "port_security_enabled": TRUTH, "binding:host_id": TEXT, "binding:profile": MapOf(Text(), Anything()),
      "binding:vnic_type": Choices("normal")}, required="network_id")
+
+
+class GatewayInfo(Value):
+    """A router's way out; null and the empty object are none, whose normal form is null."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        return GATEWAY_INFO.check(value, path, version) if value else None
+
+
+GATEWAY_INFO = record({"network_id": Id(), "enable_snat": TRUTH, "external_fixed_ips": items(FixedIp())}, "network_id")
+ROUTER = attributes(
+    {}, {"name": TEXT, "admin_state_up": TRUTH, "external_gateway_info": GatewayInfo(),
+         "routes": items(record({"destination": PREFIX, "nexthop": ADDRESS}, "destination", "nexthop"))})
+#: What an interface is added by, or removed by.
+INTERFACE = record({"subnet_id": Id(), "port_id": Id()})
+
+FLOATING_IP = attributes(
+    {"floating_network_id": Id(), "floating_ip_address": Nullable(ADDRESS), "subnet_id": Nullable(Id())},
+    {"port_id": Nullable(Id()), "fixed_ip_address": Nullable(ADDRESS)}, required="floating_network_id")
 
 SECURITY_GROUP = attributes({}, {"name": TEXT, "stateful": TRUTH}, required="name")
 

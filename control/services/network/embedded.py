@@ -21,8 +21,10 @@ from . import networks as network_resource
 from . import security_groups as security_group
 from .changes import ChangeLog
 from .engine import Difference, NetworkEngine
+from .floating_ips import FLOATING_IP, let_go
 from .ports import PORT
 from .resources import NetworkStore
+from .routers import ROUTER, RouterStore
 from .security_groups import SECURITY_GROUP, named, rule_resource
 from .subnets import check_range, resource
 from .tables import networks, ports, security_groups, subnets
@@ -43,15 +45,20 @@ class EmbeddedNetworks:
 
     def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16",
                  pools: Sequence[IPv4Network] = addresses.PRIVATE, limits: Mapping[str, int] | None = None,
-                 engine: NetworkEngine | None = None, wait: Wait = Wait(), physical_mtu: int = 1500) -> None:  # noqa: B008 - it is frozen
+                 engine: NetworkEngine | None = None, wait: Wait = Wait(), physical_mtu: int = 1500,  # noqa: B008 - it is frozen
+                 gateways: Sequence[str] = ()) -> None:
         self.database, self.default_cidr, self.pools = database, default_cidr, pools
-        self.quota = quotas.of(limits or {})
+        self.quota = quotas.of(limits or {}, engine is not None)
         self.log = ChangeLog(database, engine is not None)
-        self.worker = None if engine is None else EngineWorker(database, engine, wait)
+        self.worker = None if engine is None else EngineWorker(database, engine, wait, gateways)
         network = network_resource.resource(physical_mtu if engine else None)
-        self.resources = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
+        self.resources: dict[str, NetworkStore] = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
                           for one in (network, resource(pools), PORT, SECURITY_GROUP,
                                       rule_resource(engine is not None))}
+        if engine is not None:
+            self.routers = RouterStore(database, ROUTER, self.quota, self.log)
+            self.resources.update(routers=self.routers, floatingips=NetworkStore(
+                database, FLOATING_IP, self.quota, self.log))
         self._usual = {name: network.defaults[name] for name in ("type", "mtu")}
         if engine is not None:
             self._usual.update(mtu=physical_mtu - network_resource.GENEVE, by_engine=True)
@@ -143,7 +150,10 @@ class EmbeddedNetworks:
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always) -> None:
         which = (ports.c.device_id == server_id) & nics.TAKEN & (true() if port_id is None else ports.c.id == port_id)
         with self.database.write() as connection:
-            self._note_ports(connection, which)
+            if self.log.enabled:
+                ids = connection.execute(select(ports.c.id).where(which)).scalars().all()
+                gone = connection.execute(select(ports.c.id).where(which, ports.c.made_for_server)).scalars().all()
+                self.log.note(connection, *changes.ports(ids), *let_go(connection, gone))
             connection.execute(delete(ports).where(which, ports.c.made_for_server))
             connection.execute(update(ports).where(which).values(
                 device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None,

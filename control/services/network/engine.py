@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What an engine does: it gives hosts the networks that the rows of the network service say.
 
-The rows are the truth. ``wanted.py`` makes *units* of them, each a network, port or security group with all that
+The rows are the truth. ``wanted.py`` makes *units* of them, each a network, port, group or router with all that
 belongs to it; an engine compares units with what it has, and repairs the difference. What others made is left
 alone.
 """
@@ -42,7 +42,7 @@ class LogicalNetwork:
 class LogicalPort:
     """*addresses*: (subnet, address). *pairs*: (MAC, address or network) that it may send from besides. *groups* count
     only with *secure* (port security). *hosts*: where it may be; *arriving*: it is silent at the second of them until
-    its guest announces itself there."""
+    its guest announces itself there. *router*: the router whose interface it is."""
 
     id: str
     network_id: str
@@ -54,6 +54,7 @@ class LogicalPort:
     groups: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     arriving: bool = False
+    router: str | None = None
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,47 @@ class LogicalGroup:
     rules: tuple[LogicalRule, ...] = ()
 
 
-Unit = LogicalNetwork | LogicalPort | LogicalGroup
+@dataclass(frozen=True)
+class LogicalInterface:
+    """A router's side of its port. *networks*: its addresses with prefix lengths. *gateway*: whether the way out is
+    here."""
+
+    port_id: str
+    mac: str
+    networks: tuple[str, ...]
+    gateway: bool = False
+
+
+@dataclass(frozen=True)
+class LogicalTranslation:
+    """*kind*: snat (all of the network *inside* leave as *outside*) or floating (the address *inside* of the port
+    *port_id* is *outside*, and answers from its host with *mac*)."""
+
+    id: str
+    kind: str
+    outside: str
+    inside: str
+    port_id: str | None = None
+    mac: str | None = None
+
+
+@dataclass(frozen=True)
+class LogicalRouter:
+    """*routes*: (destination, next hop). *chassis*: hosts that may have the gateway, the first first."""
+
+    id: str
+    name: str
+    enabled: bool = True
+    interfaces: tuple[LogicalInterface, ...] = ()
+    routes: tuple[tuple[str, str], ...] = ()
+    translations: tuple[LogicalTranslation, ...] = ()
+    chassis: tuple[str, ...] = ()
+
+
+Unit = LogicalNetwork | LogicalPort | LogicalGroup | LogicalRouter
 #: Begin of the keys of units, by kind: ``port/UUID``.
-KINDS: dict[type, str] = {LogicalNetwork: "network", LogicalPort: "port", LogicalGroup: "group"}
+KINDS: dict[type, str] = {LogicalNetwork: "network", LogicalPort: "port", LogicalGroup: "group",
+                          LogicalRouter: "router"}
 
 
 def key_of(unit: Unit) -> str:

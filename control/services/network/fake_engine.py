@@ -7,7 +7,7 @@ import threading
 
 from magnetar_core.errors import Unavailable
 
-from .engine import Difference, Incomplete, LogicalGroup, LogicalPort, Unit, Wanted
+from .engine import Difference, Incomplete, LogicalGroup, LogicalPort, LogicalRouter, Unit, Wanted
 
 
 class FakeEngine:
@@ -77,6 +77,11 @@ class FakeEngine:
         """A security group that it has."""
         found = self.units.get(f"group/{id}")
         return found if isinstance(found, LogicalGroup) else None
+
+    def router(self, id: str) -> LogicalRouter | None:
+        """A router that it has."""
+        found = self.units.get(f"router/{id}")
+        return found if isinstance(found, LogicalRouter) else None
 
     def _answer(self) -> None:
         if self.away:

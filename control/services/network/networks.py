@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, false, select, true
+from sqlalchemy import ColumnElement, Connection, RowMapping, false, select, true
 
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField
@@ -19,6 +19,7 @@ from magnetar_core.errors import Conflict, InvalidField
 from . import changes
 from .requested_networks import visible
 from .resources import NetworkResource, add, own
+from .router_ports import OWN
 from .tables import networks, ports, subnets
 
 #: Name of a network device.
@@ -47,7 +48,7 @@ def create(physical_mtu: int | None, connection: Connection, context: Context, v
     """Add it. A bridge belongs to a flat network, and to no other. *physical_mtu*: of the hosts' networks, where there
     is an engine."""
     values["by_engine"] = physical_mtu is not None and values["type"] in OF_ENGINE
-    _check_internal(values)
+    _check_internal(values, values)
     if physical_mtu is not None and values["by_engine"]:
         _check_physical(connection, values)
         _check_mtu(values, physical_mtu - (GENEVE if values["type"] == "ovn" else 0))
@@ -98,14 +99,24 @@ def _check_bridge(values: Document) -> None:
         raise InvalidField(BRIDGE, "must be the name of a network device", bridge)
 
 
-def _check_internal(values: Document) -> None:
-    if values.get("external"):
-        raise InvalidField("router:external", "must be false: servers reach out through their hosts")
+def _check_internal(values: Document, made: Document | RowMapping) -> None:
+    if values.get("external") and not (made["by_engine"] and made["bridge"]):
+        raise InvalidField("router:external", "must be false, but of a network of OVN on a physical network (type flat "
+                                              "or vlan): the others do not reach out of the hosts")
+
+
+def seen(context: Context) -> ColumnElement[bool]:
+    """Networks that *context* may see: those that it may use, and external ones, by which routers reach out."""
+    return visible(context) | networks.c.external
 
 
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """It stays shared while others have ports on it."""
-    _check_internal(values)
+    _check_internal(values, row)
+    if row["external"] and values.get("external") is False and connection.execute(select(ports.c.id).where(
+            ports.c.network_id == row["id"], ports.c.device_owner.startswith(OWN)).limit(1)).first():
+        raise Conflict(f"External network {row['id']} cannot be updated to be made non-external, since it has existing "
+                       "gateway ports or floating IPs.", type="ExternalNetworkInUse")
     if row["shared"] and values.get("shared") is False:
         other = select(ports.c.id).where(ports.c.network_id == row["id"], ports.c.project_id != row["project_id"])
         if connection.execute(other.limit(1)).first():
@@ -137,12 +148,13 @@ def resource(physical_mtu: int | None = None) -> NetworkResource:
     """Networks. *physical_mtu*: see ``create``."""
     usual: dict[str, Any] = {"type": "nat", "mtu": USUAL_MTU} if physical_mtu is None else {"type": "ovn", "mtu": None}
     return NetworkResource(
-        name="network", table=networks, visible=visible, documents=documents, create=partial(create, physical_mtu),
+        name="network", table=networks, visible=seen, documents=documents, create=partial(create, physical_mtu),
         update=update, delete=delete, units=units,
         defaults={"name": "", "description": "", "admin_state_up": True, "shared": False, "is_default": False,
                   "external": False, "port_security_enabled": True, "bridge": None, "segment": None, **usual},
         admin=frozenset({"shared", "is_default", "external", "type", "bridge", "segment"}),
-        filters={"external": lambda values: false() if {value.lower() for value in values} & {"true", "1"} else true(),
+        filters={"external": lambda values: networks.c.external.is_(
+                    bool({value.lower() for value in values} & {"true", "1"})),
                  "status": lambda values: true() if "ACTIVE" in values else false(), "tags": lambda _values: false()})
 
 

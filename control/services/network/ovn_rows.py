@@ -6,15 +6,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_network
+from ipaddress import ip_interface, ip_network
 from typing import Any
 
 from .engine import (
     LogicalGroup,
+    LogicalInterface,
     LogicalNetwork,
     LogicalPort,
+    LogicalRouter,
     LogicalRule,
     LogicalSubnet,
+    LogicalTranslation,
     Unit,
     key_of,
 )
@@ -28,9 +31,13 @@ DROP, DROP_UNIT = "mag_drop", "group/drop"
 #: Priorities of ACLs: rules come before the drop, and never let a guest answer DHCP.
 FALL, LET, GUARD = 1001, 1002, 1003
 SWITCH, PORT, GROUP, ACL, DHCP = "Logical_Switch", "Logical_Switch_Port", "Port_Group", "ACL", "DHCP_Options"
-TABLES = (SWITCH, PORT, GROUP, ACL, DHCP)
+ROUTER, ROUTER_PORT, NAT = "Logical_Router", "Logical_Router_Port", "NAT"
+ROUTE, CHASSIS = "Logical_Router_Static_Route", "Gateway_Chassis"
+TABLES = (SWITCH, PORT, GROUP, ACL, DHCP, ROUTER, ROUTER_PORT, NAT, ROUTE, CHASSIS)
 #: Columns that hold rows: table, column, and table of the rows.
-HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (GROUP, "ports", PORT), (GROUP, "acls", ACL))
+HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (GROUP, "ports", PORT), (GROUP, "acls", ACL),
+           (ROUTER, "ports", ROUTER_PORT), (ROUTER, "nat", NAT), (ROUTER, "static_routes", ROUTE),
+           (ROUTER_PORT, "gateway_chassis", CHASSIS))
 #: Numbers of the protocols that Neutron names; OVN has words for the first four only.
 NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ah": 51, "dccp": 33, "egp": 8, "esp": 50, "gre": 47,
            "igmp": 2, "ipip": 4, "ipv6-encap": 41, "ipv6-frag": 44, "ipv6-nonxt": 59, "ipv6-opts": 60,
@@ -62,8 +69,10 @@ def rows(unit: Unit) -> Iterator[NorthRow]:
         yield from _network(unit)
     elif isinstance(unit, LogicalPort):
         yield _port(unit)
-    else:
+    elif isinstance(unit, LogicalGroup):
         yield from _group(unit)
+    else:
+        yield from _router(unit)
 
 
 def always() -> Iterator[NorthRow]:
@@ -130,6 +139,10 @@ def _port(unit: LogicalPort) -> NorthRow:
     columns: dict[str, Any] = {"name": unit.id, "enabled": (unit.enabled,), "type": "", "port_security": ()}
     inside = [(SWITCH, unit.network_id, "ports")]
     options: dict[str, str] = {}
+    if unit.router is not None:
+        columns.update(type="router", addresses=("router",))
+        options = {"router-port": f"mag-{unit.id}", "nat-addresses": "router"}
+        return NorthRow(key_of(unit), PORT, unit.id, {**columns, "options": options}, inside=tuple(inside))
     own = f"{unit.mac} {ips}".strip()
     if unit.secure:
         columns.update(addresses=(own,), port_security=_port_security(own, unit))
@@ -194,3 +207,36 @@ def _protocol(rule: LogicalRule, six: bool) -> list[str]:
     if rule.least == rule.most:
         return [word, f"{word}.dst == {rule.least}"]
     return [word, f"{word}.dst >= {rule.least}", f"{word}.dst <= {rule.most}"]
+
+
+def _router(unit: LogicalRouter) -> Iterator[NorthRow]:
+    key = key_of(unit)
+    yield NorthRow(key, ROUTER, unit.id, {"name": f"mag-{unit.id}", "enabled": (unit.enabled,), "options": {
+        # It asks for a neighbour's address when it first sends to it, and keeps no others.
+        "always_learn_from_arp_request": "false", "dynamic_neigh_routers": "true"}})
+    for one in unit.interfaces:
+        yield from _interface(unit, one)
+    for to, by in unit.routes:
+        yield NorthRow(key, ROUTE, f"{unit.id} {to} {by}", {"ip_prefix": to, "nexthop": by},
+                       inside=((ROUTER, unit.id, "static_routes"),))
+    for nat in unit.translations:
+        yield _translation(unit, nat)
+
+
+def _interface(unit: LogicalRouter, one: LogicalInterface) -> Iterator[NorthRow]:
+    yield NorthRow(key_of(unit), ROUTER_PORT, one.port_id, {
+        "name": f"mag-{one.port_id}", "mac": one.mac,
+        "networks": tuple(sorted(str(ip_interface(each)) for each in one.networks))},
+        inside=((ROUTER, unit.id, "ports"),))
+    for at, host in enumerate(unit.chassis if one.gateway else ()):
+        yield NorthRow(key_of(unit), CHASSIS, f"{one.port_id} {host}", {
+            "name": f"mag-{one.port_id}_{host}", "chassis_name": host, "priority": 1000 - at},
+            inside=((ROUTER_PORT, one.port_id, "gateway_chassis"),))
+
+
+def _translation(unit: LogicalRouter, nat: LogicalTranslation) -> NorthRow:
+    columns: dict[str, Any] = {"type": "snat" if nat.kind == "snat" else "dnat_and_snat", "external_ip": nat.outside,
+                               "logical_ip": nat.inside, "logical_port": (), "external_mac": ()}
+    if nat.port_id and nat.mac:
+        columns.update(logical_port=(nat.port_id,), external_mac=(nat.mac,))
+    return NorthRow(key_of(unit), NAT, nat.id, columns, inside=((ROUTER, unit.id, "nat"),))

@@ -123,6 +123,7 @@ class NetworkStore:
         with self.database.write() as connection:
             row = self._owned(connection, context, id, "update")
             self._check_admin(context, "update", set(values))
+            self._note(connection, row, values)
             assert resource.update, "a resource without it has no such operation"
             resource.update(connection, context, row, values)
             self._note(connection, row, values)

@@ -22,7 +22,8 @@ from . import changes, ipam
 from .networks import NETWORK, OF_AGENTS
 from .requested_networks import visible as visible_networks
 from .resources import NetworkResource, add, find, forbidden
-from .tables import addresses, networks, subnets
+from .router_ports import GATEWAY, INTERFACE
+from .tables import addresses, networks, ports, subnets
 
 
 def documents(_connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
@@ -144,6 +145,10 @@ def units(connection: Connection, row: RowMapping, changed: Document | None) -> 
     if changed and changed.get("enable_dhcp", row["enable_dhcp"]) != row["enable_dhcp"]:
         found += changes.ports(connection.execute(select(addresses.c.port_id).where(
             addresses.c.subnet_id == row["id"])).scalars())
+    if changed and "gateway_ip" in changed:
+        found += [f"router/{id}" for id in connection.execute(select(ports.c.device_id).join(
+            addresses, addresses.c.port_id == ports.c.id).where(
+            addresses.c.subnet_id == row["id"], ports.c.device_owner.in_((INTERFACE, GATEWAY)))).scalars()]
     return found
 
 

@@ -72,6 +72,20 @@ security_group_rules = Table(
     Column("remote_ip_prefix", String(43)), Column("remote_group_id", UUID), Column("description", Text), *stamped(),
     Index("security_group_rules_group", "security_group_id"))
 
+routers = Table(
+    "routers", API, *owned(), Column("admin_state_up", Boolean, nullable=False, default=True),
+    Column("enable_snat", Boolean, nullable=False, default=True),
+    Column("routes", DOCUMENT, nullable=False, default="[]"), *stamped(), Index("routers_project", "project_id"))
+
+#: ``own_port_id``: the port that has the address; ``port_id``: the one that is reached by it, at ``fixed_ip_address``.
+floating_ips = Table(
+    "floating_ips", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id"), nullable=False),
+    Column("own_port_id", UUID, ForeignKey("ports.id"), nullable=False),
+    Column("floating_ip_address", String(45), nullable=False),
+    Column("port_id", UUID, ForeignKey("ports.id")), Column("fixed_ip_address", String(45)),
+    Column("router_id", UUID, ForeignKey("routers.id")), *stamped(), Index("floating_ips_project", "project_id"),
+    Index("floating_ips_port", "port_id", "fixed_ip_address", unique=True), Index("floating_ips_router", "router_id"))
+
 #: Units (``engine.py``) that have changed, for the engine: a row goes when the engine has it.
 changes = Table(
     "network_changes", API, Column("id", UUID, primary_key=True), Column("unit", String(64), nullable=False),

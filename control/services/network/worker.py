@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from sqlalchemy.exc import DBAPIError
@@ -38,10 +38,11 @@ class Wait(NamedTuple):
 
 
 class EngineWorker:
-    """A thread, and those who wait for it."""
+    """A thread, and those who wait for it. *gateways*: hosts through which routers go out."""
 
-    def __init__(self, database: Database, engine: NetworkEngine, wait: Wait = Wait()) -> None:  # noqa: B008 - it is frozen
-        self.database, self.engine, self.wait = database, engine, wait
+    def __init__(self, database: Database, engine: NetworkEngine, wait: Wait = Wait(),  # noqa: B008 - it is frozen
+                 gateways: Sequence[str] = ()) -> None:
+        self.database, self.engine, self.wait, self.gateways = database, engine, wait, gateways
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._whole = -ALL  # when everything was compared
@@ -93,7 +94,7 @@ class EngineWorker:
         while not self._over.is_set():
             with self.database.read() as connection:
                 noted = changes.read(connection)
-                wanted = read(connection, noted.values())
+                wanted = read(connection, noted.values(), self.gateways)
             if not noted:
                 return
             try:
@@ -108,7 +109,7 @@ class EngineWorker:
         """Compare everything, and write what differs."""
         with self.database.read() as connection:
             noted = changes.read(connection)
-            wanted = read(connection)
+            wanted = read(connection, gateways=self.gateways)
         number = self.engine.repair(wanted)
         changes.done(self.database, noted, number)
         self._whole = time.monotonic()
@@ -135,7 +136,7 @@ class EngineWorker:
     def differences(self) -> list[Difference]:
         """What the engine has otherwise than the rows say, and is not noted to be written."""
         with self.database.read() as connection:
-            wanted = read(connection)
+            wanted = read(connection, gateways=self.gateways)
         found = self.engine.differences(wanted)
         with self.database.read() as connection:
             return [one for one in found if not changes.waits(connection, [one.unit])] if found else []
