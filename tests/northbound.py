@@ -21,10 +21,11 @@ def missing() -> str:
 
 
 class LabCentral:
-    """Processes of its own, with all their files below *folder*. ``url`` is the northbound database's."""
+    """Processes of its own, with all their files below *folder*. ``url`` is the northbound database's, which is started
+    with the words *more*, too."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *more: str) -> None:
+        self.folder, self.more = folder, more
         folder.mkdir(exist_ok=True)
         self.environment = {**os.environ, **{f"{who}_{what}DIR": str(folder) for who in ("OVS", "OVN")
                                              for what in ("RUN", "DB", "LOG")}}
@@ -43,7 +44,8 @@ class LabCentral:
         file, socket = self.folder / f"{name}.db", self.folder / f"{name}.sock"
         if not file.exists():
             self._run("ovsdb-tool", "create", str(file), str(SHARE / f"ovn-{name}.ovsschema"))
-        self._spawn(name, "ovsdb-server", str(file), f"--remote=punix:{socket}", f"--unixctl={self.folder}/{name}.ctl")
+        self._spawn(name, "ovsdb-server", str(file), f"--remote=punix:{socket}", f"--unixctl={self.folder}/{name}.ctl",
+                    *(self.more if name == "nb" else ()))
         deadline = time.monotonic() + 60
         while not socket.exists():
             assert self._processes[name].poll() is None, (self.folder / f"{name}.log").read_text()

@@ -30,6 +30,8 @@ from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.services.network.ovn import OvnEngine
 from magnetar_core.errors import Unavailable
 from tests.northbound import LabCentral, missing
+from tests.ports import free_port
+from tests.unit.agent.pki import Pki
 
 LAN = LogicalNetwork("n1", "lan", 1442, (LogicalSubnet("s1", "10.1.0.0/24", "10.1.0.1"),))
 SSH = LogicalRule("r1", "ingress", "IPv4", "tcp", 22, 22)
@@ -285,6 +287,24 @@ def test_one_process_writes_and_another_goes_on_when_it_ends(ovn):
         assert second.differences(all_of(LAN, ONE)) == []
     finally:
         second.close()
+
+
+def test_by_tls_with_certificates_of_both_sides(tmp_path):
+    if missing():
+        pytest.skip(missing())
+    pki, port = Pki(tmp_path / "pki"), free_port()
+    (certificate, key), (own, own_key) = pki.issue("127.0.0.1"), pki.issue("control")
+    central = LabCentral(tmp_path / "ovn", f"--remote=pssl:{port}:127.0.0.1", f"--private-key={key}",
+                         f"--certificate={certificate}", f"--ca-cert={pki.ca}").start()
+    engine = OvnEngine(f"ssl:127.0.0.1:{port}", own_key, own, pki.ca)
+    try:
+        engine.claim()
+        eventually(engine.leads)
+        eventually(lambda: engine.repair(all_of(LAN)))
+        assert engine.differences(all_of(LAN)) == []
+    finally:
+        engine.close()
+        central.stop()
 
 
 def test_an_engine_that_is_away_says_so(ovn):
