@@ -40,7 +40,7 @@ from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.image import quotas as image_quotas
 from magnetar_control.services.image.remote import Remote
 from magnetar_control.services.key_manager import CertificateFolder
-from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network import EmbeddedNetworks, Wait, engine_of
 from magnetar_control.services.network import quotas as network_quotas
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume import quotas as volume_quotas
@@ -97,8 +97,10 @@ class Parts:
         self.images = EmbeddedImages(database, settings.images, reserve=settings.image_reserve_mb << 20,
                                      limits=image_quotas.defaults(settings),
                                      keys=keys if settings.verify_image_signatures else None)
-        self.networks = EmbeddedNetworks(database, settings.network_cidr, settings.pools(),
-                                         network_quotas.defaults(settings))
+        self.networks = EmbeddedNetworks(
+            database, settings.network_cidr, settings.pools(), network_quotas.defaults(settings), engine_of(settings),
+            Wait(settings.ovn_wait, settings.ovn_hosts_wait), settings.physical_mtu,
+            settings.ovn_gateway_hosts)
         #: As conductors and volumes ask for them: here, or at the machine that has them.
         self.asked: Images = self.images if settings.image_url is None else Remote(
             settings.image_url, ServiceUser(self.identity.tokens).token if isinstance(
@@ -203,6 +205,13 @@ class Parts:
         self.working.start(HostWatch(self.working).run, Periodic(self.working).run)
         self.volumes.worker.start()
 
+    def wire(self) -> None:
+        """Begin to write networks to the engine, where there is one."""
+        if worker := self.networks.worker:
+            self.api_database.listen()
+            self._ends.callback(worker.stop)
+            worker.start()
+
     def watched(self) -> None:
         """Offer health and figures on the address of the settings, where there is one."""
         if self.settings.health_listen:
@@ -246,6 +255,7 @@ def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterato
         services = parts.services()
         if with_api:
             parts.bootstrap()
+        parts.wire()
         if with_conductor:
             parts.work(services)
         parts.watched()

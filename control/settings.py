@@ -210,6 +210,21 @@ class Settings:
     network_pools: list[str] = _doc("Ranges from which the subnets of users have their addresses, since each host of "
                                     "the cloud routes to them; administrators may use others.",
                                     lambda: list(map(str, PRIVATE)))
+    ovn_northbound: str | None = _doc(
+        "Northbound database of OVN, which makes the networks of the cloud then: ssl:10.0.0.1:6641, tcp:… or "
+        "unix:/path, several joined by commas. Give API and conductors the same. Left out, agents make them on each "
+        "host.")
+    ovn_key: Path | None = _doc("PEM file with the key by which the northbound database knows this service, for ssl.")
+    ovn_cert: Path | None = _doc("Certificate of that key.")
+    ovn_ca_cert: Path | None = _doc("PEM file with the CA of the northbound database's certificate.")
+    ovn_wait: float = _doc("Seconds that the start of a server waits for the northbound database to have its ports.",
+                           30.0, 0.1)
+    ovn_hosts_wait: float = _doc("Seconds that it then waits for all hosts to have followed; after that it goes on.",
+                                 5.0, 0)
+    physical_mtu: int = _doc("MTU of the networks between hosts; those that OVN makes on them have 58 bytes less.",
+                             1500, 634, 65535)
+    ovn_gateway_hosts: list[str] = _doc("Hosts through which routers reach external networks; any host when left out.",
+                                        list)
     quota_instances: int = _doc("Servers of a project; -1 for no limit.", 10)
     quota_cores: int = _doc("Virtual CPUs of a project.", 20)
     quota_ram: int = _doc("Memory of a project's servers.", 51200)
@@ -222,6 +237,8 @@ class Settings:
     quota_ports: int = _doc("Ports of a project, those of its servers too.", 500)
     quota_security_groups: int = _doc("Security groups of a project, `default` too.", 10)
     quota_security_group_rules: int = _doc("Rules of a project's security groups, those of `default` too.", 100)
+    quota_routers: int = _doc("Routers of a project.", 10)
+    quota_floatingips: int = _doc("Floating IPs of a project.", 50)
     quota_volumes: int = _doc("Volumes of a project.", 10)
     quota_gigabytes: int = _doc("GiB of a project's volumes and snapshots of them.", 1000)
     quota_snapshots: int = _doc("Snapshots of a project's volumes.", 10)

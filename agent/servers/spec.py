@@ -53,11 +53,12 @@ def nic(host: LocalHost, wanted: Fields) -> Nic:
 
 
 def nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
-    """The NICs of a server, with the names of their taps, as its hardware is and as the host forwards what they send."""
+    """The NICs of a server, with the names of their taps, as its hardware says and as the host forwards packets."""
     switch = _switch(host, document.want["networks"])
     wanted, vcpus = hardware(document.want), document.want["flavor"]["vcpus"]
-    found = (devices.nic(wanted, replace(nic(host, one), tap=tap_name(host.settings.state_dir, document.id, one["mac"])),
-                         vcpus) for one in document.want["networks"])
+    named = (replace(nic(host, one), tap=tap_name(host.settings.state_dir, document.id, one["mac"]))
+             for one in document.want["networks"])
+    found = (devices.nic(wanted, one, vcpus) for one in named)
     return tuple(replace(one, checksums=switch is None or switch.checksums) if one.port else one for one in found)
 
 

@@ -36,6 +36,7 @@ def attach_interface(work: Work) -> None:
 
 
 def _plug(work: Work, nic: Document) -> None:
+    work.conductor.services.network.prepare(work.id, work.server.host, work.confirm_lease)
     with work.client() as client:
         nics.networks(work, client, work.server.host, [nic])
         client.ensure("interface_attachment", f"{work.id}:{nic['mac']}", {"server": work.id, **nics.on_host(nic)},

@@ -52,6 +52,7 @@ class AuditState:
     ports: Mapping[str, str] = field(default_factory=dict)
     attachments: Mapping[str, str] = field(default_factory=dict)
     networks: set[str] = field(default_factory=set)
+    engine: Sequence[tuple[str, str]] = ()
     servers: dict[str, Any] = field(default_factory=dict)
     cells: dict[str, str] = field(default_factory=dict)  # of servers, by their id
     #: Cells, by servers that have a row there and another in their cell: one that has left, or moved from cell0; and
@@ -86,7 +87,7 @@ def read_state(store: Store, agents: Agents, services: Services, names: Iterable
         state.claims = connection.execute(select(claims)).all()
         state.hosts = {row.id: row for row in connection.execute(select(hosts)).all()}
     state.ports, state.attachments = services.network.users(), services.volume.users()
-    state.networks = services.network.names()
+    state.networks, state.engine = services.network.names(), services.network.differences()
     wanted = {row.name for row in state.hosts.values()} if names is None else set(names)
     for host in state.hosts.values():
         if host.name in wanted:
@@ -377,8 +378,15 @@ def network(state: AuditState) -> Found:
                 yield Finding("network", net["name"], host, f"host {host} has network {net['name']}, which is deleted")
 
 
+def engine(state: AuditState) -> Found:
+    """What the engine of networks has otherwise than the network service says."""
+    for unit, text in state.engine:
+        yield Finding("engine", unit, "", f"OVN: {text}")
+
+
 CHECKS: tuple[Callable[[AuditState], Found], ...] = (
-    stuck, copy, counter, lost, orphan, unclaimed, port, attachment, move, left, half, absent, network)
+    stuck, copy, counter, lost, orphan, unclaimed, port, attachment, move, left, half, absent, network,
+    engine)
 
 
 def findings(state: AuditState) -> list[Finding]:

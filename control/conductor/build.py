@@ -70,6 +70,7 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
         document["block_device_mapping"], abroad = block_devices.prepare(work, host)
         if abroad:  # it is started when it has these volumes
             document["power"] = "off"
+        work.conductor.services.network.prepare(work.id, host, work.confirm_lease)
         answer = client.ensure("server", work.id, document, progress=work.progress, request_id=work.idempotency_key)
     work.conductor.services.network.bind(work.id, host, work.confirm_lease)
     return block_devices.finish_build(work, host, answer["resource"], abroad, power)
@@ -120,6 +121,8 @@ def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
 
 def for_all_hosts(error: MagnetarError) -> bool:
     """Whether another host would refuse the same, so that it is not tried there."""
+    if error.details.get("everywhere"):
+        return True
     return error.status < 500 and not error.remote and not isinstance(error, WrongHost)
 
 

@@ -229,13 +229,14 @@ class MigrationTask:
 
     def move_server(self, kind: str, here: str, there: str) -> None:
         """Move the server to *there*. Raises ``NotMoved`` when it is certainly *here*, ``HostDown`` when unknown."""
+        services, work = self.conductor.services, self.work  # which are told the new host
         try:
+            services.network.prepare(work.id, there, work.confirm_lease, running=kind == "live")
             self._run_flow(kind, here, there)
         except HostDown:
             raise
         except MagnetarError as error:
             self._back_or_on(kind, here, there, error)
-        services, work = self.conductor.services, self.work  # which are told the new host
         services.network.bind(work.id, there, work.confirm_lease)
         for one in work.volumes:
             if one.get("attachment_id"):
@@ -267,7 +268,10 @@ class MigrationTask:
                 migrate.abort(source, target, self.work.id)
             except Conflict:
                 return False
-            return source.find(self.work.id) is not None
+            stays = source.find(self.work.id) is not None
+        if stays:  # and no more may be there
+            self.conductor.services.network.bind(self.work.id, here, self.work.confirm_lease)
+        return stays
 
     def ensure_on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:
         """Have the server on a host as *want* says; it may be restarted for that. Returns the agent's resource."""

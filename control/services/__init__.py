@@ -141,8 +141,8 @@ class NetworkResources(Protocol):
 
 class Networks(Protocol):
     """Neutron. A NIC is {port_id, network_id, network (name), mac, fixed_ips: [{ip_address, subnet_id}], tag, created
-    (whether the port goes with the server), on_host: what the agent's server takes: {network} or {bridge}, and
-    told: what its guest is told of the subnet, where there is something}."""
+    (whether the port goes with the server), on_host: what the agent's server takes: {network}, {bridge} or
+    {port}, and told: what its guest is told of the subnet, where there is something}."""
 
     @property
     def resources(self) -> Mapping[str, NetworkResources]:
@@ -165,6 +165,10 @@ class Networks(Protocol):
         """How many more of a resource, such as ``port``, the caller's project may have, below 0 where it has too many
         already; ``None``: as many as it likes."""
 
+    def prepare(self, server_id: str, host: str, sure: Sure = always, *, running: bool = False) -> None:
+        """The server is about to start on *host*, or to come there from another, *running* or not; ``bind`` says that
+        it is there, or back. Waits until the engine knows; raises ``Unavailable`` where that takes too long."""
+
     def bind(self, server_id: str, host: str, sure: Sure = always) -> None:
         """The server's ports are on *host* now."""
 
@@ -182,6 +186,9 @@ class Networks(Protocol):
 
     def users(self) -> dict[str, str]:
         """The ports that servers have: port to server, whether there is such a server or not."""
+
+    def differences(self) -> Sequence[tuple[str, str]]:
+        """What the engine of networks has otherwise than the service says: (what it is of, in words)."""
 
     def names(self) -> set[str]:
         """Names on hosts of all networks that ``on_host`` gives; another there, ``mag-`` with eight hex digits, is left

@@ -24,7 +24,7 @@ GATHER = 0.02
 #: Seconds in which a notifier sends what is left when it is stopped.
 STOP_WITHIN = 10.0
 #: Rung after a connection was lost: somebody may have rung meanwhile.
-ALL = ("actions", "servers")
+ALL = ("actions", "servers", "network_changes", "network_written")
 
 
 class Bell:

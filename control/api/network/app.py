@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NoReturn
 
 from magnetar_control.api.failures import RoutedService
 from magnetar_control.services import Document
 from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network.routers import RouterStore
 from magnetar_control.store.services import Service
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidRequest, NotFound
 
+from . import attributes
 from .agents import AgentRoutes
 from .quotas import QuotaRoutes
-from .resources import FORMS, ResourceRoutes
+from .resources import FORMS, OF_ENGINE, ResourceRoutes
 
 #: Alias to name of the extensions that hold here: what clients look for before they use it.
 EXTENSIONS = {
@@ -27,6 +30,10 @@ EXTENSIONS = {
     "quota-check-limit": "Quota engine limit check", "quota_details": "Quota details",
     "quotas": "Quota management support", "security-group": "security-group", "sorting": "Sorting support",
     "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps"}
+#: Those that hold with an engine of networks besides.
+WITH_ENGINE = {"allowed-address-pairs": "Allowed Address Pairs",
+               "ext-gw-mode": "Neutron L3 Configurable external gateway mode",
+               "extraroute": "Neutron Extra Route", "router": "Neutron L3 Router"}
 #: What Neutron has and a host's own networks have not: path to key of the empty list.
 NONE_OF = {"routers": "routers", "floatingips": "floatingips", "subnetpools": "subnetpools",
            "trunks": "trunks", "service-providers": "service_providers", "rbac-policies": "rbac_policies"}
@@ -46,24 +53,38 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
                 hosts: Callable[[], Sequence[Service]] = tuple) -> RoutedService:
     """What is mounted at ``/network``. *authenticate* sets ``request.context`` or raises ``Fault`` 401; *hosts* finds
     the compute hosts."""
+    known = {**EXTENSIONS, **(WITH_ENGINE if service.worker else {})}
+    forms = (*FORMS, *(OF_ENGINE if service.worker else ()))
     return RoutedService([
         route("GET /", lambda request: {"versions": [{"id": "v2.0", "status": "CURRENT", "links": [
             {"rel": "self", "href": request.base + "/v2.0/"}]}]}, who="anyone"),
         route("GET /v2.0", lambda request: {"resources": [{"name": form.name, "collection": form.plural, "links": [
-            {"rel": "self", "href": f"{request.base}/v2.0/{form.path}"}]} for form in FORMS]}, who="anyone"),
-        route("GET /v2.0/extensions", lambda _request: {"extensions": [*map(_extension, EXTENSIONS)]}),
-        route("GET /v2.0/extensions/{alias}", lambda request: {"extension": _extension(request.params["alias"])}),
+            {"rel": "self", "href": f"{request.base}/v2.0/{form.path}"}]} for form in forms]}, who="anyone"),
+        route("GET /v2.0/extensions", lambda _request: {"extensions": [_extension(known, one) for one in known]}),
+        route("GET /v2.0/extensions/{alias}",
+              lambda request: {"extension": _extension(known, request.params["alias"])}),
         route("GET /v2.0/availability_zones", lambda _request: {"availability_zones": [
             {"name": "nova", "resource": "network", "state": "available"}]}),
         *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(),
-        *(one for form in FORMS for one in ResourceRoutes(service.resources[form.plural], form).routes()),
-        *(one for path, key in NONE_OF.items() for one in _none_of(path, key))], authenticate, refused)
+        *(one for form in forms for one in ResourceRoutes(service.resources[form.plural], form).routes()),
+        *(one for path, key in NONE_OF.items()
+          if key not in service.resources for one in _none_of(path, key)),
+        *(_interfaces(service.routers) if service.worker else ())], authenticate, refused)
 
 
-def _extension(alias: str) -> Document:
-    if alias not in EXTENSIONS:
+def _interfaces(routers: RouterStore) -> list[Guarded]:
+    def done(request: Request, put: bool) -> Document:
+        wish = attributes.INTERFACE.check(request.json(), "body")
+        return routers.interface(request.context, request.params["id"], wish, put=put)
+
+    return [route(f"PUT /v2.0/routers/{{id}}/{verb}_router_interface", partial(done, put=verb == "add"))
+            for verb in ("add", "remove")]
+
+
+def _extension(known: Mapping[str, str], alias: str) -> Document:
+    if alias not in known:
         raise NotFound(f"Extension with alias {alias} does not exist", type="ExtensionNotFound")
-    return {"alias": alias, "name": EXTENSIONS[alias], "description": EXTENSIONS[alias], "links": [],
+    return {"alias": alias, "name": known[alias], "description": known[alias], "links": [],
             "updated": "2026-11-21T00:00:00-00:00"}
 
 

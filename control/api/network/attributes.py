@@ -25,7 +25,8 @@ PROTOCOLS = frozenset({"ah", "dccp", "egp", "esp", "gre", "icmp", "icmpv6", "igm
 #: Neutron's name of an attribute to the service's.
 NAMES = {"tenant_id": "project_id", "provider:network_type": "type", "provider:physical_network": "bridge",
          "router:external": "external", "binding:host_id": "host", "binding:vnic_type": "vnic_type",
-         "binding:profile": "profile"}
+         "binding:profile": "profile", "provider:segmentation_id": "segment", "allowed_address_pairs": "pairs",
+         "external_gateway_info": "gateway", "floating_network_id": "network_id"}
 
 
 class Cidr(Value):
@@ -51,9 +52,20 @@ class FixedIp(Value):
         return found
 
 
+class AddressPair(Value):
+    """What a port may send from besides its own: {ip_address: an address or a network, mac_address}."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        return ADDRESS_PAIR.check(value, path, version)
+
+
 FIXED_IP = record({"subnet_id": Id(), "ip_address": ADDRESS})
 #: An IPv4 or IPv6 network; normal form has no bits of hosts.
 PREFIX = Parsed(lambda value: str(ip_network(str(value), strict=False)), "must be an IP network such as 10.1.0.0/24")
+#: An IPv4 address, or a network of them; normal form of a network has no bits of hosts.
+SOURCE = Parsed(lambda value: str(IPv4Network(str(value), strict=False)).removesuffix("/32"),
+                "must be an IPv4 address, or a network such as 10.1.0.0/24")
+ADDRESS_PAIR = record({"ip_address": SOURCE, "mac_address": Mac()}, "ip_address")
 VERSION = Parsed(lambda value: {"4": 4}[str(value)], "must be 4: embedded networking has IPv4 only")
 
 
@@ -88,8 +100,8 @@ def attributes(fixed: Mapping[str, Value], changing: Mapping[str, Value], requir
 
 
 NETWORK = attributes(
-    {"mtu": Number(576, 65535), "provider:network_type": Choices("nat", "isolated", "flat"),
-     "provider:physical_network": Nullable(Text(0, 255)), "provider:segmentation_id": Null()},
+    {"mtu": Number(576, 65535), "provider:network_type": Choices("nat", "isolated", "flat", "ovn", "vlan"),
+     "provider:physical_network": Nullable(Text(0, 255)), "provider:segmentation_id": Nullable(Number(1, 4094))},
     {"name": TEXT, "admin_state_up": TRUTH, "shared": TRUTH, "is_default": TRUTH, "port_security_enabled": TRUTH,
      "router:external": TRUTH})
 
@@ -106,8 +118,28 @@ PORT = attributes(
     {"name": TEXT, "admin_state_up": TRUTH, "mac_address": Mac(), "device_id": TEXT, "device_owner": TEXT,
      # Null is as left out: an address is chosen.
      "fixed_ips": Nullable(ListOf(FixedIp(), 10_000)), "security_groups": items(Id()),
+     "allowed_address_pairs": items(AddressPair()),
      "port_security_enabled": TRUTH, "binding:host_id": TEXT, "binding:profile": MapOf(Text(), Anything()),
      "binding:vnic_type": Choices("normal")}, required="network_id")
+
+
+class GatewayInfo(Value):
+    """A router's way out; null and the empty object are none, whose normal form is null."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        return GATEWAY_INFO.check(value, path, version) if value else None
+
+
+GATEWAY_INFO = record({"network_id": Id(), "enable_snat": TRUTH, "external_fixed_ips": items(FixedIp())}, "network_id")
+ROUTER = attributes(
+    {}, {"name": TEXT, "admin_state_up": TRUTH, "external_gateway_info": GatewayInfo(),
+         "routes": items(record({"destination": PREFIX, "nexthop": ADDRESS}, "destination", "nexthop"))})
+#: What an interface is added by, or removed by.
+INTERFACE = record({"subnet_id": Id(), "port_id": Id()})
+
+FLOATING_IP = attributes(
+    {"floating_network_id": Id(), "floating_ip_address": Nullable(ADDRESS), "subnet_id": Nullable(Id())},
+    {"port_id": Nullable(Id()), "fixed_ip_address": Nullable(ADDRESS)}, required="floating_network_id")
 
 SECURITY_GROUP = attributes({}, {"name": TEXT, "stateful": TRUTH}, required="name")
 

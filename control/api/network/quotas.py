@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from magnetar_control.api.values import Anything, Number, Parsed, Truth, record
 from magnetar_control.services import Document
 from magnetar_control.services.network import EmbeddedNetworks
-from magnetar_control.services.network.quotas import RESOURCES
 from magnetar_control.store.quotas import Limits
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest
+from magnetar_core.fields import Record
 
-#: Resources that Neutron has and embedded networking has not: nothing of them may be had.
+#: Resources that Neutron has and embedded networking has not, the first two but with an engine: nothing of them may be
+#: had.
 NOTHING = ("router", "floatingip", "subnetpool", "rbac_policy", "trunk")
 LIMIT, TRUTH = Number(-1, 2**31 - 1), Truth(("true", "True", "1"), ("false", "False", "0"))
 
@@ -25,11 +27,12 @@ def _nothing(value: object) -> object:
     return value
 
 
-#: *check_limit*: the limits may not be lower than what is used, which *force* says the other way round.
-QUOTA = record({
-    **dict.fromkeys(RESOURCES, LIMIT), "force": TRUTH, "check_limit": TRUTH, "tenant_id": Anything(),
-    "project_id": Anything(),
-    **dict.fromkeys(NOTHING, Parsed(_nothing, "must be 0: embedded networking has none of these"))})
+def body(names: Iterable[str]) -> Record:
+    """Limits of the resources *names*. *check_limit*: they may not be lower than what is used, which *force* says the
+    other way round."""
+    none = Parsed(_nothing, "must be 0: embedded networking has none of these")
+    return record({**dict.fromkeys(NOTHING, none), **dict.fromkeys(names, LIMIT), "force": TRUTH, "check_limit": TRUTH,
+                   "tenant_id": Anything(), "project_id": Anything()})
 
 
 class QuotaRoutes:
@@ -37,6 +40,8 @@ class QuotaRoutes:
 
     def __init__(self, service: EmbeddedNetworks) -> None:
         self.database, self.quota = service.database, service.quota
+        self.names = tuple(self.quota.defaults)
+        self.body = body(self.names)
 
     def routes(self) -> list[Guarded]:
         """Where they are."""
@@ -78,8 +83,8 @@ class QuotaRoutes:
         wanted = given.get("quota") if isinstance(given, dict) else None
         if not isinstance(wanted, dict):
             raise InvalidField("quota", "is required: an object of resources and limits")
-        values = QUOTA.check(wanted, "quota")
-        limits = {name: values[name] for name in RESOURCES if name in values}
+        values = self.body.check(wanted, "quota")
+        limits = {name: values[name] for name in self.names if name in values}
         with self.database.write() as connection:
             if values.get("check_limit") and not values.get("force"):
                 _check_used(limits, self.quota.used(connection, _project(request)))
@@ -88,7 +93,7 @@ class QuotaRoutes:
     def delete(self, request: Request) -> None:
         """The project has the limits of all others again."""
         with self.database.write() as connection:
-            self.quota.set(connection, _project(request), dict.fromkeys(RESOURCES))
+            self.quota.set(connection, _project(request), dict.fromkeys(self.names))
 
 
 def _project(request: Request) -> str:
@@ -100,7 +105,7 @@ def _project(request: Request) -> str:
 
 
 def _all(limits: Limits) -> Document:
-    return {**limits, **dict.fromkeys(NOTHING, 0)}
+    return {**dict.fromkeys(NOTHING, 0), **limits}
 
 
 def _check_used(limits: Limits, used: Limits) -> None:

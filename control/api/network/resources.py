@@ -53,11 +53,11 @@ def _shown(row: Row, *names: str) -> Document:
 def network(row: Row, admin: bool) -> Document:
     """A network; the provider part for admins."""
     provider = {"provider:network_type": row["type"], "provider:physical_network": row["bridge"],
-                "provider:segmentation_id": None}
+                "provider:segmentation_id": row["segment"]}
     plain = ("name", "admin_state_up", "shared", "is_default", "mtu", "port_security_enabled", "subnets")
-    return {**_shown(row, *plain), "status": "ACTIVE", "router:external": False, "availability_zones": ["nova"],
-            "availability_zone_hints": [], "ipv4_address_scope": None, "ipv6_address_scope": None,
-            **(provider if admin else {})}
+    return {**_shown(row, *plain), "status": "ACTIVE", "router:external": row["external"],
+            "availability_zones": ["nova"], "availability_zone_hints": [], "ipv4_address_scope": None,
+            "ipv6_address_scope": None, **(provider if admin else {})}
 
 
 def subnet(row: Row, _admin: bool) -> Document:
@@ -74,7 +74,9 @@ def port(row: Row, admin: bool) -> Document:
              "port_security_enabled", "fixed_ips", "security_groups")
     binding = {"binding:host_id": row["host"], "binding:profile": row["profile"], "binding:vif_details": {},
                "binding:vif_type": "bridge" if row["host"] else "unbound"}
-    return {**_shown(row, *plain), "allowed_address_pairs": [], "extra_dhcp_opts": [],
+    pairs = [{"ip_address": one["ip_address"], "mac_address": one.get("mac_address") or row["mac_address"]}
+             for one in row["pairs"]]
+    return {**_shown(row, *plain), "allowed_address_pairs": pairs, "extra_dhcp_opts": [],
             "binding:vnic_type": row["vnic_type"], **(binding if admin else {})}
 
 
@@ -90,6 +92,23 @@ def security_group_rule(row: Row, _admin: bool) -> Document:
                   "remote_ip_prefix", "remote_group_id")
 
 
+def router(row: Row, _admin: bool) -> Document:
+    """A router."""
+    return {**_shown(row, "name", "admin_state_up", "routes"), "status": "ACTIVE",
+            "external_gateway_info": row["gateway"], "availability_zones": ["nova"], "availability_zone_hints": []}
+
+
+def floatingip(row: Row, _admin: bool) -> Document:
+    """A floating IP."""
+    plain = ("floating_ip_address", "port_id", "fixed_ip_address", "router_id")
+    return {**_shown(row, *plain), "floating_network_id": row["network_id"],
+            "status": "ACTIVE" if row["port_id"] else "DOWN"}
+
+
+#: Those that there are with an engine besides.
+OF_ENGINE = (Form(name="router", plural="routers", path="routers", body=attributes.ROUTER, view=router),
+             Form(name="floatingip", plural="floatingips", path="floatingips", body=attributes.FLOATING_IP,
+                  view=floatingip))
 FORMS = tuple(Form(name=name, plural=f"{name}s", path=f"{name}s".replace("_", "-"), body=body, view=view)
               for name, body, view in (
                   ("network", attributes.NETWORK, network), ("subnet", attributes.SUBNET, subnet),

@@ -1,8 +1,31 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The embedded network service: Neutron's API v2.0 for servers, over the agents' kind ``network``."""
+"""The embedded network service: Neutron's API v2.0 for servers. The agents make networks on each host for itself; with
+an engine (``engine.py``), it makes them between hosts."""
 
 from __future__ import annotations
 
-from .embedded import EmbeddedNetworks
+from magnetar_control.settings import Settings
+from magnetar_core.errors import InvalidSettings
 
-__all__ = ["EmbeddedNetworks"]
+from .embedded import EmbeddedNetworks
+from .engine import NetworkEngine
+from .worker import Wait
+
+__all__ = ["EmbeddedNetworks", "Wait", "engine_of"]
+
+
+def engine_of(settings: Settings) -> NetworkEngine | None:
+    """The engine of the settings; ``None`` where the agents do. Raises ``InvalidSettings``."""
+    url = settings.ovn_northbound
+    if url is None:
+        return None
+    for one in url.split(","):
+        if not one.strip().startswith(("ssl:", "tcp:", "unix:")):
+            raise InvalidSettings("ovn_northbound must be ssl:ADDRESS:PORT, tcp:ADDRESS:PORT or unix:/path, several "
+                                  f"joined by commas, and is {url!r}.")
+    files = {name: getattr(settings, name) for name in ("ovn_key", "ovn_cert", "ovn_ca_cert")}
+    if "ssl:" in url and (lacks := [name for name, file in files.items() if file is None]):
+        raise InvalidSettings(f"ovn_northbound is by ssl, which needs {', '.join(lacks)} too.")
+    from .ovn import OvnEngine  # which takes a while, and most clouds have none
+
+    return OvnEngine(url, *files.values())

@@ -9,37 +9,59 @@ from ipaddress import IPv4Network
 from typing import Any
 
 import orjson
-from sqlalchemy import bindparam, delete, select, true, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, true, update
 
 from magnetar_control.services import Context, Document, Documents, Sure, always
 from magnetar_control.store.database import Database, added, now
 from magnetar_core import addresses
-from magnetar_core.errors import Conflict, Forbidden
+from magnetar_core.errors import Conflict, Forbidden, Unavailable
 
-from . import nics, quotas, requested_networks
+from . import changes, nics, quotas, requested_networks
+from . import networks as network_resource
 from . import security_groups as security_group
-from .networks import NETWORK
+from .changes import ChangeLog
+from .engine import Difference, NetworkEngine
+from .floating_ips import FLOATING_IP, let_go
 from .ports import PORT
 from .resources import NetworkStore
-from .security_groups import SECURITY_GROUP, SECURITY_GROUP_RULE, named
+from .routers import ROUTER, RouterStore
+from .security_groups import SECURITY_GROUP, named, rule_resource
 from .subnets import check_range, resource
 from .tables import networks, ports, security_groups, subnets
+from .worker import EngineWorker, Wait
 
 _BIND = update(ports).where(ports.c.device_id == bindparam("server"), nics.TAKEN)
+_OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving"]).join(
+    networks, networks.c.id == ports.c.network_id).where(
+    ports.c.device_id == bindparam("server"), nics.TAKEN, networks.c.by_engine)
 NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 
 class EmbeddedNetworks:
     """See ``services.Networks``; in the API *database*. *default_cidr*: addresses of the network that ``bootstrap``
     makes, /16 since a shared network serves all projects; ``None`` for none. *pools*: ranges of users' subnets.
-    *limits*: see ``quotas.of``."""
+    *limits*: see ``quotas.of``. *engine*: what makes networks, where it is not the agents alone; *wait*: see
+    ``EngineWorker``; *physical_mtu*: of the hosts' own networks."""
 
     def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16",
-                 pools: Sequence[IPv4Network] = addresses.PRIVATE, limits: Mapping[str, int] | None = None) -> None:
+                 pools: Sequence[IPv4Network] = addresses.PRIVATE, limits: Mapping[str, int] | None = None,
+                 engine: NetworkEngine | None = None, wait: Wait = Wait(), physical_mtu: int = 1500,  # noqa: B008 - it is frozen
+                 gateways: Sequence[str] = ()) -> None:
         self.database, self.default_cidr, self.pools = database, default_cidr, pools
-        self.quota = quotas.of(limits or {})
-        self.resources = {f"{one.name}s": NetworkStore(database, one, self.quota)
-                          for one in (NETWORK, resource(pools), PORT, SECURITY_GROUP, SECURITY_GROUP_RULE)}
+        self.quota = quotas.of(limits or {}, engine is not None)
+        self.log = ChangeLog(database, engine is not None)
+        self.worker = None if engine is None else EngineWorker(database, engine, wait, gateways)
+        network = network_resource.resource(physical_mtu if engine else None)
+        self.resources: dict[str, NetworkStore] = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
+                          for one in (network, resource(pools), PORT, SECURITY_GROUP,
+                                      rule_resource(engine is not None))}
+        if engine is not None:
+            self.routers = RouterStore(database, ROUTER, self.quota, self.log)
+            self.resources.update(routers=self.routers, floatingips=NetworkStore(
+                database, FLOATING_IP, self.quota, self.log))
+        self._usual = {name: network.defaults[name] for name in ("type", "mtu")}
+        if engine is not None:
+            self._usual.update(mtu=physical_mtu - network_resource.GENEVE, by_engine=True)
 
     def bootstrap(self) -> None:
         """A shared network ``default``, where there is no network at all. May be done again and by many."""
@@ -50,7 +72,8 @@ class EmbeddedNetworks:
             if connection.execute(select(networks.c.id).limit(1)).first():
                 return
             common = {"project_id": "", "name": "default", "created_at": now()}
-            if added(connection, networks, id=id, type="nat", shared=True, is_default=True, **common):
+            if added(connection, networks, id=id, shared=True, is_default=True, **self._usual, **common):
+                self.log.note(connection, f"network/{id}")
                 added(connection, subnets, id=str(uuid.uuid5(NAMESPACE, "subnet default")), network_id=id,
                       cidr=str(net), gateway_ip=str(net[1]), dns_nameservers="[]", host_routes="[]", **common,
                       allocation_pools=orjson.dumps([{"start": str(net[2]), "end": str(net[-2])}]).decode())
@@ -76,6 +99,7 @@ class EmbeddedNetworks:
                 ids = named(connection, project, groups or ["default"], make=True)
                 found = nics.allocated(connection, context, server_id, requested, ids,
                                        lambda new: self.quota.check(connection, project, most, port=new))
+                self.log.note(connection, *changes.ports(nic["port_id"] for nic in found))
                 sure()
                 return found
 
@@ -92,22 +116,49 @@ class EmbeddedNetworks:
             limit = self.quota.limits(connection, project)[name]
             return None if limit < 0 else limit - self.quota.count(connection, project, (name,))[name]
 
-    def bind(self, server_id: str, host: str, sure: Sure = always) -> None:
+    def prepare(self, server_id: str, host: str, sure: Sure = always, *, running: bool = False) -> None:
+        if self.worker is None:
+            return
         with self.database.write() as connection:
-            connection.execute(_BIND, {"server": server_id, "host": host, "updated_at": now(), "status": "ACTIVE"})
+            found = connection.execute(_OF_ENGINE, {"server": server_id}).all()
+            for port in found:
+                going = {"host": host} if port.host in ("", host) else {"next_host": host}
+                values = {"host": port.host, "next_host": "", "arriving": running, **going}
+                if any(getattr(port, name) != value for name, value in values.items()):
+                    connection.execute(update(ports).where(ports.c.id == port.id).values(**values, updated_at=now()))
+                    self.log.note(connection, f"port/{port.id}")
             sure()
+        self.worker.settle(changes.ports(port.id for port in found))
+
+    def bind(self, server_id: str, host: str, sure: Sure = always) -> None:
+        self._bind(server_id, host, "ACTIVE", sure)
 
     def unbind(self, server_id: str, sure: Sure = always) -> None:
+        self._bind(server_id, "", "DOWN", sure)
+
+    def _bind(self, server_id: str, host: str, status: str, sure: Sure) -> None:
         with self.database.write() as connection:
-            connection.execute(_BIND, {"server": server_id, "host": "", "updated_at": now(), "status": "DOWN"})
+            self._note_ports(connection, (ports.c.device_id == server_id) & nics.TAKEN & (
+                (ports.c.host != host) | (ports.c.next_host != "") | ports.c.arriving))
+            connection.execute(_BIND, {"server": server_id, "host": host, "next_host": "", "arriving": False,
+                                       "updated_at": now(), "status": status})
             sure()
+
+    def _note_ports(self, connection: Connection, which: ColumnElement[bool]) -> None:
+        if self.log.enabled:
+            self.log.note(connection, *changes.ports(connection.execute(select(ports.c.id).where(which)).scalars()))
 
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always) -> None:
         which = (ports.c.device_id == server_id) & nics.TAKEN & (true() if port_id is None else ports.c.id == port_id)
         with self.database.write() as connection:
+            if self.log.enabled:
+                ids = connection.execute(select(ports.c.id).where(which)).scalars().all()
+                gone = connection.execute(select(ports.c.id).where(which, ports.c.made_for_server)).scalars().all()
+                self.log.note(connection, *changes.ports(ids), *let_go(connection, gone))
             connection.execute(delete(ports).where(which, ports.c.made_for_server))
             connection.execute(update(ports).where(which).values(
-                device_id="", device_owner="", host="", status="DOWN", place=None, tag=None, updated_at=now()))
+                device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None,
+                tag=None, updated_at=now()))
             sure()
 
     def names(self) -> set[str]:
@@ -125,7 +176,7 @@ class EmbeddedNetworks:
             network = connection.execute(select(networks).where(networks.c.id == network_id)).mappings().first()
             subnet = connection.execute(select(subnets).where(subnets.c.network_id == network_id)
                                         .order_by(subnets.c.created_at).limit(1)).mappings().first()
-        if network is None or subnet is None or network["type"] == "flat":
+        if network is None or subnet is None or network["type"] not in network_resource.OF_AGENTS:
             return None
         found = {"name": nics.host_name(network_id), "mode": network["type"], "cidr": subnet["cidr"],
                  "dhcp": subnet["enable_dhcp"]}
@@ -152,4 +203,14 @@ class EmbeddedNetworks:
 
     def change_groups(self, project_id: str, server_id: str, name: str, *, add: bool) -> None:
         with self.database.write() as connection:
-            security_group.change(connection, project_id, server_id, name, add=add)
+            self.log.note(connection, *changes.ports(
+                security_group.change(connection, project_id, server_id, name, add=add)))
+
+    def differences(self) -> list[Difference]:
+        """What the engine has otherwise than the rows say; ``[]`` where there is no engine."""
+        if self.worker is None:
+            return []
+        try:
+            return self.worker.differences()
+        except Unavailable as error:
+            return [Difference("", error.message)]

@@ -1,26 +1,38 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
 """Networks. A network of type ``nat`` or ``isolated`` is made by the agents on each host that needs it; ``flat`` is a
-*bridge* that each host has already."""
+*bridge* that each host has already. With an engine, ``ovn`` is between hosts, and ``flat`` and ``vlan`` are on a
+physical network, by the name that hosts have for it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping, false, select, true
+from sqlalchemy import ColumnElement, Connection, RowMapping, false, select, true
 
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField
 
+from . import changes
 from .requested_networks import visible
 from .resources import NetworkResource, add, own
+from .router_ports import OWN
 from .tables import networks, ports, subnets
 
 #: Name of a network device.
 DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,14}")
-TYPES = ("nat", "isolated", "flat")
-BRIDGE = "provider:physical_network"
+#: Name of a physical network, which stands in a list of name:bridge pairs on hosts.
+PHYSICAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}")
+BRIDGE, SEGMENT, TYPE = "provider:physical_network", "provider:segmentation_id", "provider:network_type"
+#: Types that the agents make on each host, and those that an engine makes.
+OF_AGENTS, OF_ENGINE = ("nat", "isolated"), ("ovn", "flat", "vlan")
+#: Bytes that Geneve takes of each packet between hosts: the headers of Ethernet, IPv4, UDP and Geneve with OVN's
+#: option.
+GENEVE = 58
+USUAL_MTU = 1500
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
@@ -32,27 +44,79 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Docume
     return [{**row, "subnets": ids[row["id"]]} for row in rows]
 
 
-def create(connection: Connection, context: Context, values: Document) -> None:
-    """Add it. A bridge belongs to a flat network, and to no other."""
+def create(physical_mtu: int | None, connection: Connection, context: Context, values: Document) -> None:
+    """Add it. A bridge belongs to a flat network, and to no other. *physical_mtu*: of the hosts' networks, where there
+    is an engine."""
+    values["by_engine"] = physical_mtu is not None and values["type"] in OF_ENGINE
+    _check_internal(values, values)
+    if physical_mtu is not None and values["by_engine"]:
+        _check_physical(connection, values)
+        _check_mtu(values, physical_mtu - (GENEVE if values["type"] == "ovn" else 0))
+    else:
+        _check_bridge(values)
+        values["mtu"] = values["mtu"] or USUAL_MTU
+    add(connection, networks, values)
+
+
+def _check_mtu(values: Document, most: int) -> None:
+    if (values["mtu"] or 0) > most:
+        raise InvalidField("mtu", f"must be at most {most}, which the hosts' networks leave for one of type "
+                                  f"{values['type']} (setting physical_mtu)", values["mtu"])
+    values["mtu"] = values["mtu"] or most
+
+
+def _check_physical(connection: Connection, values: Document) -> None:
+    """Of a network that the engine makes: where it is. There is one network at each place."""
+    type, physical, segment = values["type"], values["bridge"], values.get("segment")
+    if (physical is not None) != (type != "ovn"):
+        raise InvalidField(BRIDGE, "must be the name that hosts have for the physical network (ovn-bridge-mappings), "
+                                   "for a network of type flat or vlan, and only for these", physical)
+    if physical is not None and not PHYSICAL.fullmatch(physical):
+        raise InvalidField(BRIDGE, "must be letters, digits, dots, dashes and underscores", physical)
+    if (segment is not None) != (type == "vlan"):
+        raise InvalidField(SEGMENT, "must be the VLAN tag, from 1 to 4094, of a network of type vlan, and of no other",
+                           segment)
+    same = select(networks.c.id).where(networks.c.by_engine, networks.c.bridge == physical,
+                                       networks.c.segment.is_not_distinct_from(segment))
+    if physical is not None and (there := connection.execute(same).scalar()):
+        where = physical if segment is None else f"{physical}, VLAN {segment}"
+        raise Conflict(f"Unable to create the network. Network {there} is on {where} already.",
+                       type="FlatNetworkInUse" if segment is None else "VlanIdInUse")
+
+
+def _check_bridge(values: Document) -> None:
     type, bridge = values["type"], values["bridge"]
-    _check_internal(values)
+    if type in ("ovn", "vlan"):
+        raise InvalidField(TYPE, "must be nat, isolated or flat: this cloud has no engine of networks (setting "
+                                 "ovn_northbound)", type)
+    if values.get("segment") is not None:
+        raise InvalidField(SEGMENT, "is for networks of type vlan", values["segment"])
     if type == "flat" and not bridge:
         raise InvalidField(BRIDGE, "must be the name of the bridge that the hosts have, for a flat network")
     if type != "flat" and bridge:
         raise InvalidField(BRIDGE, f"cannot be given for a network of type {type}, which the agents make on each host")
     if type == "flat" and not DEVICE.fullmatch(bridge):
         raise InvalidField(BRIDGE, "must be the name of a network device", bridge)
-    add(connection, networks, values)
 
 
-def _check_internal(values: Document) -> None:
-    if values.get("external"):
-        raise InvalidField("router:external", "must be false: servers reach out through their hosts")
+def _check_internal(values: Document, made: Document | RowMapping) -> None:
+    if values.get("external") and not (made["by_engine"] and made["bridge"]):
+        raise InvalidField("router:external", "must be false, but of a network of OVN on a physical network (type flat "
+                                              "or vlan): the others do not reach out of the hosts")
+
+
+def seen(context: Context) -> ColumnElement[bool]:
+    """Networks that *context* may see: those that it may use, and external ones, by which routers reach out."""
+    return visible(context) | networks.c.external
 
 
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """It stays shared while others have ports on it."""
-    _check_internal(values)
+    _check_internal(values, row)
+    if row["external"] and values.get("external") is False and connection.execute(select(ports.c.id).where(
+            ports.c.network_id == row["id"], ports.c.device_owner.startswith(OWN)).limit(1)).first():
+        raise Conflict(f"External network {row['id']} cannot be updated to be made non-external, since it has existing "
+                       "gateway ports or floating IPs.", type="ExternalNetworkInUse")
     if row["shared"] and values.get("shared") is False:
         other = select(ports.c.id).where(ports.c.network_id == row["id"], ports.c.project_id != row["project_id"])
         if connection.execute(other.limit(1)).first():
@@ -72,10 +136,27 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
                        type="NetworkInUse")
 
 
-NETWORK = NetworkResource(
-    name="network", table=networks, visible=visible, documents=documents, create=create, update=update, delete=delete,
-    defaults={"name": "", "description": "", "admin_state_up": True, "shared": False, "is_default": False,
-              "external": False, "port_security_enabled": True, "mtu": 1500, "type": "nat", "bridge": None},
-    admin=frozenset({"shared", "is_default", "external", "type", "bridge"}),
-    filters={"external": lambda values: false() if {value.lower() for value in values} & {"true", "1"} else true(),
-             "status": lambda values: true() if "ACTIVE" in values else false(), "tags": lambda _values: false()})
+def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """The network; and its ports, where it goes up or down."""
+    found = [f"network/{row['id']}"]
+    if changed and changed.get("admin_state_up", row["admin_state_up"]) != row["admin_state_up"]:
+        found += changes.ports(connection.execute(select(ports.c.id).where(ports.c.network_id == row["id"])).scalars())
+    return found
+
+
+def resource(physical_mtu: int | None = None) -> NetworkResource:
+    """Networks. *physical_mtu*: see ``create``."""
+    usual: dict[str, Any] = {"type": "nat", "mtu": USUAL_MTU} if physical_mtu is None else {"type": "ovn", "mtu": None}
+    return NetworkResource(
+        name="network", table=networks, visible=seen, documents=documents, create=partial(create, physical_mtu),
+        update=update, delete=delete, units=units,
+        defaults={"name": "", "description": "", "admin_state_up": True, "shared": False, "is_default": False,
+                  "external": False, "port_security_enabled": True, "bridge": None, "segment": None, **usual},
+        admin=frozenset({"shared", "is_default", "external", "type", "bridge", "segment"}),
+        filters={"external": lambda values: networks.c.external.is_(
+                    bool({value.lower() for value in values} & {"true", "1"})),
+                 "status": lambda values: true() if "ACTIVE" in values else false(), "tags": lambda _values: false()})
+
+
+#: As others look for them.
+NETWORK = resource()

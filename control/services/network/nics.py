@@ -29,7 +29,8 @@ _SECURE = select(networks.c.id).where(
     networks.c.id.in_(bindparam("ids", expanding=True)), networks.c.port_security_enabled)
 _BY_SERVER = select(
     *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host", "port_security_enabled"],
-    networks.c.name.label("network"), *networks.c["type", "bridge", "mtu"], *addresses.c["subnet_id", "ip_address"],
+    networks.c.name.label("network"), *networks.c["type", "bridge", "mtu", "by_engine"],
+    *addresses.c["subnet_id", "ip_address"],
     *subnets.c["cidr", "enable_dhcp", "gateway_ip", "dns_nameservers", "host_routes"]).join_from(
     ports, networks, networks.c.id == ports.c.network_id).outerjoin(
     addresses, addresses.c.port_id == ports.c.id).outerjoin(subnets, subnets.c.id == addresses.c.subnet_id).where(
@@ -103,15 +104,18 @@ def addresses_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[D
 def _nic(rows: Sequence[RowMapping], states: bool) -> Document:
     """The NIC of a port's *rows*, one for each address."""
     row, flat = rows[0], rows[0]["type"] == "flat"
+    engine = row["by_engine"]
     fixed = [{"subnet_id": one["subnet_id"], "ip_address": one["ip_address"]} for one in rows if one["ip_address"]]
-    on_host = {"bridge": row["bridge"]} if flat else {"network": host_name(row["network_id"])}
+    on_host = {"port": row["id"]} if engine else {"bridge": row["bridge"]} if flat else {
+        "network": host_name(row["network_id"])}
     on_host["mac"] = row["mac_address"]
     if fixed:
         # Where there is no DHCP on the bridge, the guest sets its address itself, with the prefix.
-        static = next((one for one in rows if flat and one["enable_dhcp"] is False), None)
+        static = next((one for one in rows if (flat or engine) and one["enable_dhcp"] is False), None)
         on_host["address"] = (f"{static['ip_address']}/{static['cidr'].partition('/')[2]}" if static else
                               fixed[0]["ip_address"])
-    on_host.update(_security(row, fixed, flat))
+    if not engine:  # which filters by itself
+        on_host.update(_security(row, fixed, flat))
     nic = {"port_id": row["id"], "network_id": row["network_id"], "network": row["network"], "mac": row["mac_address"],
            "fixed_ips": fixed, "tag": row["tag"], "created": row["made_for_server"], "on_host": on_host,
            **({"told": told} if (told := _told(row)) else {})}
@@ -130,7 +134,7 @@ def _security(row: RowMapping, fixed: Sequence[Document], flat: bool) -> Documen
 
 def _told(row: RowMapping) -> Document:
     """What the guest is told of the subnet of its first address, where there is something to tell."""
-    found = {"gateway": row["gateway_ip"], "mtu": row["mtu"] if row["mtu"] != 1500 else None,
+    found = {"gateway": row["gateway_ip"], "mtu": row["mtu"] if row["by_engine"] or row["mtu"] != 1500 else None,
              "dns_nameservers": orjson.loads(row["dns_nameservers"] or "[]")[:MOST],
              "host_routes": [{name: one[name] for name in ("destination", "nexthop")}
                              for one in orjson.loads(row["host_routes"] or "[]")[:MOST]]}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
@@ -15,29 +15,36 @@ from magnetar_control.store.tables import server_mappings
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
 
 from . import ipam
+from .floating_ips import let_go
 from .networks import NETWORK
 from .nics import TAKEN, addresses_of
 from .requested_networks import subnets_of
 from .resources import NetworkResource, columns, find, forbidden, own
+from .router_ports import OWN
 from .security_groups import default_group
-from .tables import addresses, ports, security_groups
+from .tables import addresses, floating_ips, ports, security_groups
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
     """The rows, with their addresses."""
     given = addresses_of(connection, [row["id"] for row in rows])
     return [{**row, "fixed_ips": given.get(row["id"], []), "security_groups": orjson.loads(row["security_groups"]),
-             "profile": orjson.loads(row["profile"])} for row in rows]
+             "profile": orjson.loads(row["profile"]), "pairs": orjson.loads(row["pairs"])} for row in rows]
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it with its addresses and groups."""
     network = find(connection, context, NETWORK, values["network_id"])
+    usable = context.is_admin or network["shared"] or network["project_id"] == context.project_id
+    if network["external"] and not usable:
+        raise forbidden("create_port", "the network is another project's; as an external one, routers and floating IPs "
+                                       "have addresses of it")
     _may_choose(context, network, values)
     _may_mark(connection, context, "create", values)
     _may_secure(context, network, "create", values, network["port_security_enabled"])
     values.setdefault("port_security_enabled", network["port_security_enabled"])
     values["security_groups"] = _groups(connection, values)
+    _check_pairs(network, values)
     if not ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now()):
         raise _mac_in_use(values)
     choices = subnets_of(connection, [network["id"]])[network["id"]]
@@ -45,6 +52,34 @@ def create(connection: Connection, context: Context, values: Document) -> None:
         ipam.give(connection, values["id"], network["id"], choices)
     for wish in values.get("fixed_ips") or ():
         _give(connection, values["id"], network["id"], choices, wish)
+
+
+def _check_free(row: RowMapping, what: str, names: Collection[str]) -> None:
+    """Raises ``Conflict`` for the cloud's own ports, of which *names* would be touched."""
+    if names and row["device_owner"].startswith(OWN):
+        raise Conflict(f"Port {row['id']} cannot {what} directly via the port API: has device owner "
+                       f"{row['device_owner']}.", type="ServicePortInUse")
+
+
+def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """The port; and routers by which it is reached, where that may end."""
+    found = [f"port/{row['id']}"]
+    if changed is None or "fixed_ips" in changed:
+        found += [f"router/{id}" for id in connection.execute(select(floating_ips.c.router_id).where(
+            floating_ips.c.port_id == row["id"])).scalars()]
+    return found
+
+
+def _check_pairs(network: RowMapping, values: Document) -> None:
+    """Raises an error where *values* have address pairs that would do nothing."""
+    if not values.get("pairs"):
+        return
+    if not network["by_engine"]:
+        raise InvalidField("allowed_address_pairs", "must be empty: they act on networks that OVN makes, and the "
+                                                    f"network of this port is of type {network['type']}, without it")
+    if not values["port_security_enabled"]:
+        raise Conflict("Port Security must be enabled in order to have allowed address pairs and security groups on a "
+                       "port.", type="AddressPairAndPortSecurityRequired")
 
 
 def _mac_in_use(values: Document) -> MagnetarError:
@@ -66,6 +101,9 @@ def _may_secure(context: Context, network: RowMapping, verb: str, values: Docume
 
 def _may_mark(connection: Connection, context: Context, verb: str, values: Document) -> None:
     """Whose server a port says that it is at, users do not choose: only their own."""
+    if values["device_owner"].startswith(OWN):
+        raise InvalidField("device_owner", f"must not begin with {OWN}, as the cloud's own ports do",
+                           values["device_owner"])
     if context.is_admin or not values["device_id"]:
         return
     project = connection.execute(select(server_mappings.c.project_id).where(
@@ -114,6 +152,7 @@ def _groups(connection: Connection, values: Document) -> list[str]:
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """``fixed_ips`` replaces the addresses: those that stay are kept."""
     row = find(connection, context, PORT, row["id"], lock=True)  # no server takes it until the transaction ends
+    _check_free(row, "be changed", values.keys() - {"name", "description"})
     if any(values.get(name, row[name]) != row[name] for name in ("device_id", "device_owner")):
         _let_go(connection, row)
         _may_mark(connection, context, "update", {**row, **values})
@@ -121,12 +160,16 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     if values.get("port_security_enabled", row["port_security_enabled"]) != row["port_security_enabled"]:
         network = find(connection, context, NETWORK, row["network_id"])
         _may_secure(context, network, "update", values, row["port_security_enabled"])
-        _let_go(connection, row)
+        if not network["by_engine"]:
+            _let_go(connection, row)
     if "mac_address" in values:
         _change_mac(connection, context, row, values)
     if "security_groups" in values or values.get("port_security_enabled") is False:
         groups = values.get("security_groups") or []
         values["security_groups"] = _groups(connection, {**row, **values, "security_groups": groups})
+    if values.get("pairs") or values.get("port_security_enabled") is False:
+        network = find(connection, context, NETWORK, row["network_id"])
+        _check_pairs(network, {**row, "pairs": orjson.loads(row["pairs"]), **values})
     if (fixed := values.pop("fixed_ips", None)) is not None:
         _readdress(connection, row, fixed)
 
@@ -152,6 +195,7 @@ def _readdress(connection: Connection, row: RowMapping, fixed: Sequence[Document
             stay.append(one["ip_address"])
     if wanted or len(stay) < len(have):
         _let_go(connection, row)
+    let_go(connection, [row["id"]], stay)
     connection.execute(deleting(addresses).where(addresses.c.port_id == row["id"], addresses.c.ip_address.not_in(stay)))
     choices = subnets_of(connection, [row["network_id"]])[row["network_id"]]
     for wish in wanted:
@@ -160,7 +204,10 @@ def _readdress(connection: Connection, row: RowMapping, fixed: Sequence[Document
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
     """It goes unless a server has it: Neutron would have Nova detach it, which takes more than a transaction."""
-    _let_go(connection, find(connection, context, PORT, row["id"], lock=True))
+    row = find(connection, context, PORT, row["id"], lock=True)
+    _check_free(row, "be deleted", {"id"})
+    _let_go(connection, row)
+    let_go(connection, [row["id"]])
 
 
 def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
@@ -188,8 +235,8 @@ def _with_group(values: Sequence[str]) -> ColumnElement[bool]:
 PORT = NetworkResource(
     name="port", table=ports, visible=own(ports), documents=documents, create=create, update=update, delete=delete,
     defaults={"name": "", "description": "", "admin_state_up": True, "device_id": "", "device_owner": "", "host": "",
-              "profile": {}, "vnic_type": "normal"},
-    admin=frozenset({"host", "profile"}),
+              "profile": {}, "vnic_type": "normal", "pairs": []},
+    units=units, admin=frozenset({"host", "profile"}),
     filters={"fixed_ips": _with_address, "security_groups": _with_group, "security_group_ids": _with_group,
              "ip_address": lambda values: _with_address([f"ip_address={one}" for one in values]),
              "subnet_id": lambda values: _with_address([f"subnet_id={one}" for one in values])})

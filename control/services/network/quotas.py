@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Quotas of networks, subnets, ports, security groups and their rules."""
+"""Quotas of networks, subnets, ports, security groups and their rules, routers and floating IPs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from magnetar_control.services.quotas import Excess, Quotas
 from magnetar_control.settings import Settings
 from magnetar_core.errors import Conflict, MagnetarError
 
-from .tables import networks, ports, security_group_rules, security_groups, subnets
+from .tables import floating_ips, networks, ports, routers, security_group_rules, security_groups, subnets
 
 #: Neutron's type of the error.
 OVER = "OverQuota"
 RESOURCES = ("network", "subnet", "port", "security_group", "security_group_rule")
+#: Those that there are with an engine besides.
+OF_ENGINE = ("router", "floatingip")
 
 
 def _counted(table: Table) -> Select[Any]:
@@ -25,17 +27,20 @@ def _counted(table: Table) -> Select[Any]:
 
 #: Statements that each new server needs among them, made once.
 _COUNTED = {name: _counted(table) for name, table in zip(
-    RESOURCES, (networks, subnets, ports, security_groups, security_group_rules), strict=True)}
+    (*RESOURCES, *OF_ENGINE), (networks, subnets, ports, security_groups, security_group_rules, routers, floating_ips),
+    strict=True)}
 
 
-def of(limits: Mapping[str, int]) -> Quotas:
+def of(limits: Mapping[str, int], engine: bool = False) -> Quotas:
     """With these limits of projects without their own, and Neutron's, the usual ones, for what is left out."""
-    return Quotas("network", {**defaults(Settings()), **limits}, _count, _refusal)
+    usual = {**defaults(Settings()), **limits}
+    names = (*RESOURCES, *(OF_ENGINE if engine else ()))
+    return Quotas("network", {name: usual[name] for name in names}, _count, _refusal)
 
 
 def defaults(settings: Settings) -> dict[str, int]:
     """The limits that the settings say, by resource."""
-    return {name: getattr(settings, f"quota_{name}s") for name in RESOURCES}
+    return {name: getattr(settings, f"quota_{name}s") for name in (*RESOURCES, *OF_ENGINE)}
 
 
 def _count(connection: Connection, project: str, names: Collection[str]) -> dict[str, int]:

@@ -19,6 +19,8 @@ from magnetar_control.store.database import Database, now
 from magnetar_control.store.paging import beyond
 from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
 
+from .changes import ChangeLog
+
 Filter = Callable[[Sequence[str]], ColumnElement[bool]]
 
 
@@ -29,7 +31,8 @@ class NetworkResource:
     *update* (none: it cannot change) checks and completes the values before they are set; *delete* says whether the row
     may go. *defaults*: values of a new one that are left out; *admin*: values that only admins change, or give a new
     one otherwise than by default; *filters*: of lists, besides the columns; *before_list*: what a list needs to be
-    there. *counts*: what a new one is more of, besides itself; *owner*: the project whose a new one will be, where that
+    there. *counts*: what a new one is more of, besides itself; *units*: what the engine has of a row, which is added,
+    goes (``None``) or is given values; *owner*: the project whose a new one will be, where that
     is not said by its values."""
 
     name: str
@@ -44,6 +47,7 @@ class NetworkResource:
     filters: Mapping[str, Filter] = field(default_factory=dict)
     before_list: Callable[[Connection, Context], None] | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    units: Callable[[Connection, RowMapping, Document | None], Sequence[str]] = lambda _connection, _row, _values: ()
     owner: Callable[[Connection, Context, Document], str] = lambda _connection, _context, values: values["project_id"]
 
 
@@ -82,8 +86,8 @@ def add(connection: Connection, table: Table, values: Document) -> None:
 class NetworkStore:
     """See ``services.NetworkResources``. Each method is one transaction, and checks what the caller may do."""
 
-    def __init__(self, database: Database, resource: NetworkResource, quota: Quotas) -> None:
-        self.database, self.resource, self.quota = database, resource, quota
+    def __init__(self, database: Database, resource: NetworkResource, quota: Quotas, log: ChangeLog) -> None:
+        self.database, self.resource, self.quota, self.log = database, resource, quota, log
 
     def list(self, context: Context, page: Page = Page()) -> Documents:  # noqa: B008 - it is frozen
         resource = self.resource
@@ -109,6 +113,8 @@ class NetworkStore:
                 resource.create(connection, context, values)
             rows = {row["id"]: row for row in connection.execute(select(resource.table).where(
                 resource.table.c.id.in_([values["id"] for values in new]))).mappings()}
+            for row in rows.values():
+                self._note(connection, row, None)
             return resource.documents(connection, [rows[values["id"]] for values in new])
 
     def update(self, context: Context, id: str, values: Document) -> Document:
@@ -117,8 +123,10 @@ class NetworkStore:
         with self.database.write() as connection:
             row = self._owned(connection, context, id, "update")
             self._check_admin(context, "update", set(values))
+            self._note(connection, row, values)
             assert resource.update, "a resource without it has no such operation"
             resource.update(connection, context, row, values)
+            self._note(connection, row, values)
             connection.execute(update(table).where(table.c.id == id).values(**columns(table, values), updated_at=now()))
             return resource.documents(connection, [find(connection, context, resource, id)])[0]
 
@@ -126,9 +134,14 @@ class NetworkStore:
         self._check_writer(context, "delete")
         with self.database.write() as connection:
             row = self._owned(connection, context, id, "delete")
+            self._note(connection, row, None)
             if self.resource.delete:
                 self.resource.delete(connection, context, row)
             connection.execute(delete(self.resource.table).where(self.resource.table.c.id == id))
+
+    def _note(self, connection: Connection, row: RowMapping, values: Document | None) -> None:
+        if self.log.enabled:
+            self.log.note(connection, *self.resource.units(connection, row, values))
 
     def _check_quota(self, connection: Connection, context: Context, new: Documents) -> None:
         """Raises ``Conflict`` where a project would have more than it may. Projects come in order, so that nobody waits

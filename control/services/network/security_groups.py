@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Security groups of projects, and their rules. Embedded networking keeps and shows them, and filters no packets."""
+"""Security groups of projects, and their rules. They act on networks of an engine; elsewhere they are kept and
+shown."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from ipaddress import ip_network
 
 import orjson
 from sqlalchemy import BindParameter, Connection, RowMapping, bindparam, or_, select, update
+from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import added, now
-from magnetar_core.errors import Conflict, InvalidRequest, NotFound
+from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
 
 from .nics import TAKEN
 from .resources import NetworkResource, add, own
@@ -22,6 +25,8 @@ from .tables import addresses, ports, security_group_rules, security_groups
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
 #: Names and numbers of the protocols that have ports, and of those whose ports are an ICMP type and code.
 WITH_PORTS = frozenset({"tcp", "udp", "sctp", "dccp", "udplite", "6", "17", "33", "132", "136"})
+#: Of these, OVN does not look at ports.
+WITHOUT_MATCH = frozenset({"dccp", "udplite", "33", "136"})
 ICMP = frozenset({"icmp", "icmpv6", "ipv6-icmp", "1", "58"})
 ETHERTYPES = ("IPv4", "IPv6")
 #: What makes two rules the same.
@@ -95,8 +100,8 @@ def of_server(connection: Connection, server_id: str) -> list[Document]:
         security_groups.c.id.in_(ids))).mappings().all())
 
 
-def change(connection: Connection, project: str, server_id: str, name: str, *, add: bool) -> None:
-    """See ``services.Networks.change_groups``."""
+def change(connection: Connection, project: str, server_id: str, name: str, *, add: bool) -> list[str]:
+    """See ``services.Networks.change_groups``. Returns the ports that are changed."""
     (id,) = named(connection, project, [name], make=True)
     held = connection.execute(_PORTS, {"server": server_id}).all()
     if not held:
@@ -105,7 +110,7 @@ def change(connection: Connection, project: str, server_id: str, name: str, *, a
                        for port in held):
         raise InvalidRequest("Network requires port_security_enabled and subnet associated in order to apply security "
                              "groups.")
-    changed = False
+    changed = []
     for port in held:
         groups = orjson.loads(port.security_groups)
         if add == (id in groups):
@@ -113,9 +118,10 @@ def change(connection: Connection, project: str, server_id: str, name: str, *, a
         wanted = [*groups, id] if add else [one for one in groups if one != id]
         connection.execute(update(ports).where(ports.c.id == port.id).values(
             security_groups=orjson.dumps(wanted).decode(), updated_at=now()))
-        changed = True
+        changed.append(port.id)
     if not changed and not add:
         raise NotFound(f"Security group {name} is not associated with instance {server_id}.")
+    return changed
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
@@ -134,13 +140,24 @@ def check_update(connection: Connection, context: Context, row: RowMapping, valu
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """It goes when no port has it."""
+    """It goes when no port has it, with the rules of other groups that name it, as in Neutron."""
     if row["name"] == "default" and not context.is_admin:
         raise Conflict("Insufficient rights for removing default security group.",
                        type="SecurityGroupCannotRemoveDefault")
     held = ports.c.security_groups.contains(f'"{row["id"]}"')
     if connection.execute(select(ports.c.id).where(held).limit(1)).first():
         raise Conflict(f"Security Group {row['id']} in use.", type="SecurityGroupInUse")
+    rule = security_group_rules.c
+    connection.execute(deleting(security_group_rules).where(rule.remote_group_id == row["id"]))
+
+
+def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """The group; and when it goes, those with rules that name it."""
+    if changed is not None:
+        return [f"group/{row['id']}"] if "stateful" in changed else []
+    rule = security_group_rules.c
+    return [f"group/{row['id']}", *(f"group/{id}" for id in connection.execute(select(rule.security_group_id).where(
+        rule.remote_group_id == row["id"])).scalars())]
 
 
 def _prepare(connection: Connection, context: Context) -> None:
@@ -151,13 +168,16 @@ def _prepare(connection: Connection, context: Context) -> None:
 SECURITY_GROUP = NetworkResource(
     name="security_group", table=security_groups, visible=own(security_groups), documents=documents, create=create,
     update=check_update, delete=delete, defaults={"description": "", "stateful": True}, before_list=_prepare,
-    counts={"security_group_rule": len(ETHERTYPES)})
+    counts={"security_group_rule": len(ETHERTYPES)}, units=units)
 
 
-def create_rule(connection: Connection, context: Context, values: Document) -> None:
-    """Add it to a group of the project."""
+def create_rule(engine: bool, connection: Connection, context: Context, values: Document) -> None:
+    """Add it to a group of the project. *engine*: whether there is one, which has to know what the rule says."""
     _check_remote(values)
     _check_ports(values)
+    if engine and values["port_range_min"] is not None and values["protocol"] in WITHOUT_MATCH:
+        raise InvalidField("port_range_min", "must be left out: OVN looks at ports of tcp, udp or sctp, and the "
+                                             f"protocol is {values['protocol']}", values["port_range_min"])
     group = _existing(connection, context, values["security_group_id"])
     values["project_id"] = group["project_id"]
     if values["remote_group_id"]:
@@ -209,7 +229,10 @@ def _check_ports(values: Document) -> None:
                              "ports.", type="SecurityGroupInvalidPortRange")
 
 
-SECURITY_GROUP_RULE = NetworkResource(
-    name="security_group_rule", table=security_group_rules, visible=own(security_group_rules), create=create_rule,
-    owner=_owner,
-    defaults={"description": "", "ethertype": "IPv4", **dict.fromkeys(SAME[2:])})
+def rule_resource(engine: bool) -> NetworkResource:
+    """Rules; *engine*: see ``create_rule``."""
+    return NetworkResource(
+        name="security_group_rule", table=security_group_rules, visible=own(security_group_rules),
+        create=partial(create_rule, engine), owner=_owner,
+        units=lambda _connection, row, _values: [f"group/{row['security_group_id']}"],
+        defaults={"description": "", "ethertype": "IPv4", **dict.fromkeys(SAME[2:])})

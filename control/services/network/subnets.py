@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
 """Subnets: IPv4. On networks that the agents make (nat, isolated) there is one, whose first address is the host's. No
-other network of the cloud has its addresses, because a host routes to all of them."""
+other such network of the cloud has its addresses, because a host routes to all of them. Networks of an engine have as
+many as they need, of any addresses."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ from magnetar_control.services import Context, Document
 from magnetar_core import addresses as core_addresses
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
-from . import ipam
-from .networks import NETWORK
+from . import changes, ipam
+from .networks import NETWORK, OF_AGENTS
 from .requested_networks import visible as visible_networks
 from .resources import NetworkResource, add, find, forbidden
-from .tables import addresses, networks, subnets
+from .router_ports import GATEWAY, INTERFACE
+from .tables import addresses, networks, ports, subnets
 
 
 def documents(_connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
@@ -50,8 +52,10 @@ def create(ranges: Sequence[IPv4Network], connection: Connection, context: Conte
     if network["project_id"] != context.project_id and not context.is_admin:
         raise forbidden("create_subnet", "the network belongs to another project, which shares it")
     net = IPv4Network(values["cidr"])
-    if network["type"] != "flat":
+    if network["type"] in OF_AGENTS:
         check_range(ranges, context, net)
+    else:
+        core_addresses.check_usual(net)
     _check_free(connection, network, net)
     values.setdefault("gateway_ip", str(net[1]))
     _check_gateway(network, net, values["gateway_ip"])
@@ -66,7 +70,7 @@ def _check_free(connection: Connection, network: RowMapping, net: IPv4Network) -
     connection.execute(select(networks.c.id).order_by(networks.c.id).with_for_update()).all()
     rows = connection.execute(select(subnets.c.cidr, subnets.c.network_id, networks.c.type).join(
         networks, networks.c.id == subnets.c.network_id)).all()
-    made = network["type"] != "flat"
+    made = network["type"] in OF_AGENTS
     if made and any(row.network_id == network["id"] for row in rows):
         raise Conflict(f"Network {network['id']} has a subnet. One that the agents make on each host has one only; "
                     "create another network.")
@@ -76,17 +80,18 @@ def _check_free(connection: Connection, network: RowMapping, net: IPv4Network) -
         if row.network_id == network["id"]:
             raise InvalidRequest(f"Invalid input for operation: Requested subnet with cidr: {net} for network: "
                         f"{network['id']} overlaps with another subnet.", type="InvalidInput")
-        if made and row.type != "flat":
+        if made and row.type in OF_AGENTS:
             raise Conflict(f"The addresses {net} overlap with those of another network of this cloud. Hosts route to "
                         "all of them, so each has addresses of its own; choose another range.")
 
 
 def _check_gateway(network: RowMapping, net: IPv4Network, gateway: str | None) -> None:
-    if network["type"] != "flat" and gateway != str(net[1]):
+    if network["type"] in OF_AGENTS and gateway != str(net[1]):
         raise InvalidField("gateway_ip", f"must be {net[1]}, the first address: on a network that the agents make it "
                                          "is the host's")
-    if gateway is not None and IPv4Address(gateway) not in net:
-        raise InvalidField("gateway_ip", f"must be in {net}", gateway)
+    if gateway is not None and (IPv4Address(gateway) not in net or
+                                (network["by_engine"] and IPv4Address(gateway) in (net[0], net[-1]))):
+        raise InvalidField("gateway_ip", f"must be an address of a host in {net}", gateway)
 
 
 def usual(net: IPv4Network, gateway: str | None) -> list[Document]:
@@ -119,7 +124,7 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     network = connection.execute(select(networks).where(networks.c.id == row["network_id"])).mappings().one()
     net, gateway = IPv4Network(row["cidr"]), values.get("gateway_ip", row["gateway_ip"])
     _check_gateway(network, net, gateway)
-    if network["type"] != "flat" and values.get("enable_dhcp", row["enable_dhcp"]) != row["enable_dhcp"]:
+    if network["type"] in OF_AGENTS and values.get("enable_dhcp", row["enable_dhcp"]) != row["enable_dhcp"]:
         raise InvalidField("enable_dhcp", "cannot change, since hosts may have the network already; create another one")
     given = values.get("allocation_pools")
     check_pools(net, gateway, orjson.loads(row["allocation_pools"]) if given is None else given)
@@ -134,10 +139,23 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
                     "from this subnet.", type="SubnetInUse")
 
 
+def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """Its network; and the ports that DHCP begins or ceases to serve."""
+    found = [f"network/{row['network_id']}"]
+    if changed and changed.get("enable_dhcp", row["enable_dhcp"]) != row["enable_dhcp"]:
+        found += changes.ports(connection.execute(select(addresses.c.port_id).where(
+            addresses.c.subnet_id == row["id"])).scalars())
+    if changed and "gateway_ip" in changed:
+        found += [f"router/{id}" for id in connection.execute(select(ports.c.device_id).join(
+            addresses, addresses.c.port_id == ports.c.id).where(
+            addresses.c.subnet_id == row["id"], ports.c.device_owner.in_((INTERFACE, GATEWAY)))).scalars()]
+    return found
+
+
 def resource(ranges: Sequence[IPv4Network]) -> NetworkResource:
     """Subnets; *ranges*: see ``check_range``."""
     return NetworkResource(
         name="subnet", table=subnets, visible=visible, documents=documents, create=partial(create, ranges),
-        update=update, delete=delete,
+        update=update, delete=delete, units=units,
         defaults={"name": "", "description": "", "enable_dhcp": True, "dns_nameservers": [], "host_routes": []},
         filters={"ip_version": lambda values: true() if "4" in values else false()})

@@ -16,12 +16,15 @@ def owned() -> tuple[Column[Any], ...]:
             Column("name", NAME, nullable=False), Column("description", NAME, nullable=False, default=""))
 
 
-#: ``type``: nat or isolated, which the agents make on each host; flat, a bridge that the hosts have.
+#: ``type``: nat or isolated, which the agents make on each host; flat, a bridge that the hosts have. Those
+#: ``by_engine``: ovn, between hosts; flat and vlan, the physical network ``bridge``, with the VLAN tag ``segment``.
 networks = Table(
     "networks", API, *owned(), Column("admin_state_up", Boolean, nullable=False, default=True),
     Column("shared", Boolean, nullable=False, default=False),
     Column("is_default", Boolean, nullable=False, default=False), Column("type", String(16), nullable=False),
-    Column("bridge", NAME), Column("mtu", Integer, nullable=False, default=1500),
+    Column("bridge", NAME), Column("segment", Integer), Column("by_engine", Boolean, nullable=False, default=False),
+    Column("external", Boolean, nullable=False, default=False),
+    Column("mtu", Integer, nullable=False, default=1500),
     Column("port_security_enabled", Boolean, nullable=False, default=True), *stamped(),
     Index("networks_project", "project_id"))
 
@@ -43,7 +46,11 @@ ports = Table(
     Column("port_security_enabled", Boolean, nullable=False, default=True),
     # Of a server's NIC: whether it goes with the server, which one of the server's it is, and Nova's device tag.
     Column("made_for_server", Boolean, nullable=False, default=False), Column("place", Integer),
-    Column("tag", String(60)), *stamped(), Index("ports_network", "network_id"), Index("ports_device", "device_id"),
+    Column("tag", String(60)),
+    # Of an engine's: what it may send from besides its own, where it is going, and whether its guest runs meanwhile.
+    Column("pairs", DOCUMENT, nullable=False, default="[]"), Column("next_host", NAME, nullable=False, default=""),
+    Column("arriving", Boolean, nullable=False, default=False),
+    *stamped(), Index("ports_network", "network_id"), Index("ports_device", "device_id"),
     Index("ports_project", "project_id"))
 
 #: Each address once in a subnet: the key says so. ``number`` is the address as a number.
@@ -64,3 +71,26 @@ security_group_rules = Table(
     Column("protocol", String(40)), Column("port_range_min", Integer), Column("port_range_max", Integer),
     Column("remote_ip_prefix", String(43)), Column("remote_group_id", UUID), Column("description", Text), *stamped(),
     Index("security_group_rules_group", "security_group_id"))
+
+routers = Table(
+    "routers", API, *owned(), Column("admin_state_up", Boolean, nullable=False, default=True),
+    Column("enable_snat", Boolean, nullable=False, default=True),
+    Column("routes", DOCUMENT, nullable=False, default="[]"), *stamped(), Index("routers_project", "project_id"))
+
+#: ``own_port_id``: the port that has the address; ``port_id``: the one that is reached by it, at ``fixed_ip_address``.
+floating_ips = Table(
+    "floating_ips", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id"), nullable=False),
+    Column("own_port_id", UUID, ForeignKey("ports.id"), nullable=False),
+    Column("floating_ip_address", String(45), nullable=False),
+    Column("port_id", UUID, ForeignKey("ports.id")), Column("fixed_ip_address", String(45)),
+    Column("router_id", UUID, ForeignKey("routers.id")), *stamped(), Index("floating_ips_project", "project_id"),
+    Index("floating_ips_port", "port_id", "fixed_ip_address", unique=True), Index("floating_ips_router", "router_id"))
+
+#: Units (``engine.py``) that have changed, for the engine: a row goes when the engine has it.
+changes = Table(
+    "network_changes", API, Column("id", UUID, primary_key=True), Column("unit", String(64), nullable=False),
+    Index("network_changes_unit", "unit"))
+
+#: One row, which says how far the engine is: the number of its last change.
+engine = Table("network_engine", API, Column("id", Integer, primary_key=True, autoincrement=False),
+               Column("number", BigInteger, nullable=False, default=0))

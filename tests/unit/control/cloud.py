@@ -168,6 +168,7 @@ class Cloud:
         self.parts.upgrade()
         self.services = self.parts.services()
         self.parts.bootstrap()
+        self.parts.wire()
         self.parts.work(self.services)
         self.server = self.parts.server(self.services)
         self.port = self._stack.enter_context(listening(self.server))

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What has changed for the engine: written in the transaction that changes a row, removed when the engine has it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from magnetar_control.store.database import Database, added
+
+from .tables import changes, engine
+
+#: The bell that the engine's workers listen to, and the one that rings when the engine has what was noted.
+BELL, WRITTEN = "network_changes", "network_written"
+#: Notes that are worked on together, and ids in one statement.
+MANY = 500
+
+
+class ChangeLog:
+    """The notes in the API *database*; without an engine (*enabled*) none are made."""
+
+    def __init__(self, database: Database, enabled: bool) -> None:
+        self.database, self.enabled = database, enabled
+
+    def note(self, connection: Connection, *units: str) -> None:
+        """*units* have changed, in this transaction."""
+        if self.enabled and units:
+            connection.execute(insert(changes), [{"id": str(uuid.uuid4()), "unit": unit}
+                                                 for unit in dict.fromkeys(units)])
+            self.database.ring(connection, BELL)
+
+
+def ports(ids: Iterable[str]) -> list[str]:
+    """The units of these ports."""
+    return [f"port/{id}" for id in ids]
+
+
+def read(connection: Connection) -> dict[str, str]:
+    """Some of the notes: id to unit."""
+    return {row.id: row.unit for row in connection.execute(select(changes).limit(MANY))}
+
+
+def waits(connection: Connection, units: Collection[str]) -> bool:
+    """Whether the engine does not have one of *units* as it is."""
+    return connection.execute(select(changes.c.id).where(changes.c.unit.in_(units)).limit(1)).first() is not None
+
+
+def done(database: Database, ids: Iterable[str], number: int) -> None:
+    """The engine has these notes, by its change *number*."""
+    with database.write() as connection:
+        known = list(ids)
+        for at in range(0, len(known), MANY):
+            connection.execute(delete(changes).where(changes.c.id.in_(known[at:at + MANY])))
+        if not added(connection, engine, id=1, number=number):
+            connection.execute(update(engine).where(engine.c.id == 1).values(number=number))
+        database.ring(connection, WRITTEN)
+
+
+def number(connection: Connection) -> int:
+    """The number of the engine's last change."""
+    return connection.execute(select(engine.c.number)).scalar() or 0

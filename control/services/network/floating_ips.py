@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: ARG001 - the functions of a resource take the same arguments
+"""Floating IPs: addresses of an external network by which ports behind a router are reached."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import Connection, RowMapping, select, update
+from sqlalchemy import delete as deleting
+
+from magnetar_control.services import Context, Document
+from magnetar_core.errors import Conflict, InvalidRequest, NotFound
+
+from . import ipam, router_ports
+from .requested_networks import subnets_of
+from .resources import NetworkResource, add, forbidden, own
+from .router_ports import FLOATING, GATEWAY, INTERFACE, OWN
+from .tables import addresses, floating_ips, ports, routers
+
+
+def create(connection: Connection, context: Context, values: Document) -> None:
+    """Add it, with a port of its own that has the address; associate it where it says with which port."""
+    network = router_ports.external(connection, values["network_id"])
+    address, subnet_id = values.pop("floating_ip_address", None), values.pop("subnet_id", None)
+    if address and not context.is_admin:
+        raise forbidden("create_floatingip:floating_ip_address", "only admins may choose it")
+    choices = [one for one in subnets_of(connection, [network["id"]])[network["id"]] if subnet_id in (None, one["id"])]
+    if not choices:
+        raise InvalidRequest(f"Network {network['id']} does not contain any IPv4 subnet"
+                             f"{f' {subnet_id}' if subnet_id else ''}.", type="BadRequest")
+    port = router_ports.make(connection, FLOATING, values["id"], network["id"])
+    ipam.give(connection, port, network["id"], choices, address, f"external network {network['id']}")
+    given = connection.execute(select(addresses.c.ip_address).where(addresses.c.port_id == port)).scalar()
+    wish = {name: values.pop(name, None) for name in ("port_id", "fixed_ip_address")}
+    values.update(own_port_id=port, floating_ip_address=given, name="")
+    values.update(_reached(connection, context, {**values, "id": values["id"]}, wish))
+    add(connection, floating_ips, values)
+
+
+def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """Associate it with a port, or with none."""
+    if "port_id" in values or "fixed_ip_address" in values:
+        wish = {"port_id": values.get("port_id", row["port_id"]), "fixed_ip_address": values.get("fixed_ip_address")}
+        values.update(_reached(connection, context, row, wish))
+
+
+def _reached(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
+    """Columns of what it reaches: the port, its address and the router between."""
+    if wish["port_id"] is None:
+        return {"port_id": None, "fixed_ip_address": None, "router_id": None}
+    port = connection.execute(select(ports).where(ports.c.id == wish["port_id"], own(ports)(
+        context)).with_for_update()).mappings().first()
+    if port is None:
+        raise NotFound(f"Port {wish['port_id']} could not be found.", type="PortNotFound")
+    if port["device_owner"].startswith(OWN):
+        raise InvalidRequest(f"Bad floatingip request: port {port['id']} is the cloud's own.", type="BadRequest")
+    fixed, subnet_id = _fixed(connection, port, wish["fixed_ip_address"])
+    taken = connection.execute(select(floating_ips.c.floating_ip_address).where(
+        floating_ips.c.port_id == port["id"], floating_ips.c.fixed_ip_address == fixed,
+        floating_ips.c.id != row["id"])).scalar()
+    if taken:
+        raise Conflict(f"Cannot associate floating IP {row['floating_ip_address']} with port {port['id']} using fixed "
+                       f"IP {fixed}, as that fixed IP already has a floating IP on external network: {taken}.",
+                       type="FloatingIPPortAlreadyAssociated")
+    return {"port_id": port["id"], "fixed_ip_address": fixed,
+            "router_id": _router(connection, row["network_id"], subnet_id, port["id"])}
+
+
+def _fixed(connection: Connection, port: RowMapping, wanted: str | None) -> tuple[str, str]:
+    """The address that is meant of the port's, and its subnet."""
+    have = connection.execute(select(addresses.c.ip_address, addresses.c.subnet_id).where(
+        addresses.c.port_id == port["id"])).all()
+    fitting = [one for one in have if wanted in (None, one.ip_address)]
+    if not fitting:
+        raise InvalidRequest(f"Bad floatingip request: port {port['id']} does not have the fixed IP {wanted}.",
+                             type="BadRequest")
+    if len(fitting) > 1:
+        raise InvalidRequest(f"Bad floatingip request: port {port['id']} has multiple fixed IPv4 addresses. Must "
+                             "provide a specific IPv4 address when assigning a floating IP.", type="BadRequest")
+    return fitting[0].ip_address, fitting[0].subnet_id
+
+
+def _router(connection: Connection, network_id: str, subnet_id: str, port_id: str) -> str:
+    inner, outer = ports.alias(), ports.alias()
+    query = select(inner.c.device_id).join(addresses, addresses.c.port_id == inner.c.id).join(
+        outer, outer.c.device_id == inner.c.device_id).where(
+        inner.c.device_owner == INTERFACE, addresses.c.subnet_id == subnet_id, outer.c.device_owner == GATEWAY,
+        outer.c.network_id == network_id).order_by(inner.c.created_at).limit(1)
+    found = connection.execute(query).scalar()
+    # Whoever takes an interface or the gateway away locks the router, too.
+    connection.execute(select(routers.c.id).where(routers.c.id == found).with_for_update()).all()
+    if found is None or connection.execute(query).scalar() != found:
+        raise NotFound(f"External network {network_id} is not reachable from subnet {subnet_id}. Therefore, cannot "
+                       f"associate Port {port_id} with a Floating IP.", type="ExternalGatewayForFloatingIPNotFound")
+    return str(found)
+
+
+def delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """It goes with its port."""
+    connection.execute(deleting(floating_ips).where(floating_ips.c.id == row["id"]))
+    router_ports.remove(connection, row["own_port_id"])
+
+
+def let_go(connection: Connection, port_ids: Collection[str], stay: Sequence[str] = ()) -> list[str]:
+    """Floating IPs of these ports reach nothing any more, but of the addresses that *stay*. Returns the units of their
+    routers."""
+    which = floating_ips.c.port_id.in_(port_ids) & floating_ips.c.fixed_ip_address.not_in(stay)
+    found = sorted(set(connection.execute(select(floating_ips.c.router_id).where(which)).scalars()))
+    if found:
+        connection.execute(update(floating_ips).where(which).values(
+            port_id=None, fixed_ip_address=None, router_id=None))
+    return [f"router/{id}" for id in found]
+
+
+def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """The routers through which it reaches, before and after."""
+    return [f"router/{id}" for id in {row["router_id"], (changed or {}).get("router_id")} if id]
+
+
+FLOATING_IP = NetworkResource(
+    name="floatingip", table=floating_ips, visible=own(floating_ips), create=create, update=change, delete=delete,
+    units=units, defaults={"description": ""})

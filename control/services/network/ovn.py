@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The engine OVN: units are rows of its northbound database, from which ovn-northd and the hosts' ovn-controllers go
+on.
+
+Of all processes one writes, which has the database's lock (RFC 7047, 4.1.8): a transaction of another one fails. The
+connection, its copy of the database and its thread are ovsdbapp's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ovs.stream import Stream
+from ovsdbapp.backend.ovs_idl import command, connection
+from ovsdbapp.backend.ovs_idl import transaction as ovs_transaction
+from ovsdbapp.exceptions import OvsdbAppException
+
+from magnetar_core.errors import Unavailable
+
+from .engine import Difference, Wanted
+from .ovn_changes import Northbound, write
+from .ovn_rows import TABLES
+
+T = TypeVar("T")
+LOCK = "magnetar"
+#: What NB_Global has in ``external_ids``: who has written everything.
+WRITTEN = "magnetar:written"
+GLOBAL = "NB_Global"
+#: Seconds between two looks at how far the hosts are.
+LOOK = 0.02
+log = logging.getLogger(__name__)
+
+
+class OvnEngine:
+    """See ``NetworkEngine``. *url*: the northbound database, such as ``ssl:10.0.0.1:6641`` or ``unix:/path``, several
+    joined by commas. *key*, *certificate*, *ca*: PEM files, for ssl. *patience*: seconds for one answer."""
+
+    def __init__(self, url: str, key: Path | None = None, certificate: Path | None = None, ca: Path | None = None,
+                 patience: float = 20.0) -> None:
+        self.url, self.patience = url, patience
+        for file, use in ((key, Stream.ssl_set_private_key_file), (certificate, Stream.ssl_set_certificate_file),
+                          (ca, Stream.ssl_set_ca_cert_file)):
+            if file is not None:
+                use(str(file))
+        self.token = uuid.uuid4().hex
+        self._opening = threading.Lock()
+        self._open: connection.Connection | None = None
+        self._claimed = False
+
+    def claim(self) -> None:
+        self._claimed = True
+        if self._open is not None:
+            with self._open.lock:
+                self._open.idl.set_lock(LOCK)
+
+    def leads(self) -> bool:
+        return self._read(lambda idl: bool(idl.has_lock))
+
+    def knows_all(self) -> bool:
+        return self._read(lambda idl: any(row.external_ids.get(WRITTEN) == self.token for row in _global(idl.tables)))
+
+    def repair(self, wanted: Wanted) -> int:
+        done = _Repair(self._connected(), wanted, self.token)
+        work = ovs_transaction.Transaction(done.api, done.api.ovsdb_connection, self.patience, check_error=True,
+                                           log_errors=False)
+        work.add(done)
+        try:
+            work.commit()
+        except (OSError, RuntimeError, OvsdbAppException) as error:
+            raise self._unavailable(error) from error
+        return done.number
+
+    def differences(self, wanted: Wanted) -> list[Difference]:
+        return self._read(lambda idl: Northbound(idl.tables).changes(wanted).found)
+
+    def reached(self, number: int, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not self._read(lambda idl: any(row.hv_cfg >= number for row in _global(idl.tables))):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(LOOK)
+        return True
+
+    def hosts(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        with self._opening:
+            if self._open is not None:
+                self._open.stop(timeout=self.patience)
+                self._open = None
+
+    def _read(self, look: Callable[[Any], T]) -> T:
+        open_ = self._connected()
+        with open_.lock:
+            if not open_.idl.is_connected():
+                raise self._unavailable("it has closed the connection")
+            return look(open_.idl)
+
+    def _connected(self) -> connection.Connection:
+        with self._opening:
+            if self._open is None:
+                try:
+                    idl = _Idl.from_server(self.url, "OVN_Northbound", helper_tables=(*TABLES, GLOBAL))
+                    if self._claimed:
+                        idl.set_lock(LOCK)
+                    opened = connection.Connection(idl, self.patience)
+                    opened.start()
+                except Exception as error:
+                    raise self._unavailable(error) from error
+                self._open = opened
+            return self._open
+
+    def _unavailable(self, why: object) -> Unavailable:
+        return Unavailable(f"The northbound database of OVN at {self.url} does not take it: {why}. See to ovsdb-server "
+                           "there, and to the settings ovn_northbound….")
+
+
+class _Idl(connection.OvsdbIdl):  # type: ignore[misc]
+    """The copy of the database."""
+
+    def is_connected(self) -> bool:
+        """Whether the copy follows the database now."""
+        return bool(self._session.is_connected()) and self.state == self.IDL_S_MONITORING
+
+
+class _Api:
+    """What a transaction of ovsdbapp needs to know."""
+
+    def __init__(self, open_: connection.Connection) -> None:
+        self.ovsdb_connection, self.idl = open_, open_.idl
+
+
+class _Repair(command.BaseCommand):  # type: ignore[misc]
+    """A repair: what differs is found in the transaction that writes it. ``number``: that of the change."""
+
+    def __init__(self, open_: connection.Connection, wanted: Wanted, token: str) -> None:
+        super().__init__(_Api(open_))
+        self.wanted, self.token, self.number = wanted, token, 0
+
+    def run_idl(self, txn: Any) -> None:
+        """Called again where another transaction came between."""
+        idl = self.api.idl
+        if not idl.is_connected():
+            raise ConnectionError("it has closed the connection")
+        north = Northbound(idl.tables)
+        changes = north.changes(self.wanted)
+        write(north, changes, txn, idl.tables)
+        row = next(iter(_global(idl.tables)), None)
+        if row is None:  # of a new database, before ovn-northd has made it
+            raise ConnectionError("ovn-northd has not begun with it")
+        self.number = row.nb_cfg + (1 if changes.found else 0)
+        if changes.found:
+            row.nb_cfg = self.number
+        if self.wanted.scope is None and row.external_ids.get(WRITTEN) != self.token:
+            row.setkey("external_ids", WRITTEN, self.token)
+
+
+def _global(tables: Mapping[str, Any]) -> list[Any]:
+    return list(tables[GLOBAL].rows.values())

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ports of routers: interfaces in subnets, and the gateway in an external network."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network
+
+from sqlalchemy import Connection, RowMapping, delete, select
+
+from magnetar_control.services import Document
+from magnetar_control.store.database import added, now
+from magnetar_core.errors import Conflict, InvalidRequest
+
+from . import ipam
+from .tables import addresses, networks, ports, subnets
+
+INTERFACE, GATEWAY, FLOATING = "network:router_interface", "network:router_gateway", "network:floatingip"
+#: Owners of the cloud's own ports: users neither make nor delete them, and say of none that it is one.
+OWN = "network:"
+
+
+def of(connection: Connection, router_ids: Sequence[str]) -> list[RowMapping]:
+    """The ports of routers with their addresses, a row for each: device_id, device_owner, port, subnet and network."""
+    return list(connection.execute(select(
+        ports.c.id, ports.c.device_id, ports.c.device_owner, ports.c.mac_address, ports.c.network_id,
+        addresses.c.subnet_id, addresses.c.ip_address, subnets.c.cidr, subnets.c.gateway_ip).join(
+        addresses, addresses.c.port_id == ports.c.id).join(subnets, subnets.c.id == addresses.c.subnet_id).where(
+        ports.c.device_id.in_(router_ids), ports.c.device_owner.in_((INTERFACE, GATEWAY))).order_by(
+        ports.c.created_at, ports.c.id)).mappings())
+
+
+def check_apart(found: Sequence[RowMapping], new: Sequence[RowMapping]) -> None:
+    """Raises an error where a subnet of *new* has addresses of one that the router has: it could not tell them
+    apart."""
+    for one in new:
+        for have in found:
+            if IPv4Network(one["cidr"]).overlaps(IPv4Network(have["cidr"])):
+                raise InvalidRequest(f"Bad router request: Cidr {one['cidr']} of subnet {one['id']} overlaps with cidr "
+                                     f"{have['cidr']} of subnet {have['subnet_id']}.", type="BadRequest")
+
+
+def make(connection: Connection, owner: str, device_id: str, network_id: str, project_id: str = "") -> str:
+    """A port of the cloud's own; returns its id."""
+    id = str(uuid.uuid4())
+    ipam.add_port(connection, id=id, project_id=project_id, name="", network_id=network_id, status="ACTIVE",
+                  device_owner=owner, device_id=device_id, port_security_enabled=False, created_at=now())
+    return id
+
+
+def give_gateway_address(connection: Connection, port_id: str, subnet: RowMapping) -> None:
+    """The gateway's address of *subnet*, which no other port may have."""
+    ip = subnet["gateway_ip"]
+    if not added(connection, addresses, subnet_id=subnet["id"], number=int(IPv4Address(ip)), port_id=port_id,
+                 ip_address=ip):
+        raise Conflict(f"Gateway ip {ip} of subnet {subnet['id']} is in use by another port.", type="IpAddressInUse")
+
+
+def remove(connection: Connection, id: str) -> None:
+    """Remove a port of the cloud's own."""
+    connection.execute(delete(ports).where(ports.c.id == id, ports.c.device_owner.startswith(OWN)))
+
+
+def external(connection: Connection, network_id: str) -> RowMapping:
+    """An external network, which all may use as one; raises ``InvalidRequest``."""
+    row = connection.execute(select(networks).where(networks.c.id == network_id)).mappings().first()
+    if row is None or not row["external"]:
+        raise InvalidRequest(f"Bad request: network {network_id} is not a valid external network.", type="BadRequest")
+    return row
+
+
+def view(found: Sequence[RowMapping]) -> list[Document]:
+    """Addresses as ``fixed_ips``."""
+    return [{"subnet_id": one["subnet_id"], "ip_address": one["ip_address"]} for one in found]

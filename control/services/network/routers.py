@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: ARG001 - the functions of a resource take the same arguments
+"""Routers of an engine: interfaces in subnets, a gateway to an external network, static routes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network
+
+import orjson
+from sqlalchemy import Connection, RowMapping, select, update
+
+from magnetar_control.services import Context, Document
+from magnetar_control.store.database import now
+from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest, NotFound
+
+from . import ipam, router_ports
+from .requested_networks import subnets_of
+from .resources import NetworkResource, NetworkStore, add, find, own
+from .router_ports import GATEWAY, INTERFACE
+from .tables import addresses, floating_ips, networks, ports, routers, subnets
+
+
+def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """The rows, with their gateways and routes."""
+    held: dict[str, list[RowMapping]] = {}
+    for one in router_ports.of(connection, [row["id"] for row in rows]):
+        if one["device_owner"] == GATEWAY:
+            held.setdefault(one["device_id"], []).append(one)
+    return [{**row, "routes": orjson.loads(row["routes"]), "gateway": {
+        "network_id": held[row["id"]][0]["network_id"], "enable_snat": row["enable_snat"],
+        "external_fixed_ips": router_ports.view(held[row["id"]])} if row["id"] in held else None} for row in rows]
+
+
+def create(connection: Connection, context: Context, values: Document) -> None:
+    """Add it, with its gateway."""
+    gateway, routes = values.pop("gateway", None), values.pop("routes", None) or []
+    values["enable_snat"] = (gateway or {}).get("enable_snat", True)
+    add(connection, routers, values)
+    if gateway:
+        _set_gateway(connection, context, values["id"], gateway)
+    _check_routes(router_ports.of(connection, [values["id"]]), routes)
+    connection.execute(update(routers).where(routers.c.id == values["id"]).values(routes=orjson.dumps(routes).decode()))
+
+
+def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """Check and complete the values; the gateway is changed here."""
+    find(connection, context, ROUTER, row["id"], lock=True)
+    if "gateway" in values:
+        gateway = values.pop("gateway")
+        values["enable_snat"] = (gateway or {}).get("enable_snat", True)
+        _set_gateway(connection, context, row["id"], gateway)
+    routes = values["routes"] if "routes" in values else orjson.loads(row["routes"])
+    _check_routes(router_ports.of(connection, [row["id"]]), routes)
+
+
+def _set_gateway(connection: Connection, context: Context, id: str, wish: Document | None) -> None:
+    found = router_ports.of(connection, [id])
+    have = [one for one in found if one["device_owner"] == GATEWAY]
+    if wish and have and have[0]["network_id"] == wish["network_id"] and not wish.get("external_fixed_ips"):
+        return
+    if have:
+        _check_without_floating(connection, id)
+        router_ports.remove(connection, have[0]["id"])
+    if not wish:
+        return
+    network = router_ports.external(connection, wish["network_id"])
+    choices = subnets_of(connection, [network["id"]])[network["id"]]
+    router_ports.check_apart([one for one in found if one["device_owner"] == INTERFACE], choices)
+    if wish.get("external_fixed_ips") and not context.is_admin:
+        raise Forbidden("(rule:create_router:external_gateway_info:external_fixed_ips) is disallowed by policy: only "
+                        "admins may choose the address.")
+    port = router_ports.make(connection, GATEWAY, id, network["id"])
+    for fixed in wish.get("external_fixed_ips") or [{}]:
+        fitting = [one for one in choices if fixed.get("subnet_id") in (None, one["id"])]
+        ipam.give(connection, port, network["id"], fitting, fixed.get("ip_address"),
+                  f"external network {network['id']}")
+
+
+def _check_without_floating(connection: Connection, id: str, subnet_id: str | None = None) -> None:
+    """Raises ``Conflict`` where floating IPs reach servers through the router, of one subnet or any."""
+    query = select(floating_ips.c.floating_ip_address).where(floating_ips.c.router_id == id)
+    if subnet_id:
+        query = query.join(addresses, (addresses.c.port_id == floating_ips.c.port_id) & (
+            addresses.c.ip_address == floating_ips.c.fixed_ip_address)).where(addresses.c.subnet_id == subnet_id)
+    if used := connection.execute(query.limit(1)).scalar():
+        raise Conflict(f"Router {id} is needed by floating IP {used}. Disassociate or delete that one first.",
+                       type="RouterInterfaceInUseByFloatingIP" if subnet_id else
+                       "RouterExternalGatewayInUseByFloatingIp")
+
+
+def _check_routes(found: Sequence[RowMapping], routes: Sequence[Document]) -> None:
+    """Raises ``InvalidField`` where a route leads nowhere, or back to the router."""
+    for route in routes:
+        hop = IPv4Address(route["nexthop"])
+        if route["nexthop"] in {one["ip_address"] for one in found}:
+            raise InvalidField("routes", "must not have an address of the router itself as nexthop", route["nexthop"])
+        if not any(hop in IPv4Network(one["cidr"]) for one in found):
+            raise InvalidField("routes", "must have a nexthop in a subnet that the router has an interface or its "
+                                         "gateway in", route["nexthop"])
+
+
+def delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """It goes when it has no interfaces, with its gateway."""
+    found = router_ports.of(connection, [row["id"]])
+    if any(one["device_owner"] == INTERFACE for one in found):
+        raise Conflict(f"Router {row['id']} still has ports", type="RouterInUse")
+    _check_without_floating(connection, row["id"])
+    for one in found:
+        router_ports.remove(connection, one["id"])
+
+
+def add_interface(connection: Connection, context: Context, id: str, wish: Document) -> Document:
+    """An interface in a subnet, with its gateway's address, or of a port. Returns Neutron's answer."""
+    router = find(connection, context, ROUTER, id, lock=True)
+    if len(wish) != 1:
+        raise InvalidRequest("Either subnet_id or port_id must be specified, and not both.", type="BadRequest")
+    subnet, port = _place(connection, context, wish)
+    network = connection.execute(select(networks).where(networks.c.id == subnet["network_id"])).mappings().one()
+    if not network["by_engine"] or network["external"]:
+        what = "external" if network["external"] else f"of type {network['type']}"
+        raise InvalidRequest(f"Bad router request: network {network['id']} is {what}; a router has interfaces in "
+                             "internal networks of OVN.", type="BadRequest")
+    router_ports.check_apart(router_ports.of(connection, [id]), [subnet])
+    if port is None:
+        port = router_ports.make(connection, INTERFACE, id, network["id"], router["project_id"])
+        router_ports.give_gateway_address(connection, port, subnet)
+    else:
+        connection.execute(update(ports).where(ports.c.id == port).values(
+            device_id=id, device_owner=INTERFACE, port_security_enabled=False, security_groups="[]", pairs="[]",
+            status="ACTIVE", updated_at=now()))
+    return _answer(router, port, subnet)
+
+
+def _answer(router: RowMapping, port: str, subnet: RowMapping) -> Document:
+    return {"id": router["id"], "tenant_id": router["project_id"], "project_id": router["project_id"], "port_id": port,
+            "network_id": subnet["network_id"], "subnet_id": subnet["id"], "subnet_ids": [subnet["id"]]}
+
+
+def _place(connection: Connection, context: Context, wish: Document) -> tuple[RowMapping, str | None]:
+    """The subnet that is meant, and the port, of the caller's project."""
+    if wish.get("subnet_id"):
+        query = select(subnets).where(subnets.c.id == wish["subnet_id"], own(subnets)(context))
+        subnet = connection.execute(query).mappings().first()
+        if subnet is None:
+            raise NotFound(f"Subnet {wish['subnet_id']} could not be found.", type="SubnetNotFound")
+        if subnet["gateway_ip"] is None:
+            raise InvalidRequest("Bad router request: Subnet for router interface must have a gateway IP.",
+                                 type="BadRequest")
+        return subnet, None
+    found = connection.execute(select(subnets, ports.c.device_id).join(
+        addresses, addresses.c.subnet_id == subnets.c.id).join(ports, ports.c.id == addresses.c.port_id).where(
+        ports.c.id == wish["port_id"], own(ports)(context))).mappings().all()
+    if not found:
+        raise NotFound(f"Port {wish['port_id']} could not be found.", type="PortNotFound")
+    if found[0]["device_id"]:
+        raise Conflict(f"Port {wish['port_id']} is in use by {found[0]['device_id']}.", type="PortInUse")
+    if len(found) > 1:
+        raise InvalidRequest("Bad router request: Cannot have multiple IPv4 subnets on router port.", type="BadRequest")
+    return found[0], str(wish["port_id"])
+
+
+def remove_interface(connection: Connection, context: Context, id: str, wish: Document) -> Document:
+    """Take an interface away, by its subnet_id or port_id. Returns Neutron's answer."""
+    router = find(connection, context, ROUTER, id, lock=True)
+    found = router_ports.of(connection, [id])
+    mine = [one for one in found if one["device_owner"] == INTERFACE
+            and wish.get("subnet_id") in (None, one["subnet_id"]) and wish.get("port_id") in (None, one["id"])]
+    if not wish or not mine:
+        raise NotFound(f"Router {id} does not have an interface with id {wish.get('port_id') or wish.get('subnet_id')}",
+                       type="RouterInterfaceNotFound")
+    _check_without_floating(connection, id, mine[0]["subnet_id"])
+    _check_routes([one for one in found if one["id"] != mine[0]["id"]], orjson.loads(router["routes"]))
+    router_ports.remove(connection, mine[0]["id"])
+    subnet = connection.execute(select(subnets).where(subnets.c.id == mine[0]["subnet_id"])).mappings().one()
+    return _answer(router, mine[0]["id"], subnet)
+
+
+def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """The router and its ports, also those that go."""
+    return [f"router/{row['id']}", *(f"port/{one['id']}" for one in router_ports.of(connection, [row["id"]]))]
+
+
+class RouterStore(NetworkStore):
+    """Routers, with their interfaces."""
+
+    def interface(self, context: Context, id: str, wish: Document, *, put: bool) -> Document:
+        """Add an interface (*put*), or remove one; *wish*: {subnet_id} or {port_id}."""
+        self._check_writer(context, "add_interface_to" if put else "remove_interface_from")
+        with self.database.write() as connection:
+            done = (add_interface if put else remove_interface)(connection, context, id, wish)
+            self.log.note(connection, f"router/{id}", f"port/{done['port_id']}")
+            return done
+
+
+ROUTER = NetworkResource(
+    name="router", table=routers, visible=own(routers), documents=documents, create=create, update=change,
+    delete=delete, units=units, defaults={"name": "", "description": "", "admin_state_up": True})

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The rows of the network service as units of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Any
+
+import orjson
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, select, true
+
+from magnetar_control.store.tables import hosts
+
+from . import router_ports
+from .engine import (
+    LogicalGroup,
+    LogicalInterface,
+    LogicalNetwork,
+    LogicalPort,
+    LogicalRouter,
+    LogicalRule,
+    LogicalSubnet,
+    LogicalTranslation,
+    Unit,
+    Wanted,
+    key_of,
+)
+from .tables import addresses, floating_ips, networks, ports, routers, security_group_rules, security_groups, subnets
+
+#: Ids in one statement.
+MANY = 500
+#: Hosts that may have a router's gateway: one has it, the next when that one fails.
+GATEWAYS = 5
+
+
+def read(connection: Connection, scope: Iterable[str] | None = None, gateways: Sequence[str] = ()) -> Wanted:
+    """What is to be, of the units of these keys, with what these belong to; of all that there are without. What belongs
+    to something is read before it, so that it is there. *gateways*: hosts through which routers go out; any where there
+    are none."""
+    keys = None if scope is None else frozenset(scope)
+    found = list(_ports(connection, _ids(keys, "port")))
+    groups = list(_groups(connection, _ids(keys, "group", {id for port in found for id in port.groups})))
+    if keys is not None:
+        remote = {rule.remote_group for group in groups for rule in group.rules if rule.remote_group}
+        groups += _groups(connection, sorted(remote - {group.id for group in groups}))
+    outward = list(_routers(connection, _ids(keys, "router"), gateways))
+    units: list[Unit] = [*found, *groups, *outward, *_networks(
+        connection, _ids(keys, "network", {port.network_id for port in found}))]
+    return Wanted({key_of(unit): unit for unit in units}, keys)
+
+
+def _ids(keys: frozenset[str] | None, kind: str, besides: Iterable[str] = ()) -> list[str] | None:
+    if keys is None:
+        return None
+    return sorted({key.partition("/")[2] for key in keys if key.startswith(f"{kind}/")}.union(besides))
+
+
+def _some(column: ColumnElement[Any], ids: Sequence[str] | None) -> Iterator[ColumnElement[bool]]:
+    """Conditions which together mean the rows of *ids*, of all where there are none."""
+    if ids is None:
+        yield true()
+    for at in range(0, len(ids or ()), MANY):
+        yield column.in_((ids or ())[at:at + MANY])
+
+
+def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalPort]:
+    for condition in _some(ports.c.id, ids):
+        on_engine = select(ports, networks.c.admin_state_up.label("network_up")).join(
+            networks, networks.c.id == ports.c.network_id).where(
+            networks.c.by_engine, ports.c.device_owner != router_ports.FLOATING, condition)
+        given: dict[str, list[tuple[str, str]]] = {}
+        for row in connection.execute(select(*addresses.c["port_id", "subnet_id", "ip_address"]).where(
+                addresses.c.port_id.in_(on_engine.with_only_columns(ports.c.id))).order_by(
+                addresses.c.subnet_id, addresses.c.number)):
+            given.setdefault(row.port_id, []).append((row.subnet_id, row.ip_address))
+        for port in connection.execute(on_engine).mappings():
+            yield _port(port, given.get(port["id"], []))
+
+
+def _port(row: RowMapping, given: Sequence[tuple[str, str]]) -> LogicalPort:
+    places = tuple(dict.fromkeys(host for host in (row["host"], row["next_host"]) if host))
+    secure = row["port_security_enabled"]
+    pairs = [(one.get("mac_address") or row["mac_address"], one["ip_address"]) for one in orjson.loads(row["pairs"])]
+    return LogicalPort(
+        row["id"], row["network_id"], row["mac_address"], tuple(given), row["admin_state_up"] and row["network_up"],
+        secure, tuple(pairs), tuple(sorted(orjson.loads(row["security_groups"]))) if secure else (), places,
+        row["arriving"], row["device_id"] if row["device_owner"].startswith(router_ports.OWN) else None)
+
+
+def _groups(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalGroup]:
+    there = select(security_groups.c.id)
+    for condition in _some(security_groups.c.id, ids):
+        groups = connection.execute(select(*security_groups.c["id", "stateful"]).where(condition)).all()
+        rules: dict[str, list[LogicalRule]] = {}
+        rule = security_group_rules.c
+        for row in connection.execute(select(security_group_rules).where(
+                rule.security_group_id.in_(there.where(condition)),
+                rule.remote_group_id.is_(None) | rule.remote_group_id.in_(there)).order_by(rule.id)):
+            rules.setdefault(row.security_group_id, []).append(_rule(row))
+        for group in groups:
+            yield LogicalGroup(group.id, group.stateful, tuple(rules.get(group.id, ())))
+
+
+def _rule(row: Row[Any]) -> LogicalRule:
+    return LogicalRule(row.id, row.direction, row.ethertype, row.protocol, row.port_range_min, row.port_range_max,
+                       row.remote_ip_prefix, row.remote_group_id)
+
+
+def _networks(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalNetwork]:
+    for condition in _some(networks.c.id, ids):
+        these = select(networks).where(networks.c.by_engine, condition)
+        held: dict[str, list[LogicalSubnet]] = {}
+        for row in connection.execute(select(subnets).where(subnets.c.network_id.in_(
+                these.with_only_columns(networks.c.id))).order_by(subnets.c.id)):
+            held.setdefault(row.network_id, []).append(LogicalSubnet(
+                row.id, row.cidr, row.gateway_ip, row.enable_dhcp, tuple(orjson.loads(row.dns_nameservers)),
+                tuple((one["destination"], one["nexthop"]) for one in orjson.loads(row.host_routes))))
+        for network in connection.execute(these):
+            yield LogicalNetwork(network.id, network.name, network.mtu, tuple(held.get(network.id, ())),
+                                 network.bridge, network.segment)
+
+
+def _routers(connection: Connection, ids: Sequence[str] | None, gateways: Sequence[str]) -> Iterator[LogicalRouter]:
+    for condition in _some(routers.c.id, ids):
+        these = connection.execute(select(routers).where(condition)).all()
+        known = [row.id for row in these]
+        held: dict[str, list[RowMapping]] = {id: [] for id in known}
+        for port in router_ports.of(connection, known) if known else ():
+            held[port["device_id"]].append(port)
+        reached: dict[str, list[LogicalTranslation]] = {id: [] for id in known}
+        for row in connection.execute(select(floating_ips, ports.c.mac_address).join(
+                ports, ports.c.id == floating_ips.c.own_port_id).where(
+                floating_ips.c.router_id.in_(known)).order_by(floating_ips.c.id)) if known else ():
+            reached[row.router_id].append(LogicalTranslation(
+                row.id, "floating", row.floating_ip_address, row.fixed_ip_address, row.port_id, row.mac_address))
+        out = list(gateways) or (sorted(connection.execute(select(hosts.c.name)).scalars()) if known else [])
+        for router in these:
+            yield _router(router, held[router.id], reached[router.id], out)
+
+
+def _router(router: Row[Any], held: Sequence[RowMapping], reached: Sequence[LogicalTranslation],
+            out: Sequence[str]) -> LogicalRouter:
+    gateway = [one for one in held if one["device_owner"] == router_ports.GATEWAY]
+    inside = [one for one in held if one["device_owner"] == router_ports.INTERFACE]
+    interfaces = [LogicalInterface(one["id"], one["mac_address"], (_with_prefix(one),), one in gateway) for one in held]
+    routes = [(one["destination"], one["nexthop"]) for one in orjson.loads(router.routes)]
+    if gateway and gateway[0]["gateway_ip"]:
+        routes.append(("0.0.0.0/0", gateway[0]["gateway_ip"]))
+    translations = list(reached)
+    if gateway and router.enable_snat:
+        translations += [LogicalTranslation(one["id"], "snat", gateway[0]["ip_address"], one["cidr"]) for one in inside]
+    # The hosts that would have the gateway, drawn so that another host more changes little.
+    chosen = sorted(out, key=lambda host: sha256(f"{router.id} {host}".encode()).digest())[:GATEWAYS]
+    return LogicalRouter(router.id, router.name, router.admin_state_up, tuple(interfaces), tuple(routes),
+                         tuple(translations), tuple(chosen) if gateway else ())
+
+
+def _with_prefix(one: RowMapping) -> str:
+    return f"{one['ip_address']}/{one['cidr'].partition('/')[2]}"

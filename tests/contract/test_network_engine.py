@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What engines of networks promise: the fake one, and OVN's northbound database with ovn-northd beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar_control.services.network.engine import (
+    Incomplete,
+    LogicalGroup,
+    LogicalInterface,
+    LogicalNetwork,
+    LogicalPort,
+    LogicalRouter,
+    LogicalRule,
+    LogicalSubnet,
+    LogicalTranslation,
+    NetworkEngine,
+    Unit,
+    Wanted,
+    key_of,
+)
+from magnetar_control.services.network.fake_engine import FakeEngine
+from magnetar_control.services.network.ovn import OvnEngine
+from magnetar_core.errors import Unavailable
+from tests.northbound import LabCentral, missing
+from tests.ports import free_port
+from tests.unit.agent.pki import Pki
+
+LAN = LogicalNetwork("n1", "lan", 1442, (LogicalSubnet("s1", "10.1.0.0/24", "10.1.0.1"),))
+SSH = LogicalRule("r1", "ingress", "IPv4", "tcp", 22, 22)
+OUT = LogicalRule("r2", "egress", "IPv4")
+GROUP = LogicalGroup("g-1", rules=(SSH, OUT))
+
+
+def port(number: int, *groups: str, **values: Any) -> LogicalPort:
+    """The port ``p1`` and the like, 10.1.0.11 and the like."""
+    return LogicalPort(f"p{number}", "n1", f"02:00:00:00:00:{number:02x}", (("s1", f"10.1.0.{10 + number}"),),
+                       groups=groups, **values)
+
+
+EXT = LogicalNetwork("n9", "ext", 1500, (LogicalSubnet("s9", "192.0.2.0/24", "192.0.2.1", dhcp=False),), "ext")
+ROUTER = LogicalRouter(
+    "r1", "r1", interfaces=(LogicalInterface("i1", "02:00:00:00:01:01", ("10.1.0.1/24",)),
+                            LogicalInterface("i9", "02:00:00:00:01:09", ("192.0.2.9/24",), gateway=True)),
+    routes=(("0.0.0.0/0", "192.0.2.1"),), chassis=("h1", "h2"),
+    translations=(LogicalTranslation("t1", "snat", "192.0.2.9", "10.1.0.0/24"),
+                  LogicalTranslation("t2", "floating", "192.0.2.10", "10.1.0.12", "p2", "02:00:00:00:01:0a")))
+SIDES = (LogicalPort("i1", "n1", "02:00:00:00:01:01", (("s1", "10.1.0.1"),), secure=False, router="r1"),
+         LogicalPort("i9", "n9", "02:00:00:00:01:09", (("s9", "192.0.2.9"),), secure=False, router="r1"))
+ONE, TWO = port(1, "g-1"), port(2, "g-1")
+
+
+def all_of(*units: Unit) -> Wanted:
+    """These, and nothing else."""
+    return Wanted({key_of(unit): unit for unit in units})
+
+
+def some(*units: Unit, gone: tuple[str, ...] = ()) -> Wanted:
+    """These, whatever else there is; and no more those of the keys *gone*."""
+    return Wanted({key_of(unit): unit for unit in units}, frozenset({*map(key_of, units), *gone}))
+
+
+def eventually(look: Callable[[], Any]) -> Any:
+    """What *look* returns when that is true; ``Unavailable`` is waited for."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            if found := look():
+                return found
+        except Unavailable:
+            pass
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+class FakeCentral:
+    """A place for ``FakeEngine``, as ``OvnCentral`` is one."""
+
+    def __init__(self) -> None:
+        self.engine: Any = FakeEngine()
+
+    def lose(self) -> None:
+        self.engine.lose()
+
+    def stop(self) -> None:
+        pass
+
+
+class OvnCentral:
+    """OVN's processes, and an engine on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.central = LabCentral(folder).start()
+        self.engine: Any = OvnEngine(self.central.url)
+
+    def lose(self) -> None:
+        """The northbound database is made anew."""
+        self.central.end("nb")
+        (self.central.folder / "nb.db").unlink()
+        self.central.begin("nb")
+
+    def stop(self) -> None:
+        self.engine.close()
+        self.central.stop()
+
+
+@pytest.fixture(params=["fake", "ovn"])
+def place(request: Any, tmp_path_factory: Any) -> Iterator[FakeCentral | OvnCentral]:
+    if request.param == "ovn" and missing():
+        pytest.skip(missing())
+    made = FakeCentral() if request.param == "fake" else OvnCentral(tmp_path_factory.mktemp("ovn"))
+    try:
+        made.engine.claim()
+        eventually(made.engine.leads)
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def engine(place: Any) -> NetworkEngine:
+    return place.engine
+
+
+def test_what_is_written_is_there_and_the_same_again_changes_nothing(engine):
+    assert not engine.knows_all()
+    wanted = all_of(LAN, GROUP, ONE, TWO)
+    number = eventually(lambda: engine.repair(wanted))
+    assert engine.knows_all()
+    assert engine.differences(wanted) == []
+    assert engine.repair(wanted) >= number
+    many = [port(at, "g-1") for at in range(3, 103)]
+    engine.repair(some(*many))  # one transaction
+    assert engine.differences(all_of(LAN, GROUP, ONE, TWO, *many)) == []
+
+
+def test_each_change_is_a_difference_of_its_unit_until_it_is_repaired(engine):
+    eventually(lambda: engine.repair(all_of(LAN, GROUP, ONE)))
+    for changed in (replace(LAN, mtu=1300), replace(LAN, subnets=()), replace(GROUP, rules=(SSH,)),
+                    replace(GROUP, rules=()), replace(ONE, groups=()), replace(ONE, secure=False),
+                    replace(ONE, hosts=("h1", "h2"), arriving=True), replace(ONE, enabled=False), ONE, GROUP, LAN):
+        assert {one.unit for one in engine.differences(some(changed))} == {key_of(changed)}
+        engine.repair(some(changed))
+        assert engine.differences(some(changed)) == []
+
+
+def test_a_unit_that_is_not_wanted_goes_and_others_stay(engine):
+    eventually(lambda: engine.repair(all_of(LAN, GROUP, ONE, TWO)))
+    engine.repair(some(gone=("port/p2",)))
+    assert engine.differences(all_of(LAN, GROUP, ONE)) == []
+    engine.repair(all_of(LAN))
+    assert {one.unit for one in engine.differences(all_of(LAN, GROUP, ONE))} == {"group/g-1", "port/p1"}
+
+
+def test_a_router_changes_and_goes(engine):
+    eventually(lambda: engine.repair(all_of(LAN, EXT, GROUP, ONE, TWO, ROUTER, *SIDES)))
+    assert engine.differences(all_of(LAN, EXT, GROUP, ONE, TWO, ROUTER, *SIDES)) == []
+    for changed in (replace(ROUTER, routes=()), replace(ROUTER, translations=ROUTER.translations[:1]),
+                    replace(ROUTER, chassis=("h2", "h3")), replace(ROUTER, enabled=False),
+                    replace(ROUTER, interfaces=ROUTER.interfaces[:1]), ROUTER):
+        assert {one.unit for one in engine.differences(some(changed))} == {"router/r1"}
+        engine.repair(some(changed))
+        assert engine.differences(some(changed)) == []
+    engine.repair(some(gone=("router/r1", "port/i1", "port/i9")))
+    assert engine.differences(all_of(LAN, EXT, GROUP, ONE, TWO)) == []
+
+
+def test_a_port_without_its_network_is_refused(engine):
+    eventually(lambda: engine.repair(all_of()))
+    with pytest.raises(Incomplete):
+        engine.repair(some(ONE))
+
+
+def test_what_was_lost_is_known_to_be_lost(place, engine):
+    wanted = all_of(LAN, GROUP, ONE)
+    eventually(lambda: engine.repair(wanted))
+    place.lose()
+    eventually(lambda: engine.leads() and not engine.knows_all())
+    eventually(lambda: engine.repair(wanted))
+    assert engine.differences(wanted) == []
+
+
+@pytest.fixture
+def ovn(tmp_path_factory: Any) -> Iterator[OvnCentral]:
+    if missing():
+        pytest.skip(missing())
+    made = OvnCentral(tmp_path_factory.mktemp("ovn"))
+    try:
+        made.engine.claim()
+        eventually(made.engine.leads)
+        yield made
+    finally:
+        made.stop()
+
+
+def frame(sender: int, receiver: int, rest: str, address: str | None = None) -> str:
+    """A frame from one port to another, as ``ovn-trace`` takes it."""
+    return (f'inport == "p{sender}" && eth.src == 02:00:00:00:00:{sender:02x} && '
+            f"eth.dst == 02:00:00:00:00:{receiver:02x} && ip4.src == {address or f'10.1.0.{10 + sender}'} && "
+            f"ip4.dst == 10.1.0.{10 + receiver} && ip.ttl == 64 && {rest}")
+
+
+def test_packets_pass_where_a_rule_lets_them_and_nowhere_else(ovn):
+    inner = LogicalGroup("g-2", rules=(
+        LogicalRule("r3", "ingress", "IPv4", "udp", 53, 60, remote_group="g-1"),
+        LogicalRule("r4", "ingress", "IPv4", "icmp", 8, prefix="10.1.0.11/32")))
+    eventually(lambda: ovn.engine.repair(all_of(LAN, GROUP, inner, ONE, TWO, port(3, "g-2"), port(4),
+                                                port(5, secure=False))))
+    for sender, receiver, rest, passes in (
+            (1, 2, "tcp && tcp.dst == 22", True), (1, 2, "tcp && tcp.dst == 23", False),
+            (1, 2, "udp && udp.dst == 22", False),
+            (2, 3, "udp && udp.dst == 60", True), (2, 3, "udp && udp.dst == 61", False),
+            (1, 3, "icmp4.type == 8 && icmp4.code == 0", True), (2, 3, "icmp4.type == 8 && icmp4.code == 0", False),
+            (3, 2, "tcp && tcp.dst == 22", False),  # no rule lets g-2 send
+            (1, 4, "tcp && tcp.dst == 22", False), (4, 1, "tcp && tcp.dst == 22", False),  # no group, nothing passes
+            (5, 1, "tcp && tcp.dst == 22", True), (5, 1, "tcp && tcp.dst == 80", False),
+            (1, 5, "tcp && tcp.dst == 80", True),
+            (1, 5, "udp && udp.src == 67 && udp.dst == 68", False)):  # no guest answers DHCP
+        case = frame(sender, receiver, rest)
+        assert ovn.central.passes("mag-n1", case, f"p{receiver}") == passes, case
+    # A false address never leaves the port; without port security it does.
+    assert not ovn.central.passes("mag-n1", frame(1, 5, "tcp && tcp.dst == 80", "10.1.0.99"), "p5")
+    assert ovn.central.passes("mag-n1", frame(5, 2, "tcp && tcp.dst == 22", "10.1.0.99"), "p2")
+    ovn.engine.repair(some(replace(GROUP, rules=(OUT,))))
+    assert not ovn.central.passes("mag-n1", frame(1, 2, "tcp && tcp.dst == 22"), "p2")
+
+
+def test_dhcp_answers_a_guest_whatever_its_groups(ovn):
+    eventually(lambda: ovn.engine.repair(all_of(LAN, port(4))))
+    request = ('inport == "p4" && eth.src == 02:00:00:00:00:04 && eth.dst == ff:ff:ff:ff:ff:ff && '
+               "ip4.src == 0.0.0.0 && ip4.dst == 255.255.255.255 && ip.ttl == 64 && udp.src == 68 && udp.dst == 67")
+    assert "put_dhcp_opts(offerip = 10.1.0.14" in ovn.central.traced("mag-n1", request)
+
+
+def test_routers_lead_from_network_to_network_and_out(ovn):
+    far = LogicalNetwork("n2", "far", 1442, (LogicalSubnet("s2", "10.2.0.0/24", "10.2.0.1"),))
+    there = LogicalPort("p7", "n2", "02:00:00:00:00:07", (("s2", "10.2.0.7"),), secure=False)
+    second = LogicalInterface("i2", "02:00:00:00:01:02", ("10.2.0.1/24",))
+    router = replace(ROUTER, interfaces=(*ROUTER.interfaces, second))
+    provider = LogicalPort("gw", "n9", "02:00:00:00:09:01", (("s9", "192.0.2.1"),), secure=False)
+    side = LogicalPort("i2", "n2", "02:00:00:00:01:02", (("s2", "10.2.0.1"),), secure=False, router="r1")
+    ovn.central.sb("chassis-add", "h1", "geneve", "127.0.0.1")
+    units = (LAN, EXT, far, GROUP, ONE, TWO, there, router, *SIDES, side, provider)
+    eventually(lambda: ovn.engine.repair(all_of(*units)))
+    first = ('inport == "p1" && eth.src == 02:00:00:00:00:01 && eth.dst == 02:00:00:00:01:01 && '
+             "ip4.src == 10.1.0.11 && ip.ttl == 64 && ")
+    assert ovn.central.passes("mag-n1", first + "ip4.dst == 10.2.0.7 && tcp && tcp.dst == 80", "p7")
+    way = ovn.central.traced("mag-n1", first + "ip4.dst == 198.51.100.1 && tcp && tcp.dst == 80")
+    assert "reg0 = 192.0.2.1" in way
+    assert "(192.0.2.9);" in way  # source translated
+    rows = ovn.central.nb("lr-nat-list", "mag-r1")
+    assert "192.0.2.10" in rows
+    assert "p2" in rows
+
+
+def test_what_others_made_is_left_alone(ovn):
+    ovn.central.nb("ls-add", "theirs", "--", "lsp-add", "theirs", "their-port", "--", "pg-add", "their_group",
+                   "their-port")
+    eventually(lambda: ovn.engine.repair(all_of(LAN, ONE)))
+    ovn.central.nb("lsp-add", "mag-n1", "guest-of-theirs")
+    assert ovn.engine.differences(all_of(LAN, ONE)) == []
+    ovn.engine.repair(all_of(LAN))
+    assert {"their-port", "guest-of-theirs"} <= set(ovn.central.nb("--bare", "--columns=name", "find",
+                                                                   "Logical_Switch_Port").split())
+
+
+def test_one_process_writes_and_another_goes_on_when_it_ends(ovn):
+    second = OvnEngine(ovn.central.url)
+    try:
+        second.claim()
+        assert not second.leads()
+        eventually(lambda: ovn.engine.repair(all_of(LAN)))
+        with pytest.raises(Unavailable):
+            second.repair(all_of())
+        assert second.differences(all_of(LAN)) == []  # nobody needs the right to write to look
+        ovn.engine.close()
+        eventually(second.leads)
+        assert not second.knows_all()
+        second.repair(all_of(LAN, ONE))
+        assert second.differences(all_of(LAN, ONE)) == []
+    finally:
+        second.close()
+
+
+def test_by_tls_with_certificates_of_both_sides(tmp_path):
+    if missing():
+        pytest.skip(missing())
+    pki, port = Pki(tmp_path / "pki"), free_port()
+    (certificate, key), (own, own_key) = pki.issue("127.0.0.1"), pki.issue("control")
+    central = LabCentral(tmp_path / "ovn", f"--remote=pssl:{port}:127.0.0.1", f"--private-key={key}",
+                         f"--certificate={certificate}", f"--ca-cert={pki.ca}").start()
+    engine = OvnEngine(f"ssl:127.0.0.1:{port}", own_key, own, pki.ca)
+    try:
+        engine.claim()
+        eventually(engine.leads)
+        eventually(lambda: engine.repair(all_of(LAN)))
+        assert engine.differences(all_of(LAN)) == []
+    finally:
+        engine.close()
+        central.stop()
+
+
+def test_an_engine_that_is_away_says_so(ovn):
+    ovn.central.end("nb")
+    said = eventually(lambda: _refusal(ovn.engine.leads))
+    assert "northbound database" in said
+    assert "ovn_northbound" in said
+    assert "northbound database" in _refusal(lambda: ovn.engine.repair(all_of(LAN)))
+    none = OvnEngine(f"unix:{ovn.central.folder}/none.sock", patience=1)
+    assert "none.sock" in _refusal(none.leads)
+
+
+def _refusal(ask: Callable[[], Any]) -> str:
+    """In which words it does not answer; none where it does."""
+    try:
+        ask()
+    except Unavailable as error:
+        return error.message
+    return ""

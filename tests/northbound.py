@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""OVN's central processes (ovsdb-server twice, ovn-northd), of Debian's package ovn-central, in a folder of a test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+#: Where the schemas are.
+SHARE = Path("/usr/share/ovn")
+NEEDED = ("ovsdb-server", "ovsdb-tool", "ovn-northd", "ovn-nbctl", "ovn-sbctl", "ovn-trace")
+
+
+def missing() -> str:
+    """Why there can be none here; empty where there can."""
+    lacks = [name for name in NEEDED if shutil.which(name) is None]
+    return f"needs {', '.join(lacks)} (packages ovn-central, openvswitch-common)" if lacks else ""
+
+
+class LabCentral:
+    """Processes of its own, with all their files below *folder*. ``url`` is the northbound database's, which is started
+    with the words *more*, too."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        self.folder, self.more = folder, more
+        folder.mkdir(exist_ok=True)
+        self.environment = {**os.environ, **{f"{who}_{what}DIR": str(folder) for who in ("OVS", "OVN")
+                                             for what in ("RUN", "DB", "LOG")}}
+        self.url, self.south = f"unix:{folder}/nb.sock", f"unix:{folder}/sb.sock"
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> LabCentral:
+        """With empty databases."""
+        for name in ("nb", "sb"):
+            self.begin(name)
+        self._spawn("northd", "ovn-northd", f"--ovnnb-db={self.url}", f"--ovnsb-db={self.south}")
+        return self
+
+    def begin(self, name: str) -> None:
+        """Start the database *name* (nb, sb), made where there is none."""
+        file, socket = self.folder / f"{name}.db", self.folder / f"{name}.sock"
+        if not file.exists():
+            self._run("ovsdb-tool", "create", str(file), str(SHARE / f"ovn-{name}.ovsschema"))
+        self._spawn(name, "ovsdb-server", str(file), f"--remote=punix:{socket}", f"--unixctl={self.folder}/{name}.ctl",
+                    *(self.more if name == "nb" else ()))
+        deadline = time.monotonic() + 60
+        while not socket.exists():
+            assert self._processes[name].poll() is None, (self.folder / f"{name}.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def end(self, name: str) -> None:
+        """End one process (nb, sb, northd) at once."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+        (self.folder / f"{name}.sock").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """End all of them."""
+        for name in list(self._processes):
+            self.end(name)
+
+    def nb(self, *words: str) -> str:
+        """What ``ovn-nbctl`` answers."""
+        return self._run("ovn-nbctl", f"--db={self.url}", "--timeout=30", *words)
+
+    def sb(self, *words: str) -> str:
+        """What ``ovn-sbctl`` answers."""
+        return self._run("ovn-sbctl", f"--db={self.south}", "--timeout=30", *words)
+
+    def passes(self, network: str, flow: str, to: str, state: str = "new") -> bool:
+        """Whether a packet (*flow*: as ``ovn-trace`` takes it) reaches the port *to*."""
+        return f'output to "{to}"' in self.traced(network, flow, state)
+
+    def traced(self, network: str, flow: str, state: str = "new") -> str:
+        """The way of a packet, when ovn-northd has followed."""
+        self.nb("--wait=sb", "sync")
+        return self._run("ovn-trace", f"--db={self.south}", f"--ct={state}", network, flow)
+
+    def _run(self, *words: str) -> str:
+        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=60)  # noqa: PLW1510
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def _spawn(self, name: str, *words: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                words, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Routers and floating IPs over an engine."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from magnetar_control.api.network.app import application
+from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network.fake_engine import FakeEngine
+from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
+
+SERVER = str(uuid.uuid4())
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def service(database, engine):
+    found = EmbeddedNetworks(database, default_cidr=None, engine=engine, gateways=["h1", "h2"])
+    engine.claim()
+    return found
+
+
+@pytest.fixture
+def ask(service) -> Asker:
+    return Asker(application(service, authenticate))
+
+
+@pytest.fixture
+def outside(ask) -> dict:
+    """An external network, 192.0.2.0/24."""
+    admin = ask.as_(ADMIN)
+    network = admin("POST", "/v2.0/networks", {"network": {
+        "name": "ext", "provider:network_type": "flat", "provider:physical_network": "ext", "router:external": True}})
+    id = network["network"]["id"]
+    admin("POST", "/v2.0/subnets", {"subnet": {"network_id": id, "cidr": "192.0.2.0/24", "enable_dhcp": False}})
+    return network["network"]
+
+
+def _subnet(ask: Asker, cidr: str = "10.1.0.0/24", **fields) -> dict:
+    network = ask("POST", "/v2.0/networks", {"network": {"name": "lan"}})["network"]
+    return ask("POST", "/v2.0/subnets", {"subnet": {"network_id": network["id"], "cidr": cidr, **fields}})["subnet"]
+
+
+def _router(ask: Asker, outside: dict | None = None, **fields) -> dict:
+    gateway = {"external_gateway_info": {"network_id": outside["id"]}} if outside else {}
+    return ask("POST", "/v2.0/routers", {"router": {"name": "r1", **gateway, **fields}})["router"]
+
+
+def _add(ask: Asker, router: dict, status: int | None = None, **wish) -> dict:
+    return ask("PUT", f"/v2.0/routers/{router['id']}/add_router_interface", wish, status)
+
+
+def _message(answer: dict) -> str:
+    return answer["NeutronError"]["message"]
+
+
+def _port(ask: Asker, subnet: dict) -> dict:
+    return ask("POST", "/v2.0/ports", {"port": {"network_id": subnet["network_id"]}})["port"]
+
+
+def test_a_router_joins_subnets_and_leads_out(ask, service, engine, outside):
+    one, two = _subnet(ask), _subnet(ask, "10.2.0.0/24")
+    router = _router(ask, outside)
+    interface = _add(ask, router, subnet_id=one["id"])
+    _add(ask, router, subnet_id=two["id"])
+    service.worker.round()
+    unit = engine.router(router["id"])
+    (address,) = router["external_gateway_info"]["external_fixed_ips"]
+    assert {each.networks for each in unit.interfaces} == {
+        ("10.1.0.1/24",), ("10.2.0.1/24",), (f"{address['ip_address']}/24",)}
+    assert [each.gateway for each in unit.interfaces].count(True) == 1
+    assert {(nat.kind, nat.outside, nat.inside) for nat in unit.translations} == {
+        ("snat", address["ip_address"], "10.1.0.0/24"), ("snat", address["ip_address"], "10.2.0.0/24")}
+    assert unit.routes == (("0.0.0.0/0", "192.0.2.1"),)
+    assert sorted(unit.chassis) == ["h1", "h2"]
+    assert engine.port(interface["port_id"]).router == router["id"]
+    ask("PUT", f"/v2.0/routers/{router['id']}/remove_router_interface", {"subnet_id": two["id"]})
+    ask("PUT", f"/v2.0/routers/{router['id']}", {"router": {"external_gateway_info": {}}})
+    service.worker.round()
+    unit = engine.router(router["id"])
+    assert ([each.networks for each in unit.interfaces], unit.translations, unit.routes, unit.chassis) == (
+        [("10.1.0.1/24",)], (), (), ())
+    assert service.differences() == []  # and so nothing of them is left
+    ask("PUT", f"/v2.0/routers/{router['id']}/remove_router_interface", {"port_id": interface["port_id"]})
+    ask("DELETE", f"/v2.0/routers/{router['id']}")
+    service.worker.round()
+    assert service.differences() == []
+    assert engine.router(router["id"]) is None
+
+
+def test_without_snat_only_floating_ips_lead_out(ask, service, engine, outside):
+    router = ask("POST", "/v2.0/routers", {"router": {"external_gateway_info": {
+        "network_id": outside["id"], "enable_snat": False}}})["router"]
+    _add(ask, router, subnet_id=_subnet(ask)["id"])
+    service.worker.round()
+    assert engine.router(router["id"]).translations == ()
+
+
+def test_static_routes(ask, service, engine):
+    router = _router(ask)
+    _add(ask, router, subnet_id=_subnet(ask)["id"])
+    path, route = f"/v2.0/routers/{router['id']}", {"destination": "10.9.0.0/16", "nexthop": "10.1.0.9"}
+    ask("PUT", path, {"router": {"routes": [route]}})
+    service.worker.round()
+    assert engine.router(router["id"]).routes == (("10.9.0.0/16", "10.1.0.9"),)
+    for hop in ("10.1.0.1", "10.7.0.1"):  # itself, and nowhere
+        refused = ask("PUT", path, {"router": {"routes": [{**route, "nexthop": hop}]}}, status=400)
+        assert "routes" in _message(refused)
+    refused = ask("PUT", f"{path}/remove_router_interface", {"subnet_id": _subnets_of(ask, router)[0]}, status=400)
+    assert "routes" in _message(refused)
+
+
+def _subnets_of(ask: Asker, router: dict) -> list[str]:
+    found = ask("GET", f"/v2.0/ports?device_id={router['id']}")["ports"]
+    return [fixed["subnet_id"] for port in found for fixed in port["fixed_ips"]]
+
+
+def test_interfaces_that_cannot_be(ask, outside):
+    one, router = _subnet(ask), _router(ask, outside)
+    _add(ask, router, subnet_id=one["id"])
+    overlapping, without = _subnet(ask, "10.1.0.128/25"), _subnet(ask, "10.3.0.0/24", gateway_ip=None)
+    outer = _subnet(ask, "192.0.2.0/25")
+    for subnet, words in ((one, "overlaps"), (overlapping, "overlaps"), (without, "gateway IP"), (outer, "overlaps")):
+        assert words in _message(_add(ask, router, 400, subnet_id=subnet["id"]))
+    _add(ask, _router(ask), 409, subnet_id=one["id"])  # another router has the gateway's address
+    _add(ask, router, 400)
+    _add(ask, router, 404, subnet_id=_subnet(ask.as_(BOB), "10.4.0.0/24")["id"])
+    _add(ask.as_(BOB), router, 404, subnet_id=_subnet(ask.as_(BOB), "10.5.0.0/24")["id"])
+    _add(ask.as_(READER), router, 403, subnet_id=one["id"])
+    ask("DELETE", f"/v2.0/routers/{router['id']}", status=409)
+
+
+def test_an_interface_of_a_port(ask, service, engine):
+    subnet, router = _subnet(ask), _router(ask)
+    port = _port(ask, subnet)
+    _add(ask, router, port_id=port["id"])
+    service.worker.round()
+    assert engine.router(router["id"]).interfaces[0].networks == (f"{port['fixed_ips'][0]['ip_address']}/24",)
+    refused = ask("DELETE", f"/v2.0/ports/{port['id']}", status=409)
+    assert refused["NeutronError"]["type"] == "ServicePortInUse"
+    ask("PUT", f"/v2.0/ports/{port['id']}", {"port": {"device_id": ""}}, status=409)
+
+
+@pytest.mark.parametrize("owner", ["network:router_interface", "network:floatingip"])
+def test_nobody_makes_ports_of_the_clouds_own(ask, owner):
+    router, subnet = _router(ask), _subnet(ask)
+    for who in (ask, ask.as_(ADMIN)):
+        body = {"network_id": subnet["network_id"], "device_owner": owner, "device_id": router["id"]}
+        assert "device_owner" in _message(who("POST", "/v2.0/ports", {"port": body}, status=400))
+
+
+def test_external_networks_are_seen_and_not_used_by_servers(ask, service, outside):
+    assert [one["name"] for one in ask("GET", "/v2.0/networks?router:external=True")["networks"]] == ["ext"]
+    ask("POST", "/v2.0/ports", {"port": {"network_id": outside["id"]}}, status=403)
+    with pytest.raises(Exception, match="could not be found"):
+        service.check_requested(ALICE, [{"uuid": outside["id"]}])
+    lan = _subnet(ask)
+    refused = ask("POST", "/v2.0/routers", {"router": {"external_gateway_info": {"network_id": lan["network_id"]}}},
+                  status=400)
+    assert "external network" in _message(refused)
+    admin = ask.as_(ADMIN)
+    refused = admin("POST", "/v2.0/networks", {"network": {"router:external": True}}, status=400)
+    assert "router:external" in _message(refused)
+    _router(ask, outside)
+    admin("PUT", f"/v2.0/networks/{outside['id']}", {"network": {"router:external": False}}, status=409)
+
+
+@pytest.fixture
+def reached(ask, service, outside) -> tuple[dict, dict]:
+    """A router that leads out, and a server's port behind it."""
+    subnet, router = _subnet(ask), _router(ask, outside)
+    _add(ask, router, subnet_id=subnet["id"])
+    wish = service.check_requested(ALICE, [{"uuid": subnet["network_id"]}])
+    (nic,) = service.allocate(ALICE, SERVER, wish)
+    return router, nic
+
+
+def _floating(ask: Asker, outside: dict, status: int | None = None, **fields) -> dict:
+    body = {"floatingip": {"floating_network_id": outside["id"], **fields}}
+    answer = ask("POST", "/v2.0/floatingips", body, status)
+    return answer.get("floatingip", answer)
+
+
+def test_a_floating_ip_reaches_a_port_until_it_goes(ask, service, engine, outside, reached):
+    router, nic = reached
+    fixed = nic["fixed_ips"][0]["ip_address"]
+    made = _floating(ask, outside)
+    assert (made["status"], made["port_id"], made["router_id"]) == ("DOWN", None, None)
+    path = f"/v2.0/floatingips/{made['id']}"
+    found = ask("PUT", path, {"floatingip": {"port_id": nic["port_id"]}})["floatingip"]
+    assert (found["status"], found["fixed_ip_address"], found["router_id"]) == ("ACTIVE", fixed, router["id"])
+    service.worker.round()
+
+    def floating() -> list:
+        return [(nat.outside, nat.inside, nat.port_id) for nat in engine.router(router["id"]).translations
+                if nat.kind == "floating"]
+
+    assert floating() == [(made["floating_ip_address"], fixed, nic["port_id"])]
+    ask("DELETE", f"/v2.0/routers/{router['id']}", status=409)
+    ask("PUT", f"/v2.0/routers/{router['id']}", {"router": {"external_gateway_info": None}}, status=409)
+    refused = ask("PUT", f"/v2.0/routers/{router['id']}/remove_router_interface",
+                  {"subnet_id": nic["fixed_ips"][0]["subnet_id"]}, status=409)
+    assert made["floating_ip_address"] in _message(refused)
+    ask("PUT", path, {"floatingip": {"port_id": None}})
+    service.worker.round()
+    assert floating() == []
+    ask("PUT", path, {"floatingip": {"port_id": nic["port_id"], "fixed_ip_address": fixed}})
+    service.worker.round()
+    assert floating()
+    service.release(SERVER)  # the server is deleted
+    assert ask("GET", path)["floatingip"]["port_id"] is None
+    service.worker.round()
+    assert floating() == []
+    ask("DELETE", path)
+    assert service.differences() == []
+
+
+def test_floating_ips_that_cannot_be(ask, outside, reached):
+    nic = reached[1]
+    first = _floating(ask, outside, port_id=nic["port_id"])
+    again = _floating(ask, outside, 409, port_id=nic["port_id"])
+    assert first["floating_ip_address"] in _message(again)
+    assert again["NeutronError"]["type"] == "FloatingIPPortAlreadyAssociated"
+    alone = _port(ask, _subnet(ask, "10.8.0.0/24"))
+    assert "not reachable" in _message(_floating(ask, outside, 404, port_id=alone["id"]))
+    assert "fixed IP 10.1.0.99" in _message(_floating(ask, outside, 400, port_id=nic["port_id"],
+                                                      fixed_ip_address="10.1.0.99"))
+    theirs = _port(ask.as_(BOB), _subnet(ask.as_(BOB)))
+    _floating(ask, outside, 404, port_id=theirs["id"])
+    _floating(ask, {"id": alone["network_id"]}, 400)
+    _floating(ask, outside, 403, floating_ip_address="192.0.2.9")
+    _floating(ask.as_(READER), outside, 403)
+    ask.as_(BOB)("GET", f"/v2.0/floatingips/{first['id']}", status=404)
+    assert len(ask("GET", "/v2.0/floatingips")["floatingips"]) == 1
+    chosen = _floating(ask.as_(ADMIN), outside, floating_ip_address="192.0.2.9")
+    assert chosen["floating_ip_address"] == "192.0.2.9"
+    _floating(ask.as_(ADMIN), outside, 409, floating_ip_address="192.0.2.9")
+
+
+def test_a_project_has_so_many(sqlite, engine):
+    service = EmbeddedNetworks(sqlite, default_cidr=None, engine=engine, limits={"router": 1, "floatingip": 0})
+    ask = Asker(application(service, authenticate))
+    _router(ask)
+    assert ask("POST", "/v2.0/routers", {"router": {}}, status=409)["NeutronError"]["type"] == "OverQuota"
+    limits = ask.as_(ADMIN)("PUT", "/v2.0/quotas/red", {"quota": {"router": 2}})["quota"]
+    assert (limits["router"], limits["floatingip"]) == (2, 0)
+    _router(ask)
+
+
+def test_the_gateways_address_changes_with_the_subnet(ask, service, engine, outside):
+    router = _router(ask, outside)
+    service.worker.round()
+    admin = ask.as_(ADMIN)
+    (subnet,) = admin("GET", f"/v2.0/subnets?network_id={outside['id']}")["subnets"]
+    admin("PUT", f"/v2.0/subnets/{subnet['id']}", {"subnet": {"gateway_ip": None}})
+    service.worker.round()
+    assert engine.router(router["id"]).routes == ()
+
+
+def test_the_real_client(service, engine, outside):
+    with (served(network=application(service, authenticate)) as url,
+          connected(url, "alice", network_endpoint_override=f"{url}/network") as client):
+        network = client.network.create_network(name="lan")
+        subnet = client.network.create_subnet(network_id=network.id, ip_version=4, cidr="10.1.0.0/24")
+        found = client.network.find_network("ext")
+        router = client.network.create_router(name="r1", external_gateway_info={"network_id": found.id})
+        client.network.add_interface_to_router(router, subnet_id=subnet.id)
+        port = client.network.create_port(network_id=network.id)
+        ip = client.network.create_ip(floating_network_id=found.id, port_id=port.id)
+        assert (ip.router_id, ip.status) == (router.id, "ACTIVE")
+        assert [one.id for one in client.network.routers()] == [router.id]
+        client.network.update_ip(ip, port_id=None)
+        client.network.delete_ip(ip)
+        client.network.remove_interface_from_router(router, subnet_id=subnet.id)
+        client.network.delete_router(router)
+        service.worker.round()
+        assert service.differences() == []
