@@ -38,8 +38,8 @@ def attach_volume(work: Work) -> None:
 
 def _attach(work: Work, entry: Document) -> None:
     volumes, host = work.conductor.services.volume, work.server.host
-    work.confirm_lease()  # else it would be reserved for a server that has let it go since
-    volumes.reserve(work.context(), entry["volume_id"], work.id, attachment_id=entry["attachment_id"])
+    volumes.reserve(work.context(), entry["volume_id"], work.id, work.confirm_lease,
+                    attachment_id=entry["attachment_id"])
     if not host:  # shelved: it gets the volume when it is on a host again
         return
     device = f"/dev/{connect(work, host, entry)}"
@@ -93,7 +93,8 @@ def connect(work: Work, host: str, entry: Mapping[str, Any]) -> str:
     device = (entry["device"] or "").removeprefix("/dev/")
     with sides(work, host, volumes.where(id)) as (here, there):
         def asked(**more: str) -> str:
-            answer = agent_flow.attach(here, there, work.id, id, {**want, **more}, progress=work.progress)
+            answer = agent_flow.attach(here, there, work.id, id, {**want, **more}, work.confirm_old_lease,
+                                       progress=work.progress)
             return str(answer["resource"]["device"])
 
         if not device:
@@ -115,7 +116,7 @@ def disconnect(work: Work, host: str | None, id: str) -> None:
     except MagnetarError:  # it was force-deleted: only the server knows of it
         place = host
     with sides(work, host, place) as (here, there):
-        agent_flow.detach(here, there, work.id, id, progress=work.progress)
+        agent_flow.detach(here, there, work.id, id, work.confirm_old_lease, progress=work.progress)
 
 
 def sides(work: Work, host: str, place: str) -> AbstractContextManager[tuple[Side, Side]]:

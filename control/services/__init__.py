@@ -255,7 +255,7 @@ class Volumes(Protocol):
     def reimaged(self, id: str, request: str) -> bool:
         """Whether what this *request* asked of ``reimage`` is done."""
 
-    def reserve(self, context: Context, id: str, server_id: str, **fields: Any) -> Document:
+    def reserve(self, context: Context, id: str, server_id: str, sure: Sure = always, **fields: Any) -> Document:
         """Keep it for a server: {id (of the attachment), volume}; *fields*: attachment_id. Asked twice, the same.
         Raises ``InvalidRequest`` or 409 when it is in use."""
 

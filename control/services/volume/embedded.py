@@ -164,12 +164,13 @@ class EmbeddedVolumes:
             told = document(connection.execute(select(table.c.reimage).where(table.c.id == id)).scalar())
         return bool(told.get("request") == request and told.get("done"))
 
-    def reserve(self, context: Context, id: str, server_id: str, **fields: Any) -> Document:
+    def reserve(self, context: Context, id: str, server_id: str, sure: Sure = always, **fields: Any) -> Document:
         """*fields*: ``attachment_id``, drawn unless given. Asked twice for one server, the same attachment."""
         with self.database.write() as connection:
             row = next((one for one in attachments_of(connection, [id])[id] if one["server_id"] == server_id), None)
             if row is None or fields.get("attachment_id") not in (None, row["id"]):
                 row = attachments.reserve(connection, context, id, server_id, fields.get("attachment_id"))
+            sure()
             return {"id": row["id"], "volume": documents(connection, [seen(connection, table, context, id)])[0]}
 
     def attached(self, attachment_id: str, host: str, device: str, sure: Sure = always) -> None:

@@ -2,7 +2,8 @@
 """attach: a server of one host has a volume of another. The coordinator's part; the data goes from agent to agent.
 
 First the volume's host gives leave (``volume_export``), then the server's host attaches (``volume_attachment``); a
-detachment goes the other way round. Each may be done again.
+detachment goes the other way round. Each may be done again. *sure* is called before each: it raises where the caller is
+no longer the one who does this.
 """
 
 from __future__ import annotations
@@ -13,10 +14,19 @@ from ..errors import InvalidField, NotFound
 from ..reconcile import assumed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .migrate import Side
 
+    Sure = Callable[[], None]
 
-def attach(here: Side, there: Side, server: str, volume: str, want: dict[str, Any], **waiting: Any) -> dict[str, Any]:
+
+def always() -> None:
+    """Nobody else does it."""
+
+
+def attach(here: Side, there: Side, server: str, volume: str, want: dict[str, Any], sure: Sure = always,
+           **waiting: Any) -> dict[str, Any]:
     """*server* of *here* has *volume* of *there*. *want*: what volume_attachment takes besides; *waiting*: further
     arguments of ``Client.ensure``. Returns the attachment's answer, whose ``steps`` begin with the export's. A dry run
     assumes that an earlier one makes what is not there yet."""
@@ -27,14 +37,17 @@ def attach(here: Side, there: Side, server: str, volume: str, want: dict[str, An
             raise
         return _assumed(str(error.details["field"]), server, volume, want)
     if _same(here, there):
+        sure()
         return here.client.ensure("volume_attachment", "%s:%s" % (found["id"], disk["id"]),
                                   dict(want, server=found["id"], volume=disk["id"]), **waiting)
     key = "%s:%s" % (found["id"], disk["id"])
     leave = {"server": found["id"], "server_name": found["name"], "volume": disk["id"], "peers": [here.link_name()],
              "readonly": bool(want.get("readonly"))}
     dry = {"dry_run": waiting.get("dry_run", False)}
+    sure()
     export = there.client.ensure("volume_export", key, leave, timeout=waiting.get("timeout"), **dry)
     origin = dict(export["resource"]["origin"], address=there.link_address())
+    sure()
     made = here.client.ensure("volume_attachment", key,
                               dict(want, server=found["id"], volume=disk["id"], origin=origin), **waiting)
     if "steps" in made:
@@ -43,15 +56,18 @@ def attach(here: Side, there: Side, server: str, volume: str, want: dict[str, An
     return made
 
 
-def detach(here: Side, there: Optional[Side], server: str, volume: str, **waiting: Any) -> dict[str, Any]:
+def detach(here: Side, there: Optional[Side], server: str, volume: str, sure: Sure = always,
+           **waiting: Any) -> dict[str, Any]:
     """*server* of *here* is without *volume*. *there*, the volume's host, is told by the server's; given here too,
     what an attachment that was never finished left there goes as well."""
     key = "%s:%s" % (server, volume)
     if there is not None:
         found, disk = _id(here, "server", server), _id(there, "volume", volume)
         key = "%s:%s" % (found, disk)
+    sure()
     answer = here.client.delete("volume_attachment", key, **waiting)
     if there is not None and not _same(here, there):
+        sure()
         closed = there.client.delete("volume_export", key, dry_run=waiting.get("dry_run", False))
         if closed["changed"] and "steps" in answer:
             answer["steps"] = list(answer["steps"]) + list(closed["steps"])
