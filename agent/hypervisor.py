@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
-from magnetar_agent.storage import Backing, Disk, HypervisorStorage, NetworkSource
+from magnetar_agent.storage import Backing, Disk, HypervisorStorage, Mirror, NetworkSource, SharedFolder
 
 #: Why a guest lacks a type of graphics.
 NO_GRAPHICS = {
@@ -78,13 +78,6 @@ class Domain:
     hardware: Mapping[str, Any] = field(default_factory=dict)
 
 
-class SharedFolder(NamedTuple):
-    """A folder of the host that the guest mounts by its *tag* (virtiofs)."""
-
-    path: Path
-    tag: str
-
-
 @dataclass(frozen=True)
 class DomainSpec:
     """What the agent wants a domain to be; the template ``domain.xml.j2`` writes it down. See ``virt.domain``.
@@ -122,16 +115,6 @@ class Export:
     disk: Disk
     socket: Path
     stand_in: bool = False
-
-
-class Mirror(NamedTuple):
-    """A disk of a running domain that is being copied to the disk *path* (as ``Disk.path``): *done* of *total*, in
-    units of the hypervisor's own. *ready*: both hold the same, and what the guest writes goes to both."""
-
-    path: Path
-    done: int
-    total: int
-    ready: bool
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,23 @@ class PoolContent:
 
     size: int
     disk: Disk
+
+
+class Mirror(NamedTuple):
+    """A disk of a running domain that is being copied to the disk *path* (as ``Disk.path``): *done* of *total*, in
+    units of the hypervisor's own. *ready*: both hold the same, and what the guest writes goes to both."""
+
+    path: Path
+    done: int
+    total: int
+    ready: bool
+
+
+class SharedFolder(NamedTuple):
+    """A folder of the host that the guest mounts by its *tag* (virtiofs)."""
+
+    path: Path
+    tag: str
 
 
 class HypervisorStorage(Protocol):

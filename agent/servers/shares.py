@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar_agent.hypervisor import SharedFolder
+from magnetar_agent.storage import SharedFolder
 from magnetar_core.errors import Conflict
 from magnetar_core.power import CRASHED, MISSING, OFF
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import Mirror
+from magnetar_agent.storage import Mirror
 from magnetar_core.errors import Conflict, HypervisorError
 
 from . import qemu_img

@@ -24,9 +24,10 @@ from magnetar_control.agents import Agents
 from magnetar_control.scheduler.request_spec import amounts_of
 from magnetar_control.services import Services
 from magnetar_control.store import allocations
+from magnetar_control.store.deleted_servers import deleted_servers
 from magnetar_control.store.migrations import ENDED, KEPT
 from magnetar_control.store.store import CELL0, Store
-from magnetar_control.store.tables import actions, hosts, migrations, server_mappings, servers
+from magnetar_control.store.tables import actions, hosts, migrations, servers
 from magnetar_control.store.tables import allocations as claims
 from magnetar_core.errors import MagnetarError
 from magnetar_core.power import BUILDING, ERROR, RESIZED, VM_STATES, number
@@ -157,26 +158,6 @@ def _tell_deleted(state: AuditState, store: Store) -> None:
         state.lost.update({id: cell for id, cell in lost.items() if cell not in state.silent})
         if CELL0 in state.silent:
             state.unknown.update(set(some) - state.deleted)
-
-
-def deleted_servers(store: Store, ids: Iterable[str], silent: Iterable[str] = ()) -> tuple[set[str], dict[str, str]]:
-    """Of servers without a live row: the deleted ones, and the cell of those that are mapped and not known to be
-    deleted. A server is deleted when its row in its cell says so or, where the cell answers, its mapping. *silent*:
-    cells that are not asked."""
-    some, silent, rows = list(ids), set(silent), []
-    with store.api.read() as connection:
-        mapped = {row.server_id: row for row in connection.execute(
-            select(server_mappings).where(server_mappings.c.server_id.in_(some)))}
-    for cell, database in store.databases():
-        if cell.id not in silent:
-            with database.read() as connection:
-                rows += [(row.id, row.deleted_at, cell.id) for row in connection.execute(
-                    select(servers.c.id, servers.c.deleted_at).where(servers.c.id.in_(some)))]
-    live = {id for id, deleted_at, _cell in rows if deleted_at is None}
-    deleted = {id for id, mapping in mapped.items() if mapping.deleted and mapping.cell_id not in silent}
-    deleted |= {id for id, deleted_at, cell in rows if deleted_at and (id not in mapped or mapped[id].cell_id == cell)}
-    deleted -= live
-    return deleted, {id: mapping.cell_id for id, mapping in mapped.items() if id not in deleted | live}
 
 
 def parts(row: Any, resource: Any) -> dict[str, tuple[set[str], set[str]]]:

@@ -7,10 +7,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from magnetar_control.store import servers
 from magnetar_control.store.database import now
+from magnetar_control.store.tables import servers as table
 
 from .environment import Environment
 
@@ -37,3 +38,10 @@ def ask_for_expired(conductor: Environment, seconds: float, late: Late, key: str
                 count += 1
                 database.ring(connection, servers.ACTIONS_BELL)
     return count
+
+
+def waiting_since(vm_state: str, column: str, connection: Connection, moment: str) -> Sequence[Any]:
+    """Servers in a *vm_state* to which nothing is done, and whose *column* has a time before a *moment*."""
+    return connection.execute(select(table).where(
+        table.c[column] < moment, table.c.vm_state == vm_state, table.c.task_state.is_(None),
+        table.c.deleted_at.is_(None))).all()

@@ -12,12 +12,13 @@ from sqlalchemy.exc import DBAPIError
 from magnetar_control.store import allocations, cell_moves, migrations
 from magnetar_control.store import servers as rows
 from magnetar_control.store.database import now
+from magnetar_control.store.deleted_servers import deleted_servers
 from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import actions, servers
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.power import BUILDING, ERROR
 
-from .audit import BUSY, GOES_ON, AuditState, Finding, deleted_servers
+from .audit import BUSY, GOES_ON, AuditState, Finding
 from .host_watch import HostWatch
 from .migration_halves import remove
 

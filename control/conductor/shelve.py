@@ -21,7 +21,7 @@ from magnetar_core.power import ACTIVE, LIVE, OFF, OFFLOADED, POWERS, SHELVED, S
 
 from . import block_devices, snapshot
 from .environment import Environment
-from .expired import ask_for_expired
+from .expired import ask_for_expired, waiting_since
 from .power import stop_guest
 from .retry import attempt, retry_forever
 from .work import Work, full_is_down
@@ -160,4 +160,4 @@ def delete_image(work: Work, id: str | None) -> None:
 def offload_expired(conductor: Environment) -> int:
     """Offload servers that have been shelved for ``shelved_offload_time``; returns how many."""
     return ask_for_expired(conductor, conductor.settings.shelved_offload_time,
-                           partial(servers.waiting_since, SHELVED, "shelved_at"), "shelveOffload")
+                           partial(waiting_since, SHELVED, "shelved_at"), "shelveOffload")

@@ -19,7 +19,7 @@ from magnetar_core.errors import Conflict
 from magnetar_core.power import OFF, RESIZED, RUNNING, SOFT_DELETED, number
 
 from .environment import Environment
-from .expired import ask_for_expired
+from .expired import ask_for_expired, waiting_since
 from .power import stop_guest
 from .retry import attempt, of_host, retry_forever
 from .shelve import delete_image
@@ -56,7 +56,7 @@ def restore(work: Work, client: Client) -> dict[str, Any]:
 def reclaim_expired(conductor: Environment) -> int:
     """Delete servers that have been soft-deleted for ``reclaim_instance_interval``; returns how many."""
     return ask_for_expired(conductor, conductor.settings.reclaim_instance_interval,
-                           partial(servers.waiting_since, SOFT_DELETED, "soft_deleted_at"), "delete", _still)
+                           partial(waiting_since, SOFT_DELETED, "soft_deleted_at"), "delete", _still)
 
 
 def _still(connection: Connection, server: servers.Found) -> servers.Found | None:

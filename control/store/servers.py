@@ -191,13 +191,6 @@ def rows(connection: Connection, ids: Collection[str]) -> dict[str, Found]:
     return {row.id: row for row in connection.execute(_EACH, {"ids": list(ids)})}
 
 
-def waiting_since(vm_state: str, column: str, connection: Connection, moment: str) -> Sequence[Found]:
-    """Servers in a *vm_state* to which nothing is done, and whose *column* has a time before a *moment*."""
-    return connection.execute(select(servers).where(
-        servers.c[column] < moment, servers.c.vm_state == vm_state, servers.c.task_state.is_(None),
-        servers.c.deleted_at.is_(None))).all()
-
-
 def stamps(connection: Connection, ids: Collection[str]) -> dict[str, tuple[Any, ...]]:
     """Something of each of these servers that is another one when the server, or an action of it, has changed."""
     return {row.id: tuple(row) for row in connection.execute(_STAMPS, {"ids": list(ids)})}

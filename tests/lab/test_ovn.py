@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [
-    pytest.mark.lab,
+    pytest.mark.lab, pytest.mark.deep(shard="OVN"),
     pytest.mark.skipif(os.geteuid() != 0, reason="lab hosts need root (systemd-nspawn, overlay mounts, a bridge)"),
 ]
 

@@ -20,7 +20,7 @@ from . import changes, nics, quotas, requested_networks
 from . import networks as network_resource
 from . import security_groups as security_group
 from .changes import ChangeLog
-from .engine import Difference, NetworkEngine
+from .engine import EngineDifference, NetworkEngine
 from .floating_ips import FLOATING_IP, let_go
 from .ports import PORT
 from .resources import NetworkStore
@@ -206,11 +206,11 @@ class EmbeddedNetworks:
             self.log.note(connection, *changes.ports(
                 security_group.change(connection, project_id, server_id, name, add=add)))
 
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[EngineDifference]:
         """What the engine has otherwise than the rows say; ``[]`` where there is no engine."""
         if self.worker is None:
             return []
         try:
             return self.worker.differences()
         except Unavailable as error:
-            return [Difference("", error.message)]
+            return [EngineDifference("", error.message)]

@@ -137,7 +137,7 @@ class Wanted:
     scope: frozenset[str] | None = None
 
 
-class Difference(NamedTuple):
+class EngineDifference(NamedTuple):
     """*unit*: key of the unit; *text*: what differs."""
 
     unit: str
@@ -163,7 +163,7 @@ class NetworkEngine(Protocol):
     def repair(self, wanted: Wanted) -> int:
         """Make it so, in one transaction. Returns the number of the change, for ``reached``. Raises ``Incomplete``."""
 
-    def differences(self, wanted: Wanted) -> list[Difference]:
+    def differences(self, wanted: Wanted) -> list[EngineDifference]:
         """What a repair would change."""
 
     def reached(self, number: int, seconds: float) -> bool:

@@ -7,7 +7,7 @@ import threading
 
 from magnetar_core.errors import Unavailable
 
-from .engine import Difference, Incomplete, LogicalGroup, LogicalPort, LogicalRouter, Unit, Wanted
+from .engine import EngineDifference, Incomplete, LogicalGroup, LogicalPort, LogicalRouter, Unit, Wanted
 
 
 class FakeEngine:
@@ -47,7 +47,7 @@ class FakeEngine:
             self.number += 1
             return self.number
 
-    def differences(self, wanted: Wanted) -> list[Difference]:
+    def differences(self, wanted: Wanted) -> list[EngineDifference]:
         self._answer()
         keys = self.units.keys() | wanted.units.keys() if wanted.scope is None else wanted.scope
         found = []
@@ -55,7 +55,7 @@ class FakeEngine:
             have, want = self.units.get(key), wanted.units.get(key)
             if have != want:
                 how = "is missing" if have is None else "differs" if want else "is to go"
-                found.append(Difference(key, f"{key} {how}"))
+                found.append(EngineDifference(key, f"{key} {how}"))
         return found
 
     def reached(self, number: int, seconds: float) -> bool:

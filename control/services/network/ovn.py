@@ -23,7 +23,7 @@ from ovsdbapp.exceptions import OvsdbAppException
 
 from magnetar_core.errors import Unavailable
 
-from .engine import Difference, Wanted
+from .engine import EngineDifference, Wanted
 from .ovn_changes import Northbound, write
 from .ovn_rows import TABLES
 
@@ -76,7 +76,7 @@ class OvnEngine:
             raise self._unavailable(error) from error
         return done.number
 
-    def differences(self, wanted: Wanted) -> list[Difference]:
+    def differences(self, wanted: Wanted) -> list[EngineDifference]:
         return self._read(lambda idl: Northbound(idl.tables).changes(wanted).found)
 
     def reached(self, number: int, seconds: float) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .engine import Difference, Incomplete, Wanted
+from .engine import EngineDifference, Incomplete, Wanted
 from .ovn_rows import ACL, DROP_UNIT, GROUP, HOLDERS, REFERRED, TABLES, NorthRow, always, rows
 
 UNIT, KEY = "magnetar:unit", "magnetar:key"
@@ -32,7 +32,7 @@ class NorthboundChanges:
     put: list[tuple[Holder, Name]] = field(default_factory=list)
     take: list[tuple[Holder, Any]] = field(default_factory=list)
     refer: list[tuple[Name, str, str | None]] = field(default_factory=list)
-    found: list[Difference] = field(default_factory=list)
+    found: list[EngineDifference] = field(default_factory=list)
 
 
 class Northbound:
@@ -75,7 +75,8 @@ class Northbound:
             self._gone(changes, self.rows[name], name)
         for row in self.spare if wanted.scope is None else ():
             changes.drop.append(row)
-            changes.found.append(Difference(row.external_ids.get(UNIT, ""), f"{row.external_ids[KEY]} is there twice"))
+            changes.found.append(EngineDifference(row.external_ids.get(UNIT, ""),
+                                                  f"{row.external_ids[KEY]} is there twice"))
         return changes
 
     def _wanted(self, wanted: Wanted) -> Iterator[NorthRow]:
@@ -87,7 +88,7 @@ class Northbound:
         there = self.rows.get(name)
         if there is None:
             changes.make.append(row)
-            changes.found.append(Difference(row.unit, f"{row.table} {row.key} is missing"))
+            changes.found.append(EngineDifference(row.unit, f"{row.table} {row.key} is missing"))
         else:
             self._columns(changes, row, there)
         held = set() if there is None else self.holders.get(there.uuid, set())
@@ -95,10 +96,10 @@ class Northbound:
         for one in sorted(inside - held):
             changes.put.append((one, name))
             if there is not None:
-                changes.found.append(Difference(row.unit, f"{row.table} {row.key} is not in {one[0]} {one[1]}"))
+                changes.found.append(EngineDifference(row.unit, f"{row.table} {row.key} is not in {one[0]} {one[1]}"))
         for one in sorted(held - inside):
             changes.take.append((one, there))
-            changes.found.append(Difference(row.unit, f"{row.table} {row.key} is in {one[0]} {one[1]}"))
+            changes.found.append(EngineDifference(row.unit, f"{row.table} {row.key} is in {one[0]} {one[1]}"))
         for column, key in row.refs.items():
             self._refer(changes, new, name, (row, column, key))
 
@@ -117,7 +118,8 @@ class Northbound:
             wrong["external_ids"] = {**there.external_ids, UNIT: row.unit}
         if wrong:
             changes.change.append((there, row.unit, wrong))
-            changes.found.extend(Difference(row.unit, f"{row.table} {row.key}: {column} differs") for column in wrong)
+            changes.found.extend(EngineDifference(row.unit, f"{row.table} {row.key}: {column} differs")
+                                 for column in wrong)
 
     def _refer(self, changes: NorthboundChanges, new: Mapping[Name, NorthRow], name: Name,
                wish: tuple[NorthRow, str, str]) -> None:
@@ -132,11 +134,11 @@ class Northbound:
         else:
             return
         if there is not None:
-            changes.found.append(Difference(row.unit, f"{row.table} {row.key}: {column} differs"))
+            changes.found.append(EngineDifference(row.unit, f"{row.table} {row.key}: {column} differs"))
 
     def _gone(self, changes: NorthboundChanges, row: Any, name: Name) -> None:
         changes.drop.append(row)
-        changes.found.append(Difference(row.external_ids.get(UNIT, ""), f"{name[0]} {name[1]} is to go"))
+        changes.found.append(EngineDifference(row.external_ids.get(UNIT, ""), f"{name[0]} {name[1]} is to go"))
 
 
 def _read(row: Any, column: str) -> Any:

@@ -18,7 +18,7 @@ from magnetar_control.store.database import Database
 from magnetar_core.errors import MagnetarError, Unavailable
 
 from . import changes
-from .engine import Difference, Incomplete, NetworkEngine
+from .engine import EngineDifference, Incomplete, NetworkEngine
 from .wanted import read
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class EngineWorker:
         if not self.engine.reached(number, self.wait.hosts):
             log.warning("not all hosts have followed OVN within %g s; the guest starts all the same", self.wait.hosts)
 
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[EngineDifference]:
         """What the engine has otherwise than the rows say, and is not noted to be written."""
         with self.database.read() as connection:
             wanted = read(connection, gateways=self.gateways)

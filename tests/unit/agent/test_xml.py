@@ -20,9 +20,9 @@ import pytest
 import yaml
 from jinja2 import UndefinedError
 
-from magnetar_agent.hypervisor import DomainSpec, Nic, SharedFolder
+from magnetar_agent.hypervisor import DomainSpec, Nic
 from magnetar_agent.networks import NetworkSpec
-from magnetar_agent.storage import Backing, Disk, NetworkSource
+from magnetar_agent.storage import Backing, Disk, NetworkSource, SharedFolder
 from magnetar_agent.virt.domain import DomainState, parse, render, render_device, state
 from magnetar_agent.virt.power import FREE
 from magnetar_agent.virt.probe import PROVED, firmware, probe
