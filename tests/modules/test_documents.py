@@ -50,6 +50,7 @@ NEEDED = f"""
 VOLUMES = """
 - magnetar.compute.volume: {name: data, size: 20}
 - magnetar.compute.volume: {name: copy, size: 1}
+- magnetar.compute.volume: {name: faster, size: 20}
 """
 
 

@@ -142,6 +142,8 @@ class ServerModule(ResourceModule):
         networks = _networks(params)
         if networks is not None:
             want["networks"] = networks
+        if want.get("hardware"):  # Ansible fills in what a mapping leaves out
+            want["hardware"] = {name: value for name, value in want["hardware"].items() if value is not None}
         blocks = _blocks(params, want)
         if blocks:
             want["block_device_mapping"] = blocks
