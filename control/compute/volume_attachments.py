@@ -16,7 +16,7 @@ from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarEr
 from magnetar_core.power import OFFLOADED, SHELVED
 
 from .caller import Caller
-from .held_action import hold
+from .held_action import Change, hold
 from .target import Target, check_unlocked, enqueue, of_server
 
 RULE = "os_compute_api:os-volumes-attachments:"
@@ -57,7 +57,6 @@ def attach(caller: Caller, target: Target, volume_id: str, device: str | None = 
     """Reserve the volume and name its device; it is attached afterwards, or when a server that was offloaded is on a
     host again. *device*: the name wished for. *multiattach*: whether a volume for several servers may be named.
     *shelved*: whether the server may be shelved. Returns the attachment."""
-    id = target.row.id
     _check_shelved(target, "attach_volume", shelved=shelved)
     if tag and target.row.vm_state == OFFLOADED:
         raise InvalidRequest("Attaching volumes with a tag is not supported for a server that is shelved and "
@@ -76,19 +75,26 @@ def attach(caller: Caller, target: Target, volume_id: str, device: str | None = 
         return [one for one in kept if one["attachment_id"] != entry["attachment_id"]]
 
     args = {"attachment_id": entry["attachment_id"], "volume_id": volume_id}
-    action = hold(caller, target, "attach_volume", args, added)
-    volumes = caller.cloud.services.volume
+    _reserved(caller, target, "attach_volume", args, entry, added, removed)
+    return entry
+
+
+def _reserved(caller: Caller, target: Target, key: str, args: Document, entry: Document, added: Change,
+              removed: Change) -> None:
+    """Ask for the action *key*, with the volume of *entry* reserved under its attachment's id. *added* and *removed*
+    note it in the server's volumes, and take that back. Raises what reserving it raises, and ``Conflict``."""
+    id, volumes = target.row.id, caller.cloud.services.volume
+    action = hold(caller, target, key, args, added)
     try:
-        volumes.reserve(caller.context, volume_id, id, attachment_id=entry["attachment_id"])
+        volumes.reserve(caller.context, entry["volume_id"], id, attachment_id=entry["attachment_id"])
     except MagnetarError:
         action.withdraw(removed)
         raise
     if not action.release():
-        volumes.detached(str(entry["attachment_id"]))
+        volumes.detached(entry["attachment_id"])
         with target.database.write() as connection:
             servers.revise(connection, id, "volumes", removed)
-        raise Conflict(f"Cannot 'attach_volume' instance {id} while it is being deleted.")
-    return entry
+        raise Conflict(f"Cannot '{key}' instance {id} while it is being deleted.")
 
 
 def _check_shelved(target: Target, key: str, *, shelved: bool) -> None:
@@ -148,7 +154,7 @@ def update(caller: Caller, target: Target, volume_id: str, *, same: Mapping[str,
 def swap(caller: Caller, target: Target, volume_id: str, new_volume_id: str) -> None:
     """Have the volume *new_volume_id* take the place of one, afterwards: the guest keeps the disk and its content.
     Raises ``NotFound``, ``InvalidRequest``, ``Conflict``."""
-    id, entry = target.row.id, check_swap(caller, target, volume_id, new_volume_id)
+    entry = check_swap(caller, target, volume_id, new_volume_id)
     new = {"volume_id": new_volume_id, "attachment_id": str(uuid.uuid4())}
 
     def noted(kept: list[Document]) -> list[Document]:
@@ -162,18 +168,7 @@ def swap(caller: Caller, target: Target, volume_id: str, new_volume_id: str) -> 
 
     args = {"attachment_id": entry["attachment_id"], "volume_id": volume_id, "new_volume_id": new_volume_id,
             "new_attachment_id": new["attachment_id"]}
-    action = hold(caller, target, "swap_volume", args, noted)
-    volumes = caller.cloud.services.volume
-    try:
-        volumes.reserve(caller.context, new_volume_id, id, attachment_id=new["attachment_id"])
-    except MagnetarError:
-        action.withdraw(removed)
-        raise
-    if not action.release():
-        volumes.detached(new["attachment_id"])
-        with target.database.write() as connection:
-            servers.revise(connection, id, "volumes", removed)
-        raise Conflict(f"Cannot 'swap_volume' instance {id} while it is being deleted.")
+    _reserved(caller, target, "swap_volume", args, new, noted, removed)
 
 
 def check_swap(caller: Caller, target: Target, volume_id: str, new_volume_id: str) -> Document:

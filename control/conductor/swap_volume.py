@@ -46,10 +46,10 @@ def _swap(work: Work, entry: Document) -> None:
     volumes, args, host = work.conductor.services.volume, work.args, work.server.host
     if entry["attachment_id"] == args["attachment_id"]:
         work.begin()
-        volumes.reserve(work.context(), args["new_volume_id"], work.id, attachment_id=args["new_attachment_id"])
+        volumes.reserve(work.context(), args["new_volume_id"], work.id, work.confirm_lease,
+                        attachment_id=args["new_attachment_id"])
         device = f"/dev/{_ask(work, volumes.where(args['new_volume_id']))}"
         volumes.attached(args["new_attachment_id"], host, device, work.confirm_lease)
-        work.confirm_lease()
         _change_entry(work, {"volume_id": args["new_volume_id"], "attachment_id": args["new_attachment_id"],
                              "device": device})
     disconnect(work, host, args["volume_id"])
@@ -72,7 +72,7 @@ def _ask(work: Work, place: str) -> str:
 
         try:
             made = agent_flow.attach(here, there, work.id, work.args["new_volume_id"],
-                                     {"replaces": work.args["volume_id"]}, progress=watch,
+                                     {"replaces": work.args["volume_id"]}, work.confirm_old_lease, progress=watch,
                                      timeout=work.conductor.settings.action_timeout)
         except TimedOut as error:
             if error.details.get("operation"):

@@ -9,19 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from magnetar_core.flows import Sure, always
+
 Document = dict[str, Any]
 Documents = list[Document]
-#: Called before a change is kept, in its transaction where there is one: raises when the caller may not make it any
-#: more.
-Sure = Callable[[], None]
 #: Roles that may change what a project has: the default rules of Neutron and Cinder.
 WRITERS = frozenset({"admin", "manager", "member", "service"})
 #: Those that may see images: the default rules of Glance.
 READERS = frozenset({"admin", "manager", "member", "reader"})
-
-
-def always() -> None:
-    """A caller who may."""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,11 @@ def waits(connection: Connection, units: Collection[str]) -> bool:
     return connection.execute(select(changes.c.id).where(changes.c.unit.in_(units)).limit(1)).first() is not None
 
 
+def noted_units(connection: Connection) -> set[str]:
+    """All units that the engine does not have as they are."""
+    return set(connection.execute(select(changes.c.unit).distinct()).scalars())
+
+
 def done(database: Database, ids: Iterable[str], number: int) -> None:
     """The engine has these notes, by its change *number*."""
     with database.write() as connection:

@@ -11,10 +11,11 @@ from typing import Any
 import orjson
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, true, update
 
-from magnetar_control.services import Context, Document, Documents, Sure, always
+from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, added, now
 from magnetar_core import addresses
 from magnetar_core.errors import Conflict, Forbidden, Unavailable
+from magnetar_core.flows import Sure, always
 
 from . import changes, nics, quotas, requested_networks
 from . import networks as network_resource

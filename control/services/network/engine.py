@@ -169,8 +169,5 @@ class NetworkEngine(Protocol):
     def reached(self, number: int, seconds: float) -> bool:
         """Wait until all hosts have followed the change of this number; false when they have not after *seconds*."""
 
-    def hosts(self) -> list[str]:
-        """The hosts that the engine knows."""
-
     def close(self) -> None:
         """Give up the connection, and the right to write."""

@@ -61,10 +61,6 @@ class FakeEngine:
     def reached(self, number: int, seconds: float) -> bool:
         return not self.silent and self.number >= number
 
-    def hosts(self) -> list[str]:
-        self._answer()
-        return []
-
     def close(self) -> None:
         self._claimed = False
 

@@ -34,7 +34,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     given = connection.execute(select(addresses.c.ip_address).where(addresses.c.port_id == port)).scalar()
     wish = {name: values.pop(name, None) for name in ("port_id", "fixed_ip_address")}
     values.update(own_port_id=port, floating_ip_address=given, name="")
-    values.update(_reached(connection, context, {**values, "id": values["id"]}, wish))
+    values.update(_reached(connection, context, values, wish))
     add(connection, floating_ips, values)
 
 

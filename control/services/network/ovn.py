@@ -87,9 +87,6 @@ class OvnEngine:
             time.sleep(LOOK)
         return True
 
-    def hosts(self) -> list[str]:
-        return []
-
     def close(self) -> None:
         with self._opening:
             if self._open is not None:

@@ -27,7 +27,7 @@ class NorthboundChanges:
     the row to refer to)."""
 
     make: list[NorthRow] = field(default_factory=list)
-    change: list[tuple[Any, str, dict[str, Any]]] = field(default_factory=list)
+    change: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
     drop: list[Any] = field(default_factory=list)
     put: list[tuple[Holder, Name]] = field(default_factory=list)
     take: list[tuple[Holder, Any]] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Northbound:
         if there.external_ids.get(UNIT) != row.unit:
             wrong["external_ids"] = {**there.external_ids, UNIT: row.unit}
         if wrong:
-            changes.change.append((there, row.unit, wrong))
+            changes.change.append((there, wrong))
             changes.found.extend(EngineDifference(row.unit, f"{row.table} {row.key}: {column} differs")
                                  for column in wrong)
 
@@ -152,7 +152,7 @@ def write(north: Northbound, changes: NorthboundChanges, transaction: Any, table
     for row in changes.make:
         made = known[row.table, row.key] = transaction.insert(tables[row.table])
         _set(made, {**row.columns, "external_ids": {UNIT: row.unit, KEY: row.key}})
-    for there, _unit, wrong in changes.change:
+    for there, wrong in changes.change:
         _set(there, wrong)
     _take(north, changes)
     filled: dict[Holder, list[Any]] = {}

@@ -139,4 +139,5 @@ class EngineWorker:
             wanted = read(connection, gateways=self.gateways)
         found = self.engine.differences(wanted)
         with self.database.read() as connection:
-            return [one for one in found if not changes.waits(connection, [one.unit])] if found else []
+            noted = changes.noted_units(connection)
+        return [one for one in found if one.unit not in noted]

@@ -12,9 +12,10 @@ import orjson
 from sqlalchemy import select
 
 from magnetar_control.agents import Agents
-from magnetar_control.services import Context, Document, Images, Sure, always
+from magnetar_control.services import Context, Document, Images
 from magnetar_control.store.database import Database
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
+from magnetar_core.flows import Sure, always
 
 from . import attachments, quotas, volumes
 from .actions import ADMIN, FREEING, extend, reimage

@@ -143,7 +143,7 @@ class ServerModule(ResourceModule):
         if networks is not None:
             want["networks"] = networks
         if want.get("hardware"):  # Ansible fills in what a mapping leaves out
-            want["hardware"] = {name: value for name, value in want["hardware"].items() if value is not None}
+            want["hardware"] = _without_none(want["hardware"])
         blocks = _blocks(params, want)
         if blocks:
             want["block_device_mapping"] = blocks
@@ -190,7 +190,7 @@ class ServerModule(ResourceModule):
 
     def _item(self, params, given):
         known = [option.option for option in self.item_options if option.option not in ("name", "id")]
-        own = {name: value for name, value in given.items() if value is not None}
+        own = _without_none(given)
         passed = {name: params.get(name) for name in known if not _replaced(name, own)}
         return dict(dict.fromkeys(known), **dict(passed, **own))
 

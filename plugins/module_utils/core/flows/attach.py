@@ -12,17 +12,11 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from ..errors import InvalidField, NotFound
 from ..reconcile import assumed
+from . import always
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from . import Sure
     from .migrate import Side
-
-    Sure = Callable[[], None]
-
-
-def always() -> None:
-    """Nobody else does it."""
 
 
 def attach(here: Side, there: Side, server: str, volume: str, want: dict[str, Any], sure: Sure = always,
