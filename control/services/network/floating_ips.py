@@ -115,7 +115,8 @@ def let_go(connection: Connection, port_ids: Collection[str], stay: Sequence[str
 
 def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
     """The routers through which it reaches, before and after."""
-    return [f"router/{id}" for id in {row["router_id"], (changed or {}).get("router_id")} if id]
+    reached = {row["router_id"], (changed or {}).get("router_id")} - {None}
+    return [f"router/{id}" for id in sorted(reached)]
 
 
 FLOATING_IP = NetworkResource(
