@@ -16,7 +16,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable
 
 #: Files of tests/lab whose tests share hosts in containers, by the hosts' name.
 HOSTS = {"three_hosts": ("test_drain", "test_evacuate", "test_fleet", "test_fleet_volumes", "test_quickstart"),
@@ -97,6 +97,26 @@ def choose(config: pytest.Config, items: list[pytest.Item], number: int) -> None
         f"{', '.join(f'{name!r} ({len(found)})' for name, found in left.items())}. `./check deep` runs all of them.")
 
 
+def pytest_runtest_logstart() -> None:
+    """What was worked before is no test's."""
+    _worked()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note the CPU seconds of a setup, test or teardown."""
+    report = yield
+    report.user_properties.append(("cpu", _worked()))
+    return report
+
+
+def _worked(before: list[float] = [0.0]) -> float:  # noqa: B006
+    """CPU seconds since the last call, of this process and of the children that it has waited for."""
+    now = sum(os.times()[:4])
+    worked, before[0] = now - before[0], now
+    return worked
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A process that runs a part of the tests tells the first one which shard it was; all say the same."""
     if hasattr(session.config, "workeroutput"):
@@ -124,9 +144,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def times(reports: Iterable[Any]) -> list[str]:
-    """Lines of seconds: those of each file, then those of its tests, setups and teardowns."""
-    whole: Counter[str] = Counter()
+    """Lines of seconds, and of the CPU's among them: those of each file, then of its tests, setups and teardowns."""
+    whole: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    long = []
     for one in reports:
-        whole[one.nodeid.partition("::")[0]] += one.duration
-    long = sorted(((one.duration, f"{one.when:<8} {one.nodeid}") for one in reports if one.duration >= 1), reverse=True)
-    return [f"{seconds:8.1f} {what}" for seconds, what in [*((s, name) for name, s in whole.most_common()), *long]]
+        # A report holds what was noted for the ones before it, too.
+        worked = [seconds for name, seconds in one.user_properties if name == "cpu"][-1:] or [0.0]
+        took = [one.duration, *worked]
+        file = one.nodeid.partition("::")[0]
+        whole[file] = [sum(two) for two in zip(whole[file], took, strict=True)]
+        if one.duration >= 1:
+            long.append((took, f"{one.when:<8} {one.nodeid}"))
+    files = sorted(((took, name) for name, took in whole.items()), reverse=True)
+    return [f"{took[0]:8.1f} {took[1]:8.1f} {what}" for took, what in [*files, *sorted(long, reverse=True)]]

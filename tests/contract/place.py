@@ -185,7 +185,7 @@ class Place:
         return eventually(lambda: next((e for e in self.events if e.uuid == uuid and e.what == what), None))
 
 
-def eventually(find: Callable[[], Any], seconds: float = 10) -> Any:
+def eventually(find: Callable[[], Any], seconds: float = 60) -> Any:
     """What *find* gives, as soon as it gives something."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -86,7 +86,7 @@ class LabKeystone:
     def __exit__(self, *_exc: object) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
-            self.process.wait(30)
+            self.process.wait(120)
         shutil.rmtree(self.folder)
 
     def _as_user(self) -> dict[str, Any]:

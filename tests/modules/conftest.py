@@ -58,7 +58,7 @@ class Running:
     def start(self) -> None:
         self.agent.start()
         self._thread.start()
-        until = time.monotonic() + 10
+        until = time.monotonic() + 120
         while not self._server.started and time.monotonic() < until:
             time.sleep(0.01)
 

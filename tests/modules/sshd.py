@@ -100,7 +100,7 @@ class Sshd:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", self.config], stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=log, start_new_session=True)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 120
         while time.monotonic() < until:
             assert self.process.poll() is None, self.log.read_text()
             with socket.socket() as probe:
@@ -127,7 +127,7 @@ class Sshd:
         for pid in children:
             with suppress(ProcessLookupError):
                 os.kill(pid, 9)
-        self.process.wait(10)
+        self.process.wait(120)
         self.process = None
         if self._privsep is not None:
             let_go(self._privsep)

@@ -185,7 +185,7 @@ def test_the_ssh_agent(sshd, connect, tmp_path, monkeypatch):
         assert "SSH agent" not in said.partition("Tried")[2].partition(". Give")[0]
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(120)
 
 
 def test_too_many_keys(sshd, connect, tmp_path):

@@ -45,9 +45,9 @@ class Host:
     def start(self) -> None:
         """Start the agent and wait until it has put things right, in the background too."""
         self.agent.start()
-        assert self.agent.power_sync.settled.wait(10)
+        assert self.agent.power_sync.settled.wait(120)
         for operation in self.agent.host.operations.list():
-            assert operation.kind == "migration" or operation.wait(30)
+            assert operation.kind == "migration" or operation.wait(120)
 
     def restart(self) -> None:
         """A new process: nothing is left of the old one but what it wrote."""
@@ -91,7 +91,7 @@ class Host:
         """Wait until the follower has taken all events so far."""
         import time
 
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 120
         while not self.agent.power_sync.idle() and time.monotonic() < deadline:
             time.sleep(0.005)
 

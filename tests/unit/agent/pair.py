@@ -80,7 +80,7 @@ class Kvm:
         self._ending.enter_context(served(self.agent, sock, tls))
         self._ending.callback(self.agent.close)
         self.agent.start()
-        assert self.agent.power_sync.settled.wait(10)
+        assert self.agent.power_sync.settled.wait(120)
 
     def stop(self) -> None:
         """The agent's process ends; guests do not."""
@@ -256,6 +256,6 @@ def brief(host: Kvm) -> Side:
 
 def quiet(pair: Pair) -> None:
     """Wait for what the agents go on with by themselves."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while any(h.agent.host.operations.running() for h in (pair.one, pair.two)) and time.monotonic() < deadline:
         time.sleep(0.01)

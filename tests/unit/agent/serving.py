@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Unix(http.client.HTTPConnection):
     """A connection to a unix socket."""
 
-    def __init__(self, path: Path, timeout: float = 20) -> None:
+    def __init__(self, path: Path, timeout: float = 120) -> None:
         super().__init__("agent", timeout=timeout)
         self.path = path
 

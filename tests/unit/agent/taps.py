@@ -77,7 +77,7 @@ def index(device: str) -> int:
     return int(ip(f"-o link show {device}").partition(":")[0])
 
 
-def until(check: Callable[[], Any], seconds: float = 60) -> None:
+def until(check: Callable[[], Any], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < deadline

@@ -137,7 +137,7 @@ def test_libvirt_goes_while_an_image_is_made(web: Host, monkeypatch: pytest.Monk
             web.event("create_image", "r1", name="golden")
     assert (folder_of_any(web) / "snapshot.part").exists()
     web.fake.reconnect()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while web.fake._copies and time.monotonic() < deadline:
         time.sleep(0.01)
     web.settled()

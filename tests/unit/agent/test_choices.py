@@ -100,7 +100,7 @@ def test_an_image_that_goes_while_a_server_is_made_from_it(host: Host, monkeypat
 
 
 # Nobody waits for ever ---------------------------------------------------------------------------------------------
-LIMIT = 30.0
+LIMIT = 120.0
 
 
 def ended(*works: Callable[[], Any]) -> list[Any]:

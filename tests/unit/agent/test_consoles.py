@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Connect = "Callable[..., ClientConnection]"
-LIMIT = 60.0
+LIMIT = 120.0
 
 
 @pytest.fixture

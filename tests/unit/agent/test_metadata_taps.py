@@ -209,7 +209,7 @@ def test_the_process_as_a_unit(host: Host, tmp_path: Path, monkeypatch: pytest.M
                     said = dict(line.split(":", 1) for line in (about / "status").read_text().splitlines())
                     assert said["Uid"].split() == ["65533"] * 4 and said["NoNewPrivs"].strip() == "1"
                     host.agent.close()
-                    assert process.wait(10) == 0  # with its agent
+                    assert process.wait(120) == 0  # with its agent
             finally:
                 process.kill()
 

@@ -54,7 +54,7 @@ class Trio:
             host.fake.close_exports()
         with ThreadPoolExecutor() as threads:
             list(threads.map(Kvm.start, hosts))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while any(host.agent.host.operations.running() for host in hosts) and time.monotonic() < deadline:
             time.sleep(0.01)
 

@@ -26,7 +26,7 @@ def operations() -> Iterator[Operations]:
 def test_success(operations: Operations) -> None:
     operation = operations.start("copy", lambda op: op.advance(1, 2, phase="x") or 42, kind="image", key="i",
                                  caller="me")
-    assert operation.wait(20)
+    assert operation.wait(120)
     shown = operation.as_dict()
     assert (shown["status"], shown["result"], shown["error"]) == ("succeeded", 42, None)
     assert shown["progress"] == {"done": 1, "total": 2, "unit": "bytes", "phase": "x"}
@@ -40,7 +40,7 @@ def test_failures(operations: Operations) -> None:
             raise error
 
         operation = operations.start("x", function)
-        assert operation.wait(20)
+        assert operation.wait(120)
         return operation
 
     known = fails(NoSpace("full"))
@@ -57,32 +57,32 @@ def test_cancel_takes_hold_at_the_next_check(operations: Operations) -> None:
 
     operation = operations.start("copy", slow)
     assert not operation.wait(0.02)
-    assert operations.cancel(operation.id) is operation and operation.wait(20)
+    assert operations.cancel(operation.id) is operation and operation.wait(120)
     assert operation.status == "cancelled"
     operations.cancel(operation.id)
     with pytest.raises(Conflict):
         ended = operations.start("x", lambda _operation: None)
-        ended.wait(20)
+        ended.wait(120)
         operations.cancel(ended.id)
 
 
 def test_one_that_waits_is_cancelled_without_starting(operations: Operations) -> None:
     go, ran = threading.Event(), []
-    held = [operations.start("hold", lambda _operation: go.wait(20)) for _time in range(2)]
+    held = [operations.start("hold", lambda _operation: go.wait(120)) for _time in range(2)]
     waiting = operations.start("x", lambda _: ran.append(1))
     assert waiting.as_dict()["progress"]["phase"] == "waiting" and operations.running() == 3
     waiting.cancel()
     streaming = operations.start("upload", lambda _: "through", stream=True)
-    assert streaming.wait(20)
+    assert streaming.wait(120)
     go.set()
-    assert all(operation.wait(20) for operation in [*held, waiting])
+    assert all(operation.wait(120) for operation in [*held, waiting])
     assert waiting.status == "cancelled" and not ran
 
 
 def test_the_last_ended_ones_are_kept(operations: Operations) -> None:
     started = [operations.start("x", lambda _operation: None) for _time in range(9)]
-    assert all(operation.wait(20) for operation in started)
-    deadline = time.monotonic() + 5
+    assert all(operation.wait(120) for operation in started)
+    deadline = time.monotonic() + 120
     while operations.running() and time.monotonic() < deadline:
         time.sleep(0.005)
     assert len(operations.list()) == 5
@@ -97,7 +97,7 @@ def test_listeners(operations: Operations) -> None:
     operation = operations.start("a", lambda _operation: None)
     called = threading.Event()
     operation.then(lambda _: called.set())
-    assert called.wait(20) and operation.wait(20)
+    assert called.wait(120) and operation.wait(120)
     until = time.monotonic() + 60  # it is told right after it has ended
     while heard != ["a"]:
         assert time.monotonic() < until and not heard[1:]

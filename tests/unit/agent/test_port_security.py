@@ -54,7 +54,7 @@ def test_a_network_of_the_agents(host: Host) -> None:
     assert host.fake.filtered and host.fake.filtered.bridges == {"magbr0"}
     host.fake.lease("lan", Lease(MAC, "10.9.9.77", 4))
     host.fake.flush_filters()
-    until(lambda: host.fake.leased, 20)
+    until(lambda: host.fake.leased)
     becomes(host, dhcp=True)
     assert [address for _tap, address in host.fake.leased] == ["10.9.9.77"]
     host.server(networks=[{"network": "lan", "mac": MAC, "address": "10.9.9.7"}])

@@ -166,22 +166,22 @@ class Hung:
 def test_servers_start_while_content_is_still_copied(host: Host) -> None:
     hung = Hung(host)
     hung.reboot()
-    assert host.agent.power_sync.settled.wait(10) and hung.begun.wait(10)
+    assert host.agent.power_sync.settled.wait(120) and hung.begun.wait(120)
     assert host.show()["power_state"] == "running"
     found = hung.operation("volume")
     assert (found.status, found.key, found.caller) == ("running", VOLUME, "agent")
     hung.go.set()
-    assert found.wait(10) and found.status == "succeeded"
+    assert found.wait(120) and found.status == "succeeded"
     assert host.ensure("volume", "v", {}).resource["status"] == "available"  # type: ignore[index]
 
 
 def test_what_is_finished_in_the_background_can_be_cancelled_and_is_begun_again(host: Host) -> None:
     hung = Hung(host)
     hung.reboot()
-    assert hung.begun.wait(10)
+    assert hung.begun.wait(120)
     found = hung.operation("volume")
     host.agent.host.operations.cancel(found.id)
-    assert found.wait(10) and found.status == "cancelled"
+    assert found.wait(120) and found.status == "cancelled"
     host.restart()
     assert host.ensure("volume", "v", {}).resource["status"] == "available"  # type: ignore[index]
 
@@ -202,11 +202,11 @@ def test_a_server_that_is_being_made_waits_for_what_it_needs(host: Host) -> None
     server.state = {"unfinished": True, "making": True, "volumes_drawn": True}
     host.agent.host.documents.write(server)
     hung.reboot()
-    assert host.agent.power_sync.settled.wait(10) and hung.begun.wait(10)
+    assert host.agent.power_sync.settled.wait(120) and hung.begun.wait(120)
     found = hung.operation("server")
     assert found.status == "running" and host.show()["power_state"] == "running"
     hung.go.set()
-    assert found.wait(10) and found.status == "succeeded", found.error
+    assert found.wait(120) and found.status == "succeeded", found.error
     assert host.show("coming")["power_state"] == "running"
 
 
@@ -214,13 +214,13 @@ def test_libvirt_comes_back_while_the_agent_finishes_something(host: Host) -> No
     """It is not begun twice."""
     hung = Hung(host)
     hung.reboot()
-    assert host.agent.power_sync.settled.wait(10) and hung.begun.wait(10)
+    assert host.agent.power_sync.settled.wait(120) and hung.begun.wait(120)
     host.fake.disconnect()
     host.fake.reconnect()
     host.settled()
     found = hung.operation("volume")
     hung.go.set()
-    assert found.wait(10)
+    assert found.wait(120)
 
 
 def test_an_image_that_is_loaded_again_keeps_nobody_from_starting(host: Host) -> None:

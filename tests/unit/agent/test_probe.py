@@ -31,7 +31,7 @@ def program(tmp_path: Path) -> Path:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)

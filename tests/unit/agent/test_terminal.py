@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 COMMAND = [sys.executable, "-c", "import sys; from magnetar_core.commands import main; sys.exit(main(sys.argv[1:]))",
            "console"]
-LIMIT = 60.0
+LIMIT = 120.0
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
 
 

@@ -139,7 +139,7 @@ def test_another_attempt_threw_it_away(ends: Ends, tmp_path: Path) -> None:
     ends.near.flush()
     receiving = threading.Thread(target=_gone, args=(ends, there))
     receiving.start()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not (tmp_path / "there.part").exists() and time.monotonic() < end:
         time.sleep(0.01)
     while not transfer._noted(tmp_path / "there.part.at")[0] and time.monotonic() < end:

@@ -238,19 +238,19 @@ def test_a_copy_on_its_way(host: Host, noun: str, want: dict[str, Any], runs: bo
             host.agent.drivers, BY_NOUN[noun], name, want, permissions({}), False, operation))
 
     operation = copy("new")
-    assert slow.reached.wait(20)
+    assert slow.reached.wait(120)
     shown = operation.as_dict()
     assert (shown["status"], shown["progress"]) == ("running", {
         "done": total // 2, "total": total, "unit": "bytes", "phase": "make the content"})
     assert reconcile.show(host.agent.drivers, BY_NOUN[noun], "new")["status"] == "creating"
     operation.cancel()
-    assert operation.wait(20) and operation.status == "cancelled"
+    assert operation.wait(120) and operation.status == "cancelled"
     assert {path.name for path in (host.root / "state/volumes").iterdir()} == before
     assert [document.name for document in host.agent.host.documents.list(noun)] == documents
     assert not host.fake.copying(host.show()["id"])
     slow.on.set()
     again = copy("new")
-    assert again.wait(20) and again.status == "succeeded"
+    assert again.wait(120) and again.status == "succeeded"
     assert again.as_dict()["progress"]["done"] == total
     assert reconcile.show(host.agent.drivers, BY_NOUN[noun], "new")["status"] == "available"
 

@@ -90,7 +90,7 @@ class Caller:
         found: dict[str, Any] = self.get(f"/v2.1/servers/{id}", version).json["server"]
         return found
 
-    def settled(self, id: str, limit: float = 20.0) -> dict[str, Any] | None:
+    def settled(self, id: str, limit: float = 120.0) -> dict[str, Any] | None:
         """The server when nothing is done to it any more; ``None`` when it is gone."""
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
@@ -230,7 +230,7 @@ class Cloud:
     def _hosts_up(self) -> None:
         from magnetar_control.store import hosts
 
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             with self.parts.api_database.read() as connection:
                 rows = hosts.every(connection)

@@ -125,7 +125,7 @@ class Spread(Cloud):
     def _await(self, port: int) -> None:
         self._until(lambda: Caller(port).get("/healthz").status == 200, "the API answers")
 
-    def _until(self, ready: Any, what: str, limit: float = 40.0) -> None:
+    def _until(self, ready: Any, what: str, limit: float = 180.0) -> None:
         deadline = time.monotonic() + limit
         while True:
             with contextlib.suppress(OSError):

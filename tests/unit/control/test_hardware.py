@@ -35,7 +35,7 @@ def act(caller: Caller, id: str, action: str, args: Any, status: str) -> None:
     """Ask for an action, and wait for the status that the server has then."""
     assert caller.act(id, action, args).status in (202, 204)
     for _second in range(600):
-        if (found := caller.settled(id, 60)) and found["status"] == status:
+        if (found := caller.settled(id)) and found["status"] == status:
             return
         time.sleep(0.1)
     raise AssertionError(f"{id} is not {status}")

@@ -59,7 +59,7 @@ def test_without_the_control_plane(capsys, monkeypatch):
 def test_a_reader_that_goes_away(words, unbuffered):
     """As ``head`` does: no trace, and the status that shells know."""
     reading = subprocess.Popen([sys.executable, "-c", "import os; os.close(0)"], stdin=subprocess.PIPE)
-    reading.wait(20)  # nobody reads from the pipe any more
+    reading.wait(120)  # nobody reads from the pipe any more
     done = subprocess.run([*RUN, *words], stdout=reading.stdin, stderr=subprocess.PIPE, text=True, check=False,
                           env={"PYTHONUNBUFFERED": unbuffered, "PATH": "/usr/bin", "PYTHONPATH": ":".join(sys.path)})
     reading.stdin.close()

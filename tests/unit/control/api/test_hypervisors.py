@@ -65,7 +65,7 @@ def test_a_list_does_not_wait_for_an_agent_that_hangs(small, monkeypatch):
 
     class Hangs:
         def uptime(self, patience):
-            end.wait(30)
+            end.wait(120)
             return UP
 
     small.host("kvm1")

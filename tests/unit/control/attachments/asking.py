@@ -13,7 +13,7 @@ from tests.unit.control.cloud import Caller, Cloud, Reply
 VOLUMES = "/volume/v3"
 
 
-def until(what: Callable[[], Any], limit: float = 20.0) -> Any:
+def until(what: Callable[[], Any], limit: float = 120.0) -> Any:
     """What *what* returns as soon as it is true."""
     deadline = time.monotonic() + limit
     while not (found := what()):

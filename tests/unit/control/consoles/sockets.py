@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from magnetar_control.compute import consoles
 from magnetar_control.store.tables import console_tokens
 
-LIMIT = 60.0
+LIMIT = 120.0
 VNC, SERIAL, SPICE = ("vnc", "novnc"), ("serial", "serial"), ("spice", "spice-html5")
 ANYWHERE = {"host": None, "block_migration": "auto"}
 

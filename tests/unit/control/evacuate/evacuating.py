@@ -84,7 +84,7 @@ class Evacuating(Owner):
         """Have it done, to its end; returns the server."""
         reply = self.evacuate(id, version, **body)
         assert reply.status == 200, reply
-        found = self.call.settled(id, 60)
+        found = self.call.settled(id)
         assert found
         return found
 

@@ -158,7 +158,7 @@ def test_a_deletion_in_the_midst_of_it(admin, dead, monkeypatch):
 
     monkeypatch.setattr("magnetar_control.conductor.evacuate.make", asked)
     assert admin.evacuate(id).status == 200
-    assert admin.call.settled(id, 60) is None
+    assert admin.call.settled(id) is None
     assert claims(admin.cloud, id) == {}
 
 

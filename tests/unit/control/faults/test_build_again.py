@@ -59,7 +59,7 @@ def test_it_goes_on_with_one_claim(cloud, monkeypatch, name, when):
         id = cloud.admin.post("/v2.1/servers", {"server": {
             "name": "again", "flavorRef": "1", "networks": "none", "imageRef": cloud.admin.image()}},
             "2.60").json["server"]["id"]
-        server = cloud.admin.settled(id, 60)
+        server = cloud.admin.settled(id)
     assert done and server["status"] == "ACTIVE", server
     with cloud.parts.api_database.read() as connection:
         held = [one["host"] for one in allocations.held(connection, id)]
@@ -91,7 +91,7 @@ def test_what_it_left_is_removed_later(cloud, monkeypatch):
             id = cloud.admin.post("/v2.1/servers", {"server": {
                 "name": f"left-{uuid.uuid4().hex[:6]}", "flavorRef": "1", "networks": "none",
                 "imageRef": cloud.admin.image()}}, "2.60").json["server"]["id"]
-            server = cloud.admin.settled(id, 60)
+            server = cloud.admin.settled(id)
             assert server["status"] == wanted and Work.delete_on is not delete_on
         have = [name for name in left if there(cloud, name, id)]
         own = [server["OS-EXT-SRV-ATTR:host"]] if wanted == "ACTIVE" else []

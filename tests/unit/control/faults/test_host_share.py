@@ -68,7 +68,7 @@ def test_others_pass_those_that_wait_for_a_silent_host(cloud: Cloud, what: str) 
 
     there = [create(cloud, HOST) for _number in range(MANY)] if what != "create" else [""] * MANY
     elsewhere = create(cloud, "kvm2") if what != "create" else ""
-    assert all(cloud.admin.settled(id, 60) for id in (*there, elsewhere) if id)
+    assert all(cloud.admin.settled(id) for id in (*there, elsewhere) if id)
     with hangs(cloud):
         asked = [ask(HOST, server) for server in there]
         until(lambda: busy(cloud) >= SHARE, 60)
@@ -76,7 +76,7 @@ def test_others_pass_those_that_wait_for_a_silent_host(cloud: Cloud, what: str) 
         assert busy(cloud) <= SHARE
         assert cloud.admin.get("/healthz").status == 200
         assert all(one["OS-EXT-STS:task_state"] for one in map(cloud.admin.server, asked))
-    assert all(cloud.admin.settled(id, 60) for id in asked)
+    assert all(cloud.admin.settled(id) for id in asked)
     until(lambda: busy(cloud) == 0, 60)
     assert cloud.parts.working and not cloud.parts.working.shares.now().held
 
@@ -87,14 +87,14 @@ def test_others_pass_those_that_wait_for_another_host_than_their_servers(cloud: 
     servers = [create(cloud, "kvm2") for _number in range(MANY)]
     other = create(cloud, "kvm2")
     volumes = [owner.volume(host=HOST) for _server in servers] if what == "attach_volume" else []
-    assert all(cloud.admin.settled(id, 60) for id in (*servers, other))
+    assert all(cloud.admin.settled(id) for id in (*servers, other))
     with hangs(cloud):
         for at, server in enumerate(servers):
             reply = owner.attach(server, volumes[at]) if volumes else cloud.admin.act(server, what, None, "2.56")
             assert reply.status in (200, 202), reply
         until(lambda: busy(cloud) >= 1, 60)
         assert cloud.admin.act(other, "os-stop").status == 202
-        found = cloud.admin.settled(other, 60)
+        found = cloud.admin.settled(other)
         assert found and found["status"] == "SHUTOFF"
     until(lambda: busy(cloud) == 0 and not waiting(cloud), 60)
     assert cloud.parts.working and not cloud.parts.working.shares.now().held
@@ -105,7 +105,7 @@ def test_others_pass_those_that_wait_for_another_host_than_their_servers(cloud: 
 def test_operations_that_wait_for_a_silent_host_keep_none_from_going_on(cloud: Cloud, batch: bool) -> None:
     """Not of the same project either, and however few may be at work at once."""
     there, elsewhere = [create(cloud, HOST) for _number in range(MANY)], create(cloud, "kvm2")
-    assert all(cloud.admin.settled(id, 60) for id in (*there, elsewhere))
+    assert all(cloud.admin.settled(id) for id in (*there, elsewhere))
     operations: list[str] = []
     with hangs(cloud):
         if batch:

@@ -18,7 +18,7 @@ from magnetar_control.store.tables import actions
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.moves.dying import take
 
-LIMIT = 20.0
+LIMIT = 120.0
 LONG_AGO = "2000-01-01T00:00:00.000000"
 
 

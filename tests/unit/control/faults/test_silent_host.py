@@ -72,7 +72,7 @@ def test_a_server_goes_and_its_volume_is_free(owner: Owner) -> None:
     until(lambda: owner.state(volume) == "in-use")
     with hangs(owner.cloud):
         assert owner.call.delete(f"/v2.1/servers/{server}").status == 204
-        assert owner.call.settled(server, 60) is None
+        assert owner.call.settled(server) is None
         assert owner.state(volume) == "available"
     until(lambda: owner.on_host("server", HOST) == [], 60)
 
@@ -83,7 +83,7 @@ def test_a_rebuild_is_done_when_the_host_is_back(owner: Owner) -> None:
         assert owner.call.act(server, "rebuild", {"imageRef": image}).status == 202
         until(tried(owner, server, "rebuild"), 60)
         assert owner.call.server(server)["status"] == "REBUILD"
-    found = owner.call.settled(server, 60)
+    found = owner.call.settled(server)
     assert found and (found["status"], found["image"]["id"]) == ("ACTIVE", image), found
     [there] = owner.on_host("server", HOST)
     assert there["image"]["id"] == image
@@ -102,7 +102,7 @@ def test_a_stop_is_given_up_with_a_fault_and_the_server_is_no_wreck(owner: Owner
     server = owner.server()["id"]
     with hangs(owner.cloud):
         assert owner.call.act(server, "os-stop").status == 202
-        found = owner.call.settled(server, 60)
+        found = owner.call.settled(server)
         assert found and found["status"] == "ACTIVE" and found["OS-EXT-STS:task_state"] is None
 
 
@@ -119,4 +119,4 @@ def test_a_server_goes_though_libvirt_is_away() -> None:
         with pytest.MonkeyPatch.context() as libvirt:
             libvirt.setattr(made.kvm[HOST].fake, "destroy", away)
             made.admin.delete(f"/v2.1/servers/{server}")
-            assert made.admin.settled(server, 60) is None
+            assert made.admin.settled(server) is None

@@ -19,7 +19,7 @@ from magnetar_control.store.database import Database
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.counting import counted
 
-LIMIT = 40.0
+LIMIT = 120.0
 #: What ends in a transaction of each database, in the order in which they begin.
 DATABASES = ("api", "cell0", "cell1")
 

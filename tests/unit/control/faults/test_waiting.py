@@ -38,7 +38,7 @@ def server(cloud: Cloud) -> Iterator[str]:
     id = str(cloud.admin.boot(networks="none")["id"])
     yield id
     cloud.admin.delete(f"/v2.1/servers/{id}")
-    assert cloud.admin.settled(id, 60) is None
+    assert cloud.admin.settled(id) is None
 
 
 def ask(caller: Caller, server: str, what: str) -> Reply:

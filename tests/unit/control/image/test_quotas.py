@@ -101,9 +101,9 @@ def test_many_uploads_at_once_stay_within_the_quota(glance, monkeypatch):
     ids, ready = [glance.make("ann") for _at in range(6)], Barrier(6)
 
     def two():
-        ready.wait(30)
+        ready.wait(120)
         yield FULL
-        ready.wait(30)
+        ready.wait(120)
         yield FULL
 
     def upload(id):
@@ -125,7 +125,7 @@ def test_many_at_once_make_no_more_images_than_the_quota(glance):
     ready = Barrier(8)
 
     def make(_at):
-        ready.wait(30)
+        ready.wait(120)
         return glance.ann("POST", "/v2/images", {"name": "x"}).status
 
     with ThreadPoolExecutor(8) as threads:

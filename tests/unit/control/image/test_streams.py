@@ -37,7 +37,7 @@ def begin(connection, id, length=MIB):
 
 
 def until(condition):
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -50,7 +50,7 @@ def confirmed(cloud, id):
     """confirmResize has no task: wait for the status."""
     from time import sleep
 
-    for _at in range(500):
+    for _at in range(12000):
         server = cloud.admin.server(id)
         if server["status"] != "VERIFY_RESIZE":
             return server

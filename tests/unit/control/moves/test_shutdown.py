@@ -68,7 +68,7 @@ def test_a_deletion_does_not_wait_for_the_guest(cloud, server, deaf, action):
     assert reply.status in (200, 202), reply
     begun = until(lambda: asked_to_shut_down(cloud, id))
     assert cloud.admin.delete(f"/v2.1/servers/{id}").status == 204
-    assert cloud.admin.settled(id, 60) is None
+    assert cloud.admin.settled(id) is None
     assert [one.status for one in begun] == ["cancelled"]
     assert not any(kvm.knows(id) for kvm in cloud.kvm.values())
 
@@ -82,12 +82,12 @@ def test_guests_that_take_their_time_keep_no_others_waiting(cloud, deaf):
     for id in slow:
         until(lambda id=id: asked_to_shut_down(cloud, id))
     assert cloud.admin.act(other, "os-stop").status == 202
-    assert cloud.admin.settled(other, 60)["status"] == "SHUTOFF"
+    assert cloud.admin.settled(other)["status"] == "SHUTOFF"
     assert all(row(cloud, id).task_state == "powering-off" for id in slow)
     for kvm in cloud.kvm.values():
         kvm.fake.deaf.clear()
     for id in slow:
-        assert cloud.admin.settled(id, 60)["status"] == "SHUTOFF"
+        assert cloud.admin.settled(id)["status"] == "SHUTOFF"
         check(cloud, id)
     shares = cloud.parts.working.shares
     until(lambda: not shares._hosts and not shares._others)

@@ -135,7 +135,7 @@ def test_many_at_once_do_not_exceed_a_quota(ask, service, name):
     wanted = {"network_id": id} if name == "port" else {}
 
     def more(_number):
-        ready.wait(30)
+        ready.wait(120)
         try:
             service.resources[f"{name}s"].create(ALICE, dict(wanted))
         except MagnetarError as error:

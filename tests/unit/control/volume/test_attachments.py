@@ -138,7 +138,7 @@ def test_several_at_once_leave_the_status_that_follows(ask, service, how):
             ready = Barrier(3)
 
             def act(id: str, last: str, ready: Barrier = ready) -> None:
-                ready.wait(30)
+                ready.wait(120)
                 if how == "attached" and id == last:
                     service.attached(id, "kvm1", "/dev/vdb")
                 elif how == "connected" and id == last:

@@ -361,7 +361,7 @@ def test_many_at_once_do_not_exceed_a_quota(ask, service, what):
     ask.as_(ADMIN)("PUT", "/v3/os-quota-sets/red", {"quota_set": quota})
 
     def more(_number):
-        ready.wait(30)
+        ready.wait(120)
         try:
             if what == "snapshots":
                 service.create_snapshot(ALICE, first)
