@@ -28,6 +28,8 @@ DURATIONS = machine.CACHE / "durations"
 #: Tests of one group run one after the other (see tests/conftest.py). Those without guests wait more than they work.
 PYTEST = ("python", "-m", "pytest", "-q", "--durations=30", "--color=no", "-n")
 MANY, TWO = (os.cpu_count() or 1) + 1, 2
+#: Where tests with guests stand: to look through all others takes half a minute of the CPUs.
+WITH_GUESTS = ("tests/lab", "tests/contract")
 PIP = 'import os, sys\nos.execv(sys.executable, [sys.executable, "-m", "ensurepip", "--upgrade"])\n'
 
 
@@ -41,7 +43,8 @@ def call(*words: object, folder: Path = ROOT, **more: str) -> bool:
 def tests(stage: str, at_once: int, marks: str, *words: str) -> bool:
     """Run the tests with these *marks*, so many *at_once*; what each took is kept in a file of the stage's name."""
     file = DURATIONS / f"{stage}.txt"
-    return call(*PYTEST, at_once, "-m", marks, *words, "tests", MAGNETAR_DURATIONS=str(file))
+    folders = WITH_GUESTS if stage == "lab" else ("tests",)
+    return call(*PYTEST, at_once, "-m", marks, *words, *folders, MAGNETAR_DURATIONS=str(file))
 
 
 def shard() -> str:

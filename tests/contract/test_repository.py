@@ -35,6 +35,13 @@ def test_every_python_file_names_its_licence():
     assert not [path for path in PYTHON if path.stat().st_size and named not in path.read_text()[:400]]
 
 
+def test_tests_with_guests_are_where_the_stage_lab_looks():
+    marked = re.compile(r"pytest\.mark\.lab\b")
+    places = tuple(ROOT / name for name in ("tests/lab", "tests/contract"))
+    assert not [path for path in PYTHON if marked.search(path.read_text()) and not path.is_relative_to(places[0])
+                and not path.is_relative_to(places[1])]
+
+
 def test_no_file_names_a_place_of_one_machine():
     pattern = re.compile(r"(?<![\w.}])/(?:work|root)/[a-z]")
     assert not [path for path in PYTHON if path != Path(__file__) and pattern.search(path.read_text())]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.lab,
-    pytest.mark.deep(shard="one host"),  # test_roles.py shows the same of the agent that the role installs
+    pytest.mark.deep(shard="one host"),  # test_site.py shows the same of the agents that the role installs
     pytest.mark.skipif(os.geteuid() != 0, reason="lab hosts need root (systemd-nspawn, overlay mounts, a bridge)"),
 ]
 

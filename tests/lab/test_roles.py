@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.lab,
+    pytest.mark.deep(shard="roles of the agent"),  # test_site.py installs agents and guests by the same roles
     pytest.mark.skipif(os.geteuid() != 0, reason="lab hosts need root (systemd-nspawn, overlay mounts, a bridge)"),
 ]
 
