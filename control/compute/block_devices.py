@@ -11,6 +11,7 @@ from uuid import UUID, uuid5
 
 import orjson
 
+from magnetar_control.services.volume.embedded import TYPE as VOLUME_TYPE
 from magnetar_control.store.servers import Found
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError
 from magnetar_core.fields import Field, Record
@@ -225,6 +226,10 @@ def _item(caller: Caller, request: BlockDeviceRequest, one: Mapping[str, Any], w
         found = _CHECK_SOURCE[source](caller, request, uuid, size if target == "volume" else None)
         if one.get("boot_index") == 0 and not found.get("bootable", True):
             raise _invalid(f"Block Device {uuid} is not bootable.")
+        named = (found.get("properties") or {}).get(VOLUME_TYPE) if (source, target) == ("image", "volume") else None
+        if named and not one.get("volume_type") and not caller.cloud.services.volume.has_type(caller.context, named):
+            raise _invalid(f"volume type {named[:80]}, which image {uuid} names in its property {VOLUME_TYPE}, could "
+                           "not be found.")
         if one.get("boot_index") == 0:
             image = found.get("volume_image_metadata", found)
             check_memory(request.flavor, image.get("image_id") or uuid, image.get("min_ram"))
