@@ -20,6 +20,7 @@ from magnetar_core.values import Boolean, Choices, Integer, ListOf, Text, Uuid, 
 from .caller import Caller
 from .flavors import check_memory
 from .tags import TAG
+from .volume_attachments import check_disks
 
 DEVICE = Text(0, 255, r"[a-zA-Z0-9._\-/]*", "must be a device name")
 SOURCES, DESTINATIONS = ("image", "volume", "snapshot", "blank"), ("local", "volume")
@@ -64,6 +65,7 @@ def complete(caller: Caller, request: BlockDeviceRequest) -> list[dict[str, Any]
     _check_boot_order(image, found)
     _check_root_size(caller, found, flavor)
     _check_local(found, flavor)
+    check_disks(caller, flavor, [one for one in found if one["destination_type"] == "volume"])
     if request.several:
         _check_shared(caller, found)
     return found
