@@ -171,6 +171,9 @@ class Settings:
                                       lambda: list(USUAL_FILTERS))
     default_availability_zone: str = _doc("Zone of hosts that are in no aggregate with a zone.", "nova")
     default_schedule_zone: str | None = _doc("Zone of servers that ask for none; any when left out.")
+    max_disk_devices_to_attach: int = _doc(
+        "Most disks that a server has: its own and volumes, without the config drive. A host has names for 25.", 25, 1,
+        25)
     max_limit: int = _doc("Most items that one answer lists.", 1000)
     max_servers_at_once: int = _doc("Most servers that one request may ask for (min_count, max_count), whatever the "
                                     "quota.", 1000)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import REPLACEMENT, Document
-from magnetar_agent.images import importing, sources
+from magnetar_agent.images import importing, of_volume, sources
 from magnetar_agent.images.store import ContentPart, check_digests
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
 from magnetar_core.fields import SHOW
@@ -71,6 +71,9 @@ class ImageDriver(DocumentDriver):
         """Read a local source whole. What is uploaded or loaded from elsewhere is known only when it is there."""
         source = want.get("source") or {}
         importing.check_room(host, given.get("source") or {}, document.state.get("size") or 0)
+        if "volume" in source:
+            raise InvalidField("source.volume", "cannot take the place of content that is there: give the image "
+                                                "another name, or remove it first", source["volume"])
         if "path" in source:
             with sources.open_file(source["path"], host.settings.image_paths) as file:
                 _look(host, file, want.get("disk_format"))
@@ -97,7 +100,7 @@ class ImageDriver(DocumentDriver):
         elif not (have and have["stored"]):
             source = want.get("source") or (have or {}).get("origin") or importing.UPLOAD
             if source != importing.UPLOAD:
-                kind = "path" if "path" in source else "url"
+                kind = next(name for name in ("path", "url", "volume") if name in source)
                 yield Step("fetch", f"take in the content from {source[kind]}", source=source)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
@@ -161,11 +164,16 @@ def _known(host: LocalHost) -> Iterator[Path]:
         for want in (document.want, document.state.get(REPLACEMENT, {})) if document.state.get("unfinished") else ():
             if want.get("checksum"):
                 yield importing.store(host).ready(document.id, want["checksum"])
+        if not importing.stored(document):
+            yield from of_volume.copies(host, document.id)
 
 
 def _fetch(task: Task, source: dict[str, Any]) -> None:
-    """Copy a file, or load a URL, unless what is there has been loaded already (``_drop``)."""
+    """Copy a volume or a file, or load a URL, unless what is there has been loaded already (``_drop``)."""
     host, document = task.host, task.document
+    if "volume" in source:
+        of_volume.take(task, source["volume"])
+        return
     store, checksum = importing.store(host), document.want.get("checksum")
     ready = store.ready(document.id, checksum) if checksum else None
     if ready and ready.exists():
@@ -220,7 +228,8 @@ def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
     """Check the source of content that is not there yet."""
     source = want.get("source") or (document.state.get("source") if document else None)
     if source is None:
-        raise InvalidField("source", "is required to make an image: {path: …}, {url: …} or {upload: true}")
+        raise InvalidField("source", "is required to make an image: {path: …}, {url: …}, {volume: …} or "
+                                     "{upload: true}")
     want["source"] = source
     if "url" in source:
         sources.check_url(source["url"])
@@ -229,6 +238,8 @@ def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
     elif "path" in source:
         with sources.open_file(source["path"], host.settings.image_paths) as file:
             _look(host, file, want.get("disk_format"))
+    elif "volume" in source:
+        want.update(of_volume.complete(host, want))
     elif source["upload"] is not True:
         raise InvalidField("source.upload", "must be true; give a path or a url otherwise")
 

@@ -11,6 +11,7 @@ from uuid import UUID, uuid5
 
 import orjson
 
+from magnetar_control.services.volume.embedded import TYPE as VOLUME_TYPE
 from magnetar_control.store.servers import Found
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError
 from magnetar_core.fields import Field, Record
@@ -19,6 +20,7 @@ from magnetar_core.values import Boolean, Choices, Integer, ListOf, Text, Uuid, 
 from .caller import Caller
 from .flavors import check_memory
 from .tags import TAG
+from .volume_attachments import check_disks
 
 DEVICE = Text(0, 255, r"[a-zA-Z0-9._\-/]*", "must be a device name")
 SOURCES, DESTINATIONS = ("image", "volume", "snapshot", "blank"), ("local", "volume")
@@ -63,6 +65,7 @@ def complete(caller: Caller, request: BlockDeviceRequest) -> list[dict[str, Any]
     _check_boot_order(image, found)
     _check_root_size(caller, found, flavor)
     _check_local(found, flavor)
+    check_disks(caller, flavor, [one for one in found if one["destination_type"] == "volume"])
     if request.several:
         _check_shared(caller, found)
     return found
@@ -225,6 +228,10 @@ def _item(caller: Caller, request: BlockDeviceRequest, one: Mapping[str, Any], w
         found = _CHECK_SOURCE[source](caller, request, uuid, size if target == "volume" else None)
         if one.get("boot_index") == 0 and not found.get("bootable", True):
             raise _invalid(f"Block Device {uuid} is not bootable.")
+        named = (found.get("properties") or {}).get(VOLUME_TYPE) if (source, target) == ("image", "volume") else None
+        if named and not one.get("volume_type") and not caller.cloud.services.volume.has_type(caller.context, named):
+            raise _invalid(f"volume type {named[:80]}, which image {uuid} names in its property {VOLUME_TYPE}, could "
+                           "not be found.")
         if one.get("boot_index") == 0:
             image = found.get("volume_image_metadata", found)
             check_memory(request.flavor, image.get("image_id") or uuid, image.get("min_ram"))

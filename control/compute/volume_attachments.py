@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -22,6 +22,7 @@ from .target import Target, check_unlocked, enqueue, of_server
 RULE = "os_compute_api:os-volumes-attachments:"
 #: Device names that the host gives: vda is the root disk, vdz the config drive.
 LETTERS = "bcdefghijklmnopqrstuvwxy"
+TOO_MANY = "The maximum allowed number of disk devices to attach to a single instance has been exceeded."
 Document = dict[str, Any]
 
 
@@ -68,6 +69,7 @@ def attach(caller: Caller, target: Target, volume_id: str, device: str | None = 
     def added(kept: list[Document]) -> list[Document]:
         if any(one["volume_id"] == volume_id for one in kept):
             raise InvalidRequest(f"Invalid volume: volume {volume_id} already attached")
+        check_disks(caller, orjson.loads(target.row.flavor), [*kept, entry])
         entry["device"] = _free_device(target.row, kept, device)
         return [*kept, entry]
 
@@ -118,6 +120,15 @@ def _check_attachable(caller: Caller, target: Target, volume_id: str, *, multiat
                              f"'{volume['status']}'")
 
 
+def check_disks(caller: Caller, flavor: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ``Forbidden`` where a server with these volumes, among which its root disk may be, has more disks than the
+    setting ``max_disk_devices_to_attach`` allows (LCH-31)."""
+    own = (not any(one["boot_index"] == 0 for one in blocks), flavor["ephemeral"], flavor["swap"])
+    most = caller.cloud.settings.max_disk_devices_to_attach
+    if most < len(blocks) + sum(map(bool, own)):
+        raise Forbidden(TOO_MANY)
+
+
 def _free_device(server: servers.Found, kept: list[Document], wished: str | None) -> str:
     """The name that the disk will have: the one that is wished for when it is free and the host can give it, as Nova's
     libvirt driver names disks itself (BDM-08). Raises ``Forbidden`` when there is no room."""
@@ -127,7 +138,7 @@ def _free_device(server: servers.Found, kept: list[Document], wished: str | None
     taken |= {"/dev/vdc"} if flavor["swap"] else set()
     free = [name for letter in LETTERS if (name := f"/dev/vd{letter}") not in taken]
     if not free:
-        raise Forbidden("The maximum allowed number of disk devices to attach to a single instance has been exceeded.")
+        raise Forbidden(TOO_MANY)
     return wished if wished in free else free[0]
 
 

@@ -43,13 +43,13 @@ def prepare(work: Work, host: str) -> tuple[list[Document], list[str]]:
     items, blocks = _tagged(work), requested(work)
     if not blocks:
         return items, []
-    kept, abroad = work.volumes, []
+    kept, abroad, new = work.volumes, [], work.server.vm_state == "building"
     if len(kept) != len(blocks):  # saved before anything is done for them
         kept = [{"volume_id": one["uuid"] if one["source_type"] == "volume" else str(uuid.uuid4()),
                  "attachment_id": str(uuid.uuid4()), "bdm_uuid": str(uuid.uuid4()), "device": None,
                  "tag": one.get("tag"), "boot_index": one["boot_index"], "disk_bus": one.get("disk_bus"),
                  "delete_on_termination": one["delete_on_termination"]} for one in blocks]
-        work.note(volumes=servers.text(kept))
+        work.note(volumes=servers.text(kept), **({"task_state": servers.MAPPING} if new else {}))
     for block, entry, order in zip(blocks, kept, boot_order(work.request["blocks"]), strict=True):
         volume = _make_and_reserve(work, host, block, entry)
         place = work.conductor.services.volume.where(entry["volume_id"])
@@ -59,6 +59,8 @@ def prepare(work: Work, host: str) -> tuple[list[Document], list[str]]:
             raise _wrong_host(entry, place)
         elif entry["device"] is None:
             abroad.append(entry["volume_id"])
+    if work.server.task_state == servers.MAPPING:
+        work.note(task_state=servers.SPAWNING)
     return items, abroad
 
 

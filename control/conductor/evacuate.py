@@ -123,7 +123,9 @@ def evacuate(work: Work) -> None:
 
 
 def _choose(move: Evacuation) -> None:
-    """Claim a host; the action goes on there."""
+    """Claim a host; the action goes on there. Where the scheduler finds none the server is in error, on its old
+    host, until it is evacuated again (Nova's functional test ``test_evacuate_no_valid_host``); a host that is forced
+    and has no room leaves it as it was (Nova's ``_allocate_for_evacuate_dest_host``)."""
     work, began = move.work, now()
     try:
         host = move.choose()
@@ -134,7 +136,7 @@ def _choose(move: Evacuation) -> None:
         why = admin_message(none)
         work.end_writes.append(lambda connection: actions.happened(
             connection, work.action.id, work.rule.event, work.conductor.name, began, "Error", why))
-        _fail(move, none)
+        _fail(move, none, **({} if work.args.get("forced") else {"vm_state": ERROR}))
     except MagnetarError as error:  # its root volume is gone
         _fail(move, error)
     else:
@@ -244,13 +246,12 @@ def _removed(work: Work, host: str) -> bool:
     return True
 
 
-def _fail(move: Evacuation, error: MagnetarError, left: str | None = None) -> None:
-    """The action has failed: the server is on its old host as before, and may be evacuated again. *left*: a host that
-    may run it, for which it is in error."""
+def _fail(move: Evacuation, error: MagnetarError, left: str | None = None, **values: Any) -> None:
+    """The action has failed: the server is on its old host as before but for *values* of its row, and may be evacuated
+    again. *left*: a host that may run it, for which it is in error."""
     work, id = move.work, str(uuid.uuid5(uuid.UUID(move.id), str(left)))
     _give_volumes_back(move)
     move.unclaim()
-    values: dict[str, Any] = {}
     if left:
         def noted(connection: Connection) -> None:
             migrations.make(connection, work.server, id, user_id=work.action.user_id, type=migrations.EVACUATION,

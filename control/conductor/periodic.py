@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
+from magnetar_control.services.volume.worker import COPY as VOLUME_COPY
 from magnetar_control.store.database import now
 from magnetar_control.store.purge import purge
 from magnetar_control.store.store import CELL0
@@ -43,6 +44,7 @@ SILENT = 15.0
 UNUSED = 24 * 3600.0
 #: Names of the copies on hosts.
 OF_A_SERVER = re.compile(re.escape(snapshot.COPY) + "[0-9a-f-]{36}")
+OF_A_VOLUME = re.compile(re.escape(VOLUME_COPY) + "([0-9a-f-]{36})")
 
 
 class PeriodicTask(NamedTuple):
@@ -134,6 +136,8 @@ def remove_unused(conductor: Environment) -> int:
 
 def _is_spent_copy(conductor: Environment, name: str) -> bool:
     """Whether an image on a host is the copy of an action that has ended."""
+    if of_volume := OF_A_VOLUME.fullmatch(name):
+        return not conductor.services.volume.is_uploading(of_volume[1])
     if not OF_A_SERVER.fullmatch(name):
         return False
     with conductor.database.read() as connection:

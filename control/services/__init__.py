@@ -240,6 +240,13 @@ class Volumes(Protocol):
         """A volume that is being made; *fields*: name, image_id, snapshot_id, source_volume_id, volume_type, id,
         host."""
 
+    def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
+        """Have an image *name* made of a volume, for a caller: {volume, image}; *fields*: disk_format,
+        container_format, visibility, protected."""
+
+    def is_uploading(self, image_id: str) -> bool:
+        """Whether the content of an image is to come from a volume."""
+
     def wait(self, id: str, limit: float) -> Document:
         """The volume when it is made, or made anew; raises ``InvalidRequest`` when that failed or took longer."""
 

@@ -41,11 +41,13 @@ Found = Row[Any]
 NO_SHARES = "[]"
 #: The task_states of servers that are to be deleted, for good or not, and of one that its host builds.
 DELETING, SOFT_DELETING, SPAWNING = "deleting", "soft-deleting", "spawning"
+#: That of a new server whose volumes are made and reserved (C1.4).
+MAPPING = "block_device_mapping"
 #: The task_state of a soft-deleted server that is to be active again. Quotas count it.
 RESTORING = "restoring"
 #: The task_states in which a server keeps the disks of its host busy: Nova's, and those of one that is being built,
 #: which Nova knows by its vm_state; task_state has an index.
-HEAVY = ("scheduling", SPAWNING, "resize_prep", "resize_migrating", "rebuilding", "rescuing", "unshelving",
+HEAVY = ("scheduling", MAPPING, SPAWNING, "resize_prep", "resize_migrating", "rebuilding", "rescuing", "unshelving",
          "image_snapshot", "image_backup")
 #: Statements that are made once: making one takes longer than executing it.
 _ID: BindParameter[str] = bindparam("id")

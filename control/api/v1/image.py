@@ -77,6 +77,9 @@ class CloudImages(CloudDriver):
         for way in ("path", "url"):
             if way in (want.get("source") or {}):
                 raise InvalidField(f"source.{way}", "is for a single host: images of a cloud are uploaded (filename)")
+        if "volume" in (want.get("source") or {}):
+            raise InvalidField("source.volume", "is for a single host: use `openstack image create --volume`, which "
+                                                "asks the volume service of the cloud")
         want = {**want, "_size": (want.get("source") or {}).get("size", 0)}
         want.pop("source", None)
         if have and have["status"] == "queued":

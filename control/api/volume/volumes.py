@@ -15,7 +15,7 @@ from magnetar_control.web import Answer, Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.fields import Record
-from magnetar_core.values import Choices, Nullable
+from magnetar_core.values import Choices, Nullable, Text
 
 from . import views
 from .nouns import NounRoutes, listing
@@ -35,7 +35,6 @@ STATUSES = ("creating", "available", "deleting", "error", "error_deleting", "err
 REIMAGE = (3, 68)
 #: Actions of Cinder that hosts' own disks do not offer, and why.
 NO_ACTIONS = {
-    "os-volume_upload_image": "the agents do not read volumes out; copy it to a volume, or make an image of a server",
     "os-retype": "content stays in its pool; make a new volume of the other type with source_volid",
     "os-migrate_volume": "content stays on its host; servers of other hosts reach it there",
     "revert": "its content is not replaced; make a new volume from the snapshot"}
@@ -77,6 +76,15 @@ ACTIONS = {
     "os-show_image_metadata": VolumeAction(actions.show_image_metadata, record({}), 200),
     "os-set_image_metadata": VolumeAction(actions.set_image_metadata, record({"metadata": METADATA}), 200),
     "os-unset_image_metadata": VolumeAction(actions.unset_image_metadata, record({"key": Stripped()}), 200)}
+
+
+UPLOAD = "os-volume_upload_image"
+UPLOAD_BODY = record({
+    "image_name": Text(1, 255), "force": TRUTH, "container_format": Nullable(Choices("bare")),
+    "disk_format": Nullable(Choices("raw", "qcow2")), "visibility": Choices("public", "private", "shared", "community"),
+    "protected": TRUTH}, "image_name")
+#: The first microversion that says who sees the image.
+VISIBILITY = (3, 1)
 
 
 class VolumeRoutes(NounRoutes):
@@ -126,12 +134,26 @@ class VolumeRoutes(NounRoutes):
     def delete(self, request: Request) -> None:
         self.store.delete(*request.named(is_set(request, "cascade"), is_set(request, "force")))
 
+    def _upload(self, request: Request, given: Document) -> Document:
+        """Have an image made of the volume. ``force`` does not help one in use, as with Cinder's default."""
+        named = {"disk_format": given.get("disk_format") or "raw", "container_format": "bare"}
+        since = request.extra["version"] >= VISIBILITY
+        seen = {name: given[name] for name in ("visibility", "protected") if name in given} if since else {}
+        made = self.service.upload_image(request.context, request.params["id"], given["image_name"], **named, **seen)
+        volume, image = made["volume"], made["image"]
+        return {**{name: volume[name] for name in ("id", "status", "size", "updated_at")},
+                "display_description": volume["description"], "image_id": image["id"], "image_name": image["name"],
+                "volume_type": views.type(self.service.types, volume["volume_type"]), **named,
+                **({name: image[name] for name in ("visibility", "protected")} if since else {})}
+
     def act(self, request: Request) -> Answer:
         """Do the action that the body names."""
         outer = request.json()
         if not isinstance(outer, dict) or len(outer) != 1:
             raise InvalidRequest("The body must hold one action, such as {\"os-extend\": {\"new_size\": 2}}.")
         (name, given), = outer.items()
+        if name == UPLOAD:
+            return Answer({name: self._upload(request, UPLOAD_BODY.check(given or {}, name))}, 202)
         if name in NO_ACTIONS:
             raise InvalidRequest(f"Embedded volumes have no {name}: {NO_ACTIONS[name]}.")
         if name not in ACTIONS:

@@ -46,6 +46,13 @@ def reimage(connection: Connection, context: Context, row: RowMapping, *, image_
     follow(connection, row["id"])
 
 
+def upload_image(connection: Connection, context: Context, row: RowMapping, *, image_id: str) -> None:
+    """Have it copied into the image, which is queued. As in Cinder with its default ``enable_force_upload = False``, a
+    volume in use is refused, also with ``force``."""
+    asked(connection, volumes, row, "upload", ("available",), status="uploading", previous_status=row["status"],
+          upload=orjson.dumps({"image_id": image_id}).decode())
+
+
 def set_bootable(connection: Connection, context: Context, row: RowMapping, *, bootable: bool) -> None:
     """Say whether servers can boot from it."""
     set_(connection, volumes, row["id"], bootable=bootable)

@@ -14,11 +14,11 @@ from sqlalchemy import select
 from magnetar_control.agents import Agents
 from magnetar_control.services import Context, Document, Images
 from magnetar_control.store.database import Database
-from magnetar_core.errors import Conflict, InvalidRequest, NotFound
+from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
 from magnetar_core.flows import Sure, always
 
 from . import attachments, quotas, volumes
-from .actions import ADMIN, FREEING, extend, reimage
+from .actions import ADMIN, FREEING, extend, reimage, upload_image
 from .rows import asked, check_admin, check_writer, document, found, seen, wrong_status
 from .snapshots import SnapshotStore, begin
 from .tables import attachments as held
@@ -28,6 +28,8 @@ from .volumes import Types, VolumeStore, attachments_of, documents
 from .worker import BELL, Hosts, Reach, Worker
 
 GIB = 2**30
+#: Image property: the type of volumes that are made of it, unless the request says one (LCH-40).
+TYPE = "cinder_img_volume_type"
 #: Statuses of a volume whose content is on its way.
 MAKING = ("creating", "downloading")
 
@@ -44,7 +46,7 @@ class EmbeddedVolumes:
                  limits: Mapping[str, int] | None = None) -> None:
         self.database, self.images, self.zone = database, images, zone
         self.quota = quotas.of(limits or {})
-        self.reach = Reach(hosts, agents, ensure_image)
+        self.reach = Reach(hosts, agents, ensure_image, images)
         self.types = Types(tuple(pools))
         self.volumes, self.snapshots = VolumeStore(database), SnapshotStore(database)
         self.attachments = attachments.AttachmentStore(database, used)
@@ -102,6 +104,12 @@ class EmbeddedVolumes:
             "availability_zone": self.zone, "volume_type": None if copied and not given else self.types.named(given)}
         if fields.get("image_id"):
             values.update(self._of_image(context, fields["image_id"], size))
+            if not given and (named := document(values["image_metadata"]).get(TYPE)):
+                if not self.has_type(context, named):
+                    raise InvalidRequest(f"Invalid input received: the property {TYPE} of image {fields['image_id']} "
+                                         f"names the volume type {named[:80]}, which could not be found. Give another "
+                                         "volume_type.")
+                values["volume_type"] = self.types.named(named)
         if not values["host"] and not copied:
             values["host"] = self.reach.roomiest()
         return values
@@ -138,6 +146,31 @@ class EmbeddedVolumes:
             said = action(connection, context, seen(connection, table, context, id), **given)
             self.database.ring(connection, BELL)
         return said
+
+    def upload_image(self, context: Context, id: str, name: str, **fields: Any) -> Document:
+        """Have an image made of a volume that is available; *fields*: disk_format, container_format, visibility,
+        protected. It has the properties of the image that the volume was made from. Returns both: {volume, image}.
+        Raises what making the image raises, and ``InvalidRequest``."""
+        check_writer(context)
+        volume = self.volumes.show(context, id)
+        if self.images is None or volume["status"] != "available":  # before the image is there
+            raise wrong_status(table, volume, ("available",))
+        told = volume["volume_image_metadata"]
+        image = self.images.create(context, name, **fields, **{
+            one: int(told.get(one) or 0) for one in ("min_disk", "min_ram")}, properties={
+                one: value for one, value in told.items() if one not in volumes.OF_IMAGE})
+        try:
+            self.act(context, id, upload_image, image_id=image["id"])
+        except MagnetarError:
+            self.images.fail(image["id"], "The volume was not available any more.")
+            raise
+        return {"volume": self.volumes.show(context, id), "image": image}
+
+    def is_uploading(self, image_id: str) -> bool:
+        with self.database.read() as connection:
+            return connection.execute(select(table.c.id).where(
+                table.c.task == "upload", table.c.upload.contains(image_id, autoescape=True)).limit(1)).first() \
+                is not None
 
     def wait(self, id: str, limit: float) -> Document:
         """Where nobody is at it, it is made here."""

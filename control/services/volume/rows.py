@@ -65,7 +65,7 @@ def asked(connection: Connection, table: Table, row: RowMapping, task: str, stat
         raise Conflict(f"{NOUNS[table.name]} {row['id']} was just changed by somebody else; look again.")
 
 
-def wrong_status(table: Table, row: RowMapping, statuses: Sequence[str]) -> MagnetarError:
+def wrong_status(table: Table, row: RowMapping | Document, statuses: Sequence[str]) -> MagnetarError:
     """It is in no state for this."""
     noun = NOUNS[table.name]
     return InvalidRequest(f"Invalid {noun.lower()}: {noun} {row['id']} status must be {' or '.join(statuses)}, but "

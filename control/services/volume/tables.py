@@ -36,6 +36,8 @@ volumes = Table(
     Column("new_size", Integer), Column("previous_status", String(32)),
     # What it is or was last imaged anew from: {request, image_id, image_metadata, done}.
     Column("reimage", DOCUMENT),
+    # While an image is made of it: {image_id}.
+    Column("upload", DOCUMENT),
     Index("volumes_project", "project_id", "created_at", "id"), Index("volumes_task", "task"))
 
 snapshots = Table(

@@ -29,6 +29,8 @@ SHOWN = ("id", "name", "description", "status", "size", "multiattach", "bootable
          "updated_at")
 #: Columns of their attachments that are shown with them.
 HELD = ("id", "volume_id", "server_id", "host", "device", "attached_at", "status")
+#: What ``volume_image_metadata`` has besides the properties of the image.
+OF_IMAGE = ("image_id", "image_name", "checksum", "container_format", "disk_format", "min_disk", "min_ram", "size")
 DELETABLE = ("available", "error", "error_extending", "error_deleting", "error_restoring")
 
 
@@ -90,14 +92,13 @@ def follow(connection: Connection, volume_id: str) -> None:
         ("available", *FOLLOWING.values()))).values(status=status, updated_at=now()))
     # One that grows, or is imaged anew, goes back to what it is by then.
     connection.execute(update(volumes).where(volumes.c.id == volume_id, volumes.c.status.in_(
-        ("extending", "downloading"))).values(previous_status=status))
+        ("extending", "downloading", "uploading"))).values(previous_status=status))
 
 
 def of_image(image: Document) -> Document:
     """``volume_image_metadata`` of an image: its properties and what else is told of it, as texts."""
     told = {"image_id": image["id"], "image_name": image.get("name"),
-            **{name: image.get(name) for name in ("checksum", "container_format", "disk_format", "min_disk", "min_ram",
-                                                  "size")}}
+            **{name: image.get(name) for name in OF_IMAGE[2:]}}
     return {**image.get("properties", {}), **{name: str(value) for name, value in told.items() if value is not None}}
 
 

@@ -23,7 +23,7 @@ from sqlalchemy import ColumnElement, RowMapping, Table, and_, delete, or_, sele
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import PATIENCE, AgentClient, Agents, plain
-from magnetar_control.services import Document
+from magnetar_control.services import Context, Document, Images
 from magnetar_control.store.database import Database, now
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unreachable
 
@@ -40,6 +40,8 @@ ATTEMPTS, PAUSE, LONGEST = 6, 2.0, 60.0
 LOOK, SELDOM = 1.0, 5.0
 #: Seconds that one task may take.
 LIMIT = 6 * 3600.0
+#: Prefix of the names of images on hosts that are made of volumes; our image's uuid follows.
+COPY = "volume-image-"
 ABROAD = (Unreachable, TimedOut, HypervisorDown)
 
 Hosts = Callable[[], Iterable[Mapping[str, Any]]]
@@ -49,11 +51,12 @@ Row = Mapping[Any, Any]
 @dataclass(frozen=True)
 class Reach:
     """How hosts are reached: *hosts* gives [{name, endpoint, disk_gb, disk_gb_free, up}]; *ensure_image* has a host
-    have an image."""
+    have an image. *images*: where images of volumes go."""
 
     hosts: Hosts
     agents: Agents
     ensure_image: Callable[[str, str], None]
+    images: Images | None = None
 
     def client(self, name: str) -> AbstractContextManager[AgentClient]:
         """A client of the agent of a host, which gets an answer soon where that counts as down: its volumes are not to
@@ -195,10 +198,24 @@ class Worker:
     def _failed(self, table: Table, row: Row, error: MagnetarError) -> None:
         log.error("%s of %s %s failed: %s", row["task"], table.name, row["id"], error.message)
         status: Any = {"delete": "error_deleting", "extend": "error_extending"}.get(row["task"], "error")
-        if row["task"] in ("extend", "reimage") and isinstance(error, Conflict):
-            status = table.c.previous_status  # refused: it is as it was
+        if row["task"] == "upload" or (row["task"] in ("extend", "reimage") and isinstance(error, Conflict)):
+            status = table.c.previous_status  # refused, or only read: it is as it was
+        if row["task"] == "upload":
+            self._give_up_image(row, error)
         self._finish(table, row, {"status": status, "fault": plain(error), **(
-            {"reimage": None} if row["task"] == "reimage" else {})})
+            {row["task"]: None} if row["task"] in ("reimage", "upload") else {})})
+
+    def _give_up_image(self, row: Row, error: MagnetarError) -> None:
+        """An image of a volume will not come. What the host has of it goes, or is removed by the conductors later."""
+        id = document(row["upload"])["image_id"]
+        try:
+            if self.reach.images:
+                self.reach.images.fail(id, plain(error))
+            with self.reach.client(row["host"]) as client:
+                client.delete("image", COPY + id)
+        except MagnetarError as why:
+            log.warning("image %s of volume %s is removed from host %s later: %s", id, row["id"], row["host"],
+                        why.message)
 
     def ensure(self, row: Row, noun: str, want: Document) -> Document:
         """Have the host's agent make it so; the resource."""
@@ -263,6 +280,23 @@ def _reimage_volume(worker: Worker, row: Row) -> Document:
             "reimage": orjson.dumps({**told, "done": True}).decode()}
 
 
+def _upload_volume(worker: Worker, row: Row) -> Document:
+    """The host makes an image of its own of the volume, of which the image service gets the content."""
+    images, id = worker.reach.images, document(row["upload"])["image_id"]
+    there = images.show(Context(row["user_id"], row["project_id"], frozenset(("admin",))), id) if images else None
+    if images is None or there is None:
+        raise Conflict(f"Image {id} was deleted before it had its content.")
+    key = f"{COPY}{id}"
+    with worker.reach.client(row["host"]) as client:
+        if there["status"] != "active":
+            client.ensure("image", key, {"name": key, "source": {"volume": row["id"]},
+                                         "disk_format": there["disk_format"]}, timeout=LIMIT)
+            pieces, size = client.receive("image", key)
+            images.upload(id, pieces, size=size)
+        client.delete("image", key)
+    return {"status": volumes.c.previous_status, "previous_status": None, "upload": None}
+
+
 def _create_snapshot(worker: Worker, row: Row) -> Document:
     found = worker.ensure(row, "volume_snapshot", {"name": f"snapshot-{row['id']}", "volume": row["volume_id"]})
     return {"status": "available", "size": found.get("size") or row["size"]}
@@ -277,6 +311,7 @@ def _delete(noun: str, worker: Worker, row: Row) -> None:
 
 TASKS: Mapping[tuple[str, str], Callable[[Worker, Row], Document | None]] = {
     ("volumes", "create"): _create_volume, ("volumes", "extend"): _extend_volume,
-    ("volumes", "reimage"): _reimage_volume, ("volumes", "delete"): partial(_delete, "volume"),
+    ("volumes", "reimage"): _reimage_volume, ("volumes", "upload"): _upload_volume,
+    ("volumes", "delete"): partial(_delete, "volume"),
     ("volume_snapshots", "create"): _create_snapshot,
     ("volume_snapshots", "delete"): partial(_delete, "volume_snapshot")}

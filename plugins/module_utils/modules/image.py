@@ -24,12 +24,14 @@ class ImageModule(ResourceModule):
         url=Option(Text(), "URL from which the agent loads the content; needs O(checksum)."),
         host_path=Option(Text(), "File with the content on the agent's host, in one of the agent's C(image_paths). It "
                          "is not sent through the module."),
+        volume=Option(Text(), "Volume of the agent's host that no server has. The image becomes a copy of it, C(qcow2) "
+                      "or, with O(disk_format=raw), C(raw)."),
     )
     files = ("filename",)
 
     @property
     def rules(self):
-        return dict(super().rules, mutually_exclusive=[["filename", "url", "host_path"]])
+        return dict(super().rules, mutually_exclusive=[["filename", "url", "host_path", "volume"]])
 
     def want(self, params):
         want = super().want(params)
@@ -39,6 +41,8 @@ class ImageModule(ResourceModule):
             want["source"] = {"url": params["url"]}
         elif params.get("host_path"):
             want["source"] = {"path": params["host_path"]}
+        elif params.get("volume"):
+            want["source"] = {"volume": params["volume"]}
         elif params.get("filename"):
             found = digest(params["filename"], (params.get("checksum") or "sha256:").partition(":")[0])
             if params.get("checksum") not in (None, found):

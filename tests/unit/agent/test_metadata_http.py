@@ -13,7 +13,7 @@ import pytest
 
 from magnetar_agent import guest_data
 from magnetar_agent.guest_data import EC2_VERSIONS, VERSIONS, Guest, Key
-from magnetar_agent.metadata import guest_http
+from magnetar_agent.metadata import guest_http, messages, process
 from magnetar_agent.metadata.guest_http import HEAD, MOST_PASSWORD, GuestHttp
 from magnetar_agent.metadata.paths import GuestPaths
 
@@ -183,3 +183,51 @@ def test_slow_guests_are_cut_and_many_connections_refused(monkeypatch: pytest.Mo
         assert b" 200 " in await send(get("/latest"))
 
     served(talk)
+
+
+def test_a_flood_with_forged_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of requests of one guest, which says that it is another: it gets its own data, the other guest is
+    answered meanwhile, and the agent is asked once about each."""
+    monkeypatch.setattr(process, "FRESH", 3600.0)
+    hosts, about = {"127.0.0.1": "flooding", "127.0.0.2": "quiet"}, []
+    forged = ("X-Forwarded-For: 127.0.0.2", "Forwarded: for=127.0.0.2", "X-Instance-ID: quiet", "Host: 127.0.0.2")
+
+    async def agent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            asked = json.loads(await reader.readexactly(messages.length(await reader.readexactly(4))))
+            about.append(asked["about"])
+            writer.write(messages.packed({"number": asked["number"], "password": "", "tree": {
+                "openstack/latest/user_data": 0}, "parts": [base64.b64encode(asked["about"].encode()).decode()]}))
+
+    async def ask(host: str, port: int, count: int) -> bytes:
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(get("/openstack/latest/user_data", *forged) * count)
+        writer.write_eof()
+        said = await reader.read()
+        writer.close()
+        return said
+
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        questions = process.Questions(ours)
+        questions.guests = hosts
+        answering = asyncio.create_task(agent(*await asyncio.open_connection(sock=theirs)))
+        reading = asyncio.create_task(questions.run())
+        http = GuestHttp(questions.find, questions.leave)
+        server = await asyncio.start_server(http.connected, "127.0.0.1", 0, limit=HEAD)
+        port = server.sockets[0].getsockname()[1]
+        other = await asyncio.start_server(http.connected, "127.0.0.2", port, limit=HEAD)
+        async with asyncio.timeout(120):
+            many = [asyncio.create_task(ask("127.0.0.1", port, 250)) for _number in range(guest_http.OF_GUEST)]
+            for _number in range(20):
+                said = await ask("127.0.0.2", port, 1)
+                assert said.endswith(b"quiet") and b"flooding" not in said
+            for said in await asyncio.gather(*many):
+                assert said.count(b"HTTP/1.1 200 OK") == said.count(b"flooding") == 250 and b"quiet" not in said
+        assert sorted(about) == ["flooding", "quiet"]
+        for one in (server, other):
+            one.close()
+        answering.cancel()
+        reading.cancel()
+
+    asyncio.run(run())

@@ -95,6 +95,47 @@ def test_from_an_image_a_volume_and_a_snapshot(host: Host) -> None:
     assert {p.name for p in (host.root / "state/volumes").iterdir()} == {third["id"]}
 
 
+@pytest.mark.parametrize("format", ["qcow2", "raw"])
+def test_an_image_of_a_volume(host: Host, format: str) -> None:
+    image(host)
+    host.ensure("volume", "boot", {"image": "img"})
+    want = {"source": {"volume": "boot"}, "disk_format": format}
+    assert [one.verb for one in host.ensure("image", "copy", want, dry_run=True).steps] == ["record", "fetch"]
+    made = host.ensure("image", "copy", want).resource
+    assert (made["status"], made["disk_format"], made["virtual_size"]) == ("active", format, GIB)
+    assert not host.ensure("image", "copy", want).changed
+    assert [len(one.name) for one in (host.root / "state/images" / made["id"]).iterdir()] == [64]  # nothing else
+    host.ensure("volume", "boot", None)
+    assert host.ensure("volume", "again", {"image": "copy"}).resource["size"] == 1
+
+
+def test_of_a_volume_in_use_no_image_is_made(host: Host) -> None:
+    image(host)
+    host.ensure("volume", "boot", {"image": "img"})
+    host.server("web1")
+    host.ensure("volume_attachment", "web1:boot", {"server": "web1", "volume": "boot"})
+    for source, more, why in (("boot", {}, "attached to web1"), ("none", {}, "must name a volume of this host"),
+                              ("boot", {"disk_format": "iso"}, "must be qcow2 or raw")):
+        with pytest.raises(MagnetarError, match=why):
+            host.ensure("image", "copy", {"source": {"volume": source}, **more})
+    assert [one.name for one in host.agent.host.documents.list("image")] == ["img"]
+
+
+def test_a_copy_for_an_image_that_breaks_off(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    image(host)
+    host.ensure("volume", "boot", {"image": "img"})
+
+    def dies(*_args: Any) -> None:
+        raise HypervisorError("The disk is gone.")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(host.agent.host.hypervisor, "copy_disk", dies)
+        with pytest.raises(HypervisorError):
+            host.ensure("image", "copy", {"source": {"volume": "boot"}})
+    assert len([*(host.root / "state/images").iterdir()]) == 1
+    assert host.ensure("image", "copy", {"source": {"volume": "boot"}}).resource["status"] == "active"
+
+
 def test_raw_keeps_what_it_holds(host: Host) -> None:
     host.ensure("volume", "one", {"size": 1, "format": "raw"})
     path = content(host, host.ensure("volume", "one", {}).resource)

@@ -26,11 +26,12 @@ class Image(Resource):
             Record(path=Field(Text(1, 4096), "A file on the host, in one of the agent's image_paths.", required=True)),
             Record(url=Field(Text(1, 2048, "https?://.+", "must begin with http:// or https://"),
                              "Where to load it from.", required=True)),
+            Record(volume=Field(REFERENCE, "A volume of the host that no server has; it is copied.", required=True)),
             Record(upload=Field(Boolean(), "The content follows with PUT /v1/image/{key}/data.", required=True),
                    size=Field(Integer(0, 2**62), "How many bytes will follow. It is refused at once, in a dry run too, "
                               "where there is no room for them.")),
         ),
-        "Where the content comes from: {path}, {url} or {upload: true, size}. A url needs a checksum.",
+        "Where the content comes from: {path}, {url}, {volume} or {upload: true, size}. A url needs a checksum.",
         on="create", option=False, compared=False)
     checksum = Field(CHECKSUM, "Digest of the content as delivered, sha256:HEX or sha512:HEX.", on=FIXED,
                      sample="sha256:" + "0" * 64)

@@ -249,3 +249,20 @@ def test_an_attachment_of_a_locked_server_stays_as_it_is(owner: Owner) -> None:
     owner.call.act(server, "unlock")
     assert member.put(path, body, "2.85").status == 202
     assert owner.attached(server)[0]["delete_on_termination"]
+
+
+def test_no_server_has_more_disks_than_the_settings_say(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, volumes = owner.server()["id"], [owner.volume(), owner.volume()]
+    monkeypatch.setitem(vars(owner.cloud.parts.settings), "max_disk_devices_to_attach", 2)
+    assert owner.attach(server, volumes[0]).status == 200
+    refused = owner.attach(server, volumes[1])
+    assert refused.status == 403 and "maximum allowed number of disk" in refused.json["forbidden"]["message"]
+    assert owner.state(volumes[1]) == "available"
+    until(lambda: owner.state(volumes[0]) == "in-use")
+    blank = {"source_type": "blank", "destination_type": "volume", "volume_size": 1}
+    made = {"name": "x", "flavorRef": "1", "networks": "none", "imageRef": owner.call.image()}
+    for count, status in ((2, 403), (1, 202)):
+        given = {**made, "block_device_mapping_v2": [
+            {"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": owner.call.image()},
+            *({**blank, "boot_index": None} for _each in range(count))]}
+        assert owner.call.post("/v2.1/servers", {"server": given}, "2.60").status == status

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from magnetar_control.agents import AgentClient
+from magnetar_control.conductor import block_devices
+
 from .asking import Owner, until
 
 
@@ -36,6 +39,25 @@ def test_a_server_boots_from_a_volume_made_of_an_image(owner: Owner) -> None:
     assert refused.status == 400 and "root device" in refused.json["badRequest"]["message"]
     owner.call.delete(f"/v2.1/servers/{server['id']}")
     until(lambda: owner.state(one["volumeId"]) is None)
+
+
+def test_while_its_volumes_are_made_a_server_says_so(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, waits, asks = [], block_devices._wait_until_made, AgentClient.ensure
+
+    def wait(work: Any, id: str) -> None:
+        seen.append(work.server.task_state)
+        waits(work, id)
+
+    def ensure(self: AgentClient, noun: str, key: str, *given: Any, **more: Any) -> Any:
+        if noun == "server":
+            seen.append(owner.call.get(f"/v2.1/servers/{key}").json["server"]["OS-EXT-STS:task_state"])
+        return asks(self, noun, key, *given, **more)
+
+    monkeypatch.setattr(block_devices, "_wait_until_made", wait)
+    monkeypatch.setattr(AgentClient, "ensure", ensure)
+    blocks = [block("image", owner.call.image(), boot_index=0, volume_size=2, delete_on_termination=True)]
+    server = owner.server(imageRef="", block_device_mapping_v2=blocks)
+    assert seen == ["block_device_mapping", "spawning"] and server["OS-EXT-STS:task_state"] is None
 
 
 def test_a_server_boots_from_a_volume_that_is_there(owner: Owner) -> None:

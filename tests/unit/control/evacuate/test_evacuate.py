@@ -54,15 +54,16 @@ def others(admin, host):
     return [name for name in admin.cloud.hosts if name != host]
 
 
-def test_without_another_host_it_stays_as_it_was_and_is_evacuated_later(admin, dead):
+def test_without_another_host_it_is_in_error_until_it_is_evacuated_again(admin, dead):
     id, host = dead
     one, two = others(admin, host)
     with disabled(admin.cloud, one), disabled(admin.cloud, two):
-        assert admin.evacuated(id)["status"] == "ACTIVE"
+        assert admin.evacuated(id)["status"] == "ERROR"
     assert "No valid host" in row(admin.cloud, id).fault
     assert admin.statuses(id) == [("evacuation", host, None, "error")]
     assert claims(admin.cloud, id) == {"server": (host, SMALL)} and admin.host_of(id) == host
-    assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] != host
+    again = admin.evacuated(id)
+    assert again["OS-EXT-SRV-ATTR:host"] != host and again["status"] == "ACTIVE"
 
 
 @pytest.mark.parametrize(("version", "force"), [("2.67", {"force": True}), ("2.67", {}), ("2.68", {})])

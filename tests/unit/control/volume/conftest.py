@@ -27,13 +27,38 @@ IMAGE = str(uuid.uuid5(uuid.NAMESPACE_OID, "image"))
 
 
 class Images:
-    """Knows one image."""
+    """Knows one image, and those that are made here, with their content in ``contents``."""
+
+    def __init__(self, **properties: str) -> None:
+        self.properties = {"hw_disk_bus": "virtio", **properties}
+        self.made: dict[str, dict[str, Any]] = {}
+        self.contents: dict[str, bytes] = {}
+
+    def create(self, context: Any, name: str | None, **fields: Any) -> dict[str, Any]:
+        """A queued image."""
+        id = str(uuid.uuid4())
+        self.made[id] = {"id": id, "name": name, "status": "queued", "visibility": "shared", "protected": False,
+                         "owner": context.project_id, **fields}
+        return self.made[id]
+
+    def upload(self, id: str, chunks: Any, size: int | None = None) -> None:
+        """Take its content."""
+        self.contents[id] = b"".join(chunks)
+        assert len(self.contents[id]) == size
+        self.made[id]["status"] = "active"
+
+    def fail(self, id: str, why: str) -> None:
+        """It stays without content."""
+        self.made.get(id, {}).update(status="killed", why=why)
 
     def show(self, context: Any, id: str) -> dict[str, Any] | None:
         """The image."""
+        return self.made.get(id) or self._usual(id)
+
+    def _usual(self, id: str) -> dict[str, Any] | None:
         return {"id": IMAGE, "name": "cirros", "status": "active", "size": 3 << 20, "virtual_size": 3 << 20,
                 "min_disk": 1, "min_ram": 0, "disk_format": "raw", "container_format": "bare", "checksum": "0" * 32,
-                "properties": {"hw_disk_bus": "virtio"}} if id == IMAGE else None
+                "properties": self.properties} if id == IMAGE else None
 
 
 class Cloud:

@@ -198,7 +198,7 @@ def test_other_actions(ask, volume):
     ask("POST", url, {"os-reset_status": {"status": "error"}}, status=403)
     ask.as_(ADMIN)("POST", f"/v3/volumes/{volume}/action", {"os-reset_status": {"status": "error"}}, status=202)
     assert _status(ask, volume) == "error"
-    for body in ({"os-volume_upload_image": {}}, {"os-nothing": {}}, {}, {"os-extend": {}}, {"os-extend": {"size": 1}}):
+    for body in ({"os-retype": {}}, {"os-nothing": {}}, {}, {"os-extend": {}}, {"os-extend": {"size": 1}}):
         ask("POST", url, body, status=400)
 
 
