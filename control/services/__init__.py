@@ -181,6 +181,9 @@ class Networks(Protocol):
     def ports(self, server_id: str) -> list[Document]:
         """The NICs of a server, each with port_state besides."""
 
+    def floating(self, server_ids: Sequence[str]) -> Mapping[str, Mapping[tuple[str, str], str]]:
+        """Server to its floating IPs: (MAC, fixed address) to floating address; servers without are left out."""
+
     def users(self) -> dict[str, str]:
         """The ports that servers have: port to server, whether there is such a server or not."""
 

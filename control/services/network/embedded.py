@@ -189,6 +189,12 @@ class EmbeddedNetworks:
         with self.database.read() as connection:
             return nics.found(connection, server_id, states=True)
 
+    def floating(self, server_ids: Sequence[str]) -> dict[str, dict[tuple[str, str], str]]:
+        if self.worker is None or not server_ids:
+            return {}  # and so no statement
+        with self.database.read() as connection:
+            return nics.floating(connection, server_ids)
+
     def groups(self, context: Context, names: Sequence[str]) -> Documents:
         """None given is the project's ``default``, which there is once in each project."""
         if set(names) <= {"default"}:
