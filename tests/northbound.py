@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 #: Where the schemas are.
 SHARE = Path("/usr/share/ovn")
@@ -90,3 +91,12 @@ class LabCentral:
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 words, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def external(admin: Any, name: str = "ext", cidr: str = "192.0.2.0/24") -> str:
+    """An external network of a cloud, made by its administrator; its uuid."""
+    body = {"name": name, "provider:network_type": "flat", "provider:physical_network": name, "router:external": True}
+    id: str = admin.post("/network/v2.0/networks", {"network": body}).json["network"]["id"]
+    subnet = {"network_id": id, "name": f"{name}-{cidr}", "cidr": cidr, "enable_dhcp": False}
+    assert admin.post("/network/v2.0/subnets", {"subnet": subnet}).status == 201
+    return id

@@ -50,6 +50,9 @@ class NetworkDriver(DocumentDriver):
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Fill in addresses, draw the name of the bridge, and refuse what cannot work on this host."""
         want = _renewed(want, document.want) if document else dict(want)
+        if want["mode"] == "ovn":
+            raise InvalidField("mode", "must be bridge, nat or isolated: ovn is over all hosts of a cloud, which makes "
+                                       "it. Ask the cloud for it", "ovn")
         if document is None:
             _check_name(want["name"], host.hypervisor.networks())
         if want["mode"] == "bridge":

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import orjson
 from sqlalchemy import select
 
 from magnetar_control.store import actions, server_list, servers
@@ -99,9 +100,24 @@ def show(_caller: Caller, target: Target) -> servers.Found:
 
 
 @of_server(rule="os_compute_api:ips:index")
-def addresses(_caller: Caller, target: Target) -> str:
+def addresses(caller: Caller, target: Target) -> str:
     """The server's addresses, a JSON object of network names and lists."""
-    return str(target.row.addresses)
+    return reached(target.row.addresses, caller.cloud.services.network.floating([target.row.id]).get(target.row.id))
+
+
+def reached(text: str, floating: Mapping[tuple[str, str], str] | None) -> str:
+    """The addresses that a row has, JSON text, each with the floating IP by which it is reached after it, as Nova has
+    it. *floating*: (MAC, fixed address) to floating address."""
+    if not floating:
+        return text
+    shown: dict[str, list[dict[str, Any]]] = {}
+    for network, found in orjson.loads(text).items():
+        shown[network] = []
+        for one in found:
+            address = floating.get((one["OS-EXT-IPS-MAC:mac_addr"], one["addr"]))
+            shown[network] += [one] if address is None else [
+                one, {**one, "addr": address, "version": 6 if ":" in address else 4, "OS-EXT-IPS:type": "floating"}]
+    return orjson.dumps(shown).decode()
 
 
 #: As ``addresses``, for who wants those on one network.

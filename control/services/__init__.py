@@ -125,13 +125,14 @@ class Images(Protocol):
 
 
 class NetworkResources(Protocol):
-    """The resources of one kind, for callers, who get those that they may see. *create* makes all or none."""
+    """The resources of one kind, for callers, who get those that they may see. *create* makes all or none. *dry*: what
+    would be answered; nothing changes."""
 
     def list(self, context: Context, page: Page = Page()) -> Documents: ...
     def show(self, context: Context, id: str) -> Document: ...
-    def create(self, context: Context, *wanted: Document) -> Documents: ...
-    def update(self, context: Context, id: str, values: Document) -> Document: ...
-    def delete(self, context: Context, id: str) -> None: ...
+    def create(self, context: Context, *wanted: Document, dry: bool = False) -> Documents: ...
+    def update(self, context: Context, id: str, values: Document, dry: bool = False) -> Document: ...
+    def delete(self, context: Context, id: str, dry: bool = False) -> None: ...
 
 
 class Networks(Protocol):
@@ -141,7 +142,8 @@ class Networks(Protocol):
 
     @property
     def resources(self) -> Mapping[str, NetworkResources]:
-        """What users have: networks, subnets, ports, security_groups, security_group_rules."""
+        """What users have: networks, subnets, ports, security_groups, security_group_rules; where there is an engine
+        also routers and floatingips."""
 
     def check_requested(self, context: Context, requested: Any) -> list[Document]:
         """The networks that a server asks for, in normal form: [{network_id, port_id, fixed_ip, tag}]. *requested*:
@@ -178,6 +180,9 @@ class Networks(Protocol):
 
     def ports(self, server_id: str) -> list[Document]:
         """The NICs of a server, each with port_state besides."""
+
+    def floating(self, server_ids: Sequence[str]) -> Mapping[str, Mapping[tuple[str, str], str]]:
+        """Server to its floating IPs: (MAC, fixed address) to floating address; servers without are left out."""
 
     def users(self) -> dict[str, str]:
         """The ports that servers have: port to server, whether there is such a server or not."""

@@ -72,7 +72,7 @@ networks:
       sample: '2026-11-20T20:00:00Z'
     mode:
       description: 'bridge: an existing bridge; nat: routed out by address translation; isolated: guests and host
-        only.'
+        only; ovn: over all hosts of a cloud, by OVN.'
       type: str
       sample: nat
     bridge:
@@ -80,7 +80,8 @@ networks:
       type: str
       sample: magbr0
     cidr:
-      description: Addresses of the network; the first is the host's. Needed for nat and isolated.
+      description: Addresses of the network; the first is the host's, or the router's of mode ovn. Needed for nat
+        and isolated.
       type: str
       sample: 192.168.100.0/24
     dhcp:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.northbound import LabCentral, external, missing
 from tests.unit.control.cloud import Cloud
 from tools import samples
 
@@ -128,12 +129,49 @@ def test_of_clouds(cloud):
     check("instance_action_info", cloud("instance_action_info", server="web1", id=action["id"]))
 
 
+@pytest.fixture
+def overlay(module, tmp_path, monkeypatch):
+    """As ``cloud``, over OVN, with an external network ``ext``."""
+    if missing():
+        pytest.skip(missing())
+    central = LabCentral(tmp_path / "ovn").start()
+    try:
+        with Cloud(hosts=1, ovn_northbound=central.url, ovn_hosts_wait=0.0) as made:
+            external(made.admin)
+            text = (Path(made.parts.settings.state_dir) / "clouds.yaml").read_text()
+            (tmp_path / "clouds.yaml").write_text(text.replace("127.0.0.1:8774", f"127.0.0.1:{made.port}"))
+            monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(tmp_path / "clouds.yaml"))
+            yield lambda name, /, **options: module(name, endpoint=None, cloud="magnetar", **options)
+    finally:
+        central.stop()
+
+
+def test_of_networks_of_clouds(overlay):
+    assert overlay("network", name="lan", mode="ovn")["changed"]
+    made = {
+        "subnet": {"name": "lan4", "network": "lan", "cidr": "10.5.0.0/24"},
+        "security_group": {"name": "web", "rules": [{"protocol": "tcp", "port_range_min": 80}]},
+        "port": {"name": "p1", "network": "lan", "security_groups": ["web"]},
+        "router": {"name": "edge", "external_network": "ext", "interfaces": ["lan4"]},
+        "floating_ip": {"name": "web", "network": "ext", "port": "p1"}}
+    results = {noun: [overlay(noun, **options)] for noun, options in made.items()}
+    for noun, options in made.items():
+        check(f"{noun}_info", overlay(f"{noun}_info", name=options["name"]))
+    for noun in reversed(made):
+        results[noun].append(overlay(noun, name=made[noun]["name"], state="absent"))
+        for result in results[noun]:
+            assert result["changed"], result
+            check(noun, result)
+        check_actions(noun, results[noun])
+
+
 def test_every_module_is_checked():
     """A new module gets a test here."""
     text = Path(__file__).read_text()
     known = {name for noun in CASES for name in (noun, f"{noun}_info")} | {
         "aggregate_info", "availability_zone_info", "cell_info", "compute_service_info", "hypervisor_info",
-        "limits_info", "quota_info", "server_group_info", "usage_info"}
+        "limits_info", "quota_info", "server_group_info", "usage_info", "floating_ip_info", "port_info", "router_info",
+        "security_group_info", "subnet_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

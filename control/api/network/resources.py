@@ -151,13 +151,13 @@ class ResourceRoutes:
         name, plural, body = self.form.name, self.form.plural, request.json()
         many = isinstance(body, dict) and isinstance(body.get(plural), list)
         wanted = body[plural] if many else [self._inner(body)]
-        made = self.resources.create(request.context, *(_named(self.form.body.check(one, name)) for one in wanted))
+        made = self.resources.create(request.context, *(as_named(self.form.body.check(one, name)) for one in wanted))
         shown = [self._view(request, one) for one in made]
         return {plural: shown} if many else {name: shown[0]}
 
     def update(self, request: Request) -> Document:
         """Change what is given."""
-        values = _named(self.form.body.changes(self._inner(request.json()), self.form.name))
+        values = as_named(self.form.body.changes(self._inner(request.json()), self.form.name))
         return {self.form.name: self._view(request, self.resources.update(*request.named(values)))}
 
     def _inner(self, body: Any) -> Any:
@@ -169,7 +169,7 @@ class ResourceRoutes:
         return self.form.view(found, request.context.is_admin)
 
 
-def _named(values: Document) -> Document:
+def as_named(values: Document) -> Document:
     """*values* by the service's names. Of project_id and tenant_id the first that says something counts."""
     found = {NAMES.get(name, name): value for name, value in values.items() if name not in ("project_id", "tenant_id")}
     project = values.get("project_id") or values.get("tenant_id")

@@ -76,7 +76,8 @@ OPERATIONS = (
                  use=networks.pools, shown=shown_as("floating_ip_pools")),
     _floating("GET", "", "list", networks.floating_ips, shown=shown_as("floating_ips")),
     _floating("POST", "", "create", networks.allocate, given=lambda call: call.body or {},
+              shown=shown_as("floating_ip"),
               body=Nullable(record({"pool": Nullable(Text(0, 255))}))),
-    _floating("GET", "/{id}", "show", networks.show_floating_ip),
+    _floating("GET", "/{id}", "show", networks.show_floating_ip, shown=shown_as("floating_ip")),
     _floating("DELETE", "/{id}", "delete", networks.release, status=202),
 )

@@ -199,7 +199,7 @@ OPERATIONS = (
         ("addSecurityGroup", security_groups.add), ("removeSecurityGroup", security_groups.remove))),
     *(_row(action, use, body, until=43, given=given) for action, use, body, given in (
         ("addFloatingIp", networks.associate, record({"address": Address(), "fixed_address": Address()}, "address"),
-         _address),
+         attrgetter("body")),
         ("removeFloatingIp", networks.disassociate, record({"address": Address()}, "address"), _address),
         ("addFixedIp", networks.add_address, record({"networkId": OneOf(Text(1, 255), Number())}, "networkId"),
          lambda _call: {}),

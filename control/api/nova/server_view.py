@@ -5,6 +5,7 @@ the store goes into the answer as it is."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -53,6 +54,17 @@ class ServerView(View):
         self.hosts, self.embeds_flavor = call.cloud.hosts.all(), call.at(Gate.EMBEDDED_FLAVORS)
         self.specs = call.cloud.policy.allows(SPECS, call.context)
         self._images: dict[tuple[str, str], Fragment] = {}
+        self._floating: Mapping[str, Mapping[tuple[str, str], str]] = {}
+
+    def documents(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
+        """As of any view; with addresses, the floating IPs of all are asked for at once."""
+        if any(name == "addresses" for name, _show in self.made):
+            self._floating = self.call.cloud.services.network.floating([row.id for row in rows])
+        return super().documents(rows)
+
+    def addresses(self, row: Row) -> str:
+        """JSON text: fixed addresses, and floating IPs."""
+        return servers.reached(row.addresses, self._floating.get(row.id))
 
     def fault(self, row: Row) -> dict[str, Any]:
         """The last failure; its details for admins, and for users when it is not a failure of the machinery, whose

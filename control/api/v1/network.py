@@ -20,18 +20,21 @@ from magnetar_core.reconcile import Document
 from .driver import CloudDriver
 
 #: The kind's mode to the network service's type.
-TYPES = {"nat": "nat", "isolated": "isolated", "bridge": "flat"}
+TYPES = {"nat": "nat", "isolated": "isolated", "bridge": "flat", "ovn": "ovn"}
 MTU, LEAST_MTU = 1500, 576
 
 
 def shown(network: Mapping[str, Any], subnet: Mapping[str, Any] | None, admin: bool) -> Document:
     """The service's network as the kind has it. Only admins see its type and bridge; for others it is nat."""
     type, bridge = (network["type"], network["bridge"]) if admin else ("nat", None)
+    if network["by_engine"]:
+        type, bridge = "ovn", None
+    mtu = 0 if network["mtu"] == MTU and type != "ovn" else network["mtu"]
     found: Document = {
         "id": network["id"], "name": network["name"], "description": network.get("description") or "",
         "mode": next((mode for mode, word in TYPES.items() if word == type), "nat"),
         "bridge": bridge, "cidr": None, "dhcp": None, "dhcp_start": None,
-        "dhcp_end": None, "domain": None, "mtu": 0 if network["mtu"] == MTU else network["mtu"], "active": True,
+        "dhcp_end": None, "domain": None, "mtu": mtu, "active": True,
         "managed": type != "flat", "created_at": to_second(network["created_at"]),
         "updated_at": to_second(network["updated_at"] or network["created_at"]), "_owner": network["project_id"]}
     if subnet:
@@ -60,11 +63,16 @@ class CloudNetworks(CloudDriver):
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """What is left out is what the network service gives, and what follows from the addresses."""
         want = dict(want)
-        want["mtu"] = 0 if want.get("mtu") == MTU else want.get("mtu", 0)
+        want["mtu"] = 0 if want.get("mtu") == MTU and want["mode"] != "ovn" else want.get("mtu", 0)
         if want["mode"] == "bridge" and not want.get("bridge"):
             raise InvalidField("bridge", "is required for mode bridge: the name of a bridge that all hosts have")
         if want["mode"] != "bridge" and want.get("bridge"):
             raise InvalidField("bridge", "belongs to mode bridge; the others have names of their own on hosts")
+        if want["mode"] == "ovn":
+            if have and want["mtu"] == 0:
+                want["mtu"] = have["mtu"]
+            if not want.get("cidr"):
+                return want  # its subnets come by themselves
         if not want.get("cidr"):
             raise InvalidField("cidr", "is required: servers of a cloud get their addresses from it")
         if want.get("dhcp") is None:
@@ -78,7 +86,7 @@ class CloudNetworks(CloudDriver):
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         """The caller may have it so, within the quota, its addresses are free, and no server is on *have*."""
-        if (want["mode"] != "nat" or want.get("bridge")) and not caller.context.is_admin:
+        if (want["mode"] not in ("nat", "ovn") or want.get("bridge")) and not caller.context.is_admin:
             raise Forbidden(f"A network of mode {want['mode']} is made by administrators of the cloud. Use mode nat.")
         if want["mtu"] and want["mtu"] < LEAST_MTU:
             raise InvalidField("mtu", f"must be 0, for the default, or at least {LEAST_MTU}", want["mtu"])
@@ -87,7 +95,8 @@ class CloudNetworks(CloudDriver):
             raise Conflict(f"Network {have['name']!r} is in use by {', '.join(users)}. Take them off it first, then "
                            "make it anew.", users=users)
         _check_quota(caller, have)
-        if want["mode"] == "bridge":
+        if want["mode"] in ("bridge", "ovn"):
+            caller.cloud.services.network.resources["networks"].create(caller.context, self.values(want), dry=True)
             return
         caller.cloud.services.network.check_range(caller.context, str(addresses.network(dict(want))))
         flat = {one["id"] for one in _listed(caller, "networks") if caller.context.is_admin and one["type"] == "flat"}
@@ -98,13 +107,28 @@ class CloudNetworks(CloudDriver):
             raise InvalidField("cidr", f"must not overlap with another network of the cloud ({', '.join(others)}): "
                                        "hosts route to all of them", want["cidr"])
 
+    def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        """The service draws the MTU of one of its own."""
+        found = super().predicted(caller, want, have)
+        if have is None and want["mode"] == "ovn":
+            (made,) = caller.cloud.services.network.resources["networks"].create(
+                caller.context, self.values(want), dry=True)
+            seen = shown(made, None, False)
+            empty = {name: seen[name] for name in ("bridge", "cidr", "dhcp", "dhcp_start", "dhcp_end")}
+            found = {**empty, **found, "mtu": seen["mtu"]}
+        return found
+
+    def values(self, want: Document) -> Document:
+        """Of a new one, in the service's names."""
+        return {"name": want["name"], "description": want["description"], "type": TYPES[want["mode"]],
+                **{name: want[name] for name in ("mtu", "bridge") if want.get(name)}}
+
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         """A network and a subnet; without the subnet no network is left."""
-        values = {"name": want["name"], "description": want["description"],
-                  **{name: want[name] for name in ("mtu", "bridge") if want.get(name)},
-                  **({"type": TYPES[want["mode"]]} if want["mode"] != "nat" else {})}
         resources = caller.cloud.services.network.resources
-        (made,) = resources["networks"].create(caller.context, values)
+        (made,) = resources["networks"].create(caller.context, self.values(want))
+        if not want.get("cidr"):
+            return
         try:
             resources["subnets"].create(caller.context, {
                 "network_id": made["id"], "cidr": str(IPv4Network(want["cidr"], strict=False)),

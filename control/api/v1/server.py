@@ -327,9 +327,11 @@ def _recreated(want: Document, have: Document) -> Document:
 
 def _shown(caller: Caller, rows: Iterable[Any]) -> list[Document]:
     """The servers of *rows*, with what of their hosts the caller may read."""
-    names = _image_names(caller)
+    names, rows = _image_names(caller), list(rows)
+    floating = caller.cloud.services.network.floating([row.id for row in rows])
     return [server_view.shown(row, names, caller.allows(compute.EXTENDED, row),
-                              bool(row.password) and caller.allows(SHOW_PASSWORD, row)) for row in rows]
+                              bool(row.password) and caller.allows(SHOW_PASSWORD, row), floating.get(row.id))
+            for row in rows]
 
 
 def _image_names(caller: Caller) -> Callable[[str], str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from magnetar_control.compute.servers import reached
 from magnetar_control.scheduler.request_spec import sizes
 from magnetar_core import power
 from magnetar_core.errors import InvalidField
@@ -38,8 +39,10 @@ def stamp(text: str | None) -> str | None:
     return text[:19] + "Z" if text else None
 
 
-def shown(row: Any, image_name: Callable[[str], str], on_host: bool, password: bool) -> Document:
+def shown(row: Any, image_name: Callable[[str], str], on_host: bool, password: bool,
+          floating: Mapping[tuple[str, str], str] | None) -> Document:
     """The server of a *row*; ``CloudServers.public`` is what answers show. *image_name*: an image's name by its uuid.
+    *floating*: see ``compute.servers.reached``.
     *on_host*: whether it is told where the server is, and what it is called there; *password*:
     whether the one that its guest has left, which is there then."""
     flavor, fault = orjson.loads(row.flavor), orjson.loads(row.fault) if row.fault else None
@@ -47,8 +50,8 @@ def shown(row: Any, image_name: Callable[[str], str], on_host: bool, password: b
     volumes, blocks = orjson.loads(row.volumes), orjson.loads(row.request).get("blocks") or []
     of_image = (orjson.loads(row.image).get("properties") or {}).get("block_device_mapping") or ""
     addresses = {network: [{"addr": one["addr"], "version": one["version"], "mac": one["OS-EXT-IPS-MAC:mac_addr"],
-                            "source": "network"} for one in some]
-                 for network, some in orjson.loads(row.addresses).items()}
+                            "source": "floating" if one["OS-EXT-IPS:type"] == "floating" else "network"}
+                           for one in some] for network, some in orjson.loads(reached(row.addresses, floating)).items()}
     return {
         "id": row.id, "name": row.name, "description": row.description or "",
         "flavor": {name: flavor.get(name) for name in SIZES},

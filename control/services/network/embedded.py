@@ -26,7 +26,7 @@ from .floating_ips import FLOATING_IP, let_go
 from .ports import PORT
 from .resources import NetworkStore
 from .routers import ROUTER, RouterStore
-from .security_groups import SECURITY_GROUP, named, rule_resource
+from .security_groups import SECURITY_GROUP, GroupStore, named, rule_resource
 from .subnets import check_range, resource
 from .tables import networks, ports, security_groups, subnets
 from .worker import EngineWorker, Wait
@@ -54,8 +54,9 @@ class EmbeddedNetworks:
         self.worker = None if engine is None else EngineWorker(database, engine, wait, gateways)
         network = network_resource.resource(physical_mtu if engine else None)
         self.resources: dict[str, NetworkStore] = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
-                          for one in (network, resource(pools), PORT, SECURITY_GROUP,
-                                      rule_resource(engine is not None))}
+                          for one in (network, resource(pools), PORT, rule_resource(engine is not None))}
+        self.resources["security_groups"] = GroupStore(database, SECURITY_GROUP, self.quota, self.log,
+                                                       self.resources["security_group_rules"])
         if engine is not None:
             self.routers = RouterStore(database, ROUTER, self.quota, self.log)
             self.resources.update(routers=self.routers, floatingips=NetworkStore(
@@ -187,6 +188,12 @@ class EmbeddedNetworks:
         """``port_state`` is ACTIVE or DOWN, ``host`` where it is bound."""
         with self.database.read() as connection:
             return nics.found(connection, server_id, states=True)
+
+    def floating(self, server_ids: Sequence[str]) -> dict[str, dict[tuple[str, str], str]]:
+        if self.worker is None or not server_ids:
+            return {}  # and so no statement
+        with self.database.read() as connection:
+            return nics.floating(connection, server_ids)
 
     def groups(self, context: Context, names: Sequence[str]) -> Documents:
         """None given is the project's ``default``, which there is once in each project."""

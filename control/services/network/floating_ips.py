@@ -33,7 +33,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     ipam.give(connection, port, network["id"], choices, address, f"external network {network['id']}")
     given = connection.execute(select(addresses.c.ip_address).where(addresses.c.port_id == port)).scalar()
     wish = {name: values.pop(name, None) for name in ("port_id", "fixed_ip_address")}
-    values.update(own_port_id=port, floating_ip_address=given, name="")
+    values.update(own_port_id=port, floating_ip_address=given)
     values.update(_reached(connection, context, values, wish))
     add(connection, floating_ips, values)
 
@@ -121,4 +121,4 @@ def units(connection: Connection, row: RowMapping, changed: Document | None) -> 
 
 FLOATING_IP = NetworkResource(
     name="floatingip", table=floating_ips, visible=own(floating_ips), create=create, update=change, delete=delete,
-    units=units, defaults={"description": ""})
+    units=units, defaults={"name": "", "description": ""})

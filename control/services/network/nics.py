@@ -17,12 +17,14 @@ from magnetar_core.kinds.guest_data import MOST
 
 from . import ipam
 from .requested_networks import subnets_of
-from .tables import addresses, networks, ports, subnets
+from .tables import addresses, floating_ips, networks, ports, subnets
 
 #: Whose ports Nova's are, as Neutron shows it.
 OWNER = "compute:nova"
 #: Ports that servers took. Only taking one gives it a place: what users write into ports makes none a server's.
 TAKEN = (ports.c.device_owner == OWNER) & ports.c.place.is_not(None)
+#: Servers in one statement.
+MANY = 500
 #: Statements that each new server needs, made once: to make one takes longer than to ask it.
 _PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam("server"), TAKEN)
 _SECURE = select(networks.c.id).where(
@@ -98,6 +100,19 @@ def addresses_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[D
     for row in connection.execute(select(*addresses.c["port_id", "subnet_id", "ip_address"])
                                   .where(addresses.c.port_id.in_(ids)).order_by(addresses.c.number)):
         given.setdefault(row.port_id, []).append({"subnet_id": row.subnet_id, "ip_address": row.ip_address})
+    return given
+
+
+def floating(connection: Connection, server_ids: Sequence[str]) -> dict[str, dict[tuple[str, str], str]]:
+    """Server to its floating IPs: (MAC, fixed address) to floating address."""
+    given: dict[str, dict[tuple[str, str], str]] = {}
+    for at in range(0, len(server_ids), MANY):
+        for row in connection.execute(select(
+                *ports.c["device_id", "mac_address"],
+                *floating_ips.c["fixed_ip_address", "floating_ip_address"]).join(
+                ports, ports.c.id == floating_ips.c.port_id).where(
+                ports.c.device_id.in_(server_ids[at:at + MANY]), TAKEN)):
+            given.setdefault(row.device_id, {})[row.mac_address, row.fixed_ip_address] = row.floating_ip_address
     return given
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,8 +84,22 @@ def add(connection: Connection, table: Table, values: Document) -> None:
     connection.execute(insert(table).values(**columns(table, values), created_at=now()))
 
 
+class _Undone(Exception):
+    """Ends a transaction of which nothing is to stay."""
+
+
+@contextmanager
+def writing(database: Database, dry: bool) -> Iterator[Connection]:
+    """A transaction; *dry*: one of which nothing stays, and which refuses what the other would refuse."""
+    with suppress(_Undone), database.write() as connection:
+        yield connection
+        if dry:
+            raise _Undone
+
+
 class NetworkStore:
-    """See ``services.NetworkResources``. Each method is one transaction, and checks what the caller may do."""
+    """See ``services.NetworkResources``. Each method is one transaction, and checks what the caller may do. *dry*: what
+    it would answer; nothing changes."""
 
     def __init__(self, database: Database, resource: NetworkResource, quota: Quotas, log: ChangeLog) -> None:
         self.database, self.resource, self.quota, self.log = database, resource, quota, log
@@ -103,41 +118,57 @@ class NetworkStore:
         with self.database.read() as connection:
             return self.resource.documents(connection, [find(connection, context, self.resource, id)])[0]
 
-    def create(self, context: Context, *wanted: Document) -> Documents:
-        resource = self.resource
+    def create(self, context: Context, *wanted: Document, dry: bool = False) -> Documents:
         self._check_writer(context, "create")
         new = [self._completed(context, values) for values in wanted]
-        with self.database.write() as connection:
-            self._check_quota(connection, context, new)
-            for values in new:
-                resource.create(connection, context, values)
-            rows = {row["id"]: row for row in connection.execute(select(resource.table).where(
-                resource.table.c.id.in_([values["id"] for values in new]))).mappings()}
-            for row in rows.values():
-                self._note(connection, row, None)
-            return resource.documents(connection, [rows[values["id"]] for values in new])
+        found: Documents
+        with writing(self.database, dry) as connection:
+            self._create(connection, context, new)
+            found = self._documents(connection, *(values["id"] for values in new))
+        return found
 
-    def update(self, context: Context, id: str, values: Document) -> Document:
-        resource, table, values = self.resource, self.resource.table, dict(values)
+    def update(self, context: Context, id: str, values: Document, dry: bool = False) -> Document:
         self._check_writer(context, "update")
-        with self.database.write() as connection:
-            row = self._owned(connection, context, id, "update")
-            self._check_admin(context, "update", set(values))
-            self._note(connection, row, values)
-            assert resource.update, "a resource without it has no such operation"
-            resource.update(connection, context, row, values)
-            self._note(connection, row, values)
-            connection.execute(update(table).where(table.c.id == id).values(**columns(table, values), updated_at=now()))
-            return resource.documents(connection, [find(connection, context, resource, id)])[0]
+        found: Documents = []
+        with writing(self.database, dry) as connection:
+            self._update(connection, context, id, dict(values))
+            found = self._documents(connection, id)
+        return found[0]
 
-    def delete(self, context: Context, id: str) -> None:
+    def delete(self, context: Context, id: str, dry: bool = False) -> None:
         self._check_writer(context, "delete")
-        with self.database.write() as connection:
+        with writing(self.database, dry) as connection:
             row = self._owned(connection, context, id, "delete")
             self._note(connection, row, None)
             if self.resource.delete:
                 self.resource.delete(connection, context, row)
             connection.execute(delete(self.resource.table).where(self.resource.table.c.id == id))
+
+    def _create(self, connection: Connection, context: Context, new: Documents) -> None:
+        self._check_quota(connection, context, new)
+        for values in new:
+            self.resource.create(connection, context, values)
+        for row in self._rows(connection, *(values["id"] for values in new)):
+            self._note(connection, row, None)
+
+    def _update(self, connection: Connection, context: Context, id: str, values: Document) -> None:
+        table = self.resource.table
+        row = self._owned(connection, context, id, "update")
+        self._check_admin(context, "update", set(values))
+        self._note(connection, row, values)
+        assert self.resource.update, "a resource without it has no such operation"
+        self.resource.update(connection, context, row, values)
+        self._note(connection, row, values)
+        connection.execute(update(table).where(table.c.id == id).values(**columns(table, values), updated_at=now()))
+
+    def _rows(self, connection: Connection, *ids: str) -> Sequence[RowMapping]:
+        """The rows of *ids*, in this order."""
+        found = {row["id"]: row for row in connection.execute(select(self.resource.table).where(
+            self.resource.table.c.id.in_(ids))).mappings()}
+        return [found[id] for id in ids]
+
+    def _documents(self, connection: Connection, *ids: str) -> Documents:
+        return self.resource.documents(connection, self._rows(connection, *ids))
 
     def _note(self, connection: Connection, row: RowMapping, values: Document | None) -> None:
         if self.log.enabled:

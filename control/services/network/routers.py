@@ -16,18 +16,21 @@ from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidReque
 
 from . import ipam, router_ports
 from .requested_networks import subnets_of
-from .resources import NetworkResource, NetworkStore, add, find, own
+from .resources import NetworkResource, NetworkStore, add, find, own, writing
 from .router_ports import GATEWAY, INTERFACE
 from .tables import addresses, floating_ips, networks, ports, routers, subnets
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """The rows, with their gateways and routes."""
+    """The rows, with their gateways and routes; ``inside``: the subnets of their interfaces."""
     held: dict[str, list[RowMapping]] = {}
+    inside: dict[str, list[str]] = {}
     for one in router_ports.of(connection, [row["id"] for row in rows]):
         if one["device_owner"] == GATEWAY:
             held.setdefault(one["device_id"], []).append(one)
-    return [{**row, "routes": orjson.loads(row["routes"]), "gateway": {
+        else:
+            inside.setdefault(one["device_id"], []).append(one["subnet_id"])
+    return [{**row, "inside": inside.get(row["id"], []), "routes": orjson.loads(row["routes"]), "gateway": {
         "network_id": held[row["id"]][0]["network_id"], "enable_snat": row["enable_snat"],
         "external_fixed_ips": router_ports.view(held[row["id"]])} if row["id"] in held else None} for row in rows]
 
@@ -191,6 +194,49 @@ class RouterStore(NetworkStore):
             done = (add_interface if put else remove_interface)(connection, context, id, wish)
             self.log.note(connection, f"router/{id}", f"port/{done['port_id']}")
             return done
+
+    def put(self, context: Context, id: str | None, values: Document, inside: Sequence[str] | None,
+            dry: bool = False) -> Document:
+        """Make a router of *values* (without *id*), or change it, so that it has interfaces in the subnets *inside*
+        and no others; ``None``: as they are. One transaction."""
+        self._check_writer(context, "update" if id else "create")
+        found: list[Document] = []
+        values = dict(values)
+        routes = values.pop("routes", None)
+        with writing(self.database, dry) as connection:
+            made = id is None
+            if id is None:
+                new = self._completed(context, values)
+                self._create(connection, context, [new])
+                id = str(new["id"])
+            elif routes is not None:  # which may lead by what goes, and by what comes
+                self._update(connection, context, id, {"routes": []})
+            if inside is not None:
+                self._leave(connection, context, id, inside)
+            if values and not made:
+                self._update(connection, context, id, values)
+            if inside is not None:
+                self._enter(connection, context, id, inside)
+            if routes is not None:
+                self._update(connection, context, id, {"routes": routes})
+            found = self._documents(connection, id)
+        return found[0]
+
+    def _leave(self, connection: Connection, context: Context, id: str, inside: Sequence[str]) -> None:
+        for subnet in sorted(set(_inside(connection, id)) - set(inside)):
+            done = remove_interface(connection, context, id, {"subnet_id": subnet})
+            self.log.note(connection, f"router/{id}", f"port/{done['port_id']}")
+
+    def _enter(self, connection: Connection, context: Context, id: str, inside: Sequence[str]) -> None:
+        have = _inside(connection, id)
+        for subnet in inside:
+            if subnet not in have:
+                done = add_interface(connection, context, id, {"subnet_id": subnet})
+                self.log.note(connection, f"router/{id}", f"port/{done['port_id']}")
+
+
+def _inside(connection: Connection, id: str) -> list[str]:
+    return [one["subnet_id"] for one in router_ports.of(connection, [id]) if one["device_owner"] == INTERFACE]
 
 
 ROUTER = NetworkResource(

@@ -9,17 +9,20 @@ import uuid
 from collections.abc import Sequence
 from functools import partial
 from ipaddress import ip_network
+from typing import Any
 
 import orjson
 from sqlalchemy import BindParameter, Connection, RowMapping, bindparam, or_, select, update
 from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
-from magnetar_control.store.database import added, now
+from magnetar_control.services.quotas import Quotas
+from magnetar_control.store.database import Database, added, now
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
 
+from .changes import ChangeLog
 from .nics import TAKEN
-from .resources import NetworkResource, add, own
+from .resources import NetworkResource, NetworkStore, add, own, writing
 from .tables import addresses, ports, security_group_rules, security_groups
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
@@ -236,3 +239,52 @@ def rule_resource(engine: bool) -> NetworkResource:
         create=partial(create_rule, engine), owner=_owner,
         units=lambda _connection, row, _values: [f"group/{row['security_group_id']}"],
         defaults={"description": "", "ethertype": "IPv4", **dict.fromkeys(SAME[2:])})
+
+
+class GroupStore(NetworkStore):
+    """Security groups, of which the rules can be said too. *rules*: their store."""
+
+    def __init__(self, database: Database, resource: NetworkResource, quota: Quotas, log: ChangeLog,
+                 rules: NetworkStore) -> None:
+        super().__init__(database, resource, quota, log)
+        self.rules = rules
+
+    def put(self, context: Context, id: str | None, values: Document, wanted: Sequence[Document] | None,
+            dry: bool = False) -> Document:
+        """Make a group of *values* (without *id*), or change it, so that it has the rules *wanted* and no others;
+        ``None``: as they are, of a new one the usual ones. One transaction."""
+        self._check_writer(context, "update" if id else "create")
+        found: list[Document] = []
+        with writing(self.database, dry) as connection:
+            if id is None:
+                new = self._completed(context, values)
+                self._create(connection, context, [new])
+                id = str(new["id"])
+            elif values:
+                self._update(connection, context, id, dict(values))
+            if wanted is not None:
+                self._settle(connection, context, id, wanted)
+            found = self._documents(connection, id)
+        return found[0]
+
+    def _settle(self, connection: Connection, context: Context, id: str, wanted: Sequence[Document]) -> None:
+        group = self._owned(connection, context, id, "update")
+        connection.execute(select(security_groups.c.id).where(security_groups.c.id == id).with_for_update()).all()
+        rule = security_group_rules.c
+        have = {said(row): row for row in connection.execute(select(security_group_rules).where(
+            rule.security_group_id == id)).mappings()}
+        want = {said(one): {**self.rules.resource.defaults, **one, "security_group_id": id} for one in wanted}
+        gone = [row["id"] for key, row in have.items() if key not in want]
+        if gone:
+            connection.execute(deleting(security_group_rules).where(rule.id.in_(gone)))
+        more = [one for key, one in want.items() if key not in have]
+        self.quota.within(connection, group["project_id"], security_group_rule=len(more))
+        for one in more:
+            self.rules.resource.create(connection, context, {**one, "id": str(uuid.uuid4())})
+        if gone or more:
+            self.log.note(connection, f"group/{id}")
+
+
+def said(rule: Document | RowMapping) -> tuple[Any, ...]:
+    """What a rule says: two that say the same are one."""
+    return (*({"ethertype": "IPv4", **rule}.get(name) for name in SAME), rule.get("description") or "")

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from ..core.endpoint import parse
 from ..core.errors import InvalidField, NotFound
+from ..core.fields import Record
 from ..core.kinds import CLOUD_KINDS
 from ..core.kinds.common import REFERENCE
 from ..core.options import CONNECTION
-from ..core.values import MapOf, Text, Uuid
+from ..core.values import ListOf, MapOf, Text, Uuid
 
 PRESENT, ABSENT = "present", "absent"
 
@@ -93,4 +94,11 @@ def as_texts(field, value):
     """*value* of *field*. YAML reads numbers and booleans in a mapping of texts: they become texts again."""
     if isinstance(field.value, MapOf) and isinstance(field.value.value, Text):
         return {str(key): as_text(item) for key, item in value.items()}
-    return value
+    if isinstance(field.value, ListOf) and isinstance(field.value.item, Record):
+        return [_as_said(item) for item in value]
+    return _as_said(value) if isinstance(field.value, Record) else value
+
+
+def _as_said(item):
+    """A mapping without what it leaves out, which Ansible fills in."""
+    return {name: value for name, value in item.items() if value is not None} if isinstance(item, dict) else item

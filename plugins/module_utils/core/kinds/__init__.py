@@ -18,6 +18,7 @@ from .keypair import Keypair
 from .limits import Limits
 from .migration import Migration
 from .network import Network
+from .networking import FloatingIp, NetworkPort, NetworkRouter, SecurityGroup, Subnet
 from .quota import Quota
 from .server import Server
 from .server_group import ServerGroup
@@ -25,13 +26,14 @@ from .server_topology import ServerTopology
 from .usage import Usage
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
 
-__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AvailabilityZone", "Cell", "ComputeService", "Flavor", "Host",
-           "HostAggregate", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits",
-           "Migration", "Network", "Quota", "Server", "ServerGroup", "ServerTopology", "Usage", "Volume",
-           "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
+__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AvailabilityZone", "Cell", "ComputeService", "Flavor", "FloatingIp",
+           "Host", "HostAggregate", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits",
+           "Migration", "Network", "NetworkPort", "NetworkRouter", "Quota", "SecurityGroup", "Server", "ServerGroup",
+           "ServerTopology", "Subnet", "Usage", "Volume", "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
          VolumeExport, Migration, Host)
 CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, HostAggregate, ServerGroup,
-               Quota, Usage, ServerTopology)
+               Quota, Usage, ServerTopology, Subnet, NetworkPort, NetworkRouter, FloatingIp,
+               SecurityGroup)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

@@ -45,12 +45,14 @@ class Network(Resource):
 
     name = Field(Text(1, 63, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "may have letters, digits, and . - _ only"),
                  "The name of the network; also its name in libvirt.", required=True, on=FIXED, sample="lan")
-    mode = Field(Choices("bridge", "nat", "isolated"),
-                 "bridge: an existing bridge; nat: routed out by address translation; isolated: guests and host only.",
+    mode = Field(Choices("bridge", "nat", "isolated", "ovn"),
+                 "bridge: an existing bridge; nat: routed out by address translation; isolated: guests and host only; "
+                 "ovn: over all hosts of a cloud, by OVN.",
                  default="nat", on=FIXED, sample="nat")
     bridge = Field(DEVICE, "The bridge: an existing one for mode bridge; else its name, drawn when omitted.", on=FIXED,
                    sample="magbr0")
-    cidr = Field(CIDR, "Addresses of the network; the first is the host's. Needed for nat and isolated.", on=FIXED,
+    cidr = Field(CIDR, "Addresses of the network; the first is the host's, or the router's of mode ovn. "
+                 "Needed for nat and isolated.", on=FIXED,
                  sample="192.168.100.0/24")
     dhcp = Field(Boolean(), "Whether the host answers DHCP on it; nat and isolated only.", on=FIXED,
                  sample=True)

@@ -51,6 +51,9 @@ class Networks:
     def groups(self, _context, names):
         return [{"name": name} for name in names]
 
+    def floating(self, _server_ids):
+        return {}
+
 
 @pytest.fixture(autouse=True)
 def _kept(monkeypatch):

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""subnet, port, router, floating_ip and security_group: what a cloud's network service has beside networks."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from ..fields import FIXED, READ, Field, Record
+from ..values import Boolean, Choices, Integer, ListOf, Mac, Nullable, Text, Value
+from ..versions import Version
+from .common import DESCRIPTION, NAME, REFERENCE, Resource
+
+ADDRESS = Text(2, 45, r"[0-9a-fA-F.:]+", "must be an IP address")
+PREFIX = Text(3, 49, r"[0-9a-fA-F.:]+(/[0-9]{1,3})?", "must be an IP network such as 10.1.0.0/24")
+NONE = "none"
+MANY = 1000
+
+
+class OrNone(Nullable):
+    """*value*, or none of it: the word none, or null."""
+
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
+        return super().check(None if value == NONE else value, path, version)
+
+
+def routes(doc: str) -> Field:
+    """Static routes."""
+    return Field(ListOf(Record(destination=Field(PREFIX, "The network.", required=True),
+                               nexthop=Field(ADDRESS, "The address that leads there.", required=True)), MANY), doc,
+                 default=[], sample=[{"destination": "10.9.0.0/16", "nexthop": "10.1.0.9"}])
+
+
+class Subnet(Resource):
+    """Addresses of a network of a cloud."""
+
+    noun, plural = "subnet", "subnets"
+
+    network = Field(REFERENCE, "The network, by name or uuid.", required=True, on=FIXED, aliases=("network_name",),
+                    sample="5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
+    cidr = Field(PREFIX, "Its addresses, such as V(10.1.0.0/24).", required=True, on=FIXED, sample="10.1.0.0/24")
+    gateway_ip = Field(OrNone(ADDRESS), "Address of the router; V(none) for none. The first one when omitted.",
+                       sample="10.1.0.1")
+    enable_dhcp = Field(Boolean(), "Whether guests get their addresses by DHCP.", default=True, sample=True)
+    allocation_pools = Field(
+        ListOf(Record(start=Field(ADDRESS, "The first address.", required=True),
+                      end=Field(ADDRESS, "The last address.", required=True)), MANY),
+        "From which addresses ports get theirs. All but the gateway's when omitted.",
+        sample=[{"start": "10.1.0.2", "end": "10.1.0.254"}])
+    dns_nameservers = Field(ListOf(ADDRESS, MANY), "Addresses of DNS servers that guests are told.", default=[],
+                            sample=["192.0.2.53"])
+    host_routes = routes("Routes that guests are told.")
+
+
+class NetworkPort(Resource):
+    """What a server's NIC is on a network of a cloud, made beforehand."""
+
+    noun, plural = "port", "ports"
+
+    network = Field(REFERENCE, "The network, by name or uuid.", required=True, on=FIXED,
+                    sample="5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
+    fixed_ips = Field(
+        ListOf(Record(subnet=Field(REFERENCE, "The subnet, by name or uuid."),
+                      ip_address=Field(ADDRESS, "The address; drawn from the subnet's pools when omitted.")), MANY),
+        "Its addresses: each an address, a subnet to have one of, or both. One is drawn when omitted.",
+        sample=[{"subnet": "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", "ip_address": "10.1.0.7"}])
+    mac_address = Field(Mac(), "MAC address; drawn when omitted.", sample="fa:16:3e:12:34:56")
+    security_groups = Field(ListOf(REFERENCE, MANY, unique=True), "Its security groups, by name or uuid. V(default) "
+                            "when omitted.", sample=["0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10"])
+    port_security_enabled = Field(Boolean(), "Whether it sends from its own addresses only, and security groups act. "
+                                  "As the network says when omitted.", aliases=("port_security",), sample=True)
+    allowed_address_pairs = Field(
+        ListOf(Record(ip_address=Field(PREFIX, "An address, or a network of them.", required=True),
+                      mac_address=Field(Mac(), "MAC address; the port's when omitted.")), MANY),
+        "Addresses that it may send from besides its own.", default=[], sample=[{"ip_address": "10.1.0.250"}])
+    admin_state_up = Field(Boolean(), "Whether packets pass.", default=True, sample=True)
+    status = Field(Text(), "V(ACTIVE) while a running server has it, else V(DOWN).", on=READ, sample="ACTIVE")
+    device_id = Field(Text(), "Uuid of the server that has it.", on=READ,
+                      sample="4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    device_owner = Field(Text(), "Of what kind that is.", on=READ, sample="compute:nova")
+
+
+class NetworkRouter(Resource):
+    """Leads from subnet to subnet, and out."""
+
+    noun, plural = "router", "routers"
+
+    external_network = Field(OrNone(REFERENCE), "The external network by which it leads out, by name or uuid; V(none) "
+                             "for none.", default=None, aliases=("network",),
+                             sample="5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
+    enable_snat = Field(Boolean(), "Whether what servers send out comes from the router's address.", default=True,
+                        sample=True)
+    interfaces = Field(ListOf(REFERENCE, MANY, unique=True), "The subnets that it is in, by name or uuid, all of them.",
+                       default=[], sample=["8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"])
+    routes = routes("Static routes.")
+    admin_state_up = Field(Boolean(), "Whether packets pass.", default=True, sample=True)
+    external_addresses = Field(ListOf(ADDRESS), "Its addresses in the external network.", on=READ,
+                               sample=["192.0.2.9"])
+    status = Field(Text(), "V(ACTIVE).", on=READ, sample="ACTIVE")
+
+
+class FloatingIp(Resource):
+    """An address of an external network by which a server is reached."""
+
+    noun, plural = "floating_ip", "floating_ips"
+
+    name = Field(NAME, "The name. One that was made without has its address for a name.", required=True,
+                 on=FIXED, sample="web")
+    network = Field(REFERENCE, "The external network, by name or uuid.", required=True, on=FIXED,
+                    sample="5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
+    floating_ip_address = Field(ADDRESS, "The address; drawn when omitted. Administrators may choose it.", on=FIXED,
+                                sample="192.0.2.10")
+    server = Field(OrNone(REFERENCE), "The server that it reaches, by name or uuid: the first of its ports that a "
+                   "router leads to; V(none) for none.", default=None, sample="4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    port = Field(OrNone(REFERENCE), "The port that it reaches, in place of O(server).", default=None,
+                 sample="0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10")
+    fixed_ip_address = Field(Nullable(ADDRESS), "Which address of the port, where it has several.", sample="10.1.0.7")
+    router = Field(Nullable(Text()), "Uuid of the router between.", on=READ,
+                   sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    status = Field(Text(), "V(ACTIVE) while it reaches a port, else V(DOWN).", on=READ, sample="ACTIVE")
+
+
+_PORT = Nullable(Integer(0, 65535))
+
+
+class SecurityGroup(Resource):
+    """What may reach the ports that have it, and what these may reach."""
+
+    noun, plural = "security_group", "security_groups"
+
+    stateful = Field(Boolean(), "Whether answers to what a rule lets pass need no rule.", default=True, sample=True)
+    rules = Field(
+        ListOf(Record(
+            direction=Field(Choices("ingress", "egress"), "To the ports, or from them; V(ingress) when omitted."),
+            ethertype=Field(Choices("IPv4", "IPv6"), "V(IPv4) when omitted."),
+            protocol=Field(Nullable(Value()), "Name or number of the IP protocol; any when omitted."),
+            port_range_min=Field(_PORT, "The first port, or the type of ICMP."),
+            port_range_max=Field(_PORT, "The last port, or the code of ICMP."),
+            remote_ip_prefix=Field(Nullable(PREFIX), "From or to these addresses only."),
+            remote_group=Field(Nullable(REFERENCE), "From or to ports of this security group only, by name or uuid."),
+            description=Field(Nullable(DESCRIPTION), "Free text.")), MANY),
+        "All rules that it has: others are removed, and equal ones count once. A port_range_max that is omitted is as "
+        "port_range_min. Without this, a new group lets everything out, and another one's rules stay.",
+        sample=[{"direction": "ingress", "ethertype": "IPv4", "protocol": "tcp", "port_range_min": 22,
+                 "port_range_max": 22, "remote_ip_prefix": "192.0.2.0/24", "remote_group": None, "description": ""}])

@@ -1,0 +1,155 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: floating_ip
+version_added: "0.1.0"
+short_description: Manage floating IPs of a cloud
+description:
+  - Makes a floating IP be present as described, or absent. It is an address of an external network by which a
+    server is reached that a router leads to.
+  - It has a name of its own here. One that was made elsewhere has its address for a name.
+  - For clouds with OVN.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.options.floating_ip
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.floating_ip_info
+  - module: magnetar.compute.router
+  - module: magnetar.compute.server
+"""
+
+EXAMPLES = r"""
+- name: An address for what comes later
+  magnetar.compute.floating_ip:
+    cloud: mycloud
+    name: web
+    network: ext
+  register: made
+
+- name: It reaches a port
+  magnetar.compute.floating_ip:
+    cloud: mycloud
+    name: web
+    port: web1
+
+- name: It reaches nothing any more
+  magnetar.compute.floating_ip:
+    cloud: mycloud
+    id: "{{ made.floating_ip.id }}"
+    port: none
+
+- name: Remove it
+  magnetar.compute.floating_ip:
+    cloud: mycloud
+    name: web
+    state: absent
+"""
+
+RETURN = r"""
+floating_ip:
+  description:
+    - The floating IP as it is afterwards, or as it would be in check mode.
+    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
+  returned: on success, unless a running operation is returned
+  type: dict
+  contains:
+    id:
+      description: The uuid; drawn when the resource is made, unless given.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name. One that was made without has its address for a name.
+      type: str
+      sample: web
+    description:
+      description: Free text of at most 255 characters.
+      type: str
+      sample: for the shop
+    created_at:
+      description: When it was made, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it was last changed, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    network:
+      description: The external network, by name or uuid.
+      type: str
+      sample: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11
+    floating_ip_address:
+      description: The address; drawn when omitted. Administrators may choose it.
+      type: str
+      sample: 192.0.2.10
+    server:
+      description: 'The server that it reaches, by name or uuid: the first of its ports that a router leads to;
+        C(none) for none.'
+      type: str
+      sample: 4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    port:
+      description: The port that it reaches, in place of C(server).
+      type: str
+      sample: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    fixed_ip_address:
+      description: Which address of the port, where it has several.
+      type: str
+      sample: 10.1.0.7
+    router:
+      description: Uuid of the router between.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    status:
+      description: C(ACTIVE) while it reaches a port, else C(DOWN).
+      type: str
+      sample: ACTIVE
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [record]
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
+  returned: on success
+  type: dict
+  sample: {port: {old: null, new: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment
+  type: dict
+  sample:
+    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    status: running
+request_id:
+  description: Name of the request in the logs of the API.
+  returned: when the API has answered
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import FloatingIp
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+
+MODULE = ResourceModule(FloatingIp)
+
+if __name__ == "__main__":
+    run(MODULE)

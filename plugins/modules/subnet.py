@@ -1,0 +1,174 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: subnet
+version_added: "0.1.0"
+short_description: Manage subnets of a cloud
+description:
+  - Makes a subnet of a network be present as described, or absent. Servers on the network get addresses of it.
+  - A cloud with OVN has as many in a network as it needs. Elsewhere each network has one, which
+    M(magnetar.compute.network) makes with it.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.options.subnet
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.subnet_info
+  - module: magnetar.compute.network
+  - module: magnetar.compute.port
+  - module: magnetar.compute.router
+"""
+
+EXAMPLES = r"""
+- name: A network over all hosts
+  magnetar.compute.network:
+    cloud: mycloud
+    name: backend
+    mode: ovn
+
+- name: Its addresses, with a DNS server that guests are told
+  magnetar.compute.subnet:
+    cloud: mycloud
+    name: backend-v4
+    network: backend
+    cidr: 10.5.0.0/24
+    dns_nameservers: [192.0.2.53]
+
+- name: Addresses that nobody routes, of which ports get some only
+  magnetar.compute.subnet:
+    cloud: mycloud
+    name: storage-v4
+    network: backend
+    cidr: 10.6.0.0/24
+    gateway_ip: none
+    allocation_pools:
+      - {start: 10.6.0.100, end: 10.6.0.199}
+
+- name: Tell guests a route
+  magnetar.compute.subnet:
+    cloud: mycloud
+    name: backend-v4
+    host_routes:
+      - {destination: 10.9.0.0/16, nexthop: 10.5.0.9}
+
+- name: Remove it
+  magnetar.compute.subnet:
+    cloud: mycloud
+    name: storage-v4
+    state: absent
+"""
+
+RETURN = r"""
+subnet:
+  description:
+    - The subnet as it is afterwards, or as it would be in check mode.
+    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
+  returned: on success, unless a running operation is returned
+  type: dict
+  contains:
+    id:
+      description: The uuid; drawn when the resource is made, unless given.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name.
+      type: str
+      sample: web1
+    description:
+      description: Free text of at most 255 characters.
+      type: str
+      sample: for the shop
+    created_at:
+      description: When it was made, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it was last changed, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    network:
+      description: The network, by name or uuid.
+      type: str
+      sample: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11
+    cidr:
+      description: Its addresses, such as C(10.1.0.0/24).
+      type: str
+      sample: 10.1.0.0/24
+    gateway_ip:
+      description: Address of the router; C(none) for none. The first one when omitted.
+      type: str
+      sample: 10.1.0.1
+    enable_dhcp:
+      description: Whether guests get their addresses by DHCP.
+      type: bool
+      sample: true
+    allocation_pools:
+      description: From which addresses ports get theirs. All but the gateway's when omitted.
+      type: list
+      elements: dict
+      sample:
+        - start: 10.1.0.2
+          end: 10.1.0.254
+    dns_nameservers:
+      description: Addresses of DNS servers that guests are told.
+      type: list
+      elements: str
+      sample:
+        - 192.0.2.53
+    host_routes:
+      description: Routes that guests are told.
+      type: list
+      elements: dict
+      sample:
+        - destination: 10.9.0.0/16
+          nexthop: 10.1.0.9
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [record]
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
+  returned: on success
+  type: dict
+  sample: {cidr: {old: null, new: 10.5.0.0/24}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment
+  type: dict
+  sample:
+    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    status: running
+request_id:
+  description: Name of the request in the logs of the API.
+  returned: when the API has answered
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import Subnet
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+
+MODULE = ResourceModule(Subnet)
+
+if __name__ == "__main__":
+    run(MODULE)

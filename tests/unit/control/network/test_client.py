@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Networks of OVN as OpenStack's own client makes them, and what servers show of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.northbound import LabCentral, external, missing
+from tests.unit.control.cloud import Cloud
+
+pytestmark = pytest.mark.slow
+Client = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    if missing():
+        pytest.skip(missing())
+    central = LabCentral(tmp_path_factory.mktemp("ovn")).start()
+    try:
+        with Cloud(hosts=1, ovn_northbound=central.url, ovn_hosts_wait=0.0) as made:
+            (first,) = made.admin.get("/network/v2.0/networks").json["networks"]
+            assert made.admin.delete(f"/network/v2.0/networks/{first['id']}").status == 204
+            external(made.admin)
+            yield made
+    finally:
+        central.stop()
+
+
+@pytest.fixture(scope="module")
+def client(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Client:
+    """``client("floating ip create ext")``: what ``openstack`` says; it must not fail."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    home = {"HOME": str(tmp_path_factory.mktemp("home"))}
+    login = {"OS_AUTH_URL": f"http://127.0.0.1:{cloud.port}/identity/v3", "OS_USERNAME": "admin", "OS_PASSWORD":
+             cloud.password, "OS_PROJECT_NAME": "admin", "OS_USER_DOMAIN_ID": "default",
+             "OS_PROJECT_DOMAIN_ID": "default"}
+
+    def call(words: str, *more: str) -> str:
+        done = subprocess.run([str(Path(sys.executable).parent / "openstack"), *words.split(), *more],
+                              env={**kept, **home, **login}, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def server(cloud: Cloud, client: Client) -> dict[str, Any]:
+    """Behind a router."""
+    lan = client("network create lan -f value -c id")
+    client("subnet create --network lan --subnet-range 10.1.0.0/24 lan4")
+    client("router create edge")
+    client("router set --external-gateway ext edge")
+    client("router add subnet edge lan4")
+    return cloud.admin.boot("web1", networks=[{"uuid": lan}])
+
+
+def _addresses(cloud: Cloud, server: dict[str, Any]) -> list[tuple[str, str]]:
+    found = cloud.admin.server(server["id"])["addresses"]["lan"]
+    listed = cloud.admin.get("/v2.1/servers/detail").json["servers"][0]["addresses"]["lan"]
+    assert found == listed
+    plain = cloud.admin.get(f"/v2.1/servers/{server['id']}/ips/lan").json["lan"]
+    assert [one["addr"] for one in plain] == [one["addr"] for one in found]
+    return [(one["OS-EXT-IPS:type"], one["addr"]) for one in found]
+
+
+def test_a_server_shows_its_floating_ip(cloud: Cloud, client: Client, server: dict[str, Any]) -> None:
+    ((_fixed, address),) = _addresses(cloud, server)
+    floating = client("floating ip create ext -f value -c floating_ip_address")
+    client(f"server add floating ip web1 {floating}")
+    assert _addresses(cloud, server) == [("fixed", address), ("floating", floating)]
+    assert floating in client("server show web1 -f value -c addresses")
+    shown = cloud.admin.get("/v1/server/web1").json["addresses"]["lan"]
+    assert [(one["addr"], one["source"]) for one in shown] == [(address, "network"), (floating, "floating")]
+    assert cloud.admin.get(f"/v2.1/servers/detail?ip={floating.replace('.', '%5C.')}").json["servers"] == []
+    client(f"server remove floating ip web1 {floating}")
+    assert _addresses(cloud, server) == [("fixed", address)]
+    client(f"floating ip delete {floating}")
+
+
+def test_floating_ips_as_nova_passes_them_on(cloud: Cloud, server: dict[str, Any]) -> None:
+    admin, top = cloud.admin, "/v2.1/os-floating-ips"
+    assert admin.get("/v2.1/os-floating-ip-pools", "2.1").json == {"floating_ip_pools": [{"name": "ext"}]}
+    refused = admin.call("POST", top, {"pool": "public"}, "2.1")
+    assert (refused.status, "pools are ext" in refused.json["itemNotFound"]["message"]) == (404, True)
+    made = admin.call("POST", top, {}, "2.1").json["floating_ip"]
+    assert made == {"id": made["id"], "ip": made["ip"], "fixed_ip": None, "instance_id": None, "pool": "ext"}
+    ((_fixed, address),) = _addresses(cloud, server)
+    wrong = admin.act(server["id"], "addFloatingIp", {"address": made["ip"], "fixed_address": "10.1.0.1"}, "2.1")
+    assert (wrong.status, "10.1.0.1" in wrong.json["badRequest"]["message"]) == (400, True)
+    assert admin.act(server["id"], "addFloatingIp", {"address": made["ip"]}, "2.1").status == 202
+    assert _addresses(cloud, server) == [("fixed", address), ("floating", made["ip"])]
+    (listed,) = admin.get(top, "2.1").json["floating_ips"]
+    assert listed == {**made, "fixed_ip": address, "instance_id": server["id"]}
+    assert admin.get(f"{top}/{made['id']}", "2.1").json == {"floating_ip": listed}
+    assert admin.act(server["id"], "removeFloatingIp", {"address": made["ip"]}, "2.1").status == 202
+    assert admin.act(server["id"], "removeFloatingIp", {"address": made["ip"]}, "2.1").status == 409
+    other = cloud.caller("zoe", "other")
+    assert other.get(f"{top}/{made['id']}", "2.1").status == 404
+    assert other.call("DELETE", f"{top}/{made['id']}", version="2.1").status == 404
+    assert admin.call("DELETE", f"{top}/{made['id']}", version="2.1").status == 202
+    assert admin.get(f"{top}/{made['id']}", "2.1").status == 404

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Subnets, ports, routers, floating IPs and security groups by ``/v1`` and modules, over OVN's northbound database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.northbound import LabCentral, external, missing
+from tests.unit.control.cloud import Caller, Cloud
+
+from .play import ROOT, play, prepared
+from .test_modules import examples
+from .test_servers import ensure
+
+pytestmark = pytest.mark.slow
+NOUNS = ("subnet", "security_group", "port", "router", "floating_ip")
+#: Drawn when it is made, so that no prediction knows it.
+DRAWN = {"id", "created_at", "updated_at", "fixed_ips", "mac_address", "external_addresses", "floating_ip_address",
+         "rules", "active", "managed"}
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    if missing():
+        pytest.skip(missing())
+    central = LabCentral(tmp_path_factory.mktemp("ovn")).start()
+    try:
+        with Cloud(hosts=1, ovn_northbound=central.url, ovn_hosts_wait=0.0) as made:
+            external(made.admin)
+            ensure(made.admin, "flavor/small", {"vcpus": 1, "ram": 64, "disk": 1})
+            yield made
+    finally:
+        central.stop()
+
+
+@pytest.fixture(scope="module")
+def folder(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepared(tmp_path_factory.mktemp("play"), cloud, "mycloud")
+
+
+@pytest.fixture(scope="module")
+def ann(cloud: Cloud) -> Caller:
+    """Has the network lan with the subnet lan4, and the router edge that leads out."""
+    caller = cloud.caller("ann", "shop")
+    ensured(caller, "network/lan", {"mode": "ovn"})
+    ensured(caller, "subnet/lan4", {"network": "lan", "cidr": "10.1.0.0/24"})
+    ensured(caller, "router/edge", {"external_network": "ext", "interfaces": ["lan4"]})
+    return caller
+
+
+def ensured(caller: Caller, path: str, want: dict[str, Any]) -> dict[str, Any]:
+    """Check mode, then in truth, then once more, which changes nothing; what there is then."""
+    dry = ensure(caller, path, want, dry_run=True)
+    real = ensure(caller, path, want)
+    assert (dry.status, real.status) == (200, 200), (dry, real)
+    assert (dry.json["changed"], dry.json["diff"]) == (real.json["changed"], real.json["diff"])
+    found, told = real.json["resource"], dry.json["resource"]
+    assert {name: value for name, value in told.items() if name not in DRAWN} == {
+        name: value for name, value in found.items() if name not in DRAWN}
+    again = ensure(caller, path, want)
+    assert not again.json["changed"], again
+    resource: dict[str, Any] = found
+    return resource
+
+
+def refused(caller: Caller, path: str, want: dict[str, Any], *words: str, status: int = 400) -> None:
+    """In check mode and in truth, with the same words; nothing is there afterwards that was not."""
+    before = caller.get(f"/v1/{path}")
+    for dry_run in (True, False):
+        reply = ensure(caller, path, want, dry_run=dry_run)
+        assert reply.status == status, reply
+        assert all(word in reply.json["error"]["message"] for word in words), reply
+    after = caller.get(f"/v1/{path}")
+    assert (after.status, after.json if after.status == 200 else 0) == (
+        before.status, before.json if before.status == 200 else 0)
+
+
+def test_a_server_behind_a_router(cloud: Cloud, ann: Caller) -> None:
+    subnet = ensured(ann, "subnet/lan5", {"network": "lan", "cidr": "10.2.0.3/24", "gateway_ip": "none",
+                                          "dns_nameservers": ["192.0.2.53"]})
+    assert (subnet["cidr"], subnet["gateway_ip"]) == ("10.2.0.0/24", None)
+    assert ensured(ann, "subnet/lan5", {"gateway_ip": "10.2.0.254", "allocation_pools": [
+        {"start": "10.2.0.10", "end": "10.2.0.20"}]})["gateway_ip"] == "10.2.0.254"
+    port = ensured(ann, "port/p1", {"network": "lan", "fixed_ips": [{"subnet": "lan4"}]})
+    assert port["fixed_ips"][0]["ip_address"].startswith("10.1.0.")
+    port = ensured(ann, "port/p1", {"fixed_ips": [{"ip_address": "10.1.0.77"}, {"subnet": "lan5"}],
+                                    "allowed_address_pairs": [{"ip_address": "10.1.0.250"}]})
+    assert ensured(ann, "port/p1", {"fixed_ips": [{"ip_address": "10.1.0.77"}]})["fixed_ips"] == port["fixed_ips"][:1]
+    floating = ensured(ann, "floating_ip/web", {"network": "ext", "port": "p1"})
+    assert (floating["status"], floating["fixed_ip_address"], floating["server"]) == ("ACTIVE", "10.1.0.77", None)
+    server = ann.boot("web1", imageRef=ann.image(), flavorRef=cloud.admin.get("/v1/flavor/small").json["id"],
+                      networks=[{"port": port["id"]}])
+    assert ann.get("/v1/floating_ip/web").json["server"] == server["id"]
+    assert ensured(ann, "floating_ip/web", {"port": "none"})["status"] == "DOWN"
+    assert ensured(ann, "floating_ip/web", {"server": "web1"})["port"] == port["id"]
+    assert ensured(ann, "floating_ip/web", {"server": "none"})["port"] is None
+    route = {"destination": "10.9.0.0/16", "nexthop": "10.1.0.9"}
+    assert ensured(ann, "router/edge", {"routes": [route]})["routes"] == [route]
+    ensured(ann, "router/edge", {"interfaces": ["lan5"], "routes": []})
+    ensured(ann, "router/edge", {"interfaces": ["lan4", "lan5"], "routes": [route]})
+    ensured(ann, "router/edge", {"interfaces": ["lan4"], "routes": []})
+    assert ann.delete("/v1/floating_ip/web").json["changed"]
+    assert not ann.delete("/v1/floating_ip/web").json["changed"]
+    (listed,) = ann.get("/v1/port?name=p1").json["ports"]
+    assert listed["device_id"] == server["id"]
+    assert cloud.services.network.worker  # type: ignore[attr-defined]
+    cloud.services.network.worker.round()  # type: ignore[attr-defined]
+    assert cloud.services.network.differences() == []
+
+
+def test_the_rules_of_a_group_are_one_list(ann: Caller) -> None:
+    group = ensured(ann, "security_group/plain", {})
+    assert [one["direction"] for one in group["rules"]] == ["egress", "egress"]
+    group = ensured(ann, "security_group/web", {"rules": [
+        {"protocol": "tcp", "port_range_min": 80}, {"remote_group": "web"},
+        {"protocol": "TCP", "port_range_min": 80, "port_range_max": 80, "direction": "ingress"}]})
+    assert {one["remote_group"] for one in group["rules"]} == {None, group["id"]}
+    assert len(group["rules"]) == 2
+    ids = {one["id"]: one["port_range_min"] for one in ann.get(
+        f"/network/v2.0/security-group-rules?security_group_id={group['id']}").json["security_group_rules"]}
+    ensured(ann, "security_group/web", {"rules": [{"protocol": "tcp", "port_range_min": 80},
+                                                  {"protocol": "icmp", "port_range_min": 8}]})
+    kept = ann.get(f"/network/v2.0/security-group-rules?security_group_id={group['id']}").json["security_group_rules"]
+    assert {one["id"] for one in kept} & set(ids) == {id for id, port in ids.items() if port == 80}
+    assert ensured(ann, "security_group/web", {"description": "x"})["description"] == "x"
+    assert ensured(ann, "security_group/web", {"rules": []})["rules"] == []
+
+
+@pytest.mark.parametrize(("path", "want", "words"), [
+    ("subnet/lan4b", {"network": "lan", "cidr": "10.1.0.128/25"}, ("overlaps",)),
+    ("subnet/x", {"network": "lan", "cidr": "10.3.0.0/24", "gateway_ip": "10.4.0.1"}, ("gateway_ip", "10.3.0.0/24")),
+    ("subnet/x", {"network": "lan", "cidr": "10.3.0.0/24", "allocation_pools": [
+        {"start": "10.3.0.9", "end": "10.4.0.9"}]}, ("allocation pool", "10.3.0.0/24")),
+    ("subnet/x", {"network": "lan", "cidr": "10.3.0.0/33"}, ("cidr",)),
+    ("subnet/x", {"network": "nowhere", "cidr": "10.3.0.0/24"}, ()),
+    ("subnet/x", {"cidr": "10.3.0.0/24"}, ("network",)),
+    ("port/x", {"network": "lan", "fixed_ips": [{"ip_address": "10.7.0.1"}]}, ("10.7.0.1",)),
+    ("port/x", {"network": "lan", "security_groups": ["theirs"]}, ()),
+    ("port/x", {"network": "lan", "allowed_address_pairs": [{"ip_address": "everywhere"}]}, ("ip_address",)),
+    ("security_group/web", {"rules": [{"protocol": "tcp", "port_range_min": 70000}]}, ("rules[0]", "65535")),
+    ("security_group/web", {"rules": [{"port_range_min": 7}]}, ("protocol",)),
+    ("security_group/web", {"rules": [{"protocol": "tcp", "port_range_min": 9, "port_range_max": 8}]}, ("<=",)),
+    ("security_group/new", {"rules": [{"protocol": "tcp", "port_range_min": 9, "port_range_max": 8}]}, ("<=",)),
+    ("security_group/web", {"rules": [{"remote_ip_prefix": "fd00::/64"}]}, ("ethertype",)),
+    ("router/edge", {"routes": [{"destination": "10.9.0.0/16", "nexthop": "10.1.0.1"}]}, ("routes", "router itself")),
+    ("router/edge", {"routes": [{"destination": "10.9.0.0/16", "nexthop": "10.8.0.1"}]}, ("routes",)),
+    ("router/x", {"enable_snat": False}, ("enable_snat", "external_network")),
+    ("router/x", {"external_network": "lan"}, ()), ("floating_ip/x", {"network": "lan"}, ()),
+    ("network/x", {"mode": "ovn", "mtu": 1500}, ("mtu",))])
+def test_what_cannot_be_changes_nothing(ann: Caller, path: str, want: dict[str, Any], words: tuple[str, ...]) -> None:
+    """A dry run assumes what is named and not there, so that alone is refused in truth only."""
+    if words:
+        refused(ann, path, want, *words)
+    assert ensure(ann, path, want).status == 400
+    if path.endswith(("/x", "/new", "/lan4b")):
+        assert ann.get(f"/v1/{path}").status == 404
+
+
+def test_what_is_in_use_or_anothers(cloud: Cloud, ann: Caller) -> None:
+    bob = cloud.caller("bob", "mill")
+    theirs = ensured(bob, "security_group/theirs", {})
+    assert ensure(ann, "security_group/theirs2", {"rules": [{"remote_group": theirs["id"]}]}).status == 400
+    assert ann.get("/v1/security_group/theirs2").status == ann.get(f"/v1/security_group/{theirs['id']}").status == 404
+    assert not ann.delete(f"/v1/security_group/{theirs['id']}").json["changed"]
+    ensured(ann, "port/one", {"network": "lan"})
+    ensured(ann, "floating_ip/first", {"network": "ext", "port": "one"})
+    refused(ann, "floating_ip/second", {"network": "ext", "port": "one"}, "already has a floating IP", status=409)
+    refused(ann, "router/edge", {"external_network": "none"}, "needed by floating IP", status=409)
+    refused(ann, "router/edge", {"interfaces": []}, "needed by floating IP", status=409)
+    fixed = ensure(ann, "subnet/lan4", {"cidr": "10.8.0.0/24"})
+    assert fixed.json["error"]["code"] == "immutable"
+    assert ensure(ann, "subnet/lan4", {"cidr": "10.8.0.0/24"}, on_immutable="recreate").status == 409
+    assert ann.get("/v1/subnet/lan4").json["cidr"] == "10.1.0.0/24"
+    ensured(ann, "security_group/held", {})
+    ensured(ann, "port/one", {"security_groups": ["held"]})
+    assert ann.delete("/v1/security_group/held").status == 409
+    for path in ("floating_ip/first", "port/one", "security_group/held"):
+        assert ann.delete(f"/v1/{path}").json["changed"]
+
+
+def test_modules(folder: Path) -> None:
+    """The examples, those of the page too; and a task in check mode, in truth, and again."""
+    tasks = [task for noun in NOUNS for name in (noun, f"{noun}_info") for task in examples(name)]
+    text = (ROOT / "docs/cloud-networks.md").read_text()
+    (page,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    tasks += yaml.safe_load(page)
+    results = play(folder, tasks, {}, "--diff")
+    assert len(results) == len(tasks)
+    more: list[dict[str, Any]] = [
+        {"network": {"name": "n2", "mode": "ovn"}}, {"subnet": {"name": "s2", "network": "n2", "cidr": "10.7.0.0/24"}},
+        {"security_group": {"name": "g2", "rules": [{"protocol": "tcp", "port_range_min": 22}]}},
+        {"security_group": {"name": "g2", "rules": []}},
+        {"port": {"name": "p2", "network": "n2", "security_groups": ["g2"]}},
+        {"router": {"name": "r2", "external_network": "ext", "interfaces": ["s2"]}},
+        {"floating_ip": {"name": "f2", "network": "ext", "port": "p2"}},
+        *({noun: {"name": name, "state": "absent"}} for noun, name in (
+            ("floating_ip", "f2"), ("router", "r2"), ("port", "p2"), ("security_group", "g2"), ("subnet", "s2"),
+            ("network", "n2")))]
+    for task in more:
+        (checked,) = play(folder, [task], {"cloud": "mycloud"}, "--check", "--diff")
+        once, twice = play(folder, [task, task], {"cloud": "mycloud"}, "--diff")
+        assert checked["changed"] and once["changed"] and not twice["changed"], (task, checked, once, twice)
+        assert checked["changes"] == once["changes"] and checked["diff"] == once["diff"], task
+    whole = play(folder, more[:7], {"cloud": "mycloud"}, "--check")
+    assert all(one["changed"] for one in whole)  # each assumes those before
