@@ -54,7 +54,7 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
 
 def kept_of_volume(properties: Mapping[str, Any]) -> dict[str, Any]:
     """What a server's row keeps of the image that its root volume was made from: what it asks of the hardware."""
-    found = {name: value for name, value in properties.items() if name in BY_PROPERTY}
+    found = {name: value for name, value in properties.items() if name in BY_PROPERTY or name.startswith("trait:")}
     return {"properties": found} if found else {}
 
 
