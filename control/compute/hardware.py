@@ -36,6 +36,8 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
     found = []
     if flavor:
         specs = flavor.get("extra_specs") or {}
+        if odd := next(FLAVOR_SPECS.malformed(specs), None):
+            raise InvalidRequest(f"Flavor {flavor['name']}, {odd}.")
         found += [f"flavor {flavor['name']}, {text}" for text in FLAVOR_SPECS.without_effect(specs)]
     if image:
         properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}

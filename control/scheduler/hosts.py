@@ -125,18 +125,20 @@ class HostStates:
                 host.io_ops = io_ops
                 self._touch(host)
 
-    def told(self, name: str, metrics: Mapping[str, float], images: Iterable[str],
-             flavors: Iterable[str] | None = None) -> None:
-        """Set what a host's agent told of it: *metrics*, and ids of the *images* whose content it has; and the names of
-        its servers' *flavors*, where that is looked at."""
+    def told(self, name: str, metrics: Mapping[str, float], images: Iterable[str]) -> None:
+        """Set what a host's agent told of it: *metrics*, and ids of the *images* whose content it has."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.metrics, host.images = dict(metrics), frozenset(images)
-                if flavors is not None:
-                    host.flavors = frozenset(flavors)
                 if (weight := self._weight(host.metrics)) != host.metrics_weight:
                     host.metrics_weight = weight
                     self._touch(host)
+
+    def has_flavors(self, name: str, flavors: Iterable[str]) -> None:
+        """Set the names of the flavors of a host's servers, as they were found."""
+        with self.lock:
+            if host := self.hosts.get(name):
+                host.flavors = frozenset(flavors)
 
     def _weight(self, metrics: Mapping[str, float]) -> float:
         """The metrics of a host as one number: the sum of each times what it is worth (spec row WEI-05)."""

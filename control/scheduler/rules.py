@@ -28,6 +28,16 @@ class Rules:
     own: tuple[OwnWeigher, ...] = ()
     options: Options = USUAL_OPTIONS  # what the filters were made with, and metrics
 
+    @property
+    def looks_at_told(self) -> bool:
+        """Whether a weigher or filter looks at metrics and images of hosts."""
+        return bool(self.options.metrics or self.own)
+
+    @property
+    def looks_at_flavors(self) -> bool:
+        """Whether a filter looks at the flavors of servers that are there."""
+        return any(one.name == "TypeAffinityFilter" for one in self.filters)
+
     def asked(self, spec: RequestSpec) -> list[Filter]:
         """The filters that may refuse a host for *spec*."""
         return [one for one in self.filters if one.asked(spec)]

@@ -30,7 +30,8 @@ def fleet_of(case):
     found.refresh([row("kvm1", info=case.get("info"), **case.get("host", {}))], made)
     found.up("kvm1", True)
     found.busy("kvm1", case.get("io_ops", 0))
-    found.told("kvm1", case.get("metrics", {}), case.get("images", ()), case.get("flavors"))
+    found.told("kvm1", case.get("metrics", {}), case.get("images", ()))
+    found.has_flavors("kvm1", case.get("flavors", ()))
     return found
 
 
@@ -137,9 +138,9 @@ def test_metrics_and_images_weigh():
     for name in names:
         found.up(name, True)
     for name, busy, waiting in (("kvm1", 50, 0), ("kvm2", 10, 25)):
-        found.told(name, {"cpu.percent": busy, "cpu.iowait.percent": waiting}, (), None)
+        found.told(name, {"cpu.percent": busy, "cpu.iowait.percent": waiting}, ())
     assert [one.host for one in choose(found, request(), 3)] == ["kvm1", "kvm2", "kvm3"]
-    found.told("kvm3", {}, ["i1"], None)
+    found.told("kvm3", {}, ["i1"])
     assert [one.host for one in choose(found, request(), 3)] == ["kvm1", "kvm2", "kvm3"]
     found.refresh(list(found.rows.values()), [aggregate("kvm1", "kvm2", "kvm3", metrics_weight_multiplier="-1")])
     assert [one.host for one in choose(found, request(), 3)] == ["kvm3", "kvm2", "kvm1"]
