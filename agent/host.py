@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar_agent.changes import Changes
 from magnetar_agent.documents import Documents
+from magnetar_agent.facts import CpuMeter
 from magnetar_agent.link import Links
 from magnetar_agent.locks import Locks
 from magnetar_core.operations import Operations
@@ -59,6 +60,7 @@ class LocalHost:
         self.name = socket.gethostname()
         self.documents = Documents(settings.state_dir)
         self.operations = Operations(settings.parallel)
+        self.meter = CpuMeter()
         self.locks = Locks()
         self.links = Links(settings)
         self.changes = Changes()

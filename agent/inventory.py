@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent import facts as told
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import CLOUD
 from magnetar_agent.migrations import arriving
@@ -42,6 +43,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "port_security": host.port_security_status(),
         "link_port": host.settings.address[1] if host.settings.address else None,
         "shares": shares.offered(host), "ovn": ovn(host),
+        "address": told.address(host), "metrics": host.meter.look(), "images": told.images(host),
         "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
     }
     try:
@@ -49,7 +51,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         active = [d for d in documents if d.id in domains and domains[d.id].state in LIVE]
         facts = host.hypervisor.host()
         found = facts | found | _virt(facts["kvm"]) | {
-            "consoles": host.kinds_of_consoles(),
+            "consoles": host.kinds_of_consoles(), "traits": told.traits_of(host, facts, facts["kvm"]["usable"]),
             "running": sum(domains[d.id].state == RUNNING for d in active),
             "vcpus_used": sum(d.want["flavor"]["vcpus"] for d in active),
             "memory_mb_used": sum(d.want["flavor"]["ram"] for d in active),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import ipaddress
 import os
 import re
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 
 from magnetar_core import vendordata
 from magnetar_core.errors import InvalidSettings
+from magnetar_core.hardware.traits import check_custom
 from magnetar_core.kinds.server import SHUTDOWN_MAX
 
 FILE = Path("/etc/magnetar/agent.yml")
@@ -31,6 +33,15 @@ def _doc(text: str, **more: Any) -> Any:
     # Its result stands in a dataclass.
     # pylint: disable-next=invalid-field-call
     return field(metadata={"doc": text, **more.pop("metadata", {})}, **more)
+
+
+def _check_address(text: str) -> str:
+    """What is wrong with an address; empty when nothing is."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _parallel() -> int:
@@ -82,6 +93,12 @@ class AgentSettings:
     disk_allocation_ratio: float = _doc("Most that the disks of one server, or one volume, may promise, as a multiple "
                                         "of the file system that they are on.", default=1.0,
                                         metadata={"min": 0.01, "max": 1000})
+    traits: tuple[str, ...] = _doc("Traits of this host beside those that the agent finds out, such as [CUSTOM_SSD]; "
+                                   "flavors and images require or forbid them.", default=(),
+                                   metadata={"check": check_custom})
+    address_of_host: str | None = _doc("IP address by which a cloud knows this host, for the hint build_near_host_ip; "
+                                       "left out, the one from which it speaks to others.", default=None,
+                                       metadata={"check": _check_address})
     console_log_bytes: int = _doc("Size at which virtlogd starts a server's console log anew, as told in "
                                   "/etc/libvirt/virtlogd.conf; the agent never shows more.",
                                   default=2 * 2**20, metadata={"min": 4096})
@@ -209,6 +226,16 @@ def _paths(key: dataclasses.Field[Any], value: Any) -> tuple[Path, ...]:
     return tuple(_path(key, item) for item in value)
 
 
+def _names(key: dataclasses.Field[Any], value: Any) -> tuple[str, ...]:
+    if "check" not in key.metadata:
+        return _ports(key, value)
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise InvalidSettings(f"{key.name}: must be a list of names (got {value!r}).")
+    if wrong := key.metadata["check"](value):
+        raise InvalidSettings(f"{key.name}: {wrong}.")
+    return tuple(value)
+
+
 def _ports(key: dataclasses.Field[Any], value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)):
         raise InvalidSettings(f"{key.name}: must be a list of ports such as tcp/3142 (got {value!r}).")
@@ -241,6 +268,8 @@ def _text(key: dataclasses.Field[Any], value: Any) -> str:
     if not isinstance(value, str) or not value or (choices and value not in choices):
         rule = f"one of {', '.join(choices)}" if choices else "a text"
         raise InvalidSettings(f"{key.name}: must be {rule} (got {value!r}).")
+    if wrong := key.metadata.get("check", lambda _value: "")(value):
+        raise InvalidSettings(f"{key.name}: {wrong}.")
     if "pattern" in key.metadata and not key.metadata["pattern"].fullmatch(value):
         raise InvalidSettings(f"{key.name}: must be the name of a device, of 15 characters at most (got {value!r}).")
     return value
@@ -290,7 +319,7 @@ def _folders(key: dataclasses.Field[Any], value: Any) -> dict[str, Path]:
 
 #: Check of each type of setting, by its annotation.
 CHECKS = {
-    "Path": _path, "tuple[Path, ...]": _paths, "tuple[str, ...]": _ports, "int": _number,
+    "Path": _path, "tuple[Path, ...]": _paths, "tuple[str, ...]": _names, "int": _number,
     "float": _number, "bool": _boolean, "str": _text,
     "dict[str, str]": _scopes, "dict[str, dict[str, str]]": _pools,
     "dict[str, Path]": _folders,

@@ -166,9 +166,39 @@ class Settings:
     cross_cell_move_weight_multiplier: float = _doc("How much less a host of another cell weighs for a server that a "
                                                     "resize or cold migration may bring there; below 0, such hosts "
                                                     "come first, to drain a cell.", 1_000_000.0)
+    metrics_weight_multiplier: float = _doc("Weight of metrics of hosts.", 1.0)
+    metrics_weight_setting: dict[str, float] = _doc(
+        "Metrics that agents tell (cpu.percent, cpu.iowait.percent, …, see scheduler.md) to what each is worth; their "
+        "sum is the metrics of a host. Empty: metrics are not looked at.", dict)
+    metrics_required: bool = _doc("Whether MetricsFilter is applied, so that a host without one of them gets no "
+                                  "server.", True)
+    metrics_weight_of_unavailable: float = _doc("The metrics of such a host otherwise.", -10_000.0)
+    image_locality_weight_multiplier: float = _doc(
+        "Weight of a host that has the content of the image already. Not 0, it has all hosts that pass looked at for "
+        "each choice.", 0.0)
+    weighers: dict[str, float] = _doc("Weighers of your own (entry points of the group magnetar.weighers) to their "
+                                      "multipliers.", dict)
     host_subset_size: int = _doc("A host is drawn among so many of the best.", 1)
     enabled_filters: list[str] = _doc("Filters that are applied beside those that always are; see scheduler.md.",
                                       lambda: list(USUAL_FILTERS))
+    max_instances_per_host: int = _doc("Servers from which on NumInstancesFilter refuses a host; metadata of that name "
+                                       "of an aggregate comes before it, for AggregateNumInstancesFilter.", 50, 1)
+    max_io_ops_per_host: int = _doc("The same of servers that are being built, resized, migrated, rescued, unshelved "
+                                    "or saved, for IoOpsFilter and AggregateIoOpsFilter.", 8, 1)
+    isolated_hosts: list[str] = _doc("Hosts for isolated_images, for IsolatedHostsFilter.", list)
+    isolated_images: list[str] = _doc("Uuids of images whose servers are on isolated_hosts only.", list)
+    restrict_isolated_hosts_to_isolated_images: bool = _doc("Whether isolated_hosts have no other servers.", True)
+    aggregate_image_properties_isolation_namespace: str | None = _doc(
+        "Beginning of the metadata of aggregates that AggregateImagePropertiesIsolation compares with properties of "
+        "images; all of it when left out.")
+    aggregate_image_properties_isolation_separator: str = _doc("What stands between that and the rest.", ".")
+    enable_isolated_aggregate_filtering: bool = _doc(
+        "Whether hosts of an aggregate with metadata trait:NAME=required get only servers whose flavor or image "
+        "requires that trait.", False)
+    limit_tenants_to_placement_aggregate: bool = _doc(
+        "Whether servers of a project that an aggregate names in filter_tenant_id are on hosts of such aggregates "
+        "only.", False)
+    placement_aggregate_required_for_tenants: bool = _doc("Whether projects that none names get no host then.", False)
     default_availability_zone: str = _doc("Zone of hosts that are in no aggregate with a zone.", "nova")
     default_schedule_zone: str | None = _doc("Zone of servers that ask for none; any when left out.")
     max_disk_devices_to_attach: int = _doc(

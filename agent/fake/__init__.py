@@ -149,6 +149,8 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
         with self._call("host"):
             return {"id": f"fake-{self.name}", "name": self.name, "hypervisor_type": "FAKE",
                     "hypervisor_version": "1.0.0", "libvirt_version": "1.0.0", "architecture": "x86_64",
+                    "cpu_info": {"arch": "x86_64", "model": "fake", "vendor": "fake", "features": ["avx2", "sse2"],
+                                 "topology": {"cells": 1, "sockets": 1, "cores": 16, "threads": 1}},
                     "cpu_model": "fake", "vcpus": 16, "memory_mb": 65536, "kvm": self.kvm(),
                     "virt_types": ["kvm", "qemu"] if self._kvm else ["qemu"]}
 

@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.facts import traits_of
 from magnetar_agent.servers import GIB
 from magnetar_core.errors import InvalidField
-from magnetar_core.hardware import AGENT
+from magnetar_core.hardware import AGENT, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
 from magnetar_core.hardware.merge import both, check_machine, whole
@@ -92,7 +93,12 @@ def check_flavor(host: LocalHost, flavor: Fields) -> None:
     what conductors send: they have looked."""
     document = host.documents.standing("flavor", flavor["name"]) if "name" in flavor else None
     if document:
-        _without_effect(host, "flavor", document, FLAVOR_SPECS.without_effect(document.want["extra_specs"], (AGENT,)))
+        specs = document.want["extra_specs"]
+        if odd := next(FLAVOR_SPECS.malformed(specs), None):
+            raise InvalidField("flavor", f"must have extra specs with values that they can have: of {document.name!r}, "
+                                         f"{odd}")
+        _without_effect(host, "flavor", document, FLAVOR_SPECS.without_effect(specs, (AGENT,)))
+        _check_traits(host, "flavor", document, traits.asked(specs, {}))
 
 
 def check_sizes(host: LocalHost, want: Fields) -> None:
@@ -100,14 +106,14 @@ def check_sizes(host: LocalHost, want: Fields) -> None:
     servers have together is not looked at: that is for those who choose the host."""
     facts, flavor, settings = host.hypervisor.host(), want["flavor"], host.settings
     disk = 0 if root_volume(want) else flavor["disk"]
-    for what, asked, unit, there, ratio in (
+    for what, wanted, unit, there, ratio in (
             ("vcpus", flavor["vcpus"], "", facts["vcpus"], "cpu_allocation_ratio"),
             ("ram", flavor["ram"], " MiB", facts["memory_mb"], "ram_allocation_ratio"),
             ("disks", disk + flavor["ephemeral"] + -(-flavor["swap"] // 1024), " GiB",
              shutil.disk_usage(host.settings.state_dir).total // GIB, "disk_allocation_ratio")):
-        if asked > (most := int(there * getattr(settings, ratio))):
+        if wanted > (most := int(there * getattr(settings, ratio))):
             raise InvalidField("flavor", f"must ask for no more than {most}{unit} of {what}: the host has {there}"
-                                         f"{unit}, and its agent's {ratio} is {getattr(settings, ratio):g}", asked)
+                                         f"{unit}, and its agent's {ratio} is {getattr(settings, ratio):g}", wanted)
 
 
 def check_image(host: LocalHost, image: Document) -> None:
@@ -119,6 +125,18 @@ def check_image(host: LocalHost, image: Document) -> None:
     if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
         raise InvalidField("image", f"must have properties with values that they can have: of {image.name!r}, {odd}")
     _without_effect(host, "image", image, IMAGE_PROPERTIES.without_effect(properties, (AGENT,)))
+    _check_traits(host, "image", image, traits.asked({}, properties))
+
+
+def _check_traits(host: LocalHost, field: str, document: Document, wanted: traits.Asked) -> None:
+    """Raises ``InvalidField`` where the host lacks a trait that is required, or has one that is forbidden."""
+    if not any(wanted):
+        return
+    facts = host.hypervisor.host()
+    if lacking := wanted.lacking(traits_of(host, facts, facts["kvm"]["usable"])):
+        raise InvalidField(field, f"must not ask for traits against this host's: {document.name!r} does, and the host "
+                                  f"{' and '.join(lacking)}. Choose another, or add CUSTOM_ ones to traits in the "
+                                  "agent's settings")
 
 
 def _without_effect(host: LocalHost, field: str, document: Document, found: Iterable[str]) -> None:

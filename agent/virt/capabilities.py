@@ -6,9 +6,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
+
+import libvirt  # type: ignore[import-untyped]
 
 from magnetar_core.errors import HypervisorError
 
@@ -105,6 +108,7 @@ def _ask(conn: Any) -> dict[str, Any]:
         "hypervisor_version": _version(conn.getVersion()),
         "libvirt_version": _version(conn.getLibVersion()),
         "architecture": root.findtext("host/cpu/arch", ""),
+        "cpu_info": _cpu_info(conn, root),
         "cpu_model": _processor() or model or str(info[0]),
         # libvirt does not count memory that was plugged in later.
         "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20,
@@ -113,6 +117,25 @@ def _ask(conn: Any) -> dict[str, Any]:
         "qemu_user": _dac_user(root),
         "spice": "spice" in {one.text for one in domains.iterfind("devices/graphics/enum[@name='type']/value")},
     }
+
+
+def _cpu_info(conn: Any, root: ET.Element) -> dict[str, Any]:
+    """The CPU as Nova's cpu_info has it. libvirt tells the features beyond those of its nearest model; it is asked for
+    all of them (virConnectBaselineCPU)."""
+    cpu = root.find("host/cpu")
+    if cpu is None:
+        return {}
+    features = {str(one.get("name")) for one in cpu.iterfind("feature")}
+    with contextlib.suppress(libvirt.libvirtError):  # of architectures for which it has no models
+        text = re.sub(r"<(topology|maxphysaddr|counter|pages|microcode|signature)[^>]*/>", "",
+                      ET.tostring(cpu, encoding="unicode"))
+        whole = ET.fromstring(conn.baselineCPU([text], libvirt.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES))  # noqa: S314
+        features |= {str(one.get("name")) for one in whole.iterfind("feature") if one.get("policy") != "disable"}
+    shape = cpu.find("topology")
+    found = {} if shape is None else {name: int(shape.get(name, 1)) for name in ("sockets", "cores", "threads")}
+    return {"arch": cpu.findtext("arch", ""), "model": cpu.findtext("model", ""), "vendor": cpu.findtext("vendor", ""),
+            "topology": {"cells": len(root.findall("host/topology/cells/cell")) or 1, **found},
+            "features": sorted(features)}
 
 
 def _version(number: int) -> str:

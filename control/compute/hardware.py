@@ -36,6 +36,8 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
     found = []
     if flavor:
         specs = flavor.get("extra_specs") or {}
+        if odd := next(FLAVOR_SPECS.malformed(specs), None):
+            raise InvalidRequest(f"Flavor {flavor['name']}, {odd}.")
         found += [f"flavor {flavor['name']}, {text}" for text in FLAVOR_SPECS.without_effect(specs)]
     if image:
         properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}
@@ -54,7 +56,7 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
 
 def kept_of_volume(properties: Mapping[str, Any]) -> dict[str, Any]:
     """What a server's row keeps of the image that its root volume was made from: what it asks of the hardware."""
-    found = {name: value for name, value in properties.items() if name in BY_PROPERTY}
+    found = {name: value for name, value in properties.items() if name in BY_PROPERTY or name.startswith("trait:")}
     return {"properties": found} if found else {}
 
 

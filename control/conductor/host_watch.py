@@ -15,13 +15,14 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import orjson
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store import hosts, migrations, server_passwords
 from magnetar_control.store.database import INSERT, Database, now
 from magnetar_control.store.scatter_gather import scatter_gather_cells
-from magnetar_control.store.servers import SERVERS_BELL, end_consoles, io_ops
+from magnetar_control.store.servers import SERVERS_BELL, end_consoles, flavor_names, io_ops, text
 from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import host_states, servers
 from magnetar_core.client import Client
@@ -36,7 +37,10 @@ log = logging.getLogger(__name__)
 #: Seconds: length of a lease, between two rounds over all hosts, and after a failure.
 LEASE, LOOK, PAUSE = 12.0, 3.0, 1.0
 #: Properties of a host whose changes are saved.
-KEPT = ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version", "consoles")
+KEPT = ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version", "consoles", "traits", "cpu_info",
+        "architecture", "virt_types", "address")
+#: What is left out of them: it changes with each heartbeat, and is kept beside the heartbeat (``TOLD``).
+TOLD = ("metrics", "images")
 #: vm_states that follow the guest.
 LIVELY = (ACTIVE, PAUSED, SUSPENDED, STOPPED)
 #: Servers of a host without an action. Made once, since each event asks it.
@@ -46,18 +50,21 @@ IDLE = select(servers.c.id, servers.c.vm_state, servers.c.power_state).where(
 
 
 class CellLook(NamedTuple):
-    """*up*: the hosts of a cell that sent a heartbeat lately. *io_ops*: see ``servers.io_ops``."""
+    """*up*: the hosts of a cell that sent a heartbeat lately, with what they told then (``TOLD``). *io_ops*: see
+    ``servers.io_ops``. *flavors*: see ``servers.flavor_names``; ``None`` where nobody looks at it."""
 
-    up: set[str]
+    up: Mapping[str, Mapping[str, Any]]
     io_ops: Mapping[str, int]
+    flavors: Mapping[str, set[str]] | None = None
 
 
-def _look(silence: float, database: Database) -> CellLook:
+def _look(silence: float, flavors: bool, database: Database) -> CellLook:
     """*silence*: seconds without a heartbeat, by the database's clock, after which a host is down."""
     with database.read() as connection:
         late = database.clock(-silence)
-        up = connection.execute(select(host_states.c.host).where(host_states.c.seen_at > late)).scalars()
-        return CellLook(set(up), io_ops(connection))
+        query = select(host_states.c.host, host_states.c.told).where(host_states.c.seen_at > late)
+        up = {host: orjson.loads(told) if told else {} for host, told in connection.execute(query)}
+        return CellLook(up, io_ops(connection), flavor_names(connection) if flavors else None)
 
 
 class _Evacuated(Exception):
@@ -110,22 +117,28 @@ class HostWatch:
                 thread = threading.Thread(target=self._watch, args=(name,), name=f"watch {name}", daemon=True)
                 self._threads[name] = thread
                 thread.start()
-        self._looked(names, _look(conductor.settings.host_down_after, conductor.database))
+        look = partial(_look, conductor.settings.host_down_after, conductor.states.rules.looks_at_flavors)
+        self._looked(names, look(conductor.database))
         others = [(cell, database) for cell, database in conductor.store.databases()
                   if cell.id not in (conductor.cell.id, CELL0) and not cell.disabled]
-        told = scatter_gather_cells(others, partial(_look, conductor.settings.host_down_after), LOOK)
+        told = scatter_gather_cells(others, look, LOOK)
         for cell_id, found in told.items():
             self._looked([name for name, host in list(conductor.states.hosts.items())
-                          if host.profile.cell_id == cell_id], found or CellLook(set(), {}))
+                          if host.profile.cell_id == cell_id], found or CellLook({}, {}))
 
     def _looked(self, names: Sequence[str], found: CellLook) -> None:
         for name in names:
             self.conductor.states.up(name, name in found.up)
             self.conductor.states.busy(name, found.io_ops.get(name, 0))
+            if told := found.up.get(name):
+                self.conductor.states.told(name, told.get("metrics") or {}, told.get("images") or ())
+            if found.flavors is not None:
+                self.conductor.states.has_flavors(name, found.flavors.get(name, set()))
 
     def _keep_lease(self, name: str, *, seen: bool = False, problem: str | None = None,
-                    settled: Collection[str] = ()) -> bool:
+                    settled: Collection[str] = (), told: str | None = None) -> bool:
         """Take or renew the lease of a host's watch; ``False`` when another conductor has it. *seen*: the host is up.
+        *told*: the text of what it tells with each heartbeat.
         *settled*: the evacuations from it that are seen to. Raises ``_Evacuated`` when there are more: an evacuation
         begins only at a host that is not up."""
         database, holder = self.conductor.database, self.conductor.holder
@@ -135,20 +148,21 @@ class HostWatch:
                 host_states.c.lease_until < database.clock())
             values: dict[str, Any] = {"watcher": holder, "lease_until": database.clock(LEASE), "problem": problem}
             if seen:
-                values["seen_at"] = database.clock()
+                values |= {"seen_at": database.clock(), "told": told}
             kept = connection.execute(update(host_states).where(host_states.c.host == name, free).values(
                 **values)).rowcount == 1
             if kept and seen and any(one.uuid not in settled for one in migrations.evacuated(connection, name)):
                 raise _Evacuated
             return kept
 
-    def _heard(self, name: str, client: Client) -> bool:
+    def _heard(self, name: str, client: Client, host: Mapping[str, Any]) -> bool:
         """The host answers. It counts as up when nothing of what was evacuated from it can run there; ``False`` when
         another conductor watches it."""
         settled: set[str] = set()
+        told = text({key: host.get(key) for key in TOLD}) if self.conductor.states.rules.looks_at_told else None
         while True:
             with contextlib.suppress(_Evacuated):
-                return self._keep_lease(name, seen=True, settled=settled)
+                return self._keep_lease(name, seen=True, settled=settled, told=told)
             if not self._keep_lease(name, problem="servers that were evacuated are removed"):
                 return False
             settled = host_return.settle(self.conductor, client, name, settled)
@@ -161,17 +175,17 @@ class HostWatch:
                 with conductor.agents.make(conductor.endpoint(name)) as client:
                     host = client.get("host")
                     self._inventory(name, host)
-                    if not self._heard(name, client):
+                    if not self._heard(name, client, host):
                         return
                     conductor.states.up(name, up=True)
                     for event, document in client.watch(min(settings.heartbeat, LEASE / 3), events=["server"]):
                         if conductor.over.is_set():
                             return
                         if event == "heartbeat":
-                            with conductor.client(name) as other:  # this one reads the events
-                                if not self._heard(name, other):
-                                    return
                             seen = document.get("host") or {}  # without libvirt, a part of it is null
+                            with conductor.client(name) as other:  # this one reads the events
+                                if not self._heard(name, other, seen):
+                                    return
                             self._inventory(name, {**host, **{k: v for k, v in seen.items() if v is not None}})
                         self._on_event(name, client, event, document)
             except (MagnetarError, DBAPIError, OSError) as error:
@@ -187,7 +201,8 @@ class HostWatch:
         if self._kept.get(name) == totals:
             return
         with conductor.store.api.write() as connection:
-            hosts.inventory(connection, name, host, conductor.ratios)
+            hosts.inventory(connection, name, {key: value for key, value in host.items() if key not in TOLD},
+                            conductor.ratios)
         self._kept[name] = totals
         conductor.read_host(name)
 

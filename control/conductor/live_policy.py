@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_control.scheduler.request_spec import MIB_PER_GIB, amounts_of
+from magnetar_control.scheduler.request_spec import MIB_PER_GIB, needs
 from magnetar_control.settings import Settings
 
 #: GiB that a server counts as at least.
@@ -20,7 +20,7 @@ MARGIN = 600.0
 
 def gibibytes(flavor: Mapping[str, Any], volume_backed: bool) -> int:
     """Memory and local disks of a server of *flavor*, which all go along: what its times are counted by."""
-    amounts = amounts_of(flavor, volume_backed)
+    amounts = needs(flavor, volume_backed)
     return max(LEAST, -(-amounts.memory_mb // MIB_PER_GIB) + amounts.disk_gb)
 
 

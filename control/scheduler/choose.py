@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from magnetar_core.errors import Conflict
 
-from .filters import HOST, PROFILE, Filter
-from .host_state import Block, HostState, Profile
+from .filters import HOST, PROFILE, ROOM, Bound, Filter
+from .host_state import Block, HostState, Profile, Row
 from .hosts import HostStates
 from .request_spec import RequestSpec
 from .rules import Rules
-from .weighers import Multipliers, Sum, bound, sum_of, weight
+from .weighers import Sum, bound, sum_of, weight
 
 
 class Candidate(NamedTuple):
@@ -52,7 +52,7 @@ def choose(states: HostStates, spec: RequestSpec, count: int = 1, *, random: Ran
     of the best ``rules.subset`` comes first, so that conductors seldom choose the same; without *random* not."""
     rules = states.rules
     with states.lock:
-        best = _best(_parts(states, spec, rules), spec, max(count, rules.subset), rules.multipliers, random)
+        best = _best(_parts(states, spec, rules), spec, max(count, rules.subset), rules, random)
         if not best:
             raise explain(states, spec)
     if random and rules.subset > 1:
@@ -61,21 +61,42 @@ def choose(states: HostStates, spec: RequestSpec, count: int = 1, *, random: Ran
 
 
 def explain(states: HostStates, spec: RequestSpec) -> NoValidHost:
-    """The error that says how many hosts each filter refuses."""
-    asked = states.rules.asked(spec)
+    """The error that says how many hosts each filter refuses, and what the best of them lacks."""
     with states.lock:
+        asked = states.asked(spec)
         seen: dict[tuple[Profile, Filter], bool] = {}
-        refused = Counter(_refusal(host, spec, asked, seen) for host in states.hosts.values())
-    found = {name: refused[name] for name in dict.fromkeys(one.name for one in asked) if refused[name]}
+        refused: dict[Filter, list[HostState]] = {one: [] for one in asked}
+        for host in states.hosts.values():
+            if (one := _refusal(host, spec, asked, seen)) is not None:
+                refused[one].append(host)
+        count, lacks = len(states.hosts), [_lack(one, hosts, spec) for one, hosts in refused.items() if hosts]
+    found = Counter[str]()
+    for one, hosts in refused.items():
+        found[one.name] += len(hosts)
+    found = +found
     said = ", ".join(f"{name} {count}" for name, count in found.items()) or "none"
-    error = NoValidHost(explanation=f"Of {refused.total()} hosts the filters refused: {said}." if refused else
-                        "No host is registered: start an agent and let a conductor find it.")
+    error = NoValidHost(explanation=" ".join((f"Of {count} hosts the filters refused: {said}.", *filter(None, lacks)))
+                        if count else "No host is registered: start an agent and let a conductor find it.")
     error.refused = found
     return error
 
 
+def _lack(one: Filter, hosts: list[HostState], spec: RequestSpec) -> str:
+    """What the best of the *hosts* that a filter refused lacks: the one with the most of a resource, or the first by
+    name of those that lack the fewest traits."""
+    if one.lacks is None:
+        return ""
+    if one.sight == ROOM and one.bound is not None:
+        at = one.bound(hosts[0].profile, spec).at
+        best = max(hosts, key=lambda host: host.numbers[at])
+        return f"{one.name}: the best of these, {best.name}, {one.lacks(best, spec)}."
+    said = {host.profile: one.lacks(host, spec) for host in hosts}
+    best = min(hosts, key=lambda host: (said[host.profile].count(" and "), host.name))
+    return f"{one.name}: the best of these, {best.name}, {said[best.profile]}."
+
+
 def _refusal(host: HostState, spec: RequestSpec, asked: list[Filter],
-             seen: dict[tuple[Profile, Filter], bool]) -> str | None:
+             seen: dict[tuple[Profile, Filter], bool]) -> Filter | None:
     """The first filter that refuses the host. Answers of filters that see only the profile are cached in *seen*."""
     for one in asked:
         if one.sight != PROFILE:
@@ -85,32 +106,33 @@ def _refusal(host: HostState, spec: RequestSpec, asked: list[Filter],
         else:
             passes = seen[host.profile, one] = one.passes(host, spec)
         if not passes:
-            return one.name
+            return one
     return None
 
 
 def _parts(states: HostStates, spec: RequestSpec, rules: Rules) -> list[Block]:
-    asked = rules.asked(spec)
+    asked = states.asked(spec)
     single = [one for one in asked if one.sight == HOST]
-    if spec.only is not None or single:
+    if spec.only is not None or single or rules.own:
         names = states.hosts if spec.only is None else spec.only
         hosts = [states.hosts[name] for name in names if name in states.hosts]
-        passed = [(host, host.row(spec.mates.get(host.name, 0))) for host in hosts
-                  if all(one.passes(host, spec) for one in asked)]
+        passed = [(host, (*host.row(spec.mates.get(host.name, 0)), *(one.worth(host, spec) for one in rules.own)))
+                  for host in hosts if all(one.passes(host, spec) for one in asked)]
         return [Block(host.profile, [host], [row], row, row) for host, row in passed]
     shared = [one for one in asked if one.sight == PROFILE]
-    passing: dict[Profile, bool] = {}
+    passing: dict[Profile, list[Bound] | None] = {}
     blocks = states.blocks()
     special = {host.block for name in {*spec.never, *spec.mates} if (host := states.hosts.get(name))}
     parts = []
-    needs = [(at, n) for at, n in enumerate(spec.amounts) if n > 0]
+    bounds = [one.bound for one in asked if one.sight == ROOM and one.bound is not None]
     for block in blocks:
-        passes = passing.get(block.profile)
-        if passes is None:
-            passes = passing[block.profile] = all(one.passes(block.hosts[0], spec) for one in shared)
-        if not passes or any(n > block.high[at] for at, n in needs):
+        if block.profile not in passing:
+            passing[block.profile] = [one(block.profile, spec) for one in bounds] if all(
+                one.passes(block.hosts[0], spec) for one in shared) else None
+        needs, low, high = passing[block.profile], block.low, block.high
+        if needs is None or any(least > high[at] or most < low[at] for at, least, most in needs):
             continue
-        if block in special or any(n > block.low[at] for at, n in needs):
+        if block in special or any(least > low[at] or most < high[at] for at, least, most in needs):
             if part := _sifted(block, spec, needs):
                 parts.append(part)
         else:
@@ -118,10 +140,10 @@ def _parts(states: HostStates, spec: RequestSpec, rules: Rules) -> list[Block]:
     return parts
 
 
-def _sifted(block: Block, spec: RequestSpec, needs: list[tuple[int, int]]) -> Block | None:
+def _sifted(block: Block, spec: RequestSpec, needs: list[Bound]) -> Block | None:
     never, mates = spec.never, spec.mates
     left = [(host, row) for host, row in zip(block.hosts, block.rows, strict=True)
-            if all(n <= row[at] for at, n in needs) and host.name not in never]
+            if all(least <= row[at] <= most for at, least, most in needs) and host.name not in never]
     if not left:
         return None
     rows = [(*row[:-1], mates.get(host.name, 0)) for host, row in left] if mates else [row for _host, row in left]
@@ -129,19 +151,19 @@ def _sifted(block: Block, spec: RequestSpec, needs: list[tuple[int, int]]) -> Bl
     return Block(block.profile, [host for host, _row in left], rows, tuple(map(min, columns)), tuple(map(max, columns)))
 
 
-def _best(parts: list[Block], spec: RequestSpec, count: int, multipliers: Multipliers,
+def _best(parts: list[Block], spec: RequestSpec, count: int, rules: Rules,
           random: Random | None) -> list[Candidate]:
     """The *count* heaviest hosts of all parts, heaviest first."""
     if not parts:
         return []
-    low = tuple(map(min, zip(*(part.low for part in parts), strict=True)))
-    high = tuple(map(max, zip(*(part.high for part in parts), strict=True)))
+    low: Row = tuple(map(min, zip(*(part.low for part in parts), strict=True)))
+    high: Row = tuple(map(max, zip(*(part.high for part in parts), strict=True)))
     sums: dict[Profile, Sum] = {}
     bounds = []
     for at, part in enumerate(parts):
         whole = sums.get(part.profile)
         if whole is None:
-            whole = sums[part.profile] = sum_of(part.profile, spec, multipliers, low, high)
+            whole = sums[part.profile] = sum_of(part.profile, spec, rules.multipliers, low, high, rules.own)
         bounds.append((-bound(part.low, part.high, whole), random.random() if random else 0.0, at))
     bounds.sort()
     best: list[tuple[float, HostState]] = []

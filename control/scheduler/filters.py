@@ -10,31 +10,74 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
-import operator
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
-
-import orjson
 
 from magnetar_control.settings import USUAL_FILTERS as USUAL
 from magnetar_core.hardware.image_properties import unsuited
 
-from .host_state import HostState
+from . import aggregate_filters as of_aggregates
+from . import own
+from .host_state import IO_OPS, SERVERS, HostState, Profile
+from .matching import matches, query
+from .options import USUAL as USUAL_OPTIONS
+from .options import Options
 from .request_spec import RequestSpec, hint
 
-#: Not applied unless an operator names them: their hints answer questions about hosts that users may not ask.
-OPTIONAL = ("SimpleCIDRAffinityFilter", "JsonFilter")
+#: Not applied unless an operator names them: hints of the first two answer questions about hosts that users may not
+#: ask, the others are those that Nova does not apply by itself either.
+OPTIONAL = ("SimpleCIDRAffinityFilter", "JsonFilter", "AllHostsFilter", "IsolatedHostsFilter", "NumInstancesFilter",
+            "AggregateNumInstancesFilter", "IoOpsFilter", "AggregateIoOpsFilter", "TypeAffinityFilter",
+            "AggregateTypeAffinityFilter", "AggregateImagePropertiesIsolation", "MetricsFilter")
+TENANTS = "TenantAggregatesFilter"
+#: Filters of Nova that would do nothing here, and why.
+REFUSED = {
+    **dict.fromkeys(("AggregateCoreFilter", "AggregateRamFilter", "AggregateDiskFilter"), "the ratios that aggregates "
+                    "say (cpu_allocation_ratio, ram_allocation_ratio, disk_allocation_ratio) count without it"),
+    **dict.fromkeys(("ExactCoreFilter", "ExactRamFilter", "ExactDiskFilter"), "it was for bare metal"),
+    "TrustedFilter": "hosts are not attested",
+    "PciPassthroughFilter": "PCI devices are not given to guests",
+    "BaremetalFilter": "it was for bare metal"}
 PROFILE, ROOM, NAME, HOST = "profile", "room", "name", "host"
 
 
+class Bound(NamedTuple):
+    """The number ``HostState.numbers[at]`` must lie between these."""
+
+    at: int
+    least: float = -math.inf
+    most: float = math.inf
+
+
 class Filter(NamedTuple):
-    """``passes(host, spec)``. For specs that ``asked`` returns false for, it passes every host."""
+    """``passes(host, spec)``. For specs that ``asked`` returns false for, it passes every host. Of one that looks at
+    ``ROOM``, *bound* says the same of a profile. *optioned*: both take the settings, as ``options``; ``active`` says
+    whether they have it do something at all. *lacks*: what a host that is refused lacks, for administrators."""
 
     name: str
     sight: str
-    passes: Callable[[HostState, RequestSpec], bool]
+    passes: Callable[..., bool]
     asked: Callable[[RequestSpec], object] = lambda _spec: True
+    bound: Callable[..., Bound] | None = None
+    optioned: bool = False
+    active: Callable[[Options], object] = lambda _options: True
+    lacks: Callable[[HostState, RequestSpec], str] | None = None
+
+    def under(self, options: Options) -> Filter:
+        """The filter with the settings that it takes."""
+        if not self.optioned:
+            return self
+        return self._replace(passes=_named(self.passes, options), bound=self.bound and partial(
+            self.bound, options=options), optioned=False)
+
+
+def _named(passes: Callable[..., bool], options: Options) -> Callable[..., bool]:
+    found = partial(passes, options=options)
+    found.__doc__ = passes.__doc__
+    return found
 
 
 #: What ComputeCapabilitiesFilter and JsonFilter find in a host beside its profile's capabilities (spec row FIL-11).
@@ -54,61 +97,6 @@ FIGURES: dict[str, Callable[[HostState], Any]] = {
     "free_disk_mb": lambda host: (host.totals.disk_gb - host.used.disk_gb) * 1024,
     **dict.fromkeys(("num_instances", "running_vms"), attrgetter("servers")),
     "num_io_ops": attrgetter("io_ops"), "failed_builds": attrgetter("failed_builds")}
-#: Compared as numbers; "=" means at least (spec row DIS-05).
-NUMBERS: dict[str, Callable[[float, float], bool]] = {
-    "=": operator.ge, "==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le}
-#: Compared as text.
-TEXTS: dict[str, Callable[[str, str], bool]] = {
-    "s==": operator.eq, "s!=": operator.ne, "s>=": operator.ge, "s>": operator.gt, "s<=": operator.le,
-    "s<": operator.lt}
-QUERY: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq, "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
-
-
-def matches(value: Any, text: str) -> bool:
-    """Whether a host's *value* (text, number, list of texts) is as *text* of an extra spec asks (spec row FIL-10)."""
-    first, _space, rest = text.strip().partition(" ")
-    rest = rest.strip()
-    if first in NUMBERS:
-        try:
-            return NUMBERS[first](float(value), float(rest))
-        except (TypeError, ValueError):
-            return False
-    if first in TEXTS:
-        return TEXTS[first](str(value), rest)
-    held = value if isinstance(value, (list, tuple, dict)) else str(value)
-    if first == "<in>":
-        return rest in held
-    if first == "<all-in>":
-        return all(word in held for word in rest.split())
-    if first == "<or>":
-        return str(value) in [word.strip() for word in rest.split("<or>")]
-    return str(value) == text.strip()
-
-
-def query(texts: Sequence[str], figure: Callable[[str], Any]) -> bool:
-    """Whether all JSON expressions hold, such as ``[">=", "$free_ram_mb", 1024]`` or ``["and", [...], [...]]``;
-    ``figure`` returns the value of ``$name``. Malformed ones do not hold."""
-    try:
-        return all(_holds(orjson.loads(text), figure) for text in texts)
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-        return False
-
-
-def _holds(expression: Any, figure: Callable[[str], Any]) -> bool:
-    verb, *terms = expression
-    if verb == "and":
-        return all(_holds(term, figure) for term in terms)
-    if verb == "or":
-        return any(_holds(term, figure) for term in terms)
-    if verb == "not":
-        return not any(_holds(term, figure) for term in terms)
-    first, *others = [figure(term[1:]) if isinstance(term, str) and term.startswith("$") else term for term in terms]
-    if first is None or not others:
-        return False
-    if verb == "in":
-        return first in others
-    return all(QUERY[verb](first, other) for other in others)
 
 
 def compute(host: HostState, spec: RequestSpec) -> bool:
@@ -126,12 +114,81 @@ def zone(host: HostState, spec: RequestSpec) -> bool:
     return host.profile.zone in [one.strip() for one in (spec.availability_zone or "").split(",")]
 
 
-def room(at: int) -> Callable[[HostState, RequestSpec], bool]:
+def room(name: str, at: int, unit: str) -> Filter:
     """The filter of one resource; what is not asked for is never short."""
     def passes(host: HostState, spec: RequestSpec) -> bool:
         """The host has enough left within its limit, and no less in all than the server needs."""
-        return spec.amounts[at] <= 0 or spec.amounts[at] <= host.numbers[at]
-    return passes
+        return spec.amounts[at] <= host.numbers[at]
+
+    def lacks(host: HostState, spec: RequestSpec) -> str:
+        return f"has room for {max(0, int(host.numbers[at]))} of {spec.amounts[at]} {unit}"
+    return Filter(name, ROOM, passes, lambda spec: spec.amounts[at] > 0,
+                  lambda _profile, spec: Bound(at, spec.amounts[at]), lacks=lacks)
+
+
+def few_servers(host: HostState, _spec: RequestSpec, *, options: Options) -> bool:
+    """The host has fewer servers than the setting max_instances_per_host (spec row FIL-20)."""
+    return host.servers < options.max_instances_per_host
+
+
+def few_io_ops(host: HostState, _spec: RequestSpec, *, options: Options) -> bool:
+    """Fewer servers than the setting max_io_ops_per_host are being built, resized, migrated, rescued, unshelved or
+    saved there (spec row FIL-16)."""
+    return host.io_ops < options.max_io_ops_per_host
+
+
+def few_servers_of_aggregate(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
+    """As NumInstancesFilter, with the least max_instances_per_host that the host's aggregates say (spec row FIL-05)."""
+    return host.servers <= _servers(host.profile, spec, options=options).most
+
+
+def few_io_ops_of_aggregate(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
+    """As IoOpsFilter, with the least max_io_ops_per_host that the host's aggregates say (spec row FIL-03)."""
+    return host.io_ops <= _io_ops(host.profile, spec, options=options).most
+
+
+def _servers(profile: Profile, _spec: RequestSpec, *, options: Options) -> Bound:
+    most = of_aggregates.least(profile, "max_instances_per_host", options.max_instances_per_host)
+    return Bound(SERVERS, most=math.ceil(most) - 1)
+
+
+def _io_ops(profile: Profile, _spec: RequestSpec, *, options: Options) -> Bound:
+    most = of_aggregates.least(profile, "max_io_ops_per_host", options.max_io_ops_per_host)
+    return Bound(IO_OPS, most=math.ceil(most) - 1)
+
+
+def all_hosts(_host: HostState, _spec: RequestSpec) -> bool:
+    """Always (spec row FIL-07)."""
+    return True
+
+
+def isolated(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
+    """A server of an image of the setting isolated_images: the host is one of isolated_hosts. Of another image, or
+    without one: it is none of them, unless restrict_isolated_hosts_to_isolated_images is false (spec row FIL-15)."""
+    if spec.image_id in options.isolated_images:
+        return host.profile.isolated
+    return not host.profile.isolated or not options.restrict_isolated_hosts_to_isolated_images
+
+
+def traits(host: HostState, spec: RequestSpec) -> bool:
+    """The host has the traits that flavor and image require (trait:NAME=required), and none that the flavor forbids
+    (spec row ALL-06)."""
+    return spec.traits.required <= host.profile.traits and spec.traits.forbidden.isdisjoint(host.profile.traits)
+
+
+def lacking_traits(host: HostState, spec: RequestSpec) -> str:
+    """What the host lacks of the traits, or has too many."""
+    return " and ".join(spec.traits.lacking(host.profile.traits))
+
+
+def metered(host: HostState, _spec: RequestSpec, *, options: Options) -> bool:
+    """The host tells all metrics of the setting metrics_weight_setting (spec row FIL-18)."""
+    return options.metrics.keys() <= host.metrics.keys()
+
+
+def other_flavor(host: HostState, spec: RequestSpec) -> bool:
+    """The host has no server of this flavor (Liberty's TypeAffinityFilter, row SCHED-041)."""
+    return spec.flavor_name not in host.flavors
 
 
 def requested(host: HostState, spec: RequestSpec) -> bool:
@@ -205,25 +262,6 @@ def image(host: HostState, spec: RequestSpec) -> bool:
     return next(unsuited(spec.image, host.profile.capabilities), None) is None
 
 
-def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
-    """The host is in aggregates with the metadata that extra specs of that scope ask for; a value may be several, with
-    commas."""
-    for key, text in spec.extra_specs.items():
-        scope, _colon, name = key.partition(":")
-        if scope == "aggregate_instance_extra_specs":
-            values = [one.strip() for data in host.profile.aggregates if name in data for one in data[name].split(",")]
-            if not any(matches(value, text) for value in values):
-                return False
-    return True
-
-
-def tenants(host: HostState, spec: RequestSpec) -> bool:
-    """The host is in no aggregate for other projects only with metadata filter_tenant_id (spec row FIL-04)."""
-    allowed = [one.strip() for data in host.profile.aggregates for key in data if key.startswith("filter_tenant_id")
-               for one in data[key].split(",")]
-    return not allowed or spec.project_id in allowed
-
-
 def near(host: HostState, spec: RequestSpec) -> bool:
     """The host has an address in the network of the hints build_near_host_ip and cidr."""
     try:
@@ -246,13 +284,32 @@ FILTERS: tuple[Filter, ...] = (
     Filter("AvailabilityZoneFilter", PROFILE, zone, lambda spec: spec.availability_zone),
     Filter("RequestedDestinationFilter", NAME, requested, lambda spec: spec.host is not None),
     Filter("RetryFilter", NAME, not_ignored, lambda spec: spec.ignored),
-    Filter("AggregateMultiTenancyIsolation", PROFILE, tenants, lambda spec: not spec.forced),
-    Filter("AggregateInstanceExtraSpecsFilter", PROFILE, aggregate_specs, lambda spec: spec.extra_specs),
+    Filter(TENANTS, PROFILE, of_aggregates.own_aggregate, lambda spec: not spec.forced,
+           active=lambda options: options.tenant_aggregates),
+    Filter("IsolatedAggregatesFilter", PROFILE, of_aggregates.isolated_traits, lambda spec: not spec.forced,
+           active=lambda options: options.isolated_aggregates),
+    Filter("TraitsFilter", PROFILE, traits, lambda spec: any(spec.traits), lacks=lacking_traits),
+    Filter("AllHostsFilter", PROFILE, all_hosts, lambda _spec: False),
+    Filter("IsolatedHostsFilter", PROFILE, isolated, lambda spec: not spec.forced, optioned=True,
+           active=lambda options: options.isolated_hosts or options.isolated_images),
+    Filter("AggregateMultiTenancyIsolation", PROFILE, of_aggregates.tenants, lambda spec: not spec.forced),
+    Filter("AggregateTypeAffinityFilter", PROFILE, of_aggregates.flavors, lambda spec: not spec.forced),
+    Filter("AggregateImagePropertiesIsolation", PROFILE, of_aggregates.image_properties, lambda spec: spec.image,
+           optioned=True),
+    Filter("AggregateInstanceExtraSpecsFilter", PROFILE, of_aggregates.aggregate_specs, lambda spec: spec.extra_specs),
     Filter("ComputeCapabilitiesFilter", PROFILE, capabilities, lambda spec: spec.extra_specs),
     Filter("ImagePropertiesFilter", PROFILE, image, lambda spec: spec.image),
-    Filter("CoreFilter", ROOM, room(0)),
-    Filter("RamFilter", ROOM, room(1)),
-    Filter("DiskFilter", ROOM, room(2)),
+    room("CoreFilter", 0, "CPUs"),
+    room("RamFilter", 1, "MiB of memory"),
+    room("DiskFilter", 2, "GiB of disk"),
+    Filter("NumInstancesFilter", ROOM, few_servers, lambda spec: not spec.forced,
+           lambda _profile, _spec, *, options: Bound(SERVERS, most=options.max_instances_per_host - 1), optioned=True),
+    Filter("AggregateNumInstancesFilter", ROOM, few_servers_of_aggregate, lambda spec: not spec.forced, _servers,
+           optioned=True),
+    Filter("IoOpsFilter", ROOM, few_io_ops, lambda spec: not spec.forced,
+           lambda _profile, _spec, *, options: Bound(IO_OPS, most=options.max_io_ops_per_host - 1), optioned=True),
+    Filter("AggregateIoOpsFilter", ROOM, few_io_ops_of_aggregate, lambda spec: not spec.forced, _io_ops,
+           optioned=True),
     Filter("VolumeHostFilter", NAME, volumes, lambda spec: spec.volume_hosts is not None),
     Filter("DifferentHostFilter", NAME, different, lambda spec: spec.different_host),
     Filter("SameHostFilter", NAME, same, lambda spec: spec.same_host is not None),
@@ -261,20 +318,32 @@ FILTERS: tuple[Filter, ...] = (
     Filter("ServerGroupAffinityFilter", NAME, together, lambda spec: spec.group and spec.group.policy == "affinity"),
     Filter("ComputeCapabilitiesFilter", HOST, figures,
            lambda spec: any(path[0] in FIGURES for path, _text in wanted_capabilities(spec))),
+    Filter("TypeAffinityFilter", HOST, other_flavor, lambda spec: not spec.forced),
+    Filter("MetricsFilter", HOST, metered, lambda spec: not spec.forced, optioned=True,
+           active=lambda options: options.metrics),
     Filter("SimpleCIDRAffinityFilter", HOST, near, lambda spec: spec.hints.get("build_near_host_ip")),
     Filter("JsonFilter", HOST, queried, lambda spec: spec.hints.get("query")),
 )
 
 
-def enabled(names: Iterable[str] = USUAL) -> tuple[Filter, ...]:
-    """The filters *names*, and those that are always applied, since a claim would be refused otherwise. Raises
-    ``ValueError`` for an unknown name."""
+def enabled(names: Iterable[str] = USUAL, options: Options = USUAL_OPTIONS) -> tuple[Filter, ...]:
+    """The filters *names*, and those that are always applied, since a claim would be refused otherwise; all with the
+    settings that they take. Names that are none of these are those of one's own (``own.GROUP_FILTERS``), which come
+    last, in the order of *names*. Raises ``ValueError`` for an unknown name, and for one that would do nothing."""
+    names = list(dict.fromkeys(names))
     wanted, known = set(names), dict.fromkeys(one.name for one in FILTERS)
-    for wrong in sorted(wanted - known.keys()):
+    for name in sorted(wanted & REFUSED.keys()):
+        raise ValueError(f"{name} would do nothing here: {REFUSED[name]}. Remove it.")
+    added = {name: own.found(own.GROUP_FILTERS, name) for name in names if name not in known}
+    for wrong in sorted(name for name, function in added.items() if function is None):
         near = difflib.get_close_matches(wrong, known, 1)
         raise ValueError(f"there is no filter {wrong!r}; " + (f"did you mean {near[0]}? " if near else "") +
-                         f"There are {', '.join(known)}.")
-    return tuple(one for one in FILTERS if one.name in wanted or one.name not in (*USUAL, *OPTIONAL))
+                         f"There are {', '.join(known)}, and those of packages with an entry point of the group "
+                         f"{own.GROUP_FILTERS}.")
+    applied = [one.under(options) for one in FILTERS
+               if (one.name in wanted or one.name not in (*USUAL, *OPTIONAL)) and one.active(options)]
+    return (*applied, *(Filter(name, HOST, own.guarded(name, function, False), lambda spec: not spec.forced)
+                        for name, function in added.items() if function is not None))
 
 
 #: What is applied without any setting.

@@ -9,8 +9,10 @@ from typing import Any
 
 from magnetar_control.store.allocations import Amounts
 
-#: What fits (CPUs, MiB, GiB), what is free of each, I/O operations, failed builds, members of the server's group.
-Row = tuple[int, ...]
+#: The numbers of a host: what fits (CPUs, MiB, GiB), what is free of each, and those that have a name below. Weighers
+#: of one's own add theirs at the end.
+Row = tuple[float, ...]
+IO_OPS, FAILED_BUILDS, SERVERS, METRICS, MATES = range(6, 11)
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,19 +26,25 @@ class Profile:
     up: bool
     capabilities: Mapping[str, Any]
     aggregates: tuple[Mapping[str, str], ...]  # the metadata of each aggregate that the hosts are in
+    traits: frozenset[str] = frozenset()
+    isolated: bool = False  # for isolated images (the setting isolated_hosts)
 
 
 class HostState:
     """One host. ``limits``: what may be claimed; ``used``: what is."""
 
-    __slots__ = ("block", "failed_builds", "host_ip", "id", "io_ops", "limits", "name", "numbers", "profile", "servers",
-                 "totals", "used")
+    __slots__ = ("block", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops", "limits", "metrics",
+                 "metrics_weight", "name", "numbers", "profile", "servers", "totals", "used")
 
     def __init__(self, id: str, name: str) -> None:
         self.id, self.name, self.host_ip = id, name, ""
         self.profile: Profile
         self.totals = self.limits = self.used = Amounts()
         self.servers = self.io_ops = self.failed_builds = 0
+        self.metrics: Mapping[str, float] = {}
+        self.metrics_weight = 0.0
+        self.images: frozenset[str] = frozenset()  # ids of the images whose content is there
+        self.flavors: frozenset[str] = frozenset()  # names of the flavors of its servers
         self.block: Block | None = None
         self.numbers = self.counted()
 
@@ -45,7 +53,8 @@ class HostState:
         the host really has, whatever the ratio (Placement's max_unit), so what fits is the lesser of free and total."""
         (v, m, d), (a, b, c), (x, y, z) = self.limits, self.used, self.totals
         v, m, d = v - a, m - b, d - c
-        return (min(v, x), min(m, y), min(d, z), v, m, d, self.io_ops, self.failed_builds, 0)
+        return (min(v, x), min(m, y), min(d, z), v, m, d, self.io_ops, self.failed_builds, self.servers,
+                self.metrics_weight, 0)
 
     def row(self, mates: int = 0) -> Row:
         """The numbers that filters and weighers compare."""

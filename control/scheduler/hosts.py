@@ -9,6 +9,7 @@ blocks are rearranged only after many changes.
 
 from __future__ import annotations
 
+import ipaddress
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -19,7 +20,10 @@ import orjson
 from magnetar_control.store.aggregates import Aggregate
 from magnetar_control.store.allocations import Amounts
 
+from .aggregate_filters import projects_of
+from .filters import TENANTS, Filter
 from .host_state import Block, HostState, Profile, Row
+from .request_spec import RequestSpec
 from .rules import DEFAULT_RULES, Rules
 
 #: Most hosts of a block: of 32, 64 and 128 the fastest for 10,000 hosts.
@@ -47,6 +51,7 @@ class HostStates:
         self._up: dict[str, bool] = {}
         self.rows: dict[str, Mapping[Any, Any]] = {}
         self._aggregates: dict[str, list[Aggregate]] = {}
+        self._projects: set[str] = set()  # those that aggregates are for
         self._changes = 0
 
     def refresh(self, rows: Iterable[Mapping[Any, Any]], aggregates: Iterable[Aggregate] | None = None) -> None:
@@ -78,8 +83,11 @@ class HostStates:
                 if host is not None:
                     self._leave(host)
                 host = self.hosts[name] = HostState(row["id"], name)
+                host.metrics_weight = self._weight({})
+                self.rows.pop(name, None)
             before, self.rows[name] = self.rows.get(name), row
-            host.host_ip = urlsplit(row["endpoint"]).hostname or ""
+            if before is None or before["endpoint"] != row["endpoint"] or before["info"] != row["info"]:
+                host.host_ip = address(row)
             host.totals = Amounts(row["vcpus"], row["memory_mb"], row["disk_gb"])
             host.limits = Amounts(row["vcpus_limit"], row["memory_mb_limit"], row["disk_gb_limit"])
             host.used = Amounts(row["vcpus_used"], row["memory_mb_used"], row["disk_gb_used"])
@@ -97,13 +105,15 @@ class HostStates:
                 if host := self.hosts.get(name):
                     self._profiled(host)
 
-    def used(self, name: str, more: Amounts) -> None:
-        """A server was placed on a host: add *more* to what is claimed of it. It keeps the disks busy from now on."""
+    def used(self, name: str, more: Amounts, flavor: str = "") -> None:
+        """A server of a *flavor* was placed on a host: add *more* to what is claimed of it. It keeps the disks busy
+        from now on."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.used = Amounts(*(had + n for had, n in zip(host.used, more, strict=True)))
                 host.servers += 1
                 host.io_ops += 1
+                host.flavors |= {flavor}
                 self._touch(host)
 
     def busy(self, name: str, io_ops: int) -> None:
@@ -115,6 +125,28 @@ class HostStates:
                 host.io_ops = io_ops
                 self._touch(host)
 
+    def told(self, name: str, metrics: Mapping[str, float], images: Iterable[str]) -> None:
+        """Set what a host's agent told of it: *metrics*, and ids of the *images* whose content it has."""
+        with self.lock:
+            if host := self.hosts.get(name):
+                host.metrics, host.images = dict(metrics), frozenset(images)
+                if (weight := self._weight(host.metrics)) != host.metrics_weight:
+                    host.metrics_weight = weight
+                    self._touch(host)
+
+    def has_flavors(self, name: str, flavors: Iterable[str]) -> None:
+        """Set the names of the flavors of a host's servers, as they were found."""
+        with self.lock:
+            if host := self.hosts.get(name):
+                host.flavors = frozenset(flavors)
+
+    def _weight(self, metrics: Mapping[str, float]) -> float:
+        """The metrics of a host as one number: the sum of each times what it is worth (spec row WEI-05)."""
+        options = self.rules.options
+        if options.metrics.keys() <= metrics.keys():
+            return sum(float(metrics[name]) * ratio for name, ratio in options.metrics.items())
+        return options.weight_of_unavailable
+
     def built(self, name: str, well: bool) -> None:
         """A build has ended there. A successful one resets the count of failures."""
         with self.lock:
@@ -123,6 +155,12 @@ class HostStates:
                 host.io_ops = max(0, host.io_ops - 1)
                 self._touch(host)
 
+    def asked(self, spec: RequestSpec) -> list[Filter]:
+        """The filters that may refuse a host for *spec*. A project without an aggregate of its own is bound to none,
+        unless the setting says that each needs one."""
+        free = spec.project_id not in self._projects and not self.rules.options.tenants_need_aggregates
+        return [one for one in self.rules.asked(spec) if not (free and one.name == TENANTS)]
+
     def blocks(self) -> list[Block]:
         """All blocks; hold ``lock``. It may move hosts: read a host's ``block`` afterwards."""
         if self._changes > PATIENCE + len(self.hosts) // 2:
@@ -130,8 +168,9 @@ class HostStates:
         return [block.fresh() if block.stale else block for block in self._blocks if block.hosts]
 
     def _grouped(self, aggregates: Iterable[Aggregate]) -> None:
-        before, self._aggregates = self._aggregates, {}
+        before, self._aggregates, self._projects = self._aggregates, {}, set()
         for aggregate in aggregates:
+            self._projects.update(projects_of(aggregate.metadata))
             for name in aggregate.hosts:
                 self._aggregates.setdefault(name, []).append(aggregate)
         for name in before.keys() | self._aggregates.keys():
@@ -170,10 +209,13 @@ class HostStates:
         enabled = not (row["disabled"] or row["cell_disabled"])
         up = self._up.get(name, False) and not row["forced_down"]
         capabilities = {key: info[key] for key in CAPABILITIES if info.get(key) is not None}
-        key = orjson.dumps((row["cell_id"], zone, enabled, up, capabilities, aggregates), option=orjson.OPT_SORT_KEYS)
+        traits, isolated = sorted(info.get("traits") or ()), name in self.rules.options.isolated_hosts
+        key = orjson.dumps((row["cell_id"], zone, enabled, up, capabilities, aggregates, traits, isolated),
+                           option=orjson.OPT_SORT_KEYS)
         found = self._profiles.get(key)
         if found is None:
-            found = self._profiles[key] = Profile(key, row["cell_id"], zone, enabled, up, capabilities, aggregates)
+            found = self._profiles[key] = Profile(key, row["cell_id"], zone, enabled, up, capabilities, aggregates,
+                                                  frozenset(traits), isolated)
         return found
 
     def _arrange(self) -> None:
@@ -189,6 +231,16 @@ class HostStates:
                 self._blocks.append(block)
                 for host in part:
                     host.block = block
+
+
+def address(row: Mapping[Any, Any]) -> str:
+    """The IP address of a host: that of its agent's endpoint, or, where the endpoint has a name or is a socket, the one
+    that the agent tells; empty where it tells none."""
+    name = urlsplit(row["endpoint"]).hostname or ""
+    try:
+        return str(ipaddress.ip_address(name))
+    except ValueError:
+        return str(orjson.loads(row["info"]).get("address") or "")
 
 
 def _alike(hosts: list[tuple[Row, HostState]]) -> Iterator[list[HostState]]:

@@ -14,13 +14,24 @@ from magnetar_control.store import hosts
 from magnetar_control.store.allocations import Amounts, Group
 from magnetar_control.store.database import Database
 from magnetar_core.errors import MagnetarError
+from magnetar_core.hardware.flavor_specs import RESOURCES
+from magnetar_core.hardware.traits import Asked, asked
 
 #: Swap of flavors is in MiB.
 MIB_PER_GIB = 1024
 
 
 def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False) -> Amounts:
-    """What a server of *flavor* claims of a host; a root disk that is a volume claims nothing."""
+    """What a server of *flavor* claims of a host; a root disk that is a volume claims nothing. Extra specs
+    ``resources:VCPU``, ``MEMORY_MB`` and ``DISK_GB`` say another amount, which may be 0 (Nova's overrides)."""
+    found, specs = needs(flavor, volume_backed), flavor.get("extra_specs")
+    if not specs:
+        return found
+    return Amounts(*(int(specs.get(f"resources:{name}", n)) for name, n in zip(RESOURCES, found, strict=True)))
+
+
+def needs(flavor: Mapping[str, Any], volume_backed: bool = False) -> Amounts:
+    """The CPUs, MiB and GiB that a server of *flavor* really has of its host."""
     swap, had = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB), sizes(flavor)
     root = 0 if volume_backed else had["disk"]
     return Amounts(int(flavor["vcpus"]), int(flavor["ram"]), root + had["ephemeral"] + swap)
@@ -43,6 +54,7 @@ class RequestSpec:
     flavor_name: str = ""
     extra_specs: Mapping[str, str] = field(default_factory=dict)
     image: Mapping[str, Any] = field(default_factory=dict)  # properties of the image, as Glance has them
+    image_id: str = ""  # empty for a server whose root disk is a volume
     availability_zone: str | None = None  # one zone, or several with commas
     cell_id: str | None = None  # only a host of this cell: a move stays in its cell
     near_cell: str | None = None  # hosts of this cell weigh more: a move that may go into another cell
@@ -75,6 +87,11 @@ class RequestSpec:
         group = self.group if self.group and self.group.policy == "anti-affinity" else None
         crowded = {host for host, n in group.hosts.items() if n >= group.max_per_host} if group else ()
         return self.ignored.union(self.different_host, crowded)
+
+    @cached_property
+    def traits(self) -> Asked:
+        """The traits that flavor and image require of a host, or forbid it."""
+        return asked(self.extra_specs, self.image)
 
     @cached_property
     def mates(self) -> Mapping[str, int]:
@@ -116,7 +133,7 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
     return RequestSpec(**{
         "server_id": row["id"], "project_id": row["project_id"], "amounts": amounts_of(flavor, root is not None),
         "flavor_name": flavor["name"], "extra_specs": flavor.get("extra_specs") or {},
-        "image": orjson.loads(row["image"]).get("properties") or {},
+        "image": orjson.loads(row["image"]).get("properties") or {}, "image_id": row.get("image_id") or "",
         "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
         "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
         **hinted(hints, where), **over})

@@ -8,11 +8,11 @@ leave its cell, hosts of other cells weigh ``cross_cell_move`` less.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .host_state import Profile, Row
+from .host_state import FAILED_BUILDS, IO_OPS, MATES, METRICS, HostState, Profile, Row
 from .request_spec import RequestSpec
 
 
@@ -29,6 +29,7 @@ class Multipliers:
     soft_affinity: float = 1.0
     soft_anti_affinity: float = 1.0
     cross_cell_move: float = 1_000_000.0
+    metrics: float = 1.0
 
 
 #: Nova's defaults.
@@ -45,16 +46,31 @@ class Weigher(NamedTuple):
 
 
 WEIGHERS: tuple[Weigher, ...] = (
-    Weigher("build_failure", 7, -1), Weigher("ram", 4), Weigher("cpu", 3), Weigher("disk", 5), Weigher("io_ops", 6),
-    Weigher("soft_affinity", 8, 1, "soft-affinity"), Weigher("soft_anti_affinity", 8, -1, "soft-anti-affinity"))
+    Weigher("build_failure", FAILED_BUILDS, -1), Weigher("ram", 4), Weigher("cpu", 3), Weigher("disk", 5),
+    Weigher("io_ops", IO_OPS), Weigher("metrics", METRICS), Weigher("soft_affinity", MATES, 1, "soft-affinity"),
+    Weigher("soft_anti_affinity", MATES, -1, "soft-anti-affinity"))
+
+
+class OwnWeigher(NamedTuple):
+    """A weigher whose number no row has: *worth* says it of each host that passed, which takes longer. *multiplier*: of
+    the settings."""
+
+    name: str
+    worth: Callable[[HostState, RequestSpec], float]
+    multiplier: float
+
+
+def image_locality(host: HostState, spec: RequestSpec) -> float:
+    """1 for a host that has the content of the server's image."""
+    return float(spec.image_id in host.images)
 
 
 class Term(NamedTuple):
     """One weigher for one profile and spec: the worth of the number at index ``at`` from lowest to highest."""
 
     at: int
-    low: int
-    span: int
+    low: float
+    span: float
     worth: float
 
 
@@ -65,9 +81,11 @@ class Sum(NamedTuple):
     terms: Sequence[Term]
 
 
-def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: Row, high: Row) -> Sum:
+def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: Row, high: Row,
+           own: Sequence[OwnWeigher] = ()) -> Sum:
     """The sum that is the weight of a host of *profile*, when the passing hosts' numbers lie between *low* and *high*.
-    An aggregate's metadata ``<name>_weight_multiplier`` comes before the setting, the least of several (row WEI-01)."""
+    *own*: further weighers, whose numbers stand at the end of the rows. An aggregate's metadata
+    ``<name>_weight_multiplier`` comes before the setting, the least of several (row WEI-01)."""
     policy = spec.group.policy if spec.group else ""
     found = []
     for weigher in WEIGHERS:
@@ -76,6 +94,10 @@ def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: R
             multiplier = _multiplier(profile, weigher.name, multipliers)
             if multiplier:
                 found.append(Term(weigher.at, low[weigher.at], span, multiplier * weigher.sign))
+    for at, one in enumerate(own, len(low) - len(own)):
+        multiplier = _overridden(profile, f"{one.name}_weight_multiplier", one.multiplier)
+        if (span := high[at] - low[at]) and multiplier:
+            found.append(Term(at, low[at], span, multiplier))
     leaves = spec.near_cell is not None and profile.cell_id != spec.near_cell  # rows XCR-07, WEI-11
     return Sum(-_multiplier(profile, "cross_cell_move", multipliers) if leaves else 0.0, found)
 

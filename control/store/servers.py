@@ -77,6 +77,8 @@ _STAMPS = select(
 _IO_OPS = select(servers.c.host, func.count()).where(
     servers.c.task_state.in_(HEAVY), servers.c.host.is_not(None), servers.c.deleted_at.is_(None)
 ).group_by(servers.c.host)
+_FLAVORS = select(servers.c.host, servers.c.flavor).where(
+    servers.c.host.is_not(None), servers.c.deleted_at.is_(None)).distinct()
 #: Events go with their actions.
 _FORGET_ACTIONS = delete(actions).where(actions.c.server_id.in_(_IDS)).returning(actions)
 _FORGET_SERVERS = delete(servers).where(servers.c.id.in_(_IDS)).returning(servers)
@@ -107,6 +109,14 @@ def text(document: Any) -> str:
 def io_ops(connection: Connection) -> dict[str, int]:
     """The number of servers with a ``HEAVY`` task_state on each host of a cell; hosts without are absent."""
     return dict(connection.execute(_IO_OPS).all())
+
+
+def flavor_names(connection: Connection) -> dict[str, set[str]]:
+    """Names of the flavors of the servers on each host of a cell; hosts without are absent."""
+    found: dict[str, set[str]] = {}
+    for host, flavor in connection.execute(_FLAVORS):
+        found.setdefault(host, set()).add(str(orjson.loads(flavor)["name"]))
+    return found
 
 
 def find(store: Store, id: str, *, deleted: bool = False) -> tuple[Database, Found] | None:

@@ -222,7 +222,8 @@ console_tokens = Table(
 host_states = Table(
     "host_states", CELL,
     Column("host", NAME, primary_key=True), Column("watcher", NAME), Column("lease_until", TIME),
-    Column("seen_at", TIME), Column("problem", Text))
+    Column("seen_at", TIME), Column("problem", Text),
+    Column("told", DOCUMENT))  # metrics and images of the last heartbeat, where weighers or filters look at them
 
 #: The conductors of the cell. Two of one name are two holders, each with a row.
 conductors = Table(

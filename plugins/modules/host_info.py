@@ -118,6 +118,44 @@ hosts:
       description: CPU model.
       type: str
       sample: EPYC-Rome
+    cpu_info:
+      description: '{arch, model, vendor, topology, features}: the CPU in libvirt''s words; the model is the nearest
+        that libvirt knows.'
+      type: dict
+      sample:
+        arch: x86_64
+        model: EPYC-Rome
+        vendor: AMD
+        features:
+          - avx2
+        topology:
+          cells: 1
+          sockets: 1
+          cores: 8
+          threads: 2
+    traits:
+      description: What the host is and can do, by the names that flavors and images require or forbid (trait:NAME).
+      type: list
+      elements: str
+      sample:
+        - COMPUTE_NODE
+        - HW_CPU_X86_AVX2
+    address:
+      description: IP address by which a cloud knows the host; empty where it has no route.
+      type: str
+      sample: 192.0.2.11
+    metrics:
+      description: 'Metrics of the CPUs, with Nova''s names: times in ns, shares from 0 to 1 of the time between
+        two looks.'
+      type: dict
+      sample:
+        cpu.percent: 0.25
+    images:
+      description: Ids of the images whose content is here.
+      type: list
+      elements: str
+      sample:
+        - 5e8a0c54-6a0b-4d0e-9f43-2a2f3b1c0d9e
     servers:
       description: Servers with a document.
       type: int

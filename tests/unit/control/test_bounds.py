@@ -72,7 +72,7 @@ def test_watches_of_hosts_that_are_gone(monkeypatch):
         cell=SimpleNamespace(id="cell"), read_hosts=lambda: None, states=states, database=None,
         settings=SimpleNamespace(host_down_after=1.0), store=SimpleNamespace(databases=list))
     watch = HostWatch(conductor)
-    monkeypatch.setattr("magnetar_control.conductor.host_watch._look", lambda *_args: CellLook(set(), {}))
+    monkeypatch.setattr("magnetar_control.conductor.host_watch._look", lambda *_args: CellLook({}, {}))
     monkeypatch.setattr(watch, "_keep_lease", lambda _name: True)
     monkeypatch.setattr(watch, "_watch", lambda _name: None)
     for number in range(10):

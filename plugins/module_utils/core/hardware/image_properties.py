@@ -8,6 +8,7 @@ from typing import Any, Iterator, Mapping, Optional
 
 from . import AGENT, API, SCHEDULER, Spec, Table
 from .rows import ANY, BY_PROPERTY, FALSE, TRUE
+from .traits import KNOWN
 
 _HOST, _SUITS, _HERE = frozenset((AGENT,)), frozenset((AGENT, SCHEDULER)), frozenset((API,))
 
@@ -40,7 +41,9 @@ ROWS = (
     Spec(r"img_signature(_hash_method|_key_type|_certificate_uuid)?", ANY, _HERE),
     Spec(r"img_(hv_requested_version|cache_raw|mkfs_\w+|\w+)", ANY),
     Spec(r"cinder_encryption_\w+", ANY, lacks="volumes are not encrypted"),
-    Spec(r"trait\w*:[A-Z0-9_]+", ANY, lacks="hosts have no traits"),
+    Spec(r"trait:" + KNOWN, "required", _SUITS),
+    Spec(r"trait:[A-Z0-9_]+", "required", lacks="no host here can have this trait"),
+    Spec(r"trait\w+:[A-Z0-9_]+", ANY, lacks="there are no groups of requests; use trait:"),
     Spec(r"hw_\w+", ANY),
 )
 #: Nothing is reserved: who keeps images may note what he likes, also in Nova's namespaces.

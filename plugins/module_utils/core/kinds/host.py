@@ -31,6 +31,18 @@ class Host(Kind):
     disk_gb = Field(Integer(), "Size of the file system with the servers' disks in GiB.", on=READ, sample=900)
     disk_gb_free = Field(Integer(), "What is free of it in GiB.", on=READ, sample=700)
     cpu_model = Field(Text(), "CPU model.", on=READ, sample="EPYC-Rome")
+    cpu_info = Field(Value(), "{arch, model, vendor, topology, features}: the CPU in libvirt's words; the model is the "
+                              "nearest that libvirt knows.", on=READ,
+                     sample={"arch": "x86_64", "model": "EPYC-Rome", "vendor": "AMD", "features": ["avx2"],
+                             "topology": {"cells": 1, "sockets": 1, "cores": 8, "threads": 2}})
+    traits = Field(ListOf(Text()), "What the host is and can do, by the names that flavors and images require or "
+                                   "forbid (trait:NAME).", on=READ, sample=["COMPUTE_NODE", "HW_CPU_X86_AVX2"])
+    address = Field(Text(), "IP address by which a cloud knows the host; empty where it has no route.", on=READ,
+                    sample="192.0.2.11")
+    metrics = Field(MapOf(Text(), Value()), "Metrics of the CPUs, with Nova's names: times in ns, shares from 0 to 1 "
+                                            "of the time between two looks.", on=READ, sample={"cpu.percent": 0.25})
+    images = Field(ListOf(Text()), "Ids of the images whose content is here.", on=READ,
+                   sample=["5e8a0c54-6a0b-4d0e-9f43-2a2f3b1c0d9e"])
     servers = Field(Integer(), "Servers with a document.", on=READ, sample=4)
     cloud_servers = Field(Integer(), "Servers among them that a cloud has made here: move and change them through the "
                                      "cloud, which would not know of it else.", on=READ, sample=0)

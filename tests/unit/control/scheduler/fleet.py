@@ -44,11 +44,12 @@ def aggregate(*hosts, id=1, **metadata):
 
 def plainly(states, spec):
     """The definition of ``choose``, for tests and benchmarks: weights and names of all that pass, best first."""
-    asked = states.rules.asked(spec)
+    asked = states.asked(spec)
     passed = [host for host in states.hosts.values() if all(one.passes(host, spec) for one in asked)]
-    rows = [host.row(spec.mates.get(host.name, 0)) for host in passed]
+    rows = [(*host.row(spec.mates.get(host.name, 0)), *(one.worth(host, spec) for one in states.rules.own))
+            for host in passed]
     columns = list(zip(*rows, strict=True))
     low, high = tuple(map(min, columns)), tuple(map(max, columns))
-    found = [(weight(row, sum_of(host.profile, spec, states.rules.multipliers, low, high)), host.name)
+    found = [(weight(row, sum_of(host.profile, spec, states.rules.multipliers, low, high, states.rules.own)), host.name)
              for row, host in zip(rows, passed, strict=True)]
     return sorted(found, key=lambda one: (-one[0], one[1]))

@@ -7,7 +7,7 @@ import pytest
 
 from magnetar_control.scheduler import hosts as hosts_module
 from magnetar_control.scheduler.choose import NoValidHost, choose, explain
-from magnetar_control.scheduler.filters import FILTERS
+from magnetar_control.scheduler.filters import OPTIONAL, USUAL, enabled
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.rules import Rules
 from magnetar_control.scheduler.weighers import Multipliers
@@ -15,6 +15,7 @@ from magnetar_control.store.allocations import Amounts, Group
 
 from .fleet import aggregate, plainly, request, row, states
 
+EVERY = enabled((*USUAL, *OPTIONAL))
 POLICIES = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
 
 
@@ -25,11 +26,12 @@ def a_fleet(chance, size):
                 cell_id=chance.choice(("a", "b")), disabled=chance.random() < 0.1, servers=chance.randrange(5),
                 vcpus_used=chance.randrange(0, 140, chance.choice((1, 20))),
                 memory_mb_used=chance.randrange(0, 98304, 512), disk_gb_used=chance.randrange(1100),
-                info={"cpu_model": chance.choice(("EPYC", "Skylake"))})
+                info={"cpu_model": chance.choice(("EPYC", "Skylake")), "traits": chance.choice(([], ["CUSTOM_A"]))})
             for name in names]
     found = states(*rows, down=[name for name in names if chance.random() < 0.1], aggregates=[
         aggregate(*chance.sample(names, size // 3), id=1, availability_zone="one", ram_weight_multiplier="-2.5"),
-        aggregate(*chance.sample(names, size // 3), id=2, ssd="true", cpu_weight_multiplier="0.5")])
+        aggregate(*chance.sample(names, size // 3), id=2, ssd="true", cpu_weight_multiplier="0.5",
+                  max_instances_per_host="3")])
     for name in names:
         found.busy(name, chance.choice((0, 0, 0, 3)))
         if chance.random() < 0.05:
@@ -51,7 +53,8 @@ def a_wish(chance, names):
         "hints": lambda: {"query": '["<", "$num_io_ops", 3]'},
         "extra_specs": lambda: chance.choice((
             {"capabilities:cpu_model": "EPYC"}, {"aggregate_instance_extra_specs:ssd": "true"},
-            {"capabilities:free_disk_gb": ">= 300"}, {"hw:cpu_policy": "shared"})),
+            {"capabilities:free_disk_gb": ">= 300"}, {"trait:CUSTOM_A": "required"},
+            {"trait:CUSTOM_A": "forbidden"}, {"hw:cpu_policy": "shared"})),
         "group": lambda: Group("g", chance.choice(POLICIES), chance.choice((1, 2)),
                                {name: chance.randrange(1, 3) for name in chance.sample(names, len(names) // 4)}),
     }
@@ -72,7 +75,7 @@ def test_what_is_chosen_is_what_looking_at_every_host_would_choose(seed, monkeyp
     for _round in range(20):
         wish, count = a_wish(chance, names), chance.choice((1, 3, 10, 100))
         rules = Rules(chance.choice((Multipliers(), Multipliers(ram=-1.0), Multipliers(cpu=0.3, disk=2.0, io_ops=0.0))),
-                      FILTERS)
+                      EVERY)
         found.rules = rules
         plain = plainly(found, wish)
         if not plain:
@@ -170,8 +173,10 @@ def test_admins_are_told_which_filter_refused_how_many_and_users_only_that_there
                    down=["kvm1"])
     with pytest.raises(NoValidHost, match=r"^No valid host was found. There are not enough hosts available.$") as told:
         choose(found, request(amounts=Amounts(2, 1024, 0)))
-    assert told.value.explanation == \
-        "Of 4 hosts the filters refused: ComputeFilter 2, CoreFilter 1, RamFilter 1."
+    assert told.value.explanation == (
+        "Of 4 hosts the filters refused: ComputeFilter 2, CoreFilter 1, RamFilter 1. "
+        "CoreFilter: the best of these, kvm4, has room for 1 of 2 CPUs. "
+        "RamFilter: the best of these, kvm3, has room for 304 of 1024 MiB of memory.")
 
 
 def test_without_any_host_admins_are_told_what_to_do():

@@ -4,14 +4,16 @@
 import pytest
 
 from magnetar_control.scheduler.choose import NoValidHost, choose
-from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, USUAL, enabled, matches
+from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, USUAL, enabled
 from magnetar_control.scheduler.hosts import HostStates
+from magnetar_control.scheduler.matching import matches
 from magnetar_control.scheduler.request_spec import amounts_of, hinted
 from magnetar_control.scheduler.rules import DEFAULT_RULES, Rules, rules_of
 from magnetar_control.settings import make
 from magnetar_control.store.allocations import Amounts, Group
 
 from .fleet import aggregate, request, row, states
+from .test_filter_rows import CASES as ROWS
 
 FEW = Amounts(1, 1024, 10)
 #: Columns of the host, the request, and the filter that refuses it (None: it passes).
@@ -101,8 +103,8 @@ def test_a_host_passes_or_is_refused_by_the_filter_that_says_so(columns, wish, r
 
 
 def test_every_filter_is_shown_refusing():
-    tried = {refused for _columns, _wish, refused in CASES.values()} | {"AggregateMultiTenancyIsolation"}
-    assert {one.name for one in FILTERS} <= tried
+    tried = {refused for _columns, _wish, refused in CASES.values()} | {case.get("refused") for case in ROWS}
+    assert {one.name for one in FILTERS} - {"AllHostsFilter"} <= tried | {"AggregateMultiTenancyIsolation"}
 
 
 def test_hints_that_answer_questions_about_hosts_are_not_heard_unless_an_operator_says_so():
@@ -113,7 +115,7 @@ def test_hints_that_answer_questions_about_hosts_are_not_heard_unless_an_operato
 
 def test_filters_that_are_named_are_applied_beside_those_that_always_are():
     names = {one.name for one in enabled(["ImagePropertiesFilter", "RamFilter"])}
-    always = {one.name for one in FILTERS} - {*USUAL, *OPTIONAL}
+    always = {one.name for one in FILTERS} - {*USUAL, *OPTIONAL, "TenantAggregatesFilter", "IsolatedAggregatesFilter"}
     assert names == always | {"ImagePropertiesFilter"} and {"ComputeFilter", "RamFilter"} <= always
     with pytest.raises(ValueError, match="there is no filter 'JasonFilter'; did you mean JsonFilter. There are Comp"):
         enabled(["JasonFilter"])

@@ -88,6 +88,16 @@ CASES = {
     "a root volume and a large flavor": ({"request": {"blocks": [block("blank", None)]}, **flavor(disk=999)}, "kvm1"),
     "an image of another machine": ({"image": {"properties": {"hw_architecture": "aarch64"}}}, None),
     "extra specs": (flavor(extra_specs={"capabilities:cpu_model": "Xeon"}), "kvm2"),
+    "a trait": (flavor(extra_specs={"trait:CUSTOM_SSD": "required"}), "kvm3"),
+    "not a trait": (flavor(extra_specs={"trait:CUSTOM_SLOW": "forbidden"}), "kvm2"),
+    "a trait of the image": ({"image": {"properties": {"trait:CUSTOM_SLOW": "required"}}}, "kvm1"),
+    "a trait that no host has": (flavor(extra_specs={"trait:CUSTOM_GOLD": "required"}), None),
+    "traits that exclude each other": (flavor(extra_specs={"trait:CUSTOM_SSD": "forbidden",
+                                                           "trait:CUSTOM_SLOW": "forbidden"}), "kvm2"),
+    "a part of the flavor's CPUs": (flavor(vcpus=99, extra_specs={"resources:VCPU": "1"}), "kvm1"),
+    "no disk of the host": (flavor(disk=9999, extra_specs={"resources:DISK_GB": "0"}), "kvm1"),
+    "more memory than the flavor's": (flavor(extra_specs={"resources:MEMORY_MB": "99999"}), None),
+    "an aggregate for another flavor": (flavor(name="huge"), "kvm2"),
     "too much": (flavor(vcpus=64), None),
 }
 NUMBERS = itertools.count(1)
@@ -107,15 +117,18 @@ def databases(tmp_path_factory):
 @pytest.fixture
 def cloud(databases, tmp_path):
     """Four hosts that are up, one that is down, servers on three of them, and groups."""
-    made = Compute(databases, tmp_path, enabled_filters=[*USUAL_FILTERS, "JsonFilter"],
+    made = Compute(databases, tmp_path, enabled_filters=[*USUAL_FILTERS, "JsonFilter", "AggregateTypeAffinityFilter"],
                    soft_affinity_weight_multiplier=10.0, soft_anti_affinity_weight_multiplier=10.0)
     made.cloud.services = Services(None, None, None, Volumes(), None)
     ids = {name: made.host(name, memory_mb=memory, disk_gb=memory // 256, architecture="x86_64",
-                           cpu_model="Xeon" if name == "kvm2" else "EPYC") for name, memory in MEMORY.items()}
+                           cpu_model="Xeon" if name == "kvm2" else "EPYC",
+                           traits={"kvm1": ["CUSTOM_SLOW"], "kvm3": ["CUSTOM_SSD"]}.get(name, [])) for name, memory in MEMORY.items()}
     made.host("kvm5", seen=False, memory_mb=99999)
     with made.api.write() as connection:
         zone = aggregates.make(connection, "hall2", {"availability_zone": "hall2"})
         aggregates.put(connection, zone, "kvm3")
+        tiny = aggregates.make(connection, "tiny", {"instance_type": "tiny"})
+        aggregates.put(connection, tiny, "kvm1")
         for server, host in THERE.items():
             allocations.claim(connection, server, server, ids[host], Amounts(0, 64, 1), cell_id=CELL1,
                              project_id="red")

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters that look at the metadata of the aggregates that a host is in (spec rows AGG, FIL)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .host_state import HostState, Profile
+from .matching import matches
+from .options import Options
+from .request_spec import RequestSpec
+
+#: Metadata of aggregates that says no property of an image, though its name may look like one.
+_NO_PROPERTIES = ("availability_zone", "filter_tenant_id", "instance_type", "max_instances_per_host",
+                  "max_io_ops_per_host")
+
+
+def values(profile: Profile, name: str) -> list[str]:
+    """What the aggregates say under *name*; each may say several, with commas."""
+    return [one.strip() for data in profile.aggregates if name in data for one in data[name].split(",")]
+
+
+def least(profile: Profile, name: str, usual: float) -> float:
+    """The least number that the aggregates say under *name*; *usual* where none says one (spec rows FIL-03, FIL-05)."""
+    found = []
+    for text in values(profile, name):
+        try:
+            found.append(float(text))
+        except ValueError:
+            continue
+    return min(found, default=usual)
+
+
+def projects_of(metadata: Mapping[str, str]) -> list[str]:
+    """The projects that an aggregate is for (``filter_tenant_id``, with any suffix; spec row AGG-06)."""
+    return [one.strip() for name in metadata if name.startswith("filter_tenant_id")
+            for one in metadata[name].split(",") if one.strip()]
+
+
+def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
+    """The host is in aggregates with the metadata that extra specs of that scope ask for; a value may be several, with
+    commas."""
+    for key, text in spec.extra_specs.items():
+        scope, _colon, name = key.partition(":")
+        if scope == "aggregate_instance_extra_specs" and not any(
+                matches(value, text) for value in values(host.profile, name)):
+            return False
+    return True
+
+
+def tenants(host: HostState, spec: RequestSpec) -> bool:
+    """The host is in no aggregate for other projects only with metadata filter_tenant_id (spec row FIL-04)."""
+    allowed = [one for data in host.profile.aggregates for one in projects_of(data)]
+    return not allowed or spec.project_id in allowed
+
+
+def own_aggregate(host: HostState, spec: RequestSpec) -> bool:
+    """With the setting limit_tenants_to_placement_aggregate: the host is in an aggregate for the project (metadata
+    filter_tenant_id), where there is one (spec row AGG-05)."""
+    return any(spec.project_id in projects_of(data) for data in host.profile.aggregates)
+
+
+def flavors(host: HostState, spec: RequestSpec) -> bool:
+    """The host's aggregates do not name flavors in instance_type, or name this one (spec row FIL-06)."""
+    return all(spec.flavor_name in [one.strip() for one in data["instance_type"].split(",")]
+               for data in host.profile.aggregates if "instance_type" in data)
+
+
+def image_properties(host: HostState, spec: RequestSpec, *, options: Options) -> bool:
+    """The host's aggregates have no other values than the image for the image's properties; with the setting
+    aggregate_image_properties_isolation_namespace, only metadata that begins with it counts (spec row FIL-01)."""
+    begins = options.image_namespace and options.image_namespace + options.image_separator
+    for data in host.profile.aggregates:
+        for name in data:
+            if name in _NO_PROPERTIES or (begins and not name.startswith(begins)):
+                continue
+            has = spec.image.get(name)
+            if has is not None and str(has) not in [one.strip() for one in data[name].split(",")]:
+                return False
+    return True
+
+
+def isolated_traits(host: HostState, spec: RequestSpec) -> bool:
+    """With the setting enable_isolated_aggregate_filtering: flavor and image require all traits that the metadata of
+    the host's aggregates require, such as trait:CUSTOM_LICENSED=required (spec row PRE-05)."""
+    return all(trait in spec.traits.required for data in host.profile.aggregates for trait in required(data))
+
+
+def required(metadata: Mapping[str, Any]) -> Iterable[str]:
+    """Traits that an aggregate requires of the servers on its hosts."""
+    return (name.removeprefix("trait:") for name, value in metadata.items()
+            if name.startswith("trait:") and value == "required")

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Traits: what a host is or can do, by name. Flavors and images require or forbid them.
+
+Names are those of OpenStack's os-traits, and ``CUSTOM_…`` ones of operators. The tables say which of them hosts here
+can have; others no host has, so who asks for one is refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+REQUIRED, FORBIDDEN = "required", "forbidden"
+CUSTOM = r"CUSTOM_[A-Z0-9_]{1,248}"
+#: libvirt's name of a feature of x86 CPUs to the trait.
+X86: Mapping[str, str] = {feature: "HW_CPU_X86_%s" % name for feature, name in {
+    "3dnow": "3DNOW", "abm": "ABM", "aes": "AESNI", "amx-bf16": "AMXBF16", "amx-int8": "AMXINT8",
+    "amx-tile": "AMXTILE", "avx": "AVX", "avx2": "AVX2", "avx512-bitalg": "AVX512BITALG", "avx512bw": "AVX512BW",
+    "avx512cd": "AVX512CD", "avx512dq": "AVX512DQ", "avx512er": "AVX512ER", "avx512f": "AVX512F",
+    "gfni": "AVX512GFNI", "avx512ifma": "AVX512IFMA", "avx512pf": "AVX512PF", "vaes": "AVX512VAES",
+    "avx512vbmi": "AVX512VBMI", "avx512vbmi2": "AVX512VBMI2", "avx512vl": "AVX512VL", "avx512vnni": "AVX512VNNI",
+    "vpclmulqdq": "AVX512VPCLMULQDQ", "avx512-vpopcntdq": "AVX512VPOPCNTDQ", "bmi1": "BMI", "bmi2": "BMI2",
+    "pclmuldq": "CLMUL", "f16c": "F16C", "fma": "FMA3", "fma4": "FMA4", "ibpb": "IBPB", "md-clear": "MD_CLEAR",
+    "mmx": "MMX", "mpx": "MPX", "amd-no-ssb": "NO_SSB", "pcid": "PCID", "pdpe1gb": "PDPE1GB", "sha-ni": "SHA",
+    "spec-ctrl": "SPEC_CTRL", "ssbd": "SSBD", "sse": "SSE", "sse2": "SSE2", "pni": "SSE3", "sse4.1": "SSE41",
+    "sse4.2": "SSE42", "sse4a": "SSE4A", "ssse3": "SSSE3", "stibp": "STIBP", "svm": "SVM", "tbm": "TBM", "rtm": "TSX",
+    "virt-ssbd": "VIRT_SSBD", "vmx": "VMX", "xop": "XOP"}.items()}
+#: What guests on an emulated x86 CPU have, whatever the host has: libvirt's usual model for them is qemu64.
+EMULATED = ("mmx", "sse", "sse2", "pni")
+#: What each host can do.
+ALWAYS = frozenset("COMPUTE_%s" % name for name in (
+    "NODE", "DEVICE_TAGGING", "TRUSTED_CERTS", "NET_ATTACH_INTERFACE", "NET_ATTACH_INTERFACE_WITH_TAG",
+    "VOLUME_ATTACH", "VOLUME_ATTACH_WITH_TAG", "VOLUME_MULTI_ATTACH", "MIGRATE_AUTO_CONVERGE", "MIGRATE_POST_COPY",
+    "IMAGE_TYPE_QCOW2", "IMAGE_TYPE_RAW", "IMAGE_TYPE_ISO", "CONFIG_DRIVE_ISO9660", "CONFIG_DRIVE_VFAT",
+    *("STORAGE_BUS_%s" % bus for bus in ("VIRTIO", "SCSI", "SATA", "IDE")),
+    *("NET_VIF_MODEL_%s" % model for model in ("VIRTIO", "E1000", "E1000E", "RTL8139")),
+    *("GRAPHICS_MODEL_%s" % model for model in ("VGA", "CIRRUS", "VMVGA", "QXL", "VIRTIO", "BOCHS", "NONE"))))
+#: What some can: folders that are shared with guests, and the architecture of guests in libvirt's words.
+SHARES, DISABLED = "COMPUTE_SHARE_LOCAL_FS", "COMPUTE_STATUS_DISABLED"
+ARCHITECTURES: Mapping[str, str] = {word: "COMPUTE_ARCH_%s" % name for word, name in {
+    "x86_64": "X86_64", "aarch64": "AARCH64", "ppc64le": "PPC64LE", "s390x": "S390X", "riscv64": "RISCV64",
+    "mipsel": "MIPSEL"}.items()}
+#: All that some host here can have.
+STANDARD = frozenset((*X86.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values()))
+#: A regular expression of them, and of custom ones.
+KNOWN = "(%s|%s)" % (CUSTOM, "|".join(sorted(STANDARD)))
+
+
+class Asked(NamedTuple):
+    """Traits that a host must have, and those that it must not have."""
+
+    required: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+
+    def lacking(self, traits: Iterable[str]) -> list[str]:
+        """What is wrong with a host of these *traits*, for messages: ``lacks X``, ``has Y``."""
+        there = frozenset(traits)
+        return ["lacks %s" % name for name in sorted(self.required - there)] + [
+            "has %s" % name for name in sorted(self.forbidden & there)]
+
+
+def asked(specs: Mapping[str, Any], properties: Mapping[str, Any]) -> Asked:
+    """What the extra *specs* of a flavor and the *properties* of an image ask for: ``trait:NAME`` required or
+    forbidden; an image can only require."""
+    found: dict[str, set[str]] = {REQUIRED: set(), FORBIDDEN: set()}
+    for given, words in ((specs, (REQUIRED, FORBIDDEN)), (properties, (REQUIRED,))):
+        for name, value in given.items():
+            if name.startswith("trait:") and value in words:
+                found[value].add(name[len("trait:"):])
+    return Asked(frozenset(found[REQUIRED]), frozenset(found[FORBIDDEN]))
+
+
+def of_host(facts: Mapping[str, Any], kvm: bool, shares: bool, custom: Iterable[str] = ()) -> list[str]:
+    """The traits of a host by its *facts* (fields of ``kinds.Host``), sorted. *kvm*: whether guests run under it, and
+    so have the features of the host's CPU. *shares*: whether folders can be shared with guests. *custom*: those that
+    its operator gives it."""
+    found = set(ALWAYS) | set(custom)
+    architecture = str(facts.get("architecture") or "")
+    if architecture in ARCHITECTURES:
+        found.add(ARCHITECTURES[architecture])
+    if architecture == "x86_64":
+        features = (facts.get("cpu_info") or {}).get("features") or () if kvm else EMULATED
+        found.update(X86[one] for one in features if one in X86)
+    if shares:
+        found.add(SHARES)
+    return sorted(found)
+
+
+def check_custom(names: Iterable[str]) -> str:
+    """What is wrong with traits that an operator gives a host; empty when nothing is."""
+    wrong = next((name for name in names if not re.fullmatch(CUSTOM, name)), None)
+    return "" if wrong is None else "%r must be CUSTOM_ and capital letters, digits and _; others the agent finds " \
+        "out itself" % wrong

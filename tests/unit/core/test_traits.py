@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Traits: what a host has, and what flavors and images ask for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from magnetar_core.hardware import AGENT, EVERYWHERE, traits
+from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
+
+CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/scheduler/traits.yml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_a_host_has_the_traits_of_what_guests_get(case):
+    found = traits.of_host({"architecture": case["architecture"], "cpu_info": {"features": case["features"]}},
+                           case["kvm"], case.get("shares", False), case.get("custom", ()))
+    assert set(case["has"]) <= set(found) and not set(case["lacks"]) & set(found)
+    assert found == sorted(set(found)) and all(re.fullmatch(traits.KNOWN, name) for name in found)
+
+
+def test_flavor_and_image_are_asked_together():
+    asked = traits.asked({"trait:CUSTOM_A": "required", "trait:CUSTOM_B": "forbidden", "hw:boot_menu": "true",
+                          "trait:CUSTOM_D": "wanted"},
+                         {"trait:CUSTOM_C": "required", "trait:CUSTOM_E": "forbidden", "os_distro": "debian"})
+    assert asked == ({"CUSTOM_A", "CUSTOM_C"}, {"CUSTOM_B"})
+    assert asked.lacking(["CUSTOM_A", "CUSTOM_B"]) == ["lacks CUSTOM_C", "has CUSTOM_B"]
+    assert asked.lacking(["CUSTOM_A", "CUSTOM_C"]) == []
+
+
+@pytest.mark.parametrize("parts", [EVERYWHERE, (AGENT,)])
+def test_every_trait_that_a_host_can_have_acts(parts):
+    for name in (*traits.STANDARD, "CUSTOM_A"):
+        assert not list(FLAVOR_SPECS.without_effect({f"trait:{name}": "required"}, parts)), name
+
+
+@pytest.mark.parametrize(("names", "words"), [
+    ([], ""), (["CUSTOM_A", "CUSTOM_B2"], ""), (["CUSTOM_A", "custom_b"], "'custom_b' must be CUSTOM_"),
+    (["HW_CPU_X86_AVX2"], "'HW_CPU_X86_AVX2' must be CUSTOM_")])
+def test_operators_give_custom_traits_only(names, words):
+    found = traits.check_custom(names)
+    assert found.startswith(words) and bool(found) == bool(words)
