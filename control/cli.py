@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_control import policy_command
-from magnetar_control import settings as configuration
+from magnetar_control import settings_file as configuration
 from magnetar_core.errors import InvalidField, MagnetarError
 
 if TYPE_CHECKING:

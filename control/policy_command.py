@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from magnetar_control import settings as configuration
+from magnetar_control import settings_file as configuration
 from magnetar_core.errors import InvalidField
 
 if TYPE_CHECKING:

@@ -1,20 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: RUF009 - _doc is dataclasses.field
-"""Settings of the control plane: a dataclass, read from a YAML file. Each field's ``doc`` is its documentation."""
+"""Settings of the control plane: a dataclass that ``settings_file`` reads. Each field's ``doc`` is its documentation."""
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import math
-import types
 import typing
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from magnetar_core.addresses import PRIVATE
 from magnetar_core.errors import InvalidSettings
@@ -22,7 +17,6 @@ from magnetar_core.errors import InvalidSettings
 #: Filters of the scheduler that are enabled by default.
 USUAL_FILTERS = ("AggregateMultiTenancyIsolation", "AggregateInstanceExtraSpecsFilter", "ComputeCapabilitiesFilter",
                  "ImagePropertiesFilter", "DifferentHostFilter", "SameHostFilter")
-FILE = Path("/etc/magnetar/control.yml")
 
 
 def _doc(text: str, default: Any = None, least: float | None = None, most: float = math.inf) -> Any:
@@ -334,70 +328,3 @@ class Settings:
 def share_of(all: int, part: float) -> int:
     """The whole number that is nearest to this part of *all*; one at least."""
     return max(1, round(all * part))
-
-
-def load(path: Path | None = None) -> Settings:
-    """Settings of the file. The default file may be missing."""
-    source = path or FILE
-    values: dict[str, Any] = {}
-    if path or source.exists():
-        try:
-            values = yaml.safe_load(source.read_text(encoding="utf-8")) or {}
-        except (OSError, yaml.YAMLError) as error:
-            raise InvalidSettings(f"{source} cannot be read: {error}") from None
-        if not isinstance(values, dict):
-            raise InvalidSettings(f"{source} must hold names and values.")
-    return make(values, str(source))
-
-
-def make(values: dict[str, Any], source: str = "the settings") -> Settings:
-    """Validated settings. Raises ``InvalidSettings`` that names the field."""
-    hints = typing.get_type_hints(Settings)
-    checked, fields = {}, {one.name: one for one in dataclasses.fields(Settings)}
-    for name, value in values.items():
-        if name not in hints:
-            near = difflib.get_close_matches(name, hints, 1)
-            advice = f"; did you mean {near[0]}?" if near else "."
-            raise InvalidSettings(f"{source}: {name} is not a setting{advice}")
-        checked[name] = _checked(name, value, hints[name], source)
-        _check_range(checked[name], source, fields[name])
-    return Settings(**checked)
-
-
-def _check_range(value: Any, source: str, setting: dataclasses.Field[Any]) -> None:
-    least, most = setting.metadata["least"], setting.metadata["most"]
-    if least is not None and not least <= value <= most:  # also of what is no number
-        words = f"{least} or more" if most == math.inf else f"from {least} to {most}"
-        raise InvalidSettings(f"{source}: {setting.name} must be {words}, and is {value}.")
-
-
-def _checked(name: str, value: Any, hint: Any, source: str) -> Any:
-    if typing.get_origin(hint) is typing.Literal:
-        if value not in typing.get_args(hint):
-            words = ", ".join(typing.get_args(hint))
-            raise InvalidSettings(f"{source}: {name} must be one of {words}, and is {value!r}.")
-        return value
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    kinds = tuple(typing.get_origin(kind) or kind for kind in kinds)
-    if value is None and type(None) in kinds:
-        return None
-    if Path in kinds and isinstance(value, str | Path):
-        return Path(value)
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    wrong = isinstance(value, bool) and bool not in kinds
-    if wrong or not isinstance(value, kinds):
-        words = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
-        raise InvalidSettings(f"{source}: {name} must be of type {words}, and is {value!r}.")
-    return value
-
-
-def describe() -> list[dict[str, str]]:
-    """One row for each setting, for the reference page: name, type, default, doc."""
-    rows, hints = [], typing.get_type_hints(Settings)
-    for one in dataclasses.fields(Settings):
-        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
-        choices = typing.get_args(hints[one.name]) if typing.get_origin(hints[one.name]) is typing.Literal else ()
-        rows.append({"name": one.name, "type": " or ".join(choices) or str(one.type),
-                     "default": "" if default is None else str(default), "doc": one.metadata["doc"]})
-    return rows

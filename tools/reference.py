@@ -8,7 +8,7 @@ import re
 import sys
 
 from magnetar_control.scheduler.filters import FILTERS
-from magnetar_control.settings import FILE, describe
+from magnetar_control.settings_file import FILE, describe
 
 HEAD = f"""# Settings of the control plane
 

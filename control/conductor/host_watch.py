@@ -21,8 +21,9 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store import hosts, migrations, server_passwords
 from magnetar_control.store.database import INSERT, Database, now
+from magnetar_control.store.host_servers import flavor_names, io_ops
 from magnetar_control.store.scatter_gather import scatter_gather_cells
-from magnetar_control.store.servers import SERVERS_BELL, end_consoles, flavor_names, io_ops, text
+from magnetar_control.store.servers import SERVERS_BELL, end_consoles, text
 from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import host_states, servers
 from magnetar_core.client import Client

@@ -45,10 +45,6 @@ DELETING, SOFT_DELETING, SPAWNING = "deleting", "soft-deleting", "spawning"
 MAPPING = "block_device_mapping"
 #: The task_state of a soft-deleted server that is to be active again. Quotas count it.
 RESTORING = "restoring"
-#: The task_states in which a server keeps the disks of its host busy: Nova's, and those of one that is being built,
-#: which Nova knows by its vm_state; task_state has an index.
-HEAVY = ("scheduling", MAPPING, SPAWNING, "resize_prep", "resize_migrating", "rebuilding", "rescuing", "unshelving",
-         "image_snapshot", "image_backup")
 #: Statements that are made once: making one takes longer than executing it.
 _ID: BindParameter[str] = bindparam("id")
 _AT: BindParameter[str] = bindparam("at")  # in updates, where no parameter may have a column's name
@@ -74,11 +70,6 @@ _STAMPS = select(
     servers.c.id, servers.c.updated_at, servers.c.vm_state, servers.c.task_state,
     select(func.max(actions.c.updated_at)).where(actions.c.server_id == servers.c.id).scalar_subquery()).where(
     servers.c.id.in_(_IDS), servers.c.deleted_at.is_(None))
-_IO_OPS = select(servers.c.host, func.count()).where(
-    servers.c.task_state.in_(HEAVY), servers.c.host.is_not(None), servers.c.deleted_at.is_(None)
-).group_by(servers.c.host)
-_FLAVORS = select(servers.c.host, servers.c.flavor).where(
-    servers.c.host.is_not(None), servers.c.deleted_at.is_(None)).distinct()
 #: Events go with their actions.
 _FORGET_ACTIONS = delete(actions).where(actions.c.server_id.in_(_IDS)).returning(actions)
 _FORGET_SERVERS = delete(servers).where(servers.c.id.in_(_IDS)).returning(servers)
@@ -104,19 +95,6 @@ class Moved(Exception):
 def text(document: Any) -> str:
     """JSON text of a document, as the columns hold it."""
     return orjson.dumps(document).decode()
-
-
-def io_ops(connection: Connection) -> dict[str, int]:
-    """The number of servers with a ``HEAVY`` task_state on each host of a cell; hosts without are absent."""
-    return dict(connection.execute(_IO_OPS).all())
-
-
-def flavor_names(connection: Connection) -> dict[str, set[str]]:
-    """Names of the flavors of the servers on each host of a cell; hosts without are absent."""
-    found: dict[str, set[str]] = {}
-    for host, flavor in connection.execute(_FLAVORS):
-        found.setdefault(host, set()).add(str(orjson.loads(flavor)["name"]))
-    return found
 
 
 def find(store: Store, id: str, *, deleted: bool = False) -> tuple[Database, Found] | None:

@@ -20,7 +20,7 @@ from magnetar_control import serve
 from magnetar_control.compute.held_action import HeldAction
 from magnetar_control.services.identity import tables as identity
 from magnetar_control.services.volume import tables as volume
-from magnetar_control.settings import make
+from magnetar_control.settings_file import make
 from magnetar_control.store import hosts
 from magnetar_control.store.database import Database, now
 from magnetar_control.store.tables import API, CELL, flavors, host_states, server_mappings, servers

@@ -31,7 +31,7 @@ from sqlalchemy import insert
 
 from magnetar_agent.fake.journal import Journal
 from magnetar_control.serve import Parts
-from magnetar_control.settings import make
+from magnetar_control.settings_file import make
 from magnetar_control.store import hosts
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import flavors

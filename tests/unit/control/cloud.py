@@ -26,7 +26,7 @@ from typing import Any, Self
 import uvicorn
 
 from magnetar_control import serve
-from magnetar_control.settings import make
+from magnetar_control.settings_file import make
 from magnetar_control.web.websocket import OPTIONS
 from tests.ports import free_port
 

@@ -9,7 +9,8 @@ import pytest
 
 from magnetar_control import cli
 from magnetar_control.scheduler.rules import rules_of
-from magnetar_control.settings import Settings, load, make
+from magnetar_control.settings import Settings
+from magnetar_control.settings_file import load, make
 from magnetar_core.errors import InvalidSettings
 from tools import reference
 

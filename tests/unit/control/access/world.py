@@ -24,7 +24,7 @@ from magnetar_control.services.identity import tables as identity
 from magnetar_control.services.identity.resources import DEFAULT, new_row
 from magnetar_control.services.identity.tokens import Claims, new_id
 from magnetar_control.services.volume import tables as volume
-from magnetar_control.settings import make
+from magnetar_control.settings_file import make
 from magnetar_control.store import tables as store
 from magnetar_control.store.database import added
 from magnetar_control.web import Request

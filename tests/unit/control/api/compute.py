@@ -19,7 +19,7 @@ from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.key_manager import CertificateFolder
 from magnetar_control.services.network import EmbeddedNetworks, quotas
 from magnetar_control.services.volume import EmbeddedVolumes
-from magnetar_control.settings import make
+from magnetar_control.settings_file import make
 from magnetar_control.store import hosts
 from magnetar_control.store.database import now
 from magnetar_control.store.store import CELL0, Store

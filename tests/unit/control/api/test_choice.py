@@ -13,7 +13,7 @@ from magnetar_control.scheduler.choose import choose
 from magnetar_control.scheduler.request_spec import RequestSpec
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.services import Context
-from magnetar_control.settings import make
+from magnetar_control.settings_file import make
 from magnetar_control.store.allocations import Amounts
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import host_states

@@ -10,7 +10,7 @@ import pytest
 
 from magnetar_control.api.console import xterm
 from magnetar_control.api.console.sites import ConsoleSites
-from magnetar_control.settings import make
+from magnetar_control.settings_file import make
 from magnetar_core.errors import Forbidden, InvalidSettings
 
 TLS, PLAIN = "https://cloud.example:8774", "http://127.0.0.1:8774"

@@ -6,7 +6,7 @@ import pytest
 from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.compute.cloud import Cloud
-from magnetar_control.settings import make
+from magnetar_control.settings_file import make
 from magnetar_core.errors import HypervisorDown, HypervisorError, MagnetarError, NotFound, TimedOut, Unreachable
 
 from .compute import Agents, Caller, Teller

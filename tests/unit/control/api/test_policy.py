@@ -14,7 +14,7 @@ from magnetar_control.compute.cloud import Cloud
 from magnetar_control.compute.policies import POLICIES
 from magnetar_control.compute.policy import Policy
 from magnetar_control.services import Context
-from magnetar_control.settings import make
+from magnetar_control.settings_file import make
 from magnetar_core.errors import InvalidField
 
 from .compute import WHO, Caller

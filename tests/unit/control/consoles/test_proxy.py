@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from magnetar_agent.fake.consoles import GREETING
 from magnetar_control.api.console import proxy
 from magnetar_control.api.console.sites import ConsoleSites
-from magnetar_control.settings import make
+from magnetar_control.settings_file import make
 from magnetar_core.errors import HypervisorError
 from tests.unit.agent.pair import Held
 

@@ -11,7 +11,7 @@ import pytest
 from magnetar_control.api.identity.app import Elsewhere, application
 from magnetar_control.services.identity import EmbeddedIdentity
 from magnetar_control.services.identity.keystone import Keystone, of
-from magnetar_control.settings import make
+from magnetar_control.settings_file import make
 from magnetar_control.web import Fault, Request
 from magnetar_control.web.application import by_token
 from magnetar_core.errors import InvalidSettings, MagnetarError

@@ -16,7 +16,7 @@ from magnetar_control import serve
 from magnetar_control.conductor import audit
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.scheduler.request_spec import amounts_of
-from magnetar_control.settings import make
+from magnetar_control.settings_file import make
 from magnetar_control.store import actions, schema, servers
 from magnetar_control.store import tables as t
 from magnetar_control.store.tables import CELL

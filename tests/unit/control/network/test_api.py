@@ -10,11 +10,11 @@ from sqlalchemy import insert, update
 
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
-from magnetar_control.settings import InvalidSettings, Settings
+from magnetar_control.settings import Settings
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
 from magnetar_core.addresses import link_local
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import InvalidSettings, MagnetarError
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
 

@@ -13,7 +13,7 @@ from magnetar_control.scheduler.choose import NoValidHost, choose
 from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, REFUSED, USUAL, enabled
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.rules import rules_of
-from magnetar_control.settings import make
+from magnetar_control.settings_file import make
 from magnetar_core.errors import InvalidSettings
 
 from .fleet import aggregate, request, row, states

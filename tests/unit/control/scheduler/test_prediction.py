@@ -122,7 +122,8 @@ def cloud(databases, tmp_path):
     made.cloud.services = Services(None, None, None, Volumes(), None)
     ids = {name: made.host(name, memory_mb=memory, disk_gb=memory // 256, architecture="x86_64",
                            cpu_model="Xeon" if name == "kvm2" else "EPYC",
-                           traits={"kvm1": ["CUSTOM_SLOW"], "kvm3": ["CUSTOM_SSD"]}.get(name, [])) for name, memory in MEMORY.items()}
+                           traits={"kvm1": ["CUSTOM_SLOW"], "kvm3": ["CUSTOM_SSD"]}.get(name, []))
+           for name, memory in MEMORY.items()}
     made.host("kvm5", seen=False, memory_mb=99999)
     with made.api.write() as connection:
         zone = aggregates.make(connection, "hall2", {"availability_zone": "hall2"})
