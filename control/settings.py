@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: RUF009 - _doc is dataclasses.field
-"""Settings of the control plane: a dataclass; ``settings_file`` reads them. Each field's ``doc`` is its documentation."""
+"""Settings of the control plane, which ``settings_file`` reads. Each field's ``doc`` documents it."""
 
 from __future__ import annotations
 
