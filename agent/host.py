@@ -9,8 +9,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from magnetar_agent.changes import Changes
+from magnetar_agent.cpu_meter import CpuMeter
 from magnetar_agent.documents import Documents
-from magnetar_agent.facts import CpuMeter
 from magnetar_agent.link import Links
 from magnetar_agent.locks import Locks
 from magnetar_core.operations import Operations

@@ -14,8 +14,7 @@ from .conftest import COLLECTION
 COMMON = {"changed", "failed", "msg", "invocation", "warnings", "diff"}
 TYPES = {"dict": dict, "list": list, "str": str, "bool": bool, "int": int}
 #: Fields of which each answer may have other keys.
-FREE = {"metadata", "properties", "extra_specs", "addresses", "changes", "details", "error",
-        "networks"}
+FREE = {"metadata", "properties", "extra_specs", "addresses", "changes", "details", "error", "metrics", "networks"}
 
 
 def told(name: str) -> dict[str, Any]:

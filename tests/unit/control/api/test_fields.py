@@ -39,6 +39,9 @@ SERVER = {"id": "s1", "project_id": "p1", "user_id": "u1", "name": "web", "vm_st
           "fault": '{"code": 500, "created": "2026-11-25T12:00:00.000000", "message": "no host"}'}
 
 
+NETWORK = SimpleNamespace(floating=lambda _ids: {})
+
+
 @pytest.mark.parametrize("admin", [True, False])
 @pytest.mark.parametrize("version", range(FIRST, NEWEST + 1))
 def test_a_list_of_servers_fetches_what_it_shows_and_no_more(version, admin):
@@ -46,7 +49,8 @@ def test_a_list_of_servers_fetches_what_it_shows_and_no_more(version, admin):
     policy = SimpleNamespace(allows=lambda rule, _context: admin or rule.endswith("unknown-only"))
     call = SimpleNamespace(
         version=version, context=None, base="", is_admin=admin, at=lambda gate: version >= gate.value[0],
-        cloud=SimpleNamespace(policy=policy, hosts=hosts), request=SimpleNamespace(root="", extra={}))
+        cloud=SimpleNamespace(policy=policy, hosts=hosts, services=SimpleNamespace(network=NETWORK)),
+        request=SimpleNamespace(root="", extra={}))
     columns = [column.name for column in servers.c if column.name in FIELDS.shape(call, "detail").columns]
     row = SimpleNamespace(**{name: SERVER.get(name) for name in columns})
     whole = SimpleNamespace(**{column.name: SERVER.get(column.name) for column in servers.c})

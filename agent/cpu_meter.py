@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Metrics of the host's CPUs."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+#: Of the first line of /proc/stat: user and nice; system, irq, softirq; idle; iowait (man 5 proc).
+_TIMES = {"user": (0, 1), "kernel": (2, 5, 6), "idle": (3,), "iowait": (4,)}
+#: Seconds between two looks that a share is measured over, at least.
+LEAST = 2.0
+
+
+class CpuMeter:
+    """Metrics of the host's CPUs, with Nova's names: times in ns since the host was started, and shares from 0 to 1
+    of the time between two looks."""
+
+    def __init__(self, stat: Path = Path("/proc/stat"), cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
+        self._stat, self._cpuinfo, self._lock = stat, cpuinfo, threading.Lock()
+        self._before: tuple[float, dict[str, int]] | None = None
+        self._shares: dict[str, float] = {}
+
+    def look(self) -> dict[str, float]:
+        """The metrics now; empty where /proc does not tell them. Shares come with the second look."""
+        try:
+            first = self._stat.read_text().split("\n", 1)[0].split()[1:]
+            ticks = {name: sum(int(first[at]) for at in places) for name, places in _TIMES.items()}
+        except (OSError, ValueError, IndexError):
+            return {}
+        with self._lock:
+            self._measure(time.monotonic(), ticks)
+            shares = dict(self._shares)
+        nanoseconds = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        return {**{f"cpu.{name}.time": n * nanoseconds for name, n in ticks.items()}, **self._frequency(), **shares}
+
+    def _measure(self, moment: float, ticks: dict[str, int]) -> None:
+        if self._before is not None:
+            since, before = self._before
+            gone = {name: max(0, n - before[name]) for name, n in ticks.items()}
+            total = sum(gone.values())
+            if moment - since < LEAST or not total:
+                return
+            self._shares = {f"cpu.{name}.percent": round(n / total, 4) for name, n in gone.items()}
+            self._shares["cpu.percent"] = round(1 - (gone["idle"] + gone["iowait"]) / total, 4)
+        self._before = moment, ticks
+
+    def _frequency(self) -> dict[str, float]:
+        try:
+            for line in self._cpuinfo.read_text().splitlines():
+                if line.startswith("cpu MHz"):
+                    return {"cpu.frequency": float(line.partition(":")[2])}
+        except (OSError, ValueError):
+            pass
+        return {}
