@@ -2,7 +2,7 @@
 """A cloud of two cells on Debian hosts, made by nothing but playbooks/site.yml over SSH, and used by OpenStack's own
 clients from the controller.
 
-The tests of this file are one story and run in its order, in ten minutes on two cores. There are four containers, and
+The tests of this file are one story and run in its order, in six minutes on two cores. There are four containers, and
 each is a compute host: two in each cell, so that servers can change hosts. Two of them have the control plane as well.
 A fifth, for the API alone, would take a minute more and show nothing more. All begin with libvirt and QEMU, but nothing
 of ours and no PostgreSQL: that the role installs those two on bare hosts is shown in test_roles.py.
@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bare import Site, documented
-from clients import Clients, both
+from clients import both
 from hosts import CHECKOUT
+from site_cloud import AGENTS, SETTINGS, Cloud, changes
 
 sys.path.insert(0, str(CHECKOUT / "tools"))
 import control_plane
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.lab,
@@ -43,41 +44,8 @@ GROUPS = {
                            "c": {}, "d": {"magnetar_cell": "cell2"}}},
 }
 NAMES = ("a", "b", "c", "d")
-SETTINGS = {"quota_instances": 50, "heartbeat": 1.0, "host_down_after": 10.0, "cell_timeout": 8.0}
 #: A folder that hosts have, for policy files: empty at first.
 POLICIES = "/mnt"
-#: A guest is often asked to power off before it has booted, when it cannot hear that yet.
-AGENTS = {"virt_type": "qemu", "shutdown_timeout": 5, "spice": True}
-
-
-class Cloud(Clients):
-    """The site, and OpenStack's clients on the controller."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__(site.folder / "magnetar-pki/clouds.yaml", site.folder)
-        self.site, self.hosts = site, site.hosts
-
-    def until(self, ready: Callable[[], object], what: str, limit: float = 240.0) -> None:
-        """Wait."""
-        end = time.monotonic() + limit
-        while not ready():
-            assert time.monotonic() < end, f"{what}: {self.said()}"
-            time.sleep(0.5)
-
-    def said(self) -> str:
-        """The last lines of the services."""
-        return "\n".join(host.run(["journalctl", "-n", "30", "-o", "cat", "-u", "magnetar-*"], check=False).stdout
-                         for host in self.hosts.values())
-
-    def play(self, text: str, *words: str, good: bool = True) -> str:
-        """Run a playbook of this text."""
-        path = self.site.folder / f"book{words[-1] if words else ''}.yml"
-        path.write_text(text)
-        return self.site.play(path, *words, good=good)
-
-    def release(self, host: str) -> str:
-        """The release of the control plane on a host."""
-        return self.hosts[host].run(["readlink", "/opt/magnetar-control/bin"]).stdout
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +55,6 @@ def cloud(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]
              "conductor_settings": SETTINGS, "agent_settings": AGENTS}
     with Site(folder, NAMES, groups=GROUPS, packed=NAMES, **given) as site:
         yield Cloud(site)
-
-
-def changes(said: str) -> dict[str, int]:
-    """Changed tasks by host, out of the recap."""
-    return {name: int(count) for name, count in re.findall(r"^(\S+) +: ok=\d+ +changed=(\d+)", said, re.MULTILINE)}
 
 
 def test_check_mode_on_new_hosts(cloud: Cloud) -> None:
@@ -159,7 +122,6 @@ def test_one_request_id_from_api_to_agent(cloud: Cloud) -> None:
         assert event["Request ID"] in said, (host, unit)
 
 
-UPGRADE = documented("cells", "tasks_from: upgrade")
 #: Ends the conductor the moment it begins a build on host c.
 KILL = """
 grep -q -m1 '"message": *"create begins".*"host": *"c"' < <(exec journalctl -n 0 -f -o cat -u magnetar-conductor)
@@ -219,37 +181,6 @@ def test_into_another_cell_and_back(cloud: Cloud) -> None:
     cloud.until(lambda: is_("ACTIVE", "c"), "it is back")
     print(f"\nsite: into another cell and back in {time.monotonic() - began:.1f} s")
     cloud.hosts["a"].run(["rm", f"{POLICIES}/cells.yaml"])
-
-
-def test_upgrade_of_the_control_plane(cloud: Cloud) -> None:
-    project = cloud.site.collection / "pyproject.toml"
-    project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.99"'))
-    before = cloud.release("b")
-    assert changes(cloud.play(UPGRADE, "--check", "--limit", "b"))["b"] > 0
-    assert cloud.release("b") == before
-    began = time.monotonic()
-    cloud.play(UPGRADE)
-    print(f"\nsite: API and conductors upgraded in {time.monotonic() - began:.1f} s")
-    for name in ("a", "b"):
-        assert cloud.hosts[name].run(["magnetar-control", "version"]).stdout == "0.1.99\n"
-        assert cloud.hosts[name].run(["magnetar", "version"]).stdout == "0.1.0\n"
-    assert {row["Status"] for row in cloud.json("server list")} == {"ACTIVE"}
-    cloud.until(lambda: {row["State"] for row in cloud.json("compute service list")} == {"up"}, "services are up")
-
-
-def test_a_release_that_fails_is_taken_back(cloud: Cloud) -> None:
-    """Its conductor does not come up."""
-    source = cloud.site.collection / "control/serve.py"
-    good, before = source.read_text(), cloud.release("b")
-    source.write_text(good + "\nraise SystemExit('this release is broken')\n")
-    try:
-        said = cloud.play(UPGRADE, "--limit", "b", good=False)
-    finally:
-        source.write_text(good)
-    assert "The release before is back in use" in said.replace("\n", " ")
-    assert cloud.release("b") == before
-    cloud.until(lambda: {row["State"] for row in cloud.json("compute service list")} == {"up"}, "services are up")
-    assert {row["Status"] for row in cloud.json("server list")} == {"ACTIVE"}
 
 
 def test_nothing_is_left(cloud: Cloud) -> None:
