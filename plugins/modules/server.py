@@ -87,17 +87,10 @@ EXAMPLES = r"""
     purge_metadata: false
 
 - name: Stop it
-  magnetar.compute.server:
-    name: web2
-    state: stopped
+  magnetar.compute.server: {name: web2, state: stopped}
 
 - name: Resize it; a running server is stopped and started again for that
-  magnetar.compute.server:
-    name: web2
-    vcpus: 4
-    ram: 4096
-    disk: 40
-    allow_reboot: true
+  magnetar.compute.server: {name: web2, vcpus: 4, ram: 4096, disk: 40, allow_reboot: true}
 
 - name: Rebuild its root disk from another image, unless it was made from that image
   magnetar.compute.server:

@@ -44,12 +44,12 @@ def test_what_was_placed_counts_until_the_host_tells_it():
     found = states(a_host("kvm1", "4-7", "8-11", memory_mb_used=60000))
     for _server in range(2):
         assert choose(found, asked())
-        found.used("kvm1", Amounts(), asked().numa)
+        found.used("kvm1", Amounts(), numa=asked().numa)
     with pytest.raises(NoValidHost):
         choose(found, asked())
     found.changed(a_host("kvm1", "4-7", "", servers=2, memory_mb_used=60000))
     assert choose(found, asked())
-    found.used("kvm1", Amounts(), asked().numa)
+    found.used("kvm1", Amounts(), numa=asked().numa)
     with pytest.raises(NoValidHost):
         choose(found, asked())
 
@@ -85,4 +85,4 @@ def test_of_many_hosts_one_is_chosen_whenever_one_fits(seed):
             continue
         chosen = choose(found, wish, 5, random=chance)
         assert {one.host for one in chosen} <= fits and len(chosen) == min(5, len(fits))
-        found.used(chosen[0].host, wish.amounts, wish.numa)
+        found.used(chosen[0].host, wish.amounts, numa=wish.numa)
