@@ -14,9 +14,11 @@ from pathlib import Path
 from socket import socket
 from typing import Any, Protocol
 
+from magnetar_agent.hardware.numa import Numa
 from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
 from magnetar_agent.storage import Backing, Disk, HypervisorStorage, Mirror, NetworkSource, SharedFolder
+from magnetar_core.hardware.numa import HostCell
 
 #: Why a guest lacks a type of graphics.
 NO_GRAPHICS = {
@@ -55,6 +57,7 @@ class Domain:
     *reason* says why it is in this state: ``guest`` (shut itself down), ``outside`` (destroyed by somebody), ``failed``
     (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``. *autonomous* facts of the persistent definition
     follow; they come from the inactive XML, so a pending change shows. *hardware*: what was noted of it there.
+    *cpuset*: the CPUs that it may be on; "" for any.
     *probed*: not all disks say what they stand on, so libvirt reads it from them at the next start. *spice*: it has a
     SPICE server.
     """
@@ -76,6 +79,7 @@ class Domain:
     probed: bool = False
     spice: bool = False
     hardware: Mapping[str, Any] = field(default_factory=dict)
+    cpuset: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,8 @@ class DomainSpec:
     #: Whether it has a SPICE server, and the channel of the guest's SPICE agent, beside VNC.
     spice: bool = False
     hardware: Mapping[str, Any] = field(default_factory=dict)
+    #: Which CPUs, NUMA cells and pages of the host it has.
+    numa: Numa = field(default_factory=Numa)
 
 
 @dataclass(frozen=True)
@@ -201,6 +207,9 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
 
     def lacks_traffic_control(self) -> str:
         """What the host lacks to limit what passes NICs; "" where it lacks nothing."""
+
+    def numa_cells(self) -> list[HostCell]:
+        """The NUMA cells of the host, by id: all CPUs as shared ones, all memory, and all large pages. At least one."""
 
     def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
         """Call *listener* for each event, from the event thread; it must return quickly."""

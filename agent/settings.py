@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from magnetar_core import vendordata
-from magnetar_core.errors import InvalidSettings
+from magnetar_core.errors import InvalidField, InvalidSettings
+from magnetar_core.hardware.cpus import CpuSet, cpu_set, cpu_text
 from magnetar_core.hardware.traits import check_custom
 from magnetar_core.kinds.server import SHUTDOWN_MAX
 
@@ -90,6 +91,14 @@ class AgentSettings:
                                        metadata={"min": 0.01, "max": 1000})
     ram_allocation_ratio: float = _doc("Most memory of one server, as a multiple of the host's.", default=1.5,
                                        metadata={"min": 0.01, "max": 1000})
+    cpu_dedicated_set: str | None = _doc(
+        "CPUs of this host that servers have for themselves (hardware cpu_policy), such as 4-15,^8; all other servers "
+        "keep off them from their next start on. Left out: none.", default=None, metadata={"cpus": True})
+    cpu_shared_set: str | None = _doc("CPUs that the other servers share. Left out: all, or none where there is a "
+                                      "cpu_dedicated_set.", default=None, metadata={"cpus": True})
+    reserved_huge_pages: dict[int, dict[int, int]] = _doc(
+        "NUMA cell to {KiB of a page: how many} large pages that servers do not get, such as {0: {2048: 64}}.",
+        default_factory=dict)
     disk_allocation_ratio: float = _doc("Most that the disks of one server, or one volume, may promise, as a multiple "
                                         "of the file system that they are on.", default=1.0,
                                         metadata={"min": 0.01, "max": 1000})
@@ -143,6 +152,9 @@ class AgentSettings:
     def __post_init__(self) -> None:
         for key in dataclasses.fields(self):
             object.__setattr__(self, key.name, _checked(key, getattr(self, key.name)))
+        if self.cpu_dedicated_set and self.cpu_shared_set and (
+                both := cpu_set(self.cpu_dedicated_set) & cpu_set(self.cpu_shared_set)):
+            raise InvalidSettings(f"cpu_shared_set: must not name CPUs of cpu_dedicated_set: {cpu_text(both)}.")
         if self.listen is not None:
             self._check_listen(self.listen)
         if self.vendordata_jsonfile_path is not None:
@@ -265,6 +277,11 @@ def _boolean(key: dataclasses.Field[Any], value: Any) -> bool:
 
 def _text(key: dataclasses.Field[Any], value: Any) -> str:
     choices = key.metadata.get("choices")
+    if key.metadata.get("cpus"):
+        try:
+            return str(CpuSet().check(value, key.name))
+        except InvalidField as error:
+            raise InvalidSettings(f"{key.name}: {error.details['rule']} (got {value!r}).") from None
     if not isinstance(value, str) or not value or (choices and value not in choices):
         rule = f"one of {', '.join(choices)}" if choices else "a text"
         raise InvalidSettings(f"{key.name}: must be {rule} (got {value!r}).")
@@ -306,6 +323,16 @@ def _pools(key: dataclasses.Field[Any], value: Any) -> dict[str, dict[str, str]]
     return found
 
 
+def _pages(key: dataclasses.Field[Any], value: Any) -> dict[int, dict[int, int]]:
+    whole = isinstance(value, dict) and all(
+        isinstance(sizes, dict) and all(type(one) is int and one >= 0 for one in (cell, *sizes, *sizes.values()))
+        for cell, sizes in value.items())
+    if not whole:
+        raise InvalidSettings(f"{key.name}: must be a mapping of NUMA cells to {{KiB of a page: how many}}, such as "
+                              f"{{0: {{2048: 64}}}} (got {value!r}).")
+    return {cell: dict(sizes) for cell, sizes in value.items()}
+
+
 def _folders(key: dataclasses.Field[Any], value: Any) -> dict[str, Path]:
     if not isinstance(value, dict):
         raise InvalidSettings(f"{key.name}: must be a mapping of names to folders (got {value!r}).")
@@ -322,7 +349,7 @@ CHECKS = {
     "Path": _path, "tuple[Path, ...]": _paths, "tuple[str, ...]": _names, "int": _number,
     "float": _number, "bool": _boolean, "str": _text,
     "dict[str, str]": _scopes, "dict[str, dict[str, str]]": _pools,
-    "dict[str, Path]": _folders,
+    "dict[str, Path]": _folders, "dict[int, dict[int, int]]": _pages,
 }
 
 

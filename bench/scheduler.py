@@ -59,7 +59,7 @@ def fleet(chance: Random, size: int, used: float) -> list[Row]:
         row: Row = {"id": str(UUID(int=chance.getrandbits(128))), "name": f"kvm{number:05}", "number": number + 1,
                     "cell_id": f"cell{number % 2}", "endpoint": f"https://10.0.{number // 256}.{number % 256}:6553",
                     "disabled": chance.random() < 0.02, "forced_down": False, "vcpus": vcpus, "memory_mb": memory,
-                    "disk_gb": disk, "servers": 0, "created_at": now(), "info": orjson.dumps(
+                    "disk_gb": disk, "pcpus": 0, "servers": 0, "created_at": now(), "info": orjson.dumps(
                         {"cpu_model": model, "virt_types": ["kvm"], "hypervisor_type": "QEMU"}).decode()}
         row |= {f"{name}_{what}": value for name in RESOURCES for what, value in (("ratio", None), ("reserved", 0))}
         for name, limit in limits(row)._asdict().items():

@@ -8,10 +8,11 @@ import re
 import sys
 
 from magnetar_core.hardware import Spec
+from magnetar_core.hardware.cpus import CpuSet, PageSize
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.rows import BOOLEAN, FIELDS, ROWS, RULES, Row
-from magnetar_core.values import Boolean, Choices, Integer
+from magnetar_core.values import Boolean, Choices, Integer, ListOf
 
 HEAD = """# Hardware of servers
 
@@ -53,6 +54,45 @@ LIMITS = """
 A limit of topology or of video memory is no field: it bounds what may be asked for. Of a topology that is left open the
 one with the fewest threads and then the most sockets is taken.
 
+## CPUs, NUMA cells and pages of the host
+
+A host gives CPUs away that its agent's setting `cpu_dedicated_set` names, each to one server; all other servers are on
+those of `cpu_shared_set` (without it none, where there is a `cpu_dedicated_set`; without both on all). Memory of large
+pages is what the host has set aside (`hugepages=` of its kernel, `vm.nr_hugepages`), but for `reserved_huge_pages`.
+
+```yaml
+# /etc/magnetar/agent.yml of a host with 16 CPUs
+cpu_dedicated_set: 4-15
+cpu_shared_set: 0-3
+reserved_huge_pages: {0: {2048: 64}}   # NUMA cell 0 keeps 64 pages of 2 MiB for other programs
+```
+
+```yaml
+- magnetar.compute.flavor:
+    name: pinned
+    vcpus: 4
+    ram: 8192
+    extra_specs: {hw:cpu_policy: dedicated, hw:numa_nodes: "2", hw:mem_page_size: large}
+
+- magnetar.compute.server:   # the same on a host without a cloud
+    name: db1
+    vcpus: 4
+    ram: 8192
+    image: debian
+    hardware: {cpu_policy: dedicated, numa_nodes: 2, mem_page_size: large}
+```
+
+Dedicated CPUs and a page size imply a NUMA cell. Each cell of a guest is on another cell of the host, of which it has
+its CPUs and all its memory; cells' memory is not promised twice to servers of NUMA cells. The agent chooses, the
+fullest cells first, and threads of the same cores where there are some. What a server has stays its own while it is
+off, and until it is deleted, resized or moved; a move chooses anew at the target, of a running guest too, whose pages
+keep their size. Where a host was booted with fewer CPUs or pages, or its agent has other settings, a server gets others
+at its next start, or that start is refused with what is missing.
+
+In a cloud dedicated CPUs are a resource of their own beside the shared ones (`pcpus` of `hypervisor_info`), never
+promised twice, at both hosts while a server moves. Of hosts with enough of them those are chosen whose cells suit
+(`NUMATopologyFilter`), as their agents have told it; an agent that finds otherwise refuses, and another host is tried.
+
 ## What is refused
 
 A server of such a flavor or image is refused (400) with these words, as long as the setting `specs_without_effect` is
@@ -87,6 +127,12 @@ def _values(row: Row) -> str:
         found = ["true", "false"]
     elif isinstance(row.value, Choices):
         found = row.value.words()
+    elif isinstance(row.value, ListOf):
+        return "a list of CPUs" if isinstance(row.value.item, CpuSet) else "a list of numbers"
+    elif isinstance(row.value, CpuSet):
+        return "CPUs such as `0-3,^2`"
+    elif isinstance(row.value, PageSize):
+        return "small, large, any, or a size such as `2048` (KiB) or `1GB`"
     elif isinstance(row.value, Integer):
         return f"{row.value.min} to {row.value.max}" + (f" (**{usual}**)" if row.usual is not None else "")
     named = {here: word for word, here in row.words.items()}

@@ -13,7 +13,17 @@ from magnetar_agent import servers
 from magnetar_agent.documents import HELD, Fields
 from magnetar_agent.metadata.password import PASSWORD
 from magnetar_agent.migrations import moving, refuse_while_it_moves, settling
-from magnetar_agent.servers import addresses, block_devices, image_links, rescue, resize, resolve, spec, verbs
+from magnetar_agent.servers import (
+    addresses,
+    block_devices,
+    image_links,
+    placement,
+    rescue,
+    resize,
+    resolve,
+    spec,
+    verbs,
+)
 from magnetar_agent.servers.rebuild import is_volume_away, missing_image
 from magnetar_agent.task import Verb
 from magnetar_agent.volumes import attaching
@@ -120,7 +130,7 @@ class ServerDriver:
             "image": {"id": want["image"], "name": _image_name(host, want["image"]) or state.get("image_name")}
             if want["image"] else None,
             **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"),
-            "guest_password": state.get(PASSWORD, ""),
+            "guest_password": state.get(PASSWORD, ""), "placement": want.get(placement.FIELD, {}),
             "host": host.name, "instance_name": servers.domain_name(document.id),
             "addresses": domains.addresses(want["networks"], power == RUNNING),
             "console_log": servers.path(host, document.id, "console.log"),
@@ -131,10 +141,12 @@ class ServerDriver:
     def sweep(self, host: LocalHost) -> None:
         """Leaves nothing that may be removed. Domains that an earlier agent defined without saying what their disks
         stand on, or what their taps are called, are defined anew, and so are those that have SPICE or lack it against
-        the settings: it holds from their next start."""
+        the settings, or may be on CPUs that the settings do not share: it holds from their next start."""
+        floating = placement.shared(host)
         for id, domain in host.hypervisor.domains().items():
             old = (domain.probed or any(nic.tap is None for nic in domain.nics)
                    or domain.spice is not host.settings.spice)
+            old = old or (domain.owned and domain.cpuset != floating)
             if domain.owned and old and host.documents.get(self.kind.noun, id):
                 with host.locks.hold(self.kind.noun, id):
                     _define_anew(host, id)

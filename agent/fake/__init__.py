@@ -24,6 +24,7 @@ from magnetar_agent.fake.storage import Storage
 from magnetar_agent.hypervisor import DomainEvent
 from magnetar_agent.networks import IntegrationBridge, Lease, NetworkSeen, NetworkSpec, PortFilter, Tap
 from magnetar_core.errors import Conflict
+from magnetar_core.hardware.numa import HostCell
 from magnetar_core.operations import now
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING
 
@@ -45,6 +46,8 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
     spice = True
     #: What it lacks to limit NICs.
     no_traffic_control = ""
+    #: What ``numa_cells`` gives: one cell without large pages.
+    cells: Sequence[HostCell] = (HostCell(0, frozenset(), frozenset(range(16)), 65536),)
     #: What ``taps`` gives: its guests have no NICs that a packet could come from.
     plugged_taps: Sequence[Tap] = ()
 
@@ -176,6 +179,10 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
 
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
         return self.on_networks
+
+    def numa_cells(self) -> list[HostCell]:
+        with self._call("numa_cells"):
+            return list(self.cells)
 
     def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
         self._on_event.append(listener)

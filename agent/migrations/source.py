@@ -31,7 +31,7 @@ from magnetar_agent.migrations.source_cleanup import (
     target_address,
 )
 from magnetar_agent.migrations.transfer import send
-from magnetar_agent.servers import MIB, folder, spec, verbs
+from magnetar_agent.servers import MIB, folder, placement, spec, verbs
 from magnetar_core.errors import (
     Conflict,
     HypervisorDown,
@@ -42,6 +42,7 @@ from magnetar_core.errors import (
     Unreachable,
 )
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, SUSPENDED
+from magnetar_core.server_plan import hardware
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
@@ -104,6 +105,7 @@ def manifest(host: LocalHost, server: Document) -> Fields:
                           "backed": backing is not None})
     return {
         "server": server.id, "name": server.name, "power": power, "ram": want["flavor"]["ram"],
+        "vcpus": want["flavor"]["vcpus"], "hardware": hardware(want), "placement": want.get(placement.FIELD),
         "virt_type": want["virt_type"], "machine": want["machine"], "networks": want["networks"], "disks": disks,
         "volumes": volumes.describe(host, server),
         "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir() if path.is_file()),

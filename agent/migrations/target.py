@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import Document
 from magnetar_agent.link import Offer
 from magnetar_agent.link.rpc import Rpc
+from magnetar_agent.locks import CHOICES
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, volumes
 from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
-from magnetar_agent.servers import GIB, addresses, folder, resolve, spec
+from magnetar_agent.servers import GIB, addresses, folder, placement, resolve, spec
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound, unforeseen
 from magnetar_core.kinds import Server
@@ -59,6 +60,7 @@ def check_target(host: LocalHost, want: Fields) -> None:
             raise Conflict(f"The port {nic['port']} belongs to server {other.name!r} of the target.")
     volumes.check_origins(host, told)
     _can_run(host, told, want["type"] == "live")
+    placement.check_coming(host, told, want["type"] == "live")
     _room(host, told)
 
 
@@ -212,7 +214,9 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
     _discard(host, id)
     document.state["server"], document.state["disks"] = given, line["disks"] if line["live"] else []
     document.state[NATIVE] = bool(line.get(NATIVE)) and host.settings.native_tls
-    host.documents.write(document)
+    with host.locks.hold(*CHOICES):
+        placement.arrive(host, given["want"], id, line["live"])
+        host.documents.write(document)
     place = folder(host, id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     kept = _kept(place, line["files"], line.get("states") or {})

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.facts import traits_of
 from magnetar_agent.servers import GIB
 from magnetar_core.errors import InvalidField
-from magnetar_core.hardware import AGENT, traits
+from magnetar_core.hardware import AGENT, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
 from magnetar_core.hardware.merge import both, check_machine, whole
@@ -59,6 +59,7 @@ def complete(host: LocalHost, found: Fields, old: Fields, image: Document | None
     found.pop(ASKED, None)
     found.update({ASKED: asked} if asked else {})
     check_machine(found["hardware"], found["machine"])
+    numa.check(found["hardware"], vcpus, found["flavor"]["ram"])
     if found["hardware"] != had:
         _check_host(host, found["hardware"])
 

@@ -11,7 +11,7 @@ from magnetar_agent.configdrive import FILE
 from magnetar_agent.hardware import devices
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.networks import tap_name
-from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, rescue, resize, shares
+from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, placement, rescue, resize, shares
 from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import Conflict
@@ -160,6 +160,7 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
         boot=("cdrom", "hd") if want.get("rescue") else ("hd", "cdrom"),
         metadata={"name": want["name"], "flavor": want["flavor"].get("name", "")},
         shares=shares.of(host, state), spice=_spice(host), hardware=hardware(want),
+        numa=placement.described(host, want),
     )
 
 

@@ -18,6 +18,7 @@ from magnetar_agent.servers import (
     guest_data,
     image_links,
     nics,
+    placement,
     rebuild,
     rescue,
     resize,
@@ -132,6 +133,7 @@ def define(task: Task) -> None:
     place = folder(task.host, task.document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     task.host.hypervisor.permit([place])
+    placement.settle(task.host, task.document)
     task.host.hypervisor.define(spec.domain(task.host, task.document))
 
 
@@ -150,6 +152,7 @@ def start(task: Task) -> None:
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
+    _settle_placement(task)
     task.host.hypervisor.start(task.document.id)
 
 
@@ -159,7 +162,14 @@ def start_paused(task: Task) -> None:
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
+    _settle_placement(task)
     task.host.hypervisor.start(task.document.id, paused=True)
+
+
+def _settle_placement(task: Task) -> None:
+    """CPUs and pages of the host must be there when QEMU starts; the host may have fewer than before."""
+    if placement.settle(task.host, task.document):
+        task.host.hypervisor.define(spec.domain(task.host, task.document))
 
 
 def _check_free(task: Task) -> None:

@@ -14,6 +14,8 @@ from xml.etree import ElementTree as ET
 import libvirt  # type: ignore[import-untyped]
 
 from magnetar_core.errors import HypervisorError
+from magnetar_core.hardware.cpus import cpu_set
+from magnetar_core.hardware.numa import SMALL_KIB, HostCell
 
 from .process import run
 
@@ -74,6 +76,13 @@ class Capabilities:
             except HypervisorError as error:
                 self._lacks = error.message
         return self._lacks
+
+    def numa_cells(self) -> list[HostCell]:
+        """libvirt's capabilities, asked anew: pages can be set aside while the host runs."""
+        def ask(conn: Any) -> list[HostCell]:
+            root = ET.fromstring(conn.getCapabilities())  # noqa: S314 (libvirt wrote it)
+            return host_cells(root)
+        return self.connection.call("look at the host's NUMA cells", ask)
 
     def qemu_group(self) -> int:
         """The group that QEMU runs with."""
@@ -136,6 +145,24 @@ def _cpu_info(conn: Any, root: ET.Element) -> dict[str, Any]:
     return {"arch": cpu.findtext("arch", ""), "model": cpu.findtext("model", ""), "vendor": cpu.findtext("vendor", ""),
             "topology": {"cells": len(root.findall("host/topology/cells/cell")) or 1, **found},
             "features": sorted(features)}
+
+
+def host_cells(capabilities: ET.Element) -> list[HostCell]:
+    """The NUMA cells in libvirt's *capabilities*."""
+    found = []
+    for cell in capabilities.iterfind("host/topology/cells/cell"):
+        cpus = {int(one.get("id", "0")): frozenset(cpu_set(one.get("siblings") or one.get("id") or "0"))
+                for one in cell.iterfind("cpus/cpu")}
+        pages = {int(one.get("size", "0")): int(one.text or 0) for one in cell.iterfind("pages")}
+        if cpus:
+            found.append(HostCell(
+                int(cell.get("id", "0")), frozenset(), frozenset(cpus), int(cell.findtext("memory", "0")) // 1024,
+                {kib: count for kib, count in pages.items() if kib > SMALL_KIB},
+                tuple(sorted(set(cpus.values()), key=min))))
+    if found:
+        return sorted(found)
+    every = frozenset(os.sched_getaffinity(0))
+    return [HostCell(0, frozenset(), every, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20)]
 
 
 def _version(number: int) -> str:

@@ -113,6 +113,7 @@ def parse(xml: str) -> Domain:
         hardware=_hardware(note),
         probed=not all(_chain_ends(disk) for disk in root.iterfind("devices/disk")),
         spice=root.find("devices/graphics[@type='spice']") is not None,
+        cpuset="" if (cpus := root.find("vcpu")) is None else cpus.get("cpuset", ""),
     )
 
 

@@ -329,6 +329,7 @@ def there(xml: str, passage: MigrationParams) -> str:
         if element.text and element.text.startswith(here):
             element.text = folder + element.text[len(here):]
     _volumes(root, passage)
+    _placement(root, ET.fromstring(passage.persistent))  # noqa: S314 (our template's)
     for card in root.iterfind("devices/interface"):
         mac = card.find("mac")
         network, bridge, tap, port = passage.nics.get("" if mac is None else mac.get("address", ""), (None,) * 4)
@@ -343,6 +344,27 @@ def there(xml: str, passage: MigrationParams) -> str:
             source.set("bridge" if bridge else "network", str(bridge or network))
             _virtual_port(card, port)
     return ET.tostring(root, encoding="unicode")
+
+
+def _placement(root: ET.Element, there: ET.Element) -> None:
+    """The CPUs, NUMA cells and pages of the target in place of those of the source."""
+    vcpu, wanted = root.find("vcpu"), there.find("vcpu")
+    if vcpu is not None:
+        vcpu.attrib.pop("cpuset", None)
+        if wanted is not None and wanted.get("cpuset"):
+            vcpu.set("cpuset", wanted.get("cpuset", ""))
+    for path, names in (("cputune", ("vcpupin", "emulatorpin")), ("memoryBacking", ("hugepages",))):
+        part, new = root.find(path), there.find(path)
+        for old in [one for one in part or () if one.tag in names]:
+            part.remove(old)  # type: ignore[union-attr]
+        found = [one for one in new or () if one.tag in names]
+        if found and part is None:
+            part = ET.SubElement(root, path)
+        for one in found:
+            part.append(one)  # type: ignore[union-attr]
+    for old in root.findall("numatune"):
+        root.remove(old)
+    root.extend(there.findall("numatune"))
 
 
 def _virtual_port(card: ET.Element, port: str | None) -> None:

@@ -94,6 +94,7 @@ OF_RESOURCE: dict[str, dict[str, str]] = {
 #: Rule to role.
 POLICIES = {
     "compute:aggregates:images": "admin", "compute:server:topology:index": "reader",
+    "compute:server:topology:host:index": "admin",
     "compute:servers:create:requested_destination": "admin", "compute:servers:resize:cross_cell": "nobody",
     **{f"os_compute_api:{name}": role for role, names in {
         "any": "extensions limits os-floating-ip-pools",
@@ -175,7 +176,6 @@ FURTHER = {
 #: Rules of Nova that files may have and nothing asks, with the reason.
 NOT_ASKED = {
     "network:attach_external_network": "no network is external",
-    "compute:server:topology:host:index": "guests have no NUMA nodes whose host could be shown",
 }
 _OWNER, _ADMIN = "rule:admin_or_owner", "rule:admin_api"
 

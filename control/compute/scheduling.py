@@ -10,7 +10,7 @@ from typing import Any
 from magnetar_control.compute.caller import Caller
 from magnetar_control.scheduler.choose import NoValidHost, choose
 from magnetar_control.scheduler.hosts import HostStates
-from magnetar_control.scheduler.request_spec import amounts_of, of_server
+from magnetar_control.scheduler.request_spec import amounts_of, hardware_of, of_server
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.store import aggregates, hosts
 from magnetar_control.store.allocations import Amounts
@@ -25,15 +25,18 @@ def why_no_host(caller: Caller, fault: Mapping[str, Any]) -> str | None:
     return str(fault.get("details") or message) if caller.is_admin else message
 
 
-def predicted_host(caller: Caller, row: Mapping[str, Any], freed: Mapping[str, Any] | None = None) -> str:
+def predicted_host(caller: Caller, row: Mapping[str, Any], freed: Mapping[str, Any] | None = None,
+                   freed_image: Mapping[str, Any] | None = None) -> str:
     """Name of the host that a new server (a row to be) would get at this moment. Raises ``NoSpace``; administrators
-    read why. *freed*: the flavor of the server that it replaces, whose amounts count as free on every host. Builds that
-    failed or go on are known to conductors only."""
+    read why. *freed*, *freed_image*: of the server that it replaces, whose amounts count as free on every host, and so
+    do all NUMA cells then. Builds that failed or go on are known to conductors only."""
     cloud = caller.cloud
     spec = of_server(cloud.store.api, cloud.services.volume, caller.context, row)
     if freed:
+        old_amounts = amounts_of(freed, image=freed_image)
         spec = replace(spec, amounts=Amounts(*(
-            max(0, new - old) for new, old in zip(spec.amounts, amounts_of(freed), strict=True))))
+            max(0, new - old) for new, old in zip(spec.amounts, old_amounts, strict=True))),
+            numa=None if hardware_of(freed, freed_image) else spec.numa)
     states = HostStates(cloud.settings.default_availability_zone, rules_of(cloud.settings))
     with cloud.store.api.read() as connection:
         rows, groups = hosts.every(connection), aggregates.every(connection)

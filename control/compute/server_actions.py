@@ -33,7 +33,7 @@ from .block_devices import snapshots
 from .caller import Caller, Owner
 from .cloud import HostView
 from .flavors import check_memory
-from .hardware import check_specs, kept_of_image, root_name
+from .hardware import check_placed, check_specs, kept_of_image, root_name
 from .server_create import find_flavor, find_image, find_public_key, trusted_certificates
 from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server
 
@@ -170,6 +170,7 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
         raise InvalidRequest(f"Image {wanted.image_id} is unacceptable: Unable to rebuild with a different image for a "
                              "volume-backed server.")
     warning = check_specs(caller, None, image, flavor)
+    check_placed(flavor, orjson.loads(server.image), image)
     limits = quotas.limits(caller)
     quotas.check_metadata(limits["metadata_items"], wanted.metadata)
     quotas.check_files(limits, wanted.files or ())

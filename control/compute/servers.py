@@ -124,13 +124,6 @@ def reached(text: str, floating: Mapping[tuple[str, str], str] | None) -> str:
 addresses_on = of_server(rule="os_compute_api:ips:show")(addresses.function)
 
 
-@of_server(rule="compute:server:topology:index")
-def topology(_caller: Caller, _target: Target) -> dict[str, Any]:
-    """The NUMA nodes of the guest, and the size of its pages in KiB. No guest has nodes or pages of its own here: what
-    asks for them is refused, or told that it does nothing (``specs_without_effect``)."""
-    return {"nodes": [], "pagesize_kb": None}
-
-
 def groups_of(caller: Caller, server_id: str) -> list[str]:
     """The uuids of the server groups that a server is in."""
     with caller.cloud.store.api.read() as connection:

@@ -119,7 +119,7 @@ def _read_host(state: AuditState, agents: Agents, host: Any) -> None:
 def _read_cell(state: AuditState, connection: Any, cell_id: str) -> None:
     """Rows of servers, each with whether it has an action, in one statement."""
     columns = [servers.c[name] for name in (
-        "id", "project_id", "user_id", "vm_state", "task_state", "power_state", "host", "flavor", "volumes",
+        "id", "project_id", "user_id", "vm_state", "task_state", "power_state", "host", "flavor", "image", "volumes",
         "interfaces", "request", "updated_at", "leaving", "cell_moves")]
     for row in connection.execute(select(*columns, BUSY.label("busy")).where(servers.c.deleted_at.is_(None))):
         if row.id in state.servers:
@@ -246,7 +246,7 @@ def unclaimed(state: AuditState) -> Found:
             continue
         blocks = orjson.loads(row.request).get("blocks") or ()
         amounts = amounts_of(orjson.loads(row.flavor), any(
-            one["boot_index"] == 0 and one["destination_type"] == "volume" for one in blocks))
+            one["boot_index"] == 0 and one["destination_type"] == "volume" for one in blocks), orjson.loads(row.image))
         claim = held.get((id, row.host))
         had = None if claim is None else tuple(int(getattr(claim, name)) for name in allocations.RESOURCES)
         if had != tuple(amounts):

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush
+from itertools import count as counted
+from itertools import islice
 from random import Random
 from typing import NamedTuple
 
 from magnetar_core.errors import Conflict
 
-from .filters import HOST, PROFILE, ROOM, Bound, Filter
-from .host_state import Block, HostState, Profile, Row
+from .filters import CELLS, HOST, PROFILE, ROOM, Bound, Filter
+from .host_state import FITS, Block, HostState, Profile, Row
 from .hosts import HostStates
 from .request_spec import RequestSpec
 from .rules import Rules
@@ -82,12 +85,12 @@ def explain(states: HostStates, spec: RequestSpec) -> NoValidHost:
 
 
 def _lack(one: Filter, hosts: list[HostState], spec: RequestSpec) -> str:
-    """What the best of the *hosts* that a filter refused lacks: the one with the most of a resource, or the first by
-    name of those that lack the fewest traits."""
+    """What the best of the *hosts* that a filter refused lacks: the one with the most of a resource, of NUMA cells that
+    with the most dedicated CPUs, or the first by name of those that lack the fewest traits."""
     if one.lacks is None:
         return ""
-    if one.sight == ROOM and one.bound is not None:
-        at = one.bound(hosts[0].profile, spec).at
+    if one.sight == CELLS or (one.sight == ROOM and one.bound is not None):
+        at = FITS.pcpus if one.bound is None else one.bound(hosts[0].profile, spec).at
         best = max(hosts, key=lambda host: host.numbers[at])
         return f"{one.name}: the best of these, {best.name}, {one.lacks(best, spec)}."
     said = {host.profile: one.lacks(host, spec) for host in hosts}
@@ -166,6 +169,9 @@ def _best(parts: list[Block], spec: RequestSpec, count: int, rules: Rules,
             whole = sums[part.profile] = sum_of(part.profile, spec, rules.multipliers, low, high, rules.own)
         bounds.append((-bound(part.low, part.high, whole), random.random() if random else 0.0, at))
     bounds.sort()
+    if spec.numa is not None:
+        fitting = (one for one in _heaviest(parts, bounds, sums, random) if not one[1].numa.lacks(spec.numa))
+        return [_candidate(host, w) for w, host in islice(fitting, count)]
     best: list[tuple[float, HostState]] = []
     floor = -math.inf
     for most, _chance, at in bounds:
@@ -174,7 +180,29 @@ def _best(parts: list[Block], spec: RequestSpec, count: int, rules: Rules,
         best = _merged(best, parts[at], sums[parts[at].profile], floor, count, random)
         if len(best) == count:
             floor = best[-1][0]
-    return [Candidate(host.id, host.name, host.profile.cell_id, w) for w, host in best]
+    return [_candidate(host, w) for w, host in best]
+
+
+def _candidate(host: HostState, weight: float) -> Candidate:
+    return Candidate(host.id, host.name, host.profile.cell_id, weight)
+
+
+def _heaviest(parts: list[Block], bounds: list[tuple[float, float, int]], sums: Mapping[Profile, Sum],
+              random: Random | None) -> Iterator[tuple[float, HostState]]:
+    """All hosts of the parts, heaviest first, as far as they are asked for: to look at the cells of a host takes longer
+    than to weigh a block. *bounds* are sorted."""
+    heap: list[tuple[float, float, int, HostState]] = []
+    number = counted()
+    for most, _chance, at in bounds:
+        while heap and heap[0][0] <= most:
+            w, _turn, _number, host = heappop(heap)
+            yield -w, host
+        for row, host in zip(parts[at].rows, parts[at].hosts, strict=True):
+            turn = random.random() if random else 0.0
+            heappush(heap, (-weight(row, sums[parts[at].profile]), turn, next(number), host))
+    while heap:
+        w, _turn, _number, host = heappop(heap)
+        yield -w, host
 
 
 def _merged(best: list[tuple[float, HostState]], part: Block, whole: Sum, floor: float, count: int,

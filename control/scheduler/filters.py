@@ -3,7 +3,8 @@
 
 They are applied in order. ``sight`` says what a filter looks at, so that ``choose`` need not ask it for each of 10,000
 hosts: the profile that many hosts share, the numbers that blocks have bounds of, the name (also in ``RequestSpec.only``
-or ``never``), or the single host.
+or ``never``), the single host,
+or its NUMA cells, for which only the best are asked.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from magnetar_core.hardware.image_properties import unsuited
 
 from . import aggregate_filters as of_aggregates
 from . import own
-from .host_state import IO_OPS, SERVERS, HostState, Profile
+from .host_state import FITS, IO_OPS, SERVERS, HostState, Profile
 from .matching import matches, query
 from .options import USUAL as USUAL_OPTIONS
 from .options import Options
@@ -41,7 +42,7 @@ REFUSED = {
     "TrustedFilter": "hosts are not attested",
     "PciPassthroughFilter": "PCI devices are not given to guests",
     "BaremetalFilter": "it was for bare metal"}
-PROFILE, ROOM, NAME, HOST = "profile", "room", "name", "host"
+PROFILE, ROOM, NAME, HOST, CELLS = "profile", "room", "name", "host", "cells"
 
 
 class Bound(NamedTuple):
@@ -114,16 +115,27 @@ def zone(host: HostState, spec: RequestSpec) -> bool:
     return host.profile.zone in [one.strip() for one in (spec.availability_zone or "").split(",")]
 
 
+def numa(host: HostState, spec: RequestSpec) -> bool:
+    """The host has NUMA cells with the dedicated CPUs, memory and pages that the server needs of each (spec row
+    FIL-19)."""
+    return spec.numa is None or not host.numa.lacks(spec.numa)
+
+
+def lacking_cells(host: HostState, spec: RequestSpec) -> str:
+    """What the host lacks of them."""
+    return f"does not fit: {host.numa.lacks(spec.numa) if spec.numa else ''}"
+
+
 def room(name: str, at: int, unit: str) -> Filter:
     """The filter of one resource; what is not asked for is never short."""
     def passes(host: HostState, spec: RequestSpec) -> bool:
         """The host has enough left within its limit, and no less in all than the server needs."""
-        return spec.amounts[at] <= host.numbers[at]
+        return spec.amounts[at] <= host.numbers[FITS[at]]
 
     def lacks(host: HostState, spec: RequestSpec) -> str:
-        return f"has room for {max(0, int(host.numbers[at]))} of {spec.amounts[at]} {unit}"
+        return f"has room for {max(0, int(host.numbers[FITS[at]]))} of {spec.amounts[at]} {unit}"
     return Filter(name, ROOM, passes, lambda spec: spec.amounts[at] > 0,
-                  lambda _profile, spec: Bound(at, spec.amounts[at]), lacks=lacks)
+                  lambda _profile, spec: Bound(FITS[at], spec.amounts[at]), lacks=lacks)
 
 
 def few_servers(host: HostState, _spec: RequestSpec, *, options: Options) -> bool:
@@ -302,6 +314,8 @@ FILTERS: tuple[Filter, ...] = (
     room("CoreFilter", 0, "CPUs"),
     room("RamFilter", 1, "MiB of memory"),
     room("DiskFilter", 2, "GiB of disk"),
+    room("PcpuFilter", 3, "dedicated CPUs"),
+    Filter("NUMATopologyFilter", CELLS, numa, lambda spec: spec.numa, lacks=lacking_cells),
     Filter("NumInstancesFilter", ROOM, few_servers, lambda spec: not spec.forced,
            lambda _profile, _spec, *, options: Bound(SERVERS, most=options.max_instances_per_host - 1), optioned=True),
     Filter("AggregateNumInstancesFilter", ROOM, few_servers_of_aggregate, lambda spec: not spec.forced, _servers,

@@ -9,10 +9,14 @@ from typing import Any
 
 from magnetar_control.store.allocations import Amounts
 
+from .numa import HostNuma
+
 #: The numbers of a host: what fits (CPUs, MiB, GiB), what is free of each, and those that have a name below. Weighers
 #: of one's own add theirs at the end.
 Row = tuple[float, ...]
-IO_OPS, FAILED_BUILDS, SERVERS, METRICS, MATES = range(6, 11)
+IO_OPS, FAILED_BUILDS, SERVERS, METRICS, PCPUS, MATES = range(6, 12)
+#: Where in it what fits of each resource is.
+FITS = Amounts(0, 1, 2, PCPUS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +38,7 @@ class HostState:
     """One host. ``limits``: what may be claimed; ``used``: what is."""
 
     __slots__ = ("block", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops", "limits", "metrics",
-                 "metrics_weight", "name", "numbers", "profile", "servers", "totals", "used")
+                 "metrics_weight", "name", "numa", "numbers", "profile", "servers", "totals", "used")
 
     def __init__(self, id: str, name: str) -> None:
         self.id, self.name, self.host_ip = id, name, ""
@@ -46,15 +50,16 @@ class HostState:
         self.images: frozenset[str] = frozenset()  # ids of the images whose content is there
         self.flavors: frozenset[str] = frozenset()  # names of the flavors of its servers
         self.block: Block | None = None
+        self.numa = HostNuma()
         self.numbers = self.counted()
 
     def counted(self) -> Row:
         """The value of ``numbers``; what is free is negative after ratios were lowered. One server never gets more than
         the host really has, whatever the ratio (Placement's max_unit), so what fits is the lesser of free and total."""
-        (v, m, d), (a, b, c), (x, y, z) = self.limits, self.used, self.totals
+        (v, m, d, p), (a, b, c, e), (x, y, z, _p) = self.limits, self.used, self.totals
         v, m, d = v - a, m - b, d - c
         return (min(v, x), min(m, y), min(d, z), v, m, d, self.io_ops, self.failed_builds, self.servers,
-                self.metrics_weight, 0)
+                self.metrics_weight, p - e, 0)
 
     def row(self, mates: int = 0) -> Row:
         """The numbers that filters and weighers compare."""

@@ -18,11 +18,12 @@ from urllib.parse import urlsplit
 import orjson
 
 from magnetar_control.store.aggregates import Aggregate
-from magnetar_control.store.allocations import Amounts
+from magnetar_control.store.allocations import RESOURCES, Amounts
+from magnetar_core.hardware.numa import Needs
 
 from .aggregate_filters import projects_of
 from .filters import TENANTS, Filter
-from .host_state import Block, HostState, Profile, Row
+from .host_state import FITS, Block, HostState, Profile, Row
 from .request_spec import RequestSpec
 from .rules import DEFAULT_RULES, Rules
 
@@ -34,6 +35,8 @@ PATIENCE = 256
 #: Properties of an agent's ``host`` resource that flavors and images may ask for.
 CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "hypervisor_type", "hypervisor_version", "libvirt_version",
                 "virt_types")
+#: Columns of ``store.hosts`` rows that are less when something has gone.
+FREED = ("servers", "pcpus_used", "memory_mb_used")
 #: Columns of ``store.hosts`` rows that make the profile.
 PROFILED = ("cell_id", "disabled", "cell_disabled", "forced_down", "info")
 
@@ -88,10 +91,11 @@ class HostStates:
             before, self.rows[name] = self.rows.get(name), row
             if before is None or before["endpoint"] != row["endpoint"] or before["info"] != row["info"]:
                 host.host_ip = address(row)
-            host.totals = Amounts(row["vcpus"], row["memory_mb"], row["disk_gb"])
-            host.limits = Amounts(row["vcpus_limit"], row["memory_mb_limit"], row["disk_gb_limit"])
-            host.used = Amounts(row["vcpus_used"], row["memory_mb_used"], row["disk_gb_used"])
+            host.totals, host.limits, host.used = (
+                Amounts(*(row[f"{resource}{what}"] for resource in RESOURCES)) for what in ("", "_limit", "_used"))
             host.servers = row["servers"]
+            if before is not None and any(before[one] > row[one] for one in FREED):
+                host.numa.freed()
             if host.counted() != host.numbers:
                 self._touch(host)
             if host.block is None or before is None or any(before[key] != row[key] for key in PROFILED):
@@ -105,15 +109,16 @@ class HostStates:
                 if host := self.hosts.get(name):
                     self._profiled(host)
 
-    def used(self, name: str, more: Amounts, flavor: str = "") -> None:
-        """A server of a *flavor* was placed on a host: add *more* to what is claimed of it. It keeps the disks busy
-        from now on."""
+    def used(self, name: str, more: Amounts, flavor: str = "", numa: Needs | None = None) -> None:
+        """A server of a *flavor* was placed on a host: add *more* to what is claimed of it, and *numa* to what comes to
+        its cells. It keeps the disks busy from now on."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.used = Amounts(*(had + n for had, n in zip(host.used, more, strict=True)))
                 host.servers += 1
                 host.io_ops += 1
                 host.flavors |= {flavor}
+                host.numa.coming += () if numa is None else (numa,)
                 self._touch(host)
 
     def busy(self, name: str, io_ops: int) -> None:
@@ -204,6 +209,7 @@ class HostStates:
 
     def _profile(self, row: Mapping[Any, Any]) -> Profile:
         name, info = row["name"], orjson.loads(row["info"])
+        self.hosts[name].numa.hear(info)
         aggregates = tuple(one.metadata for one in self._aggregates.get(name, ()))
         zone = next((one["availability_zone"] for one in aggregates if "availability_zone" in one), self.default_zone)
         enabled = not (row["disabled"] or row["cell_disabled"])
@@ -219,14 +225,15 @@ class HostStates:
         return found
 
     def _arrange(self) -> None:
-        """Put similar hosts into the same blocks: by profile, then by halving along free memory, CPUs and disk."""
+        """Put similar hosts into the same blocks: by profile, then by halving along free memory, disk and CPUs of both
+        kinds."""
         by_profile: dict[Profile, list[HostState]] = {}
         for host in self.hosts.values():
             by_profile.setdefault(host.profile, []).append(host)
         self._profiles = {profile.key: profile for profile in by_profile}
         self._blocks, self._open, self._changes = [], {}, 0
         for profile, hosts in by_profile.items():
-            for part in _alike([(host.numbers[3:6], host) for host in hosts]):
+            for part in _alike([((*host.numbers[3:6], host.numbers[FITS.pcpus]), host) for host in hosts]):
                 block = Block(profile, part)
                 self._blocks.append(block)
                 for host in part:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,28 +14,53 @@ import orjson
 from magnetar_control.store import hosts
 from magnetar_control.store.allocations import Amounts, Group
 from magnetar_control.store.database import Database
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import InvalidField, MagnetarError
+from magnetar_core.hardware import numa
 from magnetar_core.hardware.flavor_specs import RESOURCES
+from magnetar_core.hardware.merge import asked_of
+from magnetar_core.hardware.numa import Needs
 from magnetar_core.hardware.traits import Asked, asked
 
 #: Swap of flavors is in MiB.
 MIB_PER_GIB = 1024
 
 
-def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False) -> Amounts:
-    """What a server of *flavor* claims of a host; a root disk that is a volume claims nothing. Extra specs
+#: Beginnings of the extra specs and properties by which a server needs certain CPUs and memory of a host.
+_PLACED = re.compile("hw[:_](cpu_policy|numa_nodes|mem_page_size)")
+
+
+def hardware_of(flavor: Mapping[str, Any], image: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """The hardware of a server of *flavor* (``extra_specs``) and *image* (``properties``), where that needs certain
+    CPUs and memory of its host; else nothing."""
+    names = (*(flavor.get("extra_specs") or ()), *((image or {}).get("properties") or ()))
+    if not any(map(_PLACED.match, names)):
+        return {}
+    try:
+        found: Mapping[str, Any] = asked_of(flavor, image or {}).get("hardware", {})
+    except InvalidField:  # of before it was refused: its host says so
+        found = {}
+    return found
+
+
+def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False,
+               image: Mapping[str, Any] | None = None) -> Amounts:
+    """What a server of *flavor* and *image* claims of a host; a root disk that is a volume claims nothing. Extra specs
     ``resources:VCPU``, ``MEMORY_MB`` and ``DISK_GB`` say another amount, which may be 0 (Nova's overrides)."""
-    found, specs = needs(flavor, volume_backed), flavor.get("extra_specs")
+    found, specs = needs(flavor, volume_backed, image), flavor.get("extra_specs")
     if not specs:
         return found
-    return Amounts(*(int(specs.get(f"resources:{name}", n)) for name, n in zip(RESOURCES, found, strict=True)))
+    return found._replace(**{field: int(specs[f"resources:{name}"])
+                             for name, field in zip(RESOURCES, Amounts._fields, strict=False)
+                             if f"resources:{name}" in specs})
 
 
-def needs(flavor: Mapping[str, Any], volume_backed: bool = False) -> Amounts:
-    """The CPUs, MiB and GiB that a server of *flavor* really has of its host."""
+def needs(flavor: Mapping[str, Any], volume_backed: bool = False, image: Mapping[str, Any] | None = None) -> Amounts:
+    """The CPUs of both kinds, MiB and GiB that a server of *flavor* and *image* really has of its host."""
+    hardware, vcpus = hardware_of(flavor, image), int(flavor["vcpus"])
+    shared, pcpus = vcpus - len(numa.pinned(hardware, vcpus)), numa.dedicated(hardware, vcpus)
     swap, had = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB), sizes(flavor)
     root = 0 if volume_backed else had["disk"]
-    return Amounts(int(flavor["vcpus"]), int(flavor["ram"]), root + had["ephemeral"] + swap)
+    return Amounts(shared, int(flavor["ram"]), root + had["ephemeral"] + swap, pcpus)
 
 
 def sizes(flavor: Mapping[str, Any]) -> dict[str, int]:
@@ -51,6 +77,7 @@ class RequestSpec:
     server_id: str
     project_id: str
     amounts: Amounts
+    numa: Needs | None = None  # CPUs, cells and pages that only some hosts have
     flavor_name: str = ""
     extra_specs: Mapping[str, str] = field(default_factory=dict)
     image: Mapping[str, Any] = field(default_factory=dict)  # properties of the image, as Glance has them
@@ -128,12 +155,14 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
         with api.read() as connection:
             group = hosts.group_of(connection, row["id"], hints["group"]) if hints.get("group") else None
             where = hosts.of_servers(connection, row["project_id"], names) if names else {}
+    image = orjson.loads(row["image"])
     if "volume_hosts" not in over:
         over["volume_hosts"] = root_disk_hosts(volumes, context, root)
     return RequestSpec(**{
-        "server_id": row["id"], "project_id": row["project_id"], "amounts": amounts_of(flavor, root is not None),
+        "server_id": row["id"], "project_id": row["project_id"], "amounts": amounts_of(flavor, root is not None, image),
+        "numa": numa.needs(hardware_of(flavor, image), int(flavor["vcpus"]), int(flavor["ram"])),
         "flavor_name": flavor["name"], "extra_specs": flavor.get("extra_specs") or {},
-        "image": orjson.loads(row["image"]).get("properties") or {}, "image_id": row.get("image_id") or "",
+        "image": image.get("properties") or {}, "image_id": row.get("image_id") or "",
         "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
         "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
         **hinted(hints, where), **over})

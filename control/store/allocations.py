@@ -19,11 +19,12 @@ from .tables import allocations, hosts, server_group_members, server_groups, ser
 
 
 class Amounts(NamedTuple):
-    """An amount of each resource: CPUs, MiB, GiB."""
+    """An amount of each resource: shared CPUs, MiB, GiB, dedicated CPUs (Nova's class PCPU)."""
 
     vcpus: int = 0
     memory_mb: int = 0
     disk_gb: int = 0
+    pcpus: int = 0
 
 
 class Ratios(NamedTuple):
@@ -45,14 +46,16 @@ class Group:
 
 
 class Difference(NamedTuple):
-    """A host whose counters differ from its allocations: ``(vcpus, memory_mb, disk_gb, servers)`` each."""
+    """A host whose counters differ from its allocations: ``(vcpus, memory_mb, disk_gb, pcpus, servers)`` each."""
 
     host: str
-    counted: tuple[int, int, int, int]
-    held: tuple[int, int, int, int]
+    counted: tuple[int, ...]
+    held: tuple[int, ...]
 
 
 RESOURCES = Amounts._fields
+#: Those of which more may be promised than there is; a dedicated CPU is one server's.
+SHARED = Ratios._fields
 _MINE = and_(allocations.c.consumer_id == bindparam("consumer"), allocations.c.host_id == bindparam("host"))
 #: The option makes SQLAlchemy keep psycopg's row count of an INSERT.
 _HOLD = {kind: insert(allocations).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
@@ -80,10 +83,10 @@ USUAL = Ratios()
 def limits(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
     """What may be claimed of a host: (total - reserved) x ratio, rounded down. *ratios*: where the host has none of its
     own."""
-    def limit(name: str, usual: float) -> int:
-        ratio = row[f"{name}_ratio"]
-        return max(0, int((row[name] - row[f"{name}_reserved"]) * (usual if ratio is None else ratio)))
-    return Amounts(*(limit(name, usual) for name, usual in zip(RESOURCES, ratios, strict=True)))
+    def limit(name: str) -> int:
+        usual, own = getattr(ratios, name, 1.0), row[f"{name}_ratio"] if name in SHARED else None
+        return max(0, int((row[name] - row[f"{name}_reserved"]) * (usual if own is None else own)))
+    return Amounts(*map(limit, RESOURCES))
 
 
 def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str, amounts: Amounts, *,
@@ -208,7 +211,7 @@ def audit(connection: Connection, repair: bool = False) -> list[Difference]:
     held = {host: tuple(int(n) for n in amounts) for host, *amounts in connection.execute(query)}
     found = []
     for id, name, *counted in rows:
-        difference = Difference(name, tuple(counted), held.get(id, (0, 0, 0, 0)))  # type: ignore[arg-type]
+        difference = Difference(name, tuple(counted), held.get(id, (0,) * (len(RESOURCES) + 1)))
         if difference.counted != difference.held:
             found.append(difference)
             if repair:

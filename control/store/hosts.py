@@ -14,13 +14,13 @@ import orjson
 from sqlalchemy import Connection, RowMapping, Select, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from .allocations import RESOURCES, USUAL, Group, Ratios, limits
+from .allocations import RESOURCES, SHARED, USUAL, Group, Ratios, limits
 from .database import INSERT, now
 from .tables import allocations, cells, hosts, server_group_members, server_groups, server_mappings
 
 #: Columns that operators may set; limits follow from these.
 SETTABLE = frozenset({"disabled", "disabled_reason", "forced_down", "endpoint", *(
-    f"{name}_{what}" for name in RESOURCES for what in ("ratio", "reserved"))})
+    f"{name}_ratio" for name in SHARED), *(f"{name}_reserved" for name in RESOURCES)})
 
 
 def _rows(*where: ColumnElement[bool]) -> Select[Any]:
@@ -54,7 +54,7 @@ def register(connection: Connection, name: str, cell_id: str, endpoint: str) -> 
 def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios: Ratios = USUAL) -> bool:
     """Save the agent's ``host`` resource and the limits that follow; returns whether totals have changed."""
     row = connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).mappings().one()
-    totals = {resource: int(info[resource]) for resource in RESOURCES}
+    totals = {resource: int(info[resource]) for resource in SHARED} | {"pcpus": int(info.get("pcpus") or 0)}
     may = limits({**row, **totals}, ratios)
     values = {**totals, **{f"{resource}_limit": n for resource, n in may._asdict().items()}}
     changed, text = any(row[key] != value for key, value in values.items()), orjson.dumps(info).decode()

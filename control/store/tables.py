@@ -47,7 +47,7 @@ hosts = Table(
     # What there is, what is kept from servers, and what is claimed; what may be claimed, of these and the ratio: kept
     # beside them so that a claim is one comparison.
     *(Column(name + what, Integer, nullable=False, default=0)
-      for what in ("", "_reserved", "_used", "_limit") for name in ("vcpus", "memory_mb", "disk_gb")),
+      for what in ("", "_reserved", "_used", "_limit") for name in ("vcpus", "memory_mb", "disk_gb", "pcpus")),
     Column("vcpus_ratio", Float), Column("memory_mb_ratio", Float), Column("disk_gb_ratio", Float),
     Column("servers", Integer, nullable=False, default=0),
     Column("info", DOCUMENT, nullable=False, default="{}"),  # the agent's host resource
@@ -67,7 +67,8 @@ allocations = Table(
     "allocations", API,
     Column("consumer_id", UUID, primary_key=True), Column("host_id", UUID, primary_key=True),
     Column("server_id", UUID, nullable=False), Column("vcpus", Integer, nullable=False),
-    Column("memory_mb", Integer, nullable=False), Column("disk_gb", Integer, nullable=False), *stamped(),
+    Column("memory_mb", Integer, nullable=False), Column("disk_gb", Integer, nullable=False),
+    Column("pcpus", Integer, nullable=False, default=0), *stamped(),
     Index("allocations_host", "host_id"), Index("allocations_server", "server_id"))
 
 flavors = Table(

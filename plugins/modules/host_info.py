@@ -91,11 +91,15 @@ hosts:
         reason: a guest started in 0.1 s
         checked_at: '2026-11-20T20:00:00Z'
     vcpus:
-      description: CPUs of the host.
+      description: CPUs of the host that servers share.
       type: int
       sample: 16
+    pcpus:
+      description: CPUs of the host that servers have for themselves.
+      type: int
+      sample: 0
     vcpus_used:
-      description: CPUs of running servers.
+      description: Virtual CPUs of running servers that share them.
       type: int
       sample: 4
     memory_mb:
@@ -114,6 +118,25 @@ hosts:
       description: What is free of it in GiB.
       type: int
       sample: 700
+    numa_cells:
+      description: 'NUMA cells: {id, cpus_shared, cpus_dedicated, memory_mb (of small pages), pages (large ones
+        by KiB), free (of the last three), threads (of each core that has several)}.'
+      type: raw
+      sample:
+        - id: 0
+          cpus_shared: 0-15
+          cpus_dedicated: ''
+          memory_mb: 64512
+          pages:
+            '2048': 512
+          free:
+            cpus_dedicated: ''
+            memory_mb: 64512
+            pages:
+              '2048': 512
+          threads:
+            - 0,8
+            - 1,9
     cpu_model:
       description: CPU model.
       type: str

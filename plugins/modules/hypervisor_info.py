@@ -84,7 +84,7 @@ hypervisors:
       type: str
       sample: 7.2.22
     vcpus:
-      description: CPUs of the host.
+      description: CPUs of the host that servers share.
       type: int
       sample: 16
     vcpus_used:
@@ -95,6 +95,18 @@ hypervisors:
       description: CPUs that may be claimed, by the allocation ratio.
       type: int
       sample: 64
+    pcpus:
+      description: CPUs of the host that servers have for themselves.
+      type: int
+      sample: 8
+    pcpus_used:
+      description: Those that are claimed.
+      type: int
+      sample: 2
+    pcpus_limit:
+      description: Those that may be claimed.
+      type: int
+      sample: 8
     memory_mb:
       description: Memory of the host in MiB.
       type: int

@@ -87,17 +87,10 @@ EXAMPLES = r"""
     purge_metadata: false
 
 - name: Stop it
-  magnetar.compute.server:
-    name: web2
-    state: stopped
+  magnetar.compute.server: {name: web2, state: stopped}
 
 - name: Resize it; a running server is stopped and started again for that
-  magnetar.compute.server:
-    name: web2
-    vcpus: 4
-    ram: 4096
-    disk: 40
-    allow_reboot: true
+  magnetar.compute.server: {name: web2, vcpus: 4, ram: 4096, disk: 40, allow_reboot: true}
 
 - name: Rebuild its root disk from another image, unless it was made from that image
   magnetar.compute.server:
@@ -248,6 +241,12 @@ server:
       type: dict
       sample:
         watchdog: reset
+    placement:
+      description: 'Dedicated CPUs, NUMA cells and pages of the host that it has, empty for none: cells, for each
+        of its own host, memory_mb, page (KiB) and pins (CPU of the host by virtual CPU); and emulator (a CPU).
+        Of a single host.'
+      type: dict
+      sample: {}
     volumes_attached:
       description: 'The volumes that it has: {id, name, device, delete_on_termination}.'
       type: list

@@ -232,6 +232,12 @@ server:
       type: dict
       sample:
         watchdog: reset
+    placement:
+      description: 'Dedicated CPUs, NUMA cells and pages of the host that it has, empty for none: cells, for each
+        of its own host, memory_mb, page (KiB) and pins (CPU of the host by virtual CPU); and emulator (a CPU).
+        Of a single host.'
+      type: dict
+      sample: {}
     volumes_attached:
       description: 'The volumes that it has: {id, name, device, delete_on_termination}.'
       type: list

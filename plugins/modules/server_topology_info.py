@@ -50,10 +50,20 @@ server_topologies:
       type: str
       sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
     nodes:
-      description: Its NUMA nodes; empty for a guest that has none of its own.
+      description: 'Its NUMA nodes: {memory_mb, vcpu_set, siblings}, for administrators with host_node and cpu_pinning;
+        empty for a guest that has none of its own.'
       type: list
-      elements: raw
-      sample: []
+      elements: dict
+      sample:
+        - memory_mb: 1024
+          vcpu_set:
+            - 0
+            - 1
+          siblings: []
+          host_node: 0
+          cpu_pinning:
+            '0': 4
+            '1': 5
     pagesize_kb:
       description: The size of its pages in KiB; null for pages as they come.
       type: int

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent.hardware import devices
+from magnetar_agent.hardware.numa import GuestNode, Numa
 from magnetar_agent.hypervisor import Nic
 from magnetar_agent.networks import NetworkSpec
 from magnetar_agent.storage import Backing, Disk, NetworkSource
@@ -67,6 +68,26 @@ def test_a_domain_has_its_hardware_and_tells_it(place: Place, hardware: dict[str
     place.hypervisor.destroy(spec.uuid)
     place.hypervisor.define(replace(spec, hardware={}))
     assert place.hypervisor.domain(spec.uuid).hardware == {}
+
+
+def test_the_host_tells_its_numa_cells(place: Place) -> None:
+    cells = place.hypervisor.numa_cells()
+    cpus = [cpu for cell in cells for cpu in cell.shared]
+    assert len(cpus) == len(set(cpus)) == place.hypervisor.host()["vcpus"]
+    assert all(cell.memory_mb > 0 and not cell.dedicated for cell in cells)
+
+
+def test_a_domain_is_on_the_cpus_and_cells_that_it_is_given(place: Place) -> None:
+    cell = place.hypervisor.numa_cells()[0]
+    cpu, spec = str(min(cell.shared)), place.spec()
+    spec = replace(spec, vcpus=2, numa=Numa(cpu, ((0, cpu), (1, cpu)), cpu, (GuestNode(0, "0-1", 32, cell.id, 0),)))
+    place.hypervisor.define(spec)
+    place.hypervisor.start(spec.uuid)
+    seen, runs = place.hypervisor.domain(spec.uuid), place.hypervisor.running(spec.uuid)
+    assert seen is not None and runs is not None and (seen.state, seen.cpuset, runs.cpuset) == (RUNNING, cpu, cpu)
+    place.hypervisor.destroy(spec.uuid)
+    place.hypervisor.define(replace(spec, numa=Numa()))
+    assert place.hypervisor.domain(spec.uuid).cpuset == ""
 
 
 def test_what_it_lacks_to_limit_nics_is_a_text(place: Place) -> None:

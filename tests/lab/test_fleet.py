@@ -62,7 +62,8 @@ HTTPS = """
 """
 MAKE = HTTPS + """
     - magnetar.compute.image: {name: tiny, filename: "{{ disk }}"}
-    - magnetar.compute.flavor: {name: tiny, vcpus: 1, ram: 128, disk: 1, ephemeral: 1}
+    - magnetar.compute.flavor:  # it is bound to a NUMA cell of each host that it comes to
+        {name: tiny, vcpus: 1, ram: 128, disk: 1, ephemeral: 1, extra_specs: {"hw:numa_nodes": "1"}}
     - magnetar.compute.server: {name: counter, image: tiny, flavor: tiny, userdata: "{{ count }}"}
 """
 GO = HTTPS + """

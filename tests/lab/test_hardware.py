@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import guest
@@ -11,16 +11,14 @@ import pytest
 
 from agent import LabAgent, eventually
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 pytestmark = pytest.mark.lab
 
 RATE = 1 << 20  # bytes a second that the guest may read
 #: What the flavor asks for.
 SPECS = {"hw:cpu_sockets": "1", "hw:cpu_threads": "2", "hw:serial_port_count": "2", "hw:hide_hypervisor_id": "true",
          "hw_rng:allowed": "false", "quota:disk_read_bytes_sec": str(RATE), "quota:cpu_shares": "512",
-         "quota:cpu_period": "50000", "quota:cpu_quota": "40000"}  # fmt: skip
+         "quota:cpu_period": "50000", "quota:cpu_quota": "40000", "hw:cpu_policy": "mixed",
+         "hw:cpu_dedicated_mask": "1", "hw:numa_nodes": "1", "hw:mem_page_size": "small"}  # fmt: skip
 #: What the image asks for.
 PROPERTIES = {"hw_disk_bus": "scsi", "hw_machine_type": "pc", "hw_watchdog_action": "poweroff", "hw_time_hpet": "true",
               "hw_qemu_guest_agent": "no", "hw_video_model": "cirrus", "hw_vif_model": "rtl8139",
@@ -28,7 +26,7 @@ PROPERTIES = {"hw_disk_bus": "scsi", "hw_machine_type": "pc", "hw_watchdog_actio
 
 
 def test_a_guest_has_what_flavor_image_and_server_ask_for(guest_image: dict[str, Path]) -> None:
-    with LabAgent() as lab:
+    with LabAgent(cpu_dedicated_set="1", cpu_shared_set="0") as lab:
         lab.import_image("ramdisk", guest_image["ramdisk"], disk_format="ari")
         lab.import_image("kernel", guest_image["kernel"], disk_format="aki", ramdisk="ramdisk", properties=PROPERTIES,
                          cmdline=guest.KERNEL_ARGS)  # fmt: skip
@@ -51,17 +49,41 @@ def test_a_guest_has_what_flavor_image_and_server_ask_for(guest_image: dict[str,
         assert "0x1005" not in cards and "0x1044" not in cards  # virtio random numbers
         assert not lab.sh("odd", "cat /sys/class/virtio-ports/*/name 2>/dev/null; true").strip()
         _limits_of_the_host(lab)
+        assert lab.sh("odd", "cat /sys/devices/system/node/online").strip() == "0"
+        assert lab.sh("odd", "cat /sys/devices/system/node/node0/cpulist").strip() == "0-1"
+        assert _where_it_runs(lab) == {"CPU 0": "0", "CPU 1": "1"}
+        assert _free(lab) == ""
         assert not lab.ensure("server", "odd", want)["changed"]
         lab.ensure("flavor", "plain", {"vcpus": 2, "ram": 128, "disk": 1})
         lab.ensure("server", "odd", {"flavor": "plain"}, allow_reboot=True)
         lab.up("odd", 2)
         assert _of_one_socket(lab) == "0"
-        assert ET.fromstring(lab.domain("odd").XMLDesc()).find("cputune") is None
+        root = ET.fromstring(lab.domain("odd").XMLDesc())
+        assert root.find("cputune") is None and root.find("vcpu").get("cpuset") == "0"
+        assert _free(lab) == "1"
 
 
 def _of_one_socket(lab: LabAgent) -> str:
     """The CPUs beside the first one. A guest on QEMU's usual CPU takes threads for cores."""
     return lab.sh("odd", "cat /sys/devices/system/cpu/cpu0/topology/core_siblings_list").strip()
+
+
+def _where_it_runs(lab: LabAgent) -> dict[str, str]:
+    """The CPUs of this machine that the kernel lets each virtual CPU of the guest run on."""
+    process = Path(f"/run/libvirt/qemu/{lab.domain('odd').name()}.pid").read_text().strip()
+    found = {}
+    for task in Path(f"/proc/{process}/task").iterdir():
+        name = (task / "comm").read_text().partition("/")[0].strip()
+        if name.startswith("CPU "):
+            allowed = (task / "status").read_text().partition("Cpus_allowed_list:")[2]
+            found[name] = allowed.splitlines()[0].strip()
+    return found
+
+
+def _free(lab: LabAgent) -> str:
+    """The dedicated CPUs that the agent has not given away."""
+    with lab.client() as client:
+        return str(client.get("host")["numa_cells"][0]["free"]["cpus_dedicated"])
 
 
 def _limits_of_the_host(lab: LabAgent) -> None:

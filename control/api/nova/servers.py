@@ -14,6 +14,7 @@ from magnetar_control.api.nova.server_view import ServerView, addresses
 from magnetar_control.api.nova.values import TRUTH
 from magnetar_control.api.values import Anything, Wrapped
 from magnetar_control.compute import servers
+from magnetar_control.compute.server_topology import topology
 from magnetar_control.store.server_list import ServerListRequest, ServerPage
 from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.power import states_of
@@ -162,7 +163,7 @@ OPERATIONS = (
     _one("PUT", "", "update", servers.update, body=Wrapped("server", FIELDS.body("update")), shown=changed,
          given=lambda call: {"columns": FIELDS.arguments(call.body, "update")}),
     _one("DELETE", "", "delete", servers.delete, status=204),
-    _one("GET", "/topology", "topology.list", servers.topology, since=78, strict=102,
+    _one("GET", "/topology", "topology.list", topology, since=78, strict=102, waits=True,
          shown=lambda _call, found: found),
     _one("GET", "/ips", "ips.list", servers.addresses, strict=102,
          shown=lambda _call, text: {"addresses": addresses(text)}),

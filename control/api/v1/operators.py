@@ -17,11 +17,12 @@ from magnetar_control.compute import (
     instance_actions,
     migrations,
     quotas,
-    servers,
     services,
 )
 from magnetar_control.compute.caller import Caller
+from magnetar_control.compute.server_topology import topology
 from magnetar_control.compute.target import Target, find
+from magnetar_control.store.allocations import RESOURCES
 from magnetar_control.store.migrations import LIVE
 from magnetar_control.store.services import COMPUTE, Service
 from magnetar_control.store.store import RESTART
@@ -115,7 +116,7 @@ def _hypervisors(caller: Caller) -> list[Document]:
     cell_names = {cell.id: cell.name for cell in caller.cloud.store.cells()}
     found = []
     names = ("id", "name", "disabled", "disabled_reason", "forced_down", "servers", *(
-        f"{resource}{what}" for resource in ("vcpus", "memory_mb", "disk_gb") for what in ("", "_used", "_limit")))
+        f"{resource}{what}" for resource in RESOURCES for what in ("", "_used", "_limit")))
     for row in rows:
         info, view = orjson.loads(row["info"]), views.get(row["name"])
         found.append({
@@ -242,7 +243,7 @@ class ServerTopologies(CloudDriver):
 
     def find(self, caller: Caller, key: str) -> Document:
         target = _target(caller, key, deleted=False)
-        return {"server": target.row.id, **servers.topology(caller, target)}
+        return {"server": target.row.id, **topology(caller, target)}
 
 
 def _action(caller: Caller, target: Target, row: Any, events: Sequence[Any] | None = ()) -> Document:

@@ -150,8 +150,9 @@ class CloudServers(CloudDriver):
         if have is not None and not want["_assumed"]:
             freed = {nic["address"] for nic in have["networks"]}
             wanted = new_server({**_recreated(want, have), "id": None}, freed)
-            row, _warning = _row_to_be(caller, wanted, find(caller, have["id"]).row)
-            predicted_host(caller, row, have["flavor"])
+            there = find(caller, have["id"]).row
+            row, _warning = _row_to_be(caller, wanted, there)
+            predicted_host(caller, row, orjson.loads(there.flavor), orjson.loads(there.image))
 
     def check_change(self, caller: Caller, want: Document, have: Document) -> None:
         """Raises what one of the actions would be refused for, before the first of them is asked for."""

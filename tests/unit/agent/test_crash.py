@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -17,7 +18,9 @@ from magnetar_agent.documents import Documents
 from magnetar_agent.events import _Journal
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.images.store import ImageStore
+from magnetar_agent.servers import placement
 from magnetar_agent.volumes import pools
+from magnetar_core.hardware import numa
 
 from .conftest import SMALL, Host
 
@@ -67,6 +70,7 @@ BLOCKS = [{"source_type": "image", "destination_type": "volume", "uuid": "img", 
           {"source_type": "volume", "uuid": "data"},
           {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "delete_on_termination": True}]
 WITH_DATA = {"flavor": {**SMALL, "disk": 1}, "block_device_mapping": [{"source_type": "volume", "uuid": "data"}]}
+PINNED = {"flavor": {**SMALL, "vcpus": 2}, "hardware": {"cpu_policy": "dedicated"}}
 #: What was made before, and what is asked for: noun, key, want and, last, what the caller allows.
 STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
     "create": ([], ("server", "web1", {"flavor": {**SMALL, "disk": 1, "swap": 1}, "networks": [{"bridge": "br0"}]})),
@@ -96,6 +100,10 @@ STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
         ("server", "web1", {"rescue": {"image": "img", "device": "disk", "bus": "scsi"}})),
     "unrescue": ([IMAGE, ("server", "web1", {"flavor": SMALL, "rescue": {"image": "img"}})],
                  ("server", "web1", {"rescue": None})),
+    "create with dedicated CPUs": ([], ("server", "web1", PINNED)),
+    "other CPUs for the same server": (
+        [("server", "web1", PINNED), ("server", "web2", PINNED)],
+        ("server", "web1", {"flavor": {**SMALL, "vcpus": 3}}, {"allow_reboot": True})),
     "suspend": ([("server", "web1", {"flavor": SMALL})], ("server", "web1", {"power": "suspended"})),
     "create with volumes": ([IMAGE, ("volume", "data", {"size": 1})], ("server", "web1", {
         "flavor": SMALL, "block_device_mapping": BLOCKS})),
@@ -130,7 +138,8 @@ def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     before, (*asked, allowed) = STORIES[story][0], (*STORIES[story][1], {})[:4]
     for lives in range(40):
         with monkeypatch.context() as patch:
-            host = Host(tmp_path / str(lives), pools={"vg": {"type": "lvm"}})
+            host = Host(tmp_path / str(lives), pools={"vg": {"type": "lvm"}}, cpu_dedicated_set="8-15",
+                        cpu_shared_set="0-7")
             host.fake.add_pool("vg")
             host.start()
             (host.root / "image.raw").write_bytes(bytes(4096))
@@ -164,6 +173,13 @@ def _nothing_is_half(host: Host, before: list[Any], asked: list[Any], allowed: d
         assert not document.deleting
         assert domains[document.id].state == document.want["power"]
         assert not {"unfinished", "rebuild", "allow_reboot"} & set(document.state)
+        held = document.want.get(placement.FIELD, {})
+        assert placement.BEFORE not in held
+        root = ET.fromstring(host.fake.xml(document.id))
+        assert {int(one.get("cpuset", "")) for one in root.iterfind("cputune/vcpupin")} == set(
+            numa.held_cpus(held) if held else ())
+    cpus = [cpu for one in placement.held(host.agent.host) for cpu in numa.held_cpus(one)]
+    assert len(cpus) == len(set(cpus))
     folders = {path.name for path in (host.root / "state" / "servers").glob("*")}
     assert folders == {d.id for d in documents}
     assert not list((host.root / "state").rglob("*.part"))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -11,12 +12,13 @@ import pytest
 import yaml
 
 from magnetar_agent.hardware import devices
+from magnetar_agent.hardware import numa as domain_numa
 from magnetar_agent.hypervisor import DomainSpec, Nic
 from magnetar_agent.servers import spec
 from magnetar_agent.storage import Disk
 from magnetar_agent.virt.domain import render
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.hardware import merge
+from magnetar_core.hardware import merge, numa
 from magnetar_core.hardware.rows import FIELDS
 
 from .conftest import SMALL, Host
@@ -117,15 +119,23 @@ def test_a_host_that_cannot_limit_nics_says_so(host: Host) -> None:
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/hardware/domain.yml").read_text(encoding="utf-8"))
 
 
+#: NUMA cells of the host that domains are drawn for.
+CELLS = [numa.HostCell(0, frozenset((2, 4)), frozenset((0, 6)), 4096, {2048: 100}),
+         numa.HostCell(1, frozenset((3, 5)), frozenset((1, 7)), 4096, {2048: 100})]
+
+
 def drawn(hardware: dict[str, Any], kvm: bool) -> ET.Element:
     """The XML of a domain with two CPUs, a disk, a CD and a NIC."""
+    asked = numa.needs(hardware, 2, 64)
+    placed = numa.place(CELLS, asked) if asked else None
     disks = (Disk(Path("/s/disk"), "vda"), Disk(Path("/s/base"), "sda", "raw", "cdrom", "sata", True))
     nic = Nic("52:54:00:00:00:01", hardware.get("nic_model", "virtio"), network="lan")
     return ET.fromstring(render(DomainSpec(
         uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="magnetar-1", title="one", vcpus=2, ram_mib=64,
         virt_type="kvm" if kvm else "qemu", machine="q35",
         disks=tuple(devices.disk(hardware, devices.own_disk(hardware, one)) for one in disks),
-        nics=(devices.nic(hardware, nic, 2),), console_log=Path("/s/console.log"), hardware=hardware)))
+        nics=(devices.nic(hardware, nic, 2),), console_log=Path("/s/console.log"), hardware=hardware,
+        numa=domain_numa.numa(hardware, 2, 64, placed, CELLS, "0-1,6-7" if asked else ""))))
 
 
 def canonical(text: str) -> str:
@@ -136,12 +146,15 @@ def canonical(text: str) -> str:
 def test_what_a_field_is_in_the_domain(case: dict[str, Any]) -> None:
     more, kvm = case.get("with", {}), case.get("kvm", False)
     hardware = merge.whole({}, {**more, case["field"]: case["value"]}, 2)
-    found, without = (drawn(one, kvm).find(case["at"]) for one in (hardware, merge.whole({}, more, 2)))
+    beside: dict[str, Any] = {}
+    with suppress(InvalidField):  # what needs it in turn
+        beside = merge.whole({}, more, 2)
+    found, without = (drawn(one, kvm).find(case["at"]) for one in (hardware, beside))
     if case.get("gone"):
         assert found is None and without is not None
         return
     assert found is not None and canonical(ET.tostring(found, "unicode")) == canonical(case["xml"])
-    if case["field"] not in merge.TOPOLOGY:
+    if case["field"] not in merge.TOPOLOGY and not case.get("same"):
         assert without is None or canonical(ET.tostring(without, "unicode")) != canonical(case["xml"])
 
 

@@ -131,9 +131,10 @@ class Cloud:
     """See the module."""
 
     def __init__(self, hosts: int = 2, databases: Mapping[str, str] | None = None, links: bool = False,
-                 folders: Mapping[str, str] | None = None, **settings: Any) -> None:
+                 folders: Mapping[str, str] | None = None, agent: Mapping[str, Any] | None = None,
+                 **settings: Any) -> None:
         self.count, self.settings, self.databases = hosts, settings, dict(databases or {})
-        self.links, self.shares = links, dict(folders or {})
+        self.links, self.shares, self.agent_settings = links, dict(folders or {}), dict(agent or {})
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -191,7 +192,7 @@ class Cloud:
             (self.folder / name).mkdir()
             (self.folder / name / "agent.yml").write_text(json.dumps({
                 "listen": f"127.0.0.1:{port}", "tls_cert": str(certificate), "tls_key": str(key),
-                "tls_client_ca": str(pki.ca), "client_certs": {"conductor": "operate"}}))
+                "tls_client_ca": str(pki.ca), "client_certs": {"conductor": "operate"}, **self.agent_settings}))
 
     def start_agent(self, name: str) -> None:
         """Start the agent of a host."""

@@ -14,7 +14,7 @@ from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import asked_of
 from magnetar_core.hardware.rows import ROWS, Row
-from magnetar_core.values import Boolean, Choices
+from magnetar_core.values import Boolean, Choices, ListOf
 from tools import hardware
 
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/hardware/without_effect.yml").read_text(encoding="utf-8"))
@@ -47,18 +47,25 @@ def test_a_row_says_what_acts_or_what_is_missing():
     assert [row.name for row in (*FLAVOR_SPECS.rows, *IMAGE_PROPERTIES.rows) if row.acts - EVERYWHERE] == []
 
 
+#: Of those whose values are texts, or that stand in a list.
+TEXTS = {"cpu_dedicated_mask": ["0-1", "0,^2,3"], "numa_cpus": ["0-1"], "numa_mem": ["512"],
+         "mem_page_size": ["small", "large", "any", "4", "2MB", "1GiB"]}
+
+
 def words(row: Row) -> list[str]:
     """Texts that the row's spec or property can have here and that ask for something: all of them that are words."""
     if isinstance(row.value, Boolean):
         found = ["true", "false"]
     elif isinstance(row.value, Choices):
         found = [*row.words, *row.value.words()] if not row.words else [*row.words]
+    elif row.field in TEXTS:
+        found = TEXTS[row.field]
     else:
         found = ["1000" if row.field.startswith(("cpu_period", "cpu_quota")) else "2"]
     return [one for one in found if row.parse(one) != row.usual]
 
 
-def needs(row: Row) -> dict[str, dict[str, str]]:
+def needs(row: Row, image: bool = False) -> dict[str, dict[str, str]]:
     """What the row's value needs beside it, as extra specs and properties."""
     specs, properties = {}, {}
     if row.field.endswith("_max"):
@@ -71,28 +78,53 @@ def needs(row: Row) -> dict[str, dict[str, str]]:
         specs["hw_video:ram_max_mb"] = "8"
     if row.bounds == "video_ram":
         properties["hw_video_ram"] = "2"
+    _needs_placing(row, image, specs, properties)
     return {"extra_specs": specs, "properties": properties}
+
+
+def _needs_placing(row: Row, image: bool, specs: dict[str, str], properties: dict[str, str]) -> None:
+    if row.field == "cpu_dedicated_mask":
+        specs["hw:cpu_policy"] = "mixed"
+    if row.field in ("cpu_thread_policy", "emulator_threads"):
+        specs["hw:cpu_policy"] = "dedicated"
+    if row.field in ("numa_cpus", "numa_mem"):
+        kind = properties if image else specs
+        prefix = "hw_" if image else "hw:"
+        kind.update({f"{prefix}numa_nodes": "2", f"{prefix}numa_mem.1": "512", f"{prefix}numa_cpus.1": "2-3",
+                     f"{prefix}numa_mem.0": "512", f"{prefix}numa_cpus.0": "0-1"})
+    if row.field == "mem_page_size" and image:
+        specs["hw:mem_page_size"] = "large"
+    if row.field == "locked_memory":
+        specs["hw:mem_page_size"] = "small"
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.spec or row.image)
 def test_what_a_row_says_reaches_the_server(row):
     """No spec or property of a row is set and ignored: each changes what the server's host is asked for."""
     for text in words(row):
-        for kind, name in (("extra_specs", row.spec), ("properties", row.image)):
+        spec, image = (one.replace(".N", ".0") for one in (row.spec, row.image))
+        for kind, name in (("extra_specs", spec), ("properties", image)):
             if not name:
                 continue
-            beside, ide = needs(row), {"hw_machine_type": "pc"} if text == "ide" else {}
-            before = {"vcpus": 4, **beside, "properties": {**beside["properties"], **ide}}
+            beside, ide = needs(row, kind == "properties"), {"hw_machine_type": "pc"} if text == "ide" else {}
+            if row.field in ("cpu_dedicated_mask", "numa_cpus", "numa_mem"):  # it is needed, not something more
+                beside[kind].pop(name, None)
+            before = {"vcpus": 4, "ram": 1024, **beside, "properties": {**beside["properties"], **ide}}
             before[kind] = {key: value for key, value in before[kind].items() if key != name}
             after = {**before, kind: {**before[kind], name: text}}
             try:
                 there = asked_of(before, before)
             except InvalidField:  # without the bound the image may not ask for so much
                 there = None
+            if row.field == "cpu_policy" and text == "mixed":
+                after["extra_specs"] = {**after["extra_specs"], "hw:cpu_dedicated_mask": "0"}
+            if row.field == "mem_page_size" and text == "large" and kind == "properties":
+                continue  # the flavor says so
             found = asked_of(after, after)
             assert found != there, (name, text)
             if row.field and row.field != "machine":
-                assert found["hardware"][row.field] == row.parse(text)
+                value = found["hardware"][row.field]
+                assert (value[0] if isinstance(row.value, ListOf) else value) == row.parse(text)
             table = FLAVOR_SPECS if kind == "extra_specs" else IMAGE_PROPERTIES
             assert list(table.without_effect({name: text})) == []
 

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import re
-
 from . import AGENT, SCHEDULER, Spec, Table
-from .rows import ANY, BOOLEAN, BY_SPEC, FALSE, NUMBER, POSITIVE
+from .cpus import CPUS
+from .rows import ANY, BOOLEAN, BY_SPEC, FALSE, NUMBER, name_pattern
 from .traits import KNOWN
 
-CPUS = r"\^?[0-9]+((-[0-9]+)?(,\^?[0-9]+(-[0-9]+)?)*)?"
 #: Of hypervisors that are none here.
 _VMWARE = "(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)"
 _CLASSES = (r"CUSTOM_[A-Z0-9_]+|VCPU|PCPU|MEMORY_MB|DISK_GB|PCI_DEVICE|SRIOV_NET_VF|NUMA_\w+|IPV4_ADDRESS|VGPU|"
@@ -20,30 +18,20 @@ _GROUPS = "all resources of a host are one provider, so there are no groups of r
 RESOURCES = ("VCPU", "MEMORY_MB", "DISK_GB")
 
 ROWS = (
-    *(Spec(re.escape(name), row.pattern(), row=row) for name, row in BY_SPEC.items()),
+    *(Spec(name_pattern(name), row.pattern(), row=row) for name, row in BY_SPEC.items()),
     Spec(r"aggregate_instance_extra_specs:.+", ANY, _SCHEDULED),
     Spec(r"capabilities:.+", ANY, _SCHEDULED),
     Spec(r"accel:device_profile", ANY, lacks="there is no accelerator service (Cyborg)"),
-    Spec(r"hw:cpu_policy", "dedicated|shared|mixed", usual="shared", lacks="CPUs are not pinned"),
-    Spec(r"hw:cpu_thread_policy", "prefer|isolate|require", lacks="CPUs are not pinned"),
-    Spec(r"hw:cpu_dedicated_mask", CPUS, lacks="CPUs are not pinned"),
-    Spec(r"hw:cpu_realtime", BOOLEAN, usual=FALSE, lacks="CPUs are not pinned"),
-    Spec(r"hw:cpu_realtime_mask", CPUS, lacks="CPUs are not pinned"),
-    Spec(r"hw:emulator_threads_policy", "isolate|share", usual="share", lacks="CPUs are not pinned"),
+    Spec(r"hw:cpu_realtime", BOOLEAN, usual=FALSE, lacks="guests do not run in real time"),
+    Spec(r"hw:cpu_realtime_mask", CPUS, lacks="guests do not run in real time"),
     Spec(r"hw:ephemeral_encryption", BOOLEAN, usual=FALSE, lacks="disks are not encrypted"),
     Spec(r"hw:ephemeral_encryption_format", "luks", lacks="disks are not encrypted"),
-    Spec(r"hw:locked_memory", BOOLEAN, usual=FALSE, lacks="memory is not locked"),
     Spec(r"hw:maxphysaddr_mode", "passthrough|emulate", lacks="the CPU's address width is the host's choice"),
     Spec(r"hw:maxphysaddr_bits", NUMBER, lacks="the CPU's address width is the host's choice"),
     Spec(r"hw:mem_encryption", BOOLEAN, usual=FALSE, lacks="memory is not encrypted"),
     Spec(r"hw:mem_encryption_model", "amd-sev|amd-sev-es", lacks="memory is not encrypted"),
-    Spec(r"hw:mem_page_size", r"large|small|any|[0-9]+([kKMGT]i?)?(b|bit|B)?", usual="small|any",
-         lacks="guests have small memory pages only"),
-    Spec(r"hw:numa_nodes", POSITIVE, lacks="guests have no NUMA topology"),
-    Spec(r"hw:numa_mem\.[0-9]+", POSITIVE, lacks="guests have no NUMA topology"),
-    Spec(r"hw:numa_cpus\.[0-9]+", CPUS, lacks="guests have no NUMA topology"),
     Spec(r"hw:pci_numa_affinity_policy", "required|preferred|legacy|socket", usual="legacy",
-         lacks="guests have no NUMA topology"),
+         lacks="PCI devices are not given to guests"),
     Spec(r"hw:pmem", r"[a-zA-Z0-9_-]+(,[a-zA-Z0-9_-]+)*", lacks="guests get no persistent memory"),
     Spec(r"hw:redirected_usb_ports", NUMBER, usual="0", lacks="no USB devices are redirected"),
     Spec(r"hw:sound_model", "sb16|es1370|pcspk|ac97|ich6|ich9|usb|virtio", lacks="guests have no sound"),

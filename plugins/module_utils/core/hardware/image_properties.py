@@ -7,7 +7,7 @@ import re
 from typing import Any, Iterator, Mapping, Optional
 
 from . import AGENT, API, SCHEDULER, Spec, Table
-from .rows import ANY, BY_PROPERTY, FALSE, TRUE
+from .rows import ANY, BY_PROPERTY, FALSE, TRUE, name_pattern
 from .traits import KNOWN
 
 _HOST, _SUITS, _HERE = frozenset((AGENT,)), frozenset((AGENT, SCHEDULER)), frozenset((API,))
@@ -24,16 +24,14 @@ ROWS = (
          r"instance_uuid|instance_type_\w+|owner_id|owner_\w+|user_id|kernel_id|ramdisk_id|boot_roles|stores|locations|"
          r"description)", ANY, usual=ANY),
     Spec(r"hw_rescue_(device|bus)", ANY, _HOST | _HERE),  # checked when it rescues
-    *(Spec(re.escape(name), ANY, row=row) for name, row in BY_PROPERTY.items()),
+    *(Spec(name_pattern(name), ANY, row=row) for name, row in BY_PROPERTY.items()),
     Spec(r"hw_floppy_bus", ANY, lacks="guests have no floppy"),
     Spec(r"hw_rng_model", ANY, usual="virtio", lacks="the random number generator is virtio"),
     Spec(r"hw_firmware_type", ANY, usual="bios", lacks="guests boot by BIOS"),
     Spec(r"os_secure_boot|hw_firmware_\w+", ANY, usual="disabled|optional", lacks="guests boot by BIOS"),
-    Spec(r"hw_(ephemeral_encryption|locked_memory|mem_encryption|cpu_realtime|ipxe_boot)|os_require_quiesce", ANY,
+    Spec(r"hw_(ephemeral_encryption|mem_encryption|cpu_realtime|ipxe_boot)|os_require_quiesce", ANY,
          usual=FALSE),
-    Spec(r"hw_cpu_policy", ANY, usual="shared", lacks="CPUs are not pinned"),
-    Spec(r"hw_mem_page_size", ANY, usual="small|any", lacks="guests have small memory pages only"),
-    Spec(r"hw_pci_numa_affinity_policy", ANY, usual="legacy", lacks="guests have no NUMA topology"),
+    Spec(r"hw_pci_numa_affinity_policy", ANY, usual="legacy", lacks="PCI devices are not given to guests"),
     Spec(r"hw_emulation_architecture", ANY, lacks="guests have the architecture of their host"),
     Spec(r"os_skip_agent_inject_(at_boot|ssh)", ANY, usual=TRUE, lacks="nothing is injected into guests that run"),
     Spec(r"os_command_line", ANY, lacks="the kernel's command line is that of the kernel's image (cmdline)"),

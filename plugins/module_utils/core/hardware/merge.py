@@ -10,7 +10,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from ..errors import InvalidField
-from .rows import ALIKE, BY_PROPERTY, BY_SPEC, EITHER, FIELDS, IMAGE_WINS, LESS, ROWS, Row, said
+from . import numa
+from .rows import (
+    ALIKE,
+    ALONE,
+    BY_PROPERTY,
+    BY_SPEC,
+    EITHER,
+    FIELDS,
+    IMAGE_WINS,
+    LESS,
+    OPEN,
+    ORDER,
+    ROWS,
+    Row,
+    said,
+)
 
 #: The machine type of a server of which none is said.
 MACHINE = "q35"
@@ -39,6 +54,7 @@ def asked_of(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, A
     found = hardware_of(flavor.get("extra_specs") or {}, image.get("properties") or {}, flavor["vcpus"])
     machine = found.pop("machine", None)
     check_machine(found, machine or MACHINE)
+    numa.check(found, flavor["vcpus"], flavor.get("ram"))
     return {**({"hardware": found} if found else {}), **({"machine": machine} if machine else {})}
 
 
@@ -50,6 +66,8 @@ def root_device(hardware: Mapping[str, Any]) -> str:
 def both(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpus: int) -> dict[str, Any]:
     """What flavor and image say (``rows.said``) as one; each row's rule says how. Raises ``InvalidField``."""
     found: dict[str, Any] = {}
+    if "numa_nodes" in flavor and (more := sorted({"numa_cpus", "numa_mem"}.intersection(image))):
+        raise InvalidField("image", "property hw_%s must not be set together with the flavor's hw:numa_nodes" % more[0])
     for row in ROWS:
         if row.name in flavor or row.name in image:
             value = _one(row, flavor.get(row.name), image.get(row.name))
@@ -68,8 +86,16 @@ def both(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpus: int) -> dic
 
 def _one(row: Row, flavor: Any, image: Any) -> Any:
     """The value of a *row* of which flavor or image, or both, say one."""
+    if row.rule == OPEN and image is not None and flavor not in (numa.LARGE, numa.ANY_SIZE):
+        raise InvalidField("image", "property %s may be set only where the flavor's %s is large or any, and it is %s"
+                           % (row.image, row.spec, flavor), image)
     if flavor is None or image is None:
         return image if flavor is None else flavor
+    if row.rule == ALONE:
+        raise InvalidField("image", "property %s must not be set together with the flavor's %s" % (row.image, row.spec))
+    if row.rule == ORDER and (words := row.value.words()).index(image) > words.index(flavor):  # type: ignore[attr-defined]
+        raise InvalidField("image", "property %s must not be %s where the flavor's %s is %s"
+                           % (row.image, image, row.spec, flavor))
     if row.rule == EITHER:
         return flavor or image
     if row.rule == ALIKE and flavor != image:
@@ -78,7 +104,7 @@ def _one(row: Row, flavor: Any, image: Any) -> Any:
     if row.rule == LESS and image > flavor:
         raise InvalidField("image", "property %s must be no more than the flavor's %s, which is %s"
                            % (row.image, row.spec, flavor), image)
-    return image if row.rule in (IMAGE_WINS, LESS) else flavor
+    return image if row.rule in (IMAGE_WINS, LESS, OPEN) else flavor
 
 
 def topology(vcpus: int, wanted: Mapping[str, Any], limits: Mapping[str, Optional[int]],
@@ -119,6 +145,7 @@ def whole(asked: Mapping[str, Any], own: Mapping[str, Any], vcpus: int) -> dict[
         found.update(topology(vcpus, found, {}))
     found = {name: value for name, value in found.items() if name == "machine" or value != FIELDS[name].usual}
     _check(found)
+    numa.check(found, vcpus)
     return found
 
 

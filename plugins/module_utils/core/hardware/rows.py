@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from ..errors import InvalidField
 from ..fields import Field, Record
-from ..values import Boolean, Choices, Integer, Value
+from ..values import Boolean, Choices, Integer, ListOf, Value
+from .cpus import CPUS, CpuSet, PageSize
 
 FALSE, TRUE = r"(?i:0|f|false|off|n|no)", r"(?i:1|t|true|on|y|yes)"
 BOOLEAN = "%s|%s" % (TRUE, FALSE)
@@ -21,10 +22,15 @@ NUMBER, POSITIVE, ANY = r"[0-9]+", r"[1-9][0-9]*", r"(?s:.*)"
 #: What becomes of a row's two sides: the flavor's or the image's word counts where both say one; they must say the
 #: same; the image may ask for less than the flavor lets it; or one of the two is enough.
 FLAVOR_WINS, IMAGE_WINS, ALIKE, LESS, EITHER = "flavor", "image", "alike", "less", "either"
+#: The image may ask for a word before the flavor's; it may say more of what the flavor leaves open; only one says it.
+ORDER, OPEN, ALONE = "order", "open", "alone"
 RULES: Mapping[str, str] = {
     FLAVOR_WINS: "the flavor's word counts", IMAGE_WINS: "the image's word counts",
     ALIKE: "both must say the same", LESS: "the image may ask for less than the flavor, not for more",
-    EITHER: "one of the two is enough"}
+    EITHER: "one of the two is enough",
+    ORDER: "the flavor's word counts, and the image's must not come after it",
+    OPEN: "the image's word counts, where the flavor says large or any; else the image must say nothing",
+    ALONE: "one of the two may say it"}
 #: Sources of what Nova does.
 _SPECS, _GLANCE = "Nova's extra spec reference", "Glance's list of useful image properties"
 
@@ -34,7 +40,8 @@ class Row(NamedTuple):
     flavor) and *image* (a property) ask for it, and *rule* says what counts where both do. *words*: Nova's words for
     values that have another one here. *known*: a regular expression of what Nova lets a spec say; *lacks* is what is
     missing for those of its words that are no value here. *bounds*: it is no field, but the most that this field may
-    be. *needs*: what guest or host must have for it. *aliases*: older names of the spec. *since*: the first release."""
+    be. *needs*: what guest or host must have for it. *aliases*: older names of the spec. *since*: the first release.
+    A *spec* or *image* that ends with ``.N`` is as many as the list *value* has items, from 0 on."""
 
     field: str
     value: Value
@@ -53,16 +60,18 @@ class Row(NamedTuple):
     since: str = "0.2.0"
 
     def parse(self, text: str) -> Any:
-        """The value that *text* of a spec or property says. Raises ``InvalidField`` with what is missing."""
+        """The value (of a list: the item) that *text* of a spec or property says. Raises ``InvalidField`` with what is
+        missing."""
         said: Any = self.words.get(text, text)
-        if isinstance(self.value, Boolean) and isinstance(said, str):
+        value = self.value.item if isinstance(self.value, ListOf) else self.value
+        if isinstance(value, Boolean) and isinstance(said, str):
             if not re.fullmatch(BOOLEAN, said):
                 raise InvalidField(self.name, "must be true or false", text)
             said = bool(re.fullmatch(TRUE, said))
-        elif isinstance(self.value, Integer) and re.fullmatch(NUMBER, said):
+        elif isinstance(value, Integer) and re.fullmatch(NUMBER, said):
             said = int(said)
         try:
-            return self.value.check(said, self.name)
+            return value.check(said, self.name)
         except InvalidField as error:
             rule = str(error.details["rule"])
             raise InvalidField(self.name, "%s: %s" % (self.lacks, rule) if self.lacks else rule, text) from None
@@ -84,6 +93,9 @@ class Row(NamedTuple):
 
 
 _COUNT = Integer(1, 4096)
+#: The most NUMA cells of a guest.
+_CELLS = 64
+_PINNED = "a host with dedicated CPUs (the agent's setting cpu_dedicated_set)"
 #: QEMU's most, and a terabyte a second in kilobytes.
 _DISK_RATE, _NIC_RATE = Integer(0, 10**15), Integer(0, 10**9)
 _PERIOD = Integer(0, 1_000_000)
@@ -130,8 +142,43 @@ def _nic_limits() -> list[Row]:
     return rows
 
 
+def _placed() -> list[Row]:
+    return [
+        Row("cpu_policy", Choices("shared", "mixed", "dedicated"), "Whether virtual CPUs have a CPU of the host for "
+            "themselves: none, those of cpu_dedicated_mask, or all.", "shared", "hw:cpu_policy", "hw_cpu_policy", ORDER,
+            needs=_PINNED),
+        Row("cpu_dedicated_mask", CpuSet(), "The virtual CPUs that have one for themselves, such as V(0-1).", None,
+            "hw:cpu_dedicated_mask", known=CPUS, needs="cpu_policy mixed"),
+        Row("cpu_thread_policy", Choices("prefer", "isolate", "require"), "Whether dedicated CPUs are threads of the "
+            "same cores: as far as there are, on hosts without threads, or all.", "prefer", "hw:cpu_thread_policy",
+            "hw_cpu_thread_policy", ALIKE, needs="cpu_policy dedicated or mixed"),
+        Row("emulator_threads", Choices("share", "isolate"), "Where QEMU's own threads run: on the host's shared CPUs, "
+            "if it has some, or on a dedicated one of their own; when left out, on the CPUs of the server.", None,
+            "hw:emulator_threads_policy", "hw_emulator_threads_policy", ALIKE,
+            needs="isolate: cpu_policy dedicated or mixed"),
+        Row("numa_nodes", Integer(1, _CELLS), "NUMA cells that the guest has, each on another one of the host.", None,
+            "hw:numa_nodes", "hw_numa_nodes", ALONE, known=POSITIVE,
+            needs="a host with as many; what divides virtual CPUs and memory evenly, or the two below"),
+        Row("numa_cpus", ListOf(CpuSet(), max=_CELLS), "The virtual CPUs of each cell, such as V(0-1).", None,
+            "hw:numa_cpus.N", "hw_numa_cpus.N", ALONE, known=CPUS, needs="numa_nodes, and numa_mem"),
+        Row("numa_mem", ListOf(Integer(1), max=_CELLS), "MiB of each cell, which add up to the memory of the server.",
+            None, "hw:numa_mem.N", "hw_numa_mem.N", ALONE, known=POSITIVE, needs="numa_nodes, and numa_cpus"),
+        Row("mem_page_size", PageSize(), "Pages that the memory is made of: V(small), V(large) (the largest that "
+            "suit), V(any) (large ones if there are), or a size (KiB, or with a unit).", None, "hw:mem_page_size",
+            "hw_mem_page_size", OPEN, known="large|small|any|[0-9]+([kKMGT]i?)?(b|bit|B)?",
+            needs="a host with free pages of that size"),
+        Row("locked_memory", Boolean(), "Whether the memory stays in the host's RAM.", False, "hw:locked_memory",
+            "hw_locked_memory", ALIKE, needs="mem_page_size"),
+    ]
+
+
+def name_pattern(name: str) -> str:
+    """A regular expression of the names of a spec or property, of which ``N`` at the end is a number."""
+    return re.escape(name[:-1]) + "[0-9]{1,2}" if name.endswith(".N") else re.escape(name)
+
+
 ROWS: tuple[Row, ...] = (
-    *_topology(),
+    *_topology(), *_placed(),
     Row("pmu", Boolean(), "Whether the guest has performance counters; QEMU decides when left out.", None, "hw:pmu",
         "hw_pmu", ALIKE),
     Row("hide_hypervisor_id", Boolean(), "Hide from the guest that it is one: no hypervisor bit, no signature of KVM.",
@@ -199,6 +246,9 @@ def said(given: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
     ``Table.without_effect`` names them. Of two names of one row the first one counts."""
     found: dict[str, Any] = {}
     for name, row in rows.items() if given else ():
+        if name.endswith(".N"):
+            found.update(_listed(given, name[:-1], row))
+            continue
         if name not in given or (name in row.aliases and row.name in found):
             continue
         try:
@@ -208,3 +258,21 @@ def said(given: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
         if found.get(row.name) != "ps2":  # without a tablet its bus does not matter
             found[row.name] = value
     return found
+
+
+def _listed(given: Mapping[str, Any], start: str, row: Row) -> dict[str, list[Any]]:
+    """The list of a *row* whose names begin with *start*; ``None`` stands for items that nothing is said of."""
+    items: dict[int, Any] = {}
+    for name, text in given.items():
+        number = name[len(start):]
+        if name.startswith(start) and re.fullmatch("[0-9]{1,2}", number):
+            try:
+                items[int(number)] = row.parse(str(text))
+            except InvalidField:
+                continue
+    return {row.name: [items.get(at) for at in range(max(items) + 1)]} if items else {}
+
+
+def asks(name: str, rows: Mapping[str, Row]) -> bool:
+    """Whether *rows* have the spec or property *name*."""
+    return name in rows or re.sub(r"\.[0-9]{1,2}$", ".N", name) in rows

@@ -24,12 +24,19 @@ class Host(Kind):
                        sample=["kvm", "qemu"])
     kvm = Field(Value(), "{usable, reason, checked_at}: outcome of starting a tiny guest under KVM.", on=READ,
                 sample={"usable": True, "reason": "a guest started in 0.1 s", "checked_at": "2026-11-20T20:00:00Z"})
-    vcpus = Field(Integer(), "CPUs of the host.", on=READ, sample=16)
-    vcpus_used = Field(Integer(), "CPUs of running servers.", on=READ, sample=4)
+    vcpus = Field(Integer(), "CPUs of the host that servers share.", on=READ, sample=16)
+    pcpus = Field(Integer(), "CPUs of the host that servers have for themselves.", on=READ, sample=0)
+    vcpus_used = Field(Integer(), "Virtual CPUs of running servers that share them.", on=READ, sample=4)
     memory_mb = Field(Integer(), "Memory of the host in MiB.", on=READ, sample=65536)
     memory_mb_used = Field(Integer(), "Memory of running servers in MiB.", on=READ, sample=8192)
     disk_gb = Field(Integer(), "Size of the file system with the servers' disks in GiB.", on=READ, sample=900)
     disk_gb_free = Field(Integer(), "What is free of it in GiB.", on=READ, sample=700)
+    numa_cells = Field(Value(), "NUMA cells: {id, cpus_shared, cpus_dedicated, memory_mb (of small pages), pages "
+                                "(large ones by KiB), free (of the last three), threads (of each core that has "
+                                "several)}.", on=READ,
+                       sample=[{"id": 0, "cpus_shared": "0-15", "cpus_dedicated": "", "memory_mb": 64512, "pages": {
+                           "2048": 512}, "free": {"cpus_dedicated": "", "memory_mb": 64512, "pages": {"2048": 512}},
+                           "threads": ["0,8", "1,9"]}])
     cpu_model = Field(Text(), "CPU model.", on=READ, sample="EPYC-Rome")
     cpu_info = Field(Value(), "{arch, model, vendor, topology, features}: the CPU in libvirt's words; the model is the "
                               "nearest that libvirt knows.", on=READ,

@@ -13,6 +13,9 @@ class ServerTopology(Kind):
     noun, plural = "server_topology", "server_topologies"
 
     server = Field(Text(1, 64), "Uuid of the server.", on=READ, sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
-    nodes = Field(ListOf(Value()), "Its NUMA nodes; empty for a guest that has none of its own.", on=READ, sample=[])
+    nodes = Field(ListOf(Value()), "Its NUMA nodes: {memory_mb, vcpu_set, siblings}, for administrators with "
+                                   "host_node and cpu_pinning; empty for a guest that has none of its own.", on=READ,
+                  sample=[{"memory_mb": 1024, "vcpu_set": [0, 1], "siblings": [], "host_node": 0,
+                           "cpu_pinning": {"0": 4, "1": 5}}])
     pagesize_kb = Field(Nullable(Integer()), "The size of its pages in KiB; null for pages as they come.", on=READ,
                         sample=None)

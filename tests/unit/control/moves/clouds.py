@@ -47,7 +47,7 @@ def claims(cloud: Cloud, id: str) -> dict[str, tuple[str, tuple[int, int, int]]]
     with cloud.parts.api_database.read() as connection:
         held = allocations.held(connection, id)
     return {"server" if one["consumer_id"] == id else "migration": (
-        one["host"], (one["vcpus"], one["memory_mb"], one["disk_gb"])) for one in held}
+        one["host"], tuple(one[name] for name in allocations.RESOURCES)) for one in held}
 
 
 def at(cloud: Cloud, id: str) -> dict[str, dict[str, Any]]:

@@ -11,10 +11,12 @@ from magnetar_control.scheduler.request_spec import amounts_of, hinted
 from magnetar_control.scheduler.rules import DEFAULT_RULES, Rules, rules_of
 from magnetar_control.settings_file import make
 from magnetar_control.store.allocations import Amounts, Group
+from magnetar_core.hardware.numa import needs
 
-from .fleet import aggregate, request, row, states
+from .fleet import aggregate, request, row, states, told_cell
 from .test_filter_rows import CASES as ROWS
 
+TWO_CELLS = {"info": {"numa_cells": [told_cell(0, "4-7"), told_cell(1, "8-11")]}}
 FEW = Amounts(1, 1024, 10)
 #: Columns of the host, the request, and the filter that refuses it (None: it passes).
 CASES = {
@@ -33,6 +35,13 @@ CASES = {
     "not enough disk": ({"disk_gb_used": 991}, {}, "DiskFilter"),
     "no disk wanted where it is overfull": ({"disk_gb_used": 1001}, {"amounts": Amounts(1, 1024, 0)}, None),
     "a ratio of its own": ({"vcpus_ratio": 1.0, "vcpus_used": 16}, {}, "CoreFilter"),
+    "dedicated CPUs": ({"pcpus": 8, "pcpus_used": 4}, {"amounts": Amounts(0, 1024, 10, 4)}, None),
+    "not enough dedicated CPUs": ({"pcpus": 8, "pcpus_used": 5}, {"amounts": Amounts(0, 1024, 10, 4)}, "PcpuFilter"),
+    "a host without dedicated CPUs": ({}, {"amounts": Amounts(0, 1024, 10, 1)}, "PcpuFilter"),
+    "a NUMA cell that fits": (TWO_CELLS, {"numa": needs({"cpu_policy": "dedicated"}, 4, 1024)}, None),
+    "no NUMA cell that fits": (TWO_CELLS, {"numa": needs({"cpu_policy": "dedicated"}, 5, 1024)}, "NUMATopologyFilter"),
+    "pages that no host has": (TWO_CELLS, {"numa": needs({"mem_page_size": "2048"}, 1, 1024)}, "NUMATopologyFilter"),
+    "a host that tells no cells": ({}, {"numa": needs({"numa_nodes": 1}, 1, 1024)}, "NUMATopologyFilter"),
     "the zone of hosts without one": ({}, {"availability_zone": "nova"}, None),
     "another zone": ({}, {"availability_zone": "one"}, "AvailabilityZoneFilter"),
     "one of several zones": ({}, {"availability_zone": "one, nova"}, None),
@@ -166,9 +175,9 @@ def test_operators_of_extra_specs(value, text, held):
 
 def test_a_flavor_needs_its_disks_and_swap_in_whole_gib():
     flavor = {"vcpus": 2, "ram": 512, "disk": 10, "ephemeral": 5, "swap": 1025}
-    assert amounts_of(flavor) == (2, 512, 17)
-    assert amounts_of(flavor, volume_backed=True) == (2, 512, 7)
-    assert amounts_of({"vcpus": 1, "ram": 64, "swap": ""}) == (1, 64, 0)
+    assert amounts_of(flavor) == (2, 512, 17, 0)
+    assert amounts_of(flavor, volume_backed=True) == (2, 512, 7, 0)
+    assert amounts_of({"vcpus": 1, "ram": 64, "swap": ""}) == (1, 64, 0, 0)
 
 
 def test_hints_name_servers_and_requests_hosts():
@@ -176,3 +185,15 @@ def test_hints_name_servers_and_requests_hosts():
     assert hinted({"different_host": "s1", "same_host": ["s2", "s9"]}, where) == {
         "different_host": {"kvm1"}, "same_host": {"kvm2", "kvm3"}}
     assert hinted({}, where) == {"different_host": frozenset(), "same_host": None}
+
+
+@pytest.mark.parametrize(("specs", "properties", "claims"), [
+    ({"hw:cpu_policy": "dedicated"}, {}, (0, 4)),
+    ({}, {"hw_cpu_policy": "dedicated"}, (0, 4)),
+    ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0"}, {}, (3, 1)),
+    ({"hw:cpu_policy": "dedicated", "hw:emulator_threads_policy": "isolate"}, {}, (0, 5)),
+    ({"hw:numa_nodes": "2"}, {}, (4, 0)),
+    ({"hw:cpu_policy": "mixed"}, {}, (4, 0))], ids=str)  # no server can have that
+def test_dedicated_cpus_are_claimed_beside_shared_ones(specs, properties, claims):
+    found = amounts_of({"vcpus": 4, "ram": 64, "extra_specs": specs}, image={"properties": properties})
+    assert (found.vcpus, found.pcpus) == claims

@@ -24,10 +24,10 @@ def cell(database):
     return "cell"
 
 
-def a_host(database, name="kvm1", vcpus=4, memory_mb=4096, disk_gb=100):
+def a_host(database, name="kvm1", vcpus=4, memory_mb=4096, disk_gb=100, pcpus=0):
     with database.write() as connection:
         id = hosts.register(connection, name, "cell", "https://kvm1:6553")
-        hosts.inventory(connection, name, {"vcpus": vcpus, "memory_mb": memory_mb, "disk_gb": disk_gb},
+        hosts.inventory(connection, name, {"vcpus": vcpus, "memory_mb": memory_mb, "disk_gb": disk_gb, "pcpus": pcpus},
                         Ratios(1.0, 1.0, 1.0))
     return id
 
@@ -181,6 +181,16 @@ def test_of_many_who_race_for_the_last_places_as_many_win_as_there_are(database,
     assert used(database, host) == (5, 5 * 512, 10, 5)
 
 
+def test_dedicated_cpus_are_never_promised_twice(database, cell):
+    host = a_host(database, pcpus=3)
+    with database.write() as connection:
+        hosts.set_host(connection, "kvm1", Ratios(16.0, 16.0, 16.0), vcpus_ratio=8.0)
+        assert hosts.show(connection, "kvm1")["pcpus_limit"] == 3
+    won = race(database, [lambda at=at: claim(database, f"s{at}", host, Amounts(0, 1, 0, 2)) for at in range(4)])
+    assert won.count(True) == 1
+    assert not claim(database, "more", host, Amounts(1, 1, 0, 2)) and claim(database, "one", host, Amounts(1, 1, 0, 1))
+
+
 def test_racing_claims_of_one_server_count_once(database, cell):
     host = a_host(database, vcpus=1)
     assert all(race(database, [lambda: claim(database, "s1", host) for _one in range(8)]))
@@ -188,7 +198,7 @@ def test_racing_claims_of_one_server_count_once(database, cell):
 
 
 def test_whatever_many_do_at_once_the_counters_equal_the_allocations(database, cell):
-    ids = [a_host(database, f"kvm{at}", vcpus=3) for at in range(3)]
+    ids = [a_host(database, f"kvm{at}", vcpus=3, pcpus=2) for at in range(3)]
 
     def work(seed):
         chance = random.Random(seed)
@@ -196,7 +206,7 @@ def test_whatever_many_do_at_once_the_counters_equal_the_allocations(database, c
         def run():
             for _step in range(12):
                 server, host = f"s{chance.randrange(8)}", chance.choice(ids)
-                amounts = Amounts(chance.randrange(1, 3), 256, 1)
+                amounts = Amounts(chance.randrange(3), 256, 1, chance.randrange(3))
                 verb = chance.randrange(4)
                 with database.write() as connection:
                     if verb < 2:
@@ -213,6 +223,7 @@ def test_whatever_many_do_at_once_the_counters_equal_the_allocations(database, c
         for row in hosts.every(connection):
             assert 0 <= row["vcpus_used"] <= row["vcpus_limit"]
             assert 0 <= row["memory_mb_used"] <= row["memory_mb_limit"]
+            assert 0 <= row["pcpus_used"] <= row["pcpus_limit"]
 
 
 @pytest.mark.parametrize(("policy", "most", "winners"), [("anti-affinity", 1, 2), ("anti-affinity", 2, 4),
@@ -238,7 +249,7 @@ def test_the_audit_finds_and_repairs_what_is_wrong(database, cell):
     assert claim(database, "s1", host)
     with database.write() as connection:
         connection.execute(update(table).values(vcpus_used=3, servers=2))
-        assert [one[1:] for one in allocations.audit(connection)] == [((3, 512, 2, 2), (1, 512, 2, 1))]
+        assert [one[1:] for one in allocations.audit(connection)] == [((3, 512, 2, 0, 2), (1, 512, 2, 0, 1))]
         allocations.audit(connection, repair=True)
         assert allocations.audit(connection) == []
 

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which dedicated CPUs, NUMA cells and pages of this host a server has.
+
+They are chosen under the lock of choices, and kept in the server's document (``FIELD``) before anything acts on them:
+so no two servers ever get the same, and what a server has is free again when its document is gone. A server that
+changes holds what its guest still runs on (``before``) until its domain is defined anew. What is on its way here holds
+what the document has that its migration keeps. A server whose CPUs or pages are gone, since the host was booted with
+fewer or its agent has other settings, gets others at its next start, or an error that says what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.hardware import numa
+from magnetar_agent.locks import CHOICES
+from magnetar_core.errors import Conflict
+from magnetar_core.hardware.cpus import cpu_set, cpu_text
+from magnetar_core.hardware.numa import HostCell, Needs, NoFit, Placement, left, lost, needs, pinned, place, tell
+from magnetar_core.power import LIVE, SUSPENDED
+from magnetar_core.server_plan import hardware
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
+
+#: What a document has of the host, in its ``want``: ``core.hardware.numa.Placement``, and ``before``.
+FIELD, BEFORE = "placement", "before"
+
+
+# What there is ------------------------------------------------------------------------------------------------------
+def cells(host: LocalHost) -> list[HostCell]:
+    """The host's NUMA cells as the settings divide them: without a set of dedicated CPUs all are shared; with it alone
+    none is, as in Nova. Memory is what is not set aside for large pages."""
+    dedicated, shared = (None if text is None else cpu_set(text)
+                         for text in (host.settings.cpu_dedicated_set, host.settings.cpu_shared_set))
+    found = []
+    for cell in host.hypervisor.numa_cells():
+        floats = cell.shared if shared is None and dedicated is None else cell.shared & (shared or frozenset())
+        reserved = host.settings.reserved_huge_pages.get(cell.id, {})
+        found.append(cell._replace(
+            dedicated=cell.shared & (dedicated or frozenset()), shared=floats,
+            memory_mb=cell.memory_mb - sum(kib * count for kib, count in cell.pages.items()) // 1024,
+            pages={kib: max(0, count - reserved.get(kib, 0)) for kib, count in cell.pages.items()}))
+    return found
+
+
+def shared(host: LocalHost) -> str:
+    """The CPUs that servers share; "" where they may be on all of the host's."""
+    if host.settings.cpu_dedicated_set is None and host.settings.cpu_shared_set is None:
+        return ""
+    return cpu_text(cpu for cell in cells(host) for cpu in cell.shared)
+
+
+def held(host: LocalHost, without: str = "") -> Iterator[Placement]:
+    """What servers of this host have, and those on their way here, but for the server *without*."""
+    for document in host.documents.peek("server"):
+        if document.id != without:
+            yield from _parts(document.want)
+    for one in host.documents.peek("migration"):
+        coming = one.state.get("server")
+        if coming and one.want["side"] == "target" and not one.state.get("settled") and one.want["server"] != without \
+                and host.documents.look("server", one.want["server"]) is None:
+            yield from _parts(coming["want"])
+
+
+def _parts(want: Mapping[str, Any]) -> Iterator[Placement]:
+    found = want.get(FIELD)
+    if found:
+        yield found
+        if BEFORE in found:
+            yield found[BEFORE]
+
+
+def free(host: LocalHost, without: str = "") -> list[HostCell]:
+    """What is free of ``cells``."""
+    return left(cells(host), held(host, without))
+
+
+def asked(want: Mapping[str, Any]) -> Needs | None:
+    """What a server of these fields needs of a host."""
+    return needs(want.get("hardware") or {}, want["flavor"]["vcpus"], want["flavor"]["ram"])
+
+
+def floating(want: Mapping[str, Any]) -> int:
+    """How many virtual CPUs of a server of these fields share the host's."""
+    vcpus: int = want["flavor"]["vcpus"]
+    return vcpus - len(pinned(want.get("hardware") or {}, vcpus))
+
+
+# What a server gets -------------------------------------------------------------------------------------------------
+def choose(host: LocalHost, want: Mapping[str, Any], id: str, page: Mapping[str, Any] | None = None) -> Placement:
+    """What the server *id* with these fields gets. *page*: where its guest runs already, whose pages keep their size.
+    Hold the lock of choices until it is written. Raises ``Conflict``."""
+    found = asked(want)
+    assert found is not None
+    sizes = {one["page"] for one in page["cells"]} if page else set()
+    if found.page and len(sizes) == 1:
+        found = found._replace(page=str(sizes.pop()))
+    there = free(host, id)
+    if found.dedicated and host.settings.cpu_dedicated_set is None:
+        raise Conflict(f"hardware.cpu_policy: host {host.name} has no dedicated CPUs. Name some in its agent's setting "
+                       "cpu_dedicated_set, or choose another host.", field="hardware.cpu_policy")
+    try:
+        return place(there, found)
+    except NoFit as why:
+        raise Conflict(f"hardware: host {host.name} has no room for CPUs and memory of the server: {why}. Choose "
+                       "another host, or free some there.", field="hardware") from None
+
+
+def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
+    """Set ``FIELD`` of *found*, whose flavor and hardware are known. *old*: what was wanted before. Raises
+    ``Conflict``."""
+    had: Placement | None = old.get(FIELD)
+    found.pop(FIELD, None)
+    if old and asked(found) == asked(old):
+        found.update({FIELD: had} if had else {})
+        if had or asked(found) is None:
+            return
+    made = choose(host, found, id) if asked(found) else None
+    if had:
+        made = {**(made or {"cells": []}), BEFORE: {name: part for name, part in had.items() if name != BEFORE}}
+    if made:
+        found[FIELD] = made
+
+
+def arrive(host: LocalHost, want: Fields, id: str, live: bool) -> None:
+    """Choose what a server that comes from another host gets here. Hold the lock of choices until it is written.
+    *live*: its guest runs, and keeps the size of its pages. Raises ``Conflict``."""
+    had = want.pop(FIELD, None)
+    if asked(want):
+        want[FIELD] = choose(host, want, id, had if live else None)
+
+
+def check_coming(host: LocalHost, told: Fields, live: bool) -> None:
+    """Raise ``Conflict`` where a server cannot get what its manifest asks for. An earlier agent tells none: its servers
+    need nothing."""
+    arrive(host, {"hardware": told.get("hardware"), "flavor": {"vcpus": told.get("vcpus", 1), "ram": told["ram"]},
+                  FIELD: told.get("placement")}, told["server"], live)
+
+
+def settle(host: LocalHost, document: Document) -> bool:
+    """Before a domain is defined or started: give up what the server had before a change, and choose anew where it can
+    no more have what it has. Returns whether the document has changed. Raises ``Conflict``."""
+    want = document.want
+    if FIELD not in want and asked(want) is None:
+        return False
+    domain = host.hypervisor.domain(document.id)
+    if domain is not None and domain.state in LIVE:
+        return False  # the guest is on them
+    with host.locks.hold(*CHOICES):
+        had, needed = want.get(FIELD), asked(want)
+        made = {name: part for name, part in (had or {}).items() if name != BEFORE}
+        if needed is None:
+            made = {}
+        elif not had or (why := lost(free(host, document.id), made, needed)):
+            if had and domain is not None and domain.state == SUSPENDED:
+                raise Conflict(f"Server {document.name!r} is suspended, and its saved memory is bound to CPUs and "
+                               f"pages that it cannot have any more: {why}. Give the host back what is missing, or "
+                               "stop the server, which loses the saved memory.")
+            made = choose(host, want, document.id)
+        if made == (had or {}):
+            return False
+        want.pop(FIELD, None)
+        want.update({FIELD: made} if made else {})
+        host.documents.write(document)
+        return True
+
+
+# What a domain has --------------------------------------------------------------------------------------------------
+def described(host: LocalHost, want: Mapping[str, Any]) -> numa.Numa:
+    """What the domain of a server of these fields is told."""
+    flavor, found = want["flavor"], want.get(FIELD)
+    there = cells(host) if found else []
+    return numa.numa(hardware(dict(want)), flavor["vcpus"], flavor["ram"], found, there, shared(host))
+
+
+def told(host: LocalHost) -> dict[str, Any]:
+    """``vcpus``, ``pcpus`` and ``numa_cells`` of ``kinds.Host``."""
+    there = cells(host)
+    return {"vcpus": sum(len(cell.shared) for cell in there), "pcpus": sum(len(cell.dedicated) for cell in there),
+            "numa_cells": list(tell(there, left(there, held(host))))}

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""NUMA cells of hosts, as their agents tell them, and whether a server fits. The agent chooses, and refuses what does
+not fit; here it is foreseen, so that seldom a host is chosen in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from time import monotonic
+from typing import Any
+
+import orjson
+
+from magnetar_core.hardware.numa import HostCell, Needs, NoFit, left, place, told
+
+#: Seconds after which an agent's word is surely heard: two heartbeats, and the look at the database.
+LATE = 15.0
+
+
+class HostNuma:
+    """The cells of one host. *free*, *whole*: JSON of what is free of them, and of all there is. *coming*: what was
+    placed there and is not in *free* yet. Something that has gone from there is not in *free* for ``LATE`` seconds."""
+
+    __slots__ = ("_freed", "coming", "free", "whole")
+
+    def __init__(self) -> None:
+        self.free = self.whole = b"[]"
+        self.coming: tuple[Needs, ...] = ()
+        self._freed = -LATE
+
+    def hear(self, info: Mapping[str, Any]) -> None:
+        """What the agent tells: the field ``numa_cells`` of ``kinds.Host``."""
+        cells = info.get("numa_cells") or ()
+        whole = orjson.dumps([{name: value for name, value in cell.items() if name != "free"} for cell in cells])
+        free = orjson.dumps([{**cell, **cell["free"], "free": None} for cell in cells])
+        if (whole, free) != (self.whole, self.free):
+            self.whole, self.free, self.coming = whole, free, ()
+
+    def freed(self) -> None:
+        """Something has gone from there."""
+        self.coming, self._freed = (), monotonic()
+
+    def lacks(self, asked: Needs) -> str:
+        """What it lacks for a server: "" where it fits."""
+        why = _lacks(self.free, self.coming, asked)
+        return _lacks(self.whole, (), asked) if why and monotonic() < self._freed + LATE else why
+
+
+@lru_cache(maxsize=10_000)
+def _cells(text: bytes) -> tuple[HostCell, ...]:
+    return tuple(told(orjson.loads(text)))
+
+
+@lru_cache(maxsize=20_000)
+def _lacks(text: bytes, coming: tuple[Needs, ...], asked: Needs) -> str:
+    cells = list(_cells(text))
+    if not cells:
+        return "its agent tells no NUMA cells"
+    try:
+        for one in coming:
+            cells = left(cells, [place(cells, one)])
+        place(cells, asked)
+    except NoFit as why:
+        return str(why)
+    return ""

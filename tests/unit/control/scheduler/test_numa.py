@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hosts of NUMA cells: what is chosen fits, as far as agents have told and this process has placed."""
+
+from random import Random
+
+import pytest
+
+from magnetar_control.scheduler import numa
+from magnetar_control.scheduler.choose import NoValidHost, choose
+from magnetar_control.store.allocations import Amounts
+from magnetar_core.hardware.numa import needs
+
+from .fleet import plainly, request, row, states, told_cell
+
+PINNED = {"cpu_policy": "dedicated"}
+
+
+def asked(vcpus=4, ram=1024, **hardware):
+    """A request for dedicated CPUs."""
+    return request(amounts=Amounts(0, ram, 1, vcpus), numa=needs({**PINNED, **hardware}, vcpus, ram))
+
+
+def a_host(name, *free, **more):
+    """A host of two cells with four dedicated CPUs each, of which those are *free*."""
+    cells = [told_cell(at, text, left) for at, (text, left) in enumerate(zip(("4-7", "8-11"), free, strict=True))]
+    return row(name, pcpus=8, info={"numa_cells": cells}, **more)
+
+
+def test_only_hosts_that_fit_are_chosen():
+    found = states(a_host("kvm1", "4-5", "8-9"), a_host("kvm2", "4-7", "8", memory_mb_used=60000),
+                   a_host("kvm3", "", ""), row("kvm4"))
+    assert [one.host for one in choose(found, asked(), 9)] == ["kvm2"]
+    assert {one.host for one in choose(found, asked(numa_nodes=2), 9)} == {"kvm1"}
+    with pytest.raises(NoValidHost) as told:
+        choose(found, asked(6, 1024))
+    assert told.value.refused == {"PcpuFilter": 1, "NUMATopologyFilter": 3}
+    assert told.value.explanation == (
+        "Of 4 hosts the filters refused: PcpuFilter 1, NUMATopologyFilter 3. PcpuFilter: the best of these, kvm4, has "
+        "room for 0 of 6 dedicated CPUs. NUMATopologyFilter: the best of these, kvm1, does not fit: it needs 6 "
+        "dedicated CPUs, and 4 are free.")
+
+
+def test_what_was_placed_counts_until_the_host_tells_it():
+    found = states(a_host("kvm1", "4-7", "8-11", memory_mb_used=60000))
+    for _server in range(2):
+        assert choose(found, asked())
+        found.used("kvm1", Amounts(), numa=asked().numa)
+    with pytest.raises(NoValidHost):
+        choose(found, asked())
+    found.changed(a_host("kvm1", "4-7", "", servers=2, memory_mb_used=60000))
+    assert choose(found, asked())
+    found.used("kvm1", Amounts(), numa=asked().numa)
+    with pytest.raises(NoValidHost):
+        choose(found, asked())
+
+
+def test_what_has_gone_counts_until_the_host_has_told_it(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(numa, "monotonic", lambda: clock[0])
+    found = states(a_host("kvm1", "", "", servers=2))
+    with pytest.raises(NoValidHost):
+        choose(found, asked())
+    found.changed(a_host("kvm1", "", "", servers=1))
+    assert choose(found, asked())
+    found.changed(a_host("kvm1", "4", "", servers=1))  # from before it was gone, perhaps
+    assert choose(found, asked())
+    clock[0] += numa.LATE
+    with pytest.raises(NoValidHost):
+        choose(found, asked())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_of_many_hosts_one_is_chosen_whenever_one_fits(seed):
+    chance = Random(seed)
+    frees = ("", "4", "4-5", "4-7"), ("", "8", "8-10", "8-11")
+    found = states(*(a_host(f"kvm{at:03}", *map(chance.choice, frees), memory_mb_used=chance.randrange(0, 60000, 512))
+                     for at in range(300)))
+    for _round in range(10):
+        wish = asked(chance.choice((1, 2, 4, 8)), 1024, **({"numa_nodes": 2} if chance.random() < 0.3 else {}))
+        fits = {name for _weight, name in plainly(found, wish)} if any(
+            not host.numa.lacks(wish.numa) for host in found.hosts.values()) else set()
+        if not fits:
+            with pytest.raises(NoValidHost):
+                choose(found, wish)
+            continue
+        chosen = choose(found, wish, 5, random=chance)
+        assert {one.host for one in chosen} <= fits and len(chosen) == min(5, len(fits))
+        found.used(chosen[0].host, wish.amounts, numa=wish.numa)
