@@ -192,6 +192,11 @@ def _check_local(found: Sequence[Mapping[str, Any]], flavor: Mapping[str, Any]) 
     if len(others) > 1:
         raise InvalidRequest("More than one ephemeral disk requested: a server has one, of the flavor's size. Use "
                              "volumes (destination_type volume) for more disks.")
+    for one, word, unit in (*((one, "swap", "MiB") for one in swaps), *((one, "ephemeral", "GiB") for one in others)):
+        if one["volume_size"] not in (None, 0, flavor[word]):
+            raise InvalidRequest(f"The {word} disk of a server has the size of its flavor, {flavor[word]} {unit}, and "
+                                 f"{one['volume_size']} were asked for. Leave volume_size out, use a flavor with a "
+                                 "smaller one, or a volume (destination_type volume).")
 
 
 def _check_shared(caller: Caller, found: Sequence[Mapping[str, Any]]) -> None:

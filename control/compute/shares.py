@@ -22,16 +22,16 @@ ATTACHING, INACTIVE, IN_USE, DETACHING, FAILED = "attaching", "inactive", "activ
 Document = dict[str, Any]
 
 
-def _shares(target: Target) -> list[Document]:
+def of_server_row(row: servers.Found) -> list[Document]:
     """The shares that a server has, or is being given, with the status that users see: one that is attached is active
-    while the guest is on."""
-    on = target.row.vm_state in (ACTIVE, PAUSED, RESCUED)
-    kept: list[Document] = orjson.loads(target.row.shares)
+    while the guest is on. One is {uuid, share_id, share (its name), tag, status, location}."""
+    on = row.vm_state in (ACTIVE, PAUSED, RESCUED)
+    kept: list[Document] = orjson.loads(row.shares)
     return [{**one, "status": IN_USE} if on and one["status"] == INACTIVE else one for one in kept]
 
 
 def _share(target: Target, share_id: str) -> Document:
-    for one in _shares(target):
+    for one in of_server_row(target.row):
         if one["share_id"] == share_id:
             return one
     raise NotFound(f"Share {share_id[:80]} could not be found.")
@@ -40,7 +40,7 @@ def _share(target: Target, share_id: str) -> Document:
 @of_server(rule=f"{RULE}index")
 def index(_caller: Caller, target: Target) -> list[Document]:
     """All of them."""
-    return _shares(target)
+    return of_server_row(target.row)
 
 
 @of_server(rule=f"{RULE}show")

@@ -183,7 +183,12 @@ def swap(caller: Caller, target: Target, volume_id: str, new_volume_id: str) -> 
 
 
 def check_swap(caller: Caller, target: Target, volume_id: str, new_volume_id: str) -> Document:
-    """The attachment of a volume whose place another one may take. Raises ``NotFound``, ``InvalidRequest``."""
+    """The attachment of a volume whose place another one may take. Raises ``NotFound``, ``InvalidRequest``.
+
+    Nova's ``API.swap_volume`` looks at sizes, states and, of multiattach, whether more than one server writes; neither
+    at the root disk nor at whether the guest may only read. Both are refused here, the latter by the agent
+    (``agent/volumes/swapping.py``): a server's root volume is part of its document, by which it is moved, rebuilt and
+    shelved."""
     entry, show = _attachment(target, volume_id), caller.cloud.services.volume.show
     old, new = show(caller.context, entry["volume_id"]), show(caller.context, new_volume_id)
     if new is None:

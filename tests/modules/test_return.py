@@ -17,6 +17,7 @@ from .conftest import ROOT
 from .returned import check, check_actions
 from .test_migration import go, pair  # noqa: F401
 
+SHARE = "e8debdc0-447a-4376-a10a-4cd9122d7986"
 CASES = {**test_states.CASES, **test_attachments.CASES}
 #: More changes, so that what samples show is among them.
 UPDATES = {**test_states.UPDATES, "flavor": dict(ram=512, on_immutable="recreate"),
@@ -81,7 +82,7 @@ def test_of_migrations(pair, go):  # noqa: F811
 def cloud(module, tmp_path, monkeypatch):
     """``cloud(name, ...)``: a module that asks a cloud with a server web1."""
     (tmp_path / "vnc.html").touch()
-    with Cloud(hosts=1, novnc_dir=str(tmp_path)) as made:
+    with Cloud(hosts=1, novnc_dir=str(tmp_path), folders={"files": str(tmp_path)}, shares={SHARE: "files"}) as made:
         made.admin.boot("web1")
         text = (Path(made.parts.settings.state_dir) / "clouds.yaml").read_text()
         (tmp_path / "clouds.yaml").write_text(text.replace("127.0.0.1:8774", f"127.0.0.1:{made.port}"))
@@ -116,6 +117,17 @@ def test_of_clouds(cloud):
         assert result["changed"], result
         check("server_backup", result)
     check_actions("server_backup", results)
+    cloud("server", name="web1", state="stopped")
+    shared = {"server": "web1", "share": "files"}
+    results = [cloud("share_attachment", **shared, tag="files"), cloud("share_attachment", **shared, state="absent")]
+    for result in results:
+        assert result["changed"], result
+        check("share_attachment", result)
+    check_actions("share_attachment", results)
+    cloud("share_attachment", **shared)
+    check("share_attachment_info", cloud("share_attachment_info", share="files"))
+    cloud("share_attachment", **shared, state="absent")
+    cloud("server", name="web1", state="running")
     for module in ("aggregate", "availability_zone", "cell", "compute_service", "hypervisor", "limits", "migration",
                    "quota", "server_group", "usage"):
         found = cloud(f"{module}_info")

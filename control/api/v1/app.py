@@ -22,7 +22,7 @@ from magnetar_core.reconcile import Document
 from magnetar_core.version import API, version
 
 from . import events
-from .attachment import InterfaceAttachments, VolumeAttachments
+from .attachment import InterfaceAttachments, ShareAttachments, VolumeAttachments
 from .driver import ALL_PROJECTS, CloudDriver
 from .groups import Aggregates, ServerGroups
 from .networking import NETWORKING
@@ -37,7 +37,7 @@ from .volume import IMAGES, SNAPSHOTS, VOLUMES
 #: The drivers of all kinds that the cloud serves, by the word in the path.
 DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
-    *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), *NETWORKING)}
+    ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), *NETWORKING)}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Seconds that a request waits which does not say.
 WAIT = 20.0

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_attachment and interface_attachment: what a server has; the key is SERVER:WHAT."""
+"""volume_attachment, interface_attachment and share_attachment: what a server has; the key is SERVER:WHAT."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from uuid import UUID, uuid5
 
 import orjson
 
-from magnetar_control.compute import interfaces, servers, volume_attachments
+from magnetar_control.compute import interfaces, servers, shares, volume_attachments
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.target import find
 from magnetar_core.errors import Conflict, InvalidField, NotFound
-from magnetar_core.kinds import InterfaceAttachment, VolumeAttachment
+from magnetar_core.kinds import InterfaceAttachment, ShareAttachment, VolumeAttachment
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Step
 from magnetar_core.reconcile import Document, missing
@@ -211,3 +212,64 @@ class InterfaceAttachments(Attached):
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         ServerActions(caller, have["server"], operation).run(
             "detach_interface", interfaces.detach, have["_port"], anew=True)
+
+
+class ShareAttachments(Attached):
+    """They come and go while the server is off. One that its host could not give is attached anew."""
+
+    kind, other, known_by = ShareAttachment, "share", ("share", "share_name")
+    making = (Step("attach", "attach the share"),)
+    removing = (Step("detach", "detach the share"),)
+
+    def of_servers(self, caller: Caller, rows: Sequence[Any]) -> list[Document]:
+        return [{
+            "id": str(uuid5(UUID(row.id), one["share_id"])), "name": f"{row.id}:{one['share_id']}",
+            "server": row.id, "share": one["share_id"],
+            "tag": one["tag"], "server_name": row.name, "share_name": one["share"], "status": one["status"],
+            "export_location": one["location"] if caller.context.is_admin else None}
+            for row in rows for one in shares.of_server_row(row)]
+
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        if have:
+            return {**want, **{name: have[name] for name in ("server", "share", "name")}}
+        server = self.server(caller, want["server"])
+        share = next((id for id, one in caller.cloud.shares.items() if want["share"] in (id, one.name)
+                      and one.is_for(str(caller.project))), None)
+        if share is None:
+            raise InvalidField("share", f"there is no share {want['share']!r} that your project may have")
+        return {**want, "server": server, "share": share, "tag": want.get("tag") or share, "name": f"{server}:{share}"}
+
+    def public(self, resource: Document) -> Document:
+        return {name: value for name, value in super().public(resource).items() if name != "name"}
+
+    def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:
+        if want is not None and have is not None and have["status"] == "error":
+            yield from (*self.removing, *self.making)
+        else:
+            yield from super().plan(want, have)
+
+    def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
+        """The server is off."""
+        row = SERVERS.row(caller, want["server"])
+        if row is not None:
+            shares.attach.check_allowed(caller, find(caller, row.id))
+
+    def check_change(self, caller: Caller, want: Document, have: Document) -> None:
+        self.check_make(caller, have, None)
+
+    def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        row, share = SERVERS.row(caller, want["server"]), caller.cloud.shares[want["share"]]
+        return {**super().predicted(caller, want, have), "status": "inactive", "share_name": share.name,
+                "server_name": row.name if row is not None else want["server"]}
+
+    def make(self, caller: Caller, want: Document, operation: Operation) -> None:
+        ServerActions(caller, want["server"], operation).run(
+            "attach_share", shares.attach, want["share"], want["tag"], anew=True)
+
+    def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
+        """Try again."""
+        self.remove(caller, have, operation)
+        self.make(caller, {**want, "tag": have["tag"]}, operation)
+
+    def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
+        ServerActions(caller, have["server"], operation).run("detach_share", shares.detach, have["share"], anew=True)

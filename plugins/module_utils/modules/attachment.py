@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""volume_attachment and interface_attachment: resources of a server, which have no name of their own."""
+"""volume_attachment, interface_attachment and share_attachment: resources of a server, without names of their own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ..core.errors import InvalidField
 from ..core.flows.attach import attach, detach
 from ..core.flows.migrate import Side
 from ..core.kinds.interface import InterfaceAttachment
+from ..core.kinds.share import ShareAttachment
 from ..core.kinds.volume import VolumeAttachment
 from ..core.options import Option, client_arguments, collect
 from ..core.values import Text
@@ -20,7 +21,7 @@ SERVER = Option(Text(1, 255), "The server, by name or uuid.", required=True)
 
 
 class AttachmentModule(ResourceModule):
-    """Makes a server have one volume or NIC, or be without it."""
+    """Makes a server have one volume, NIC or share, or be without it."""
 
     rules = {}
     replaced = ("server", "volume")
@@ -85,8 +86,16 @@ class InterfaceAttachmentModule(AttachmentModule):
     identifying = ("mac", "network", "bridge", "port")
 
 
+class ShareAttachmentModule(AttachmentModule):
+    kind = ShareAttachment
+    own = collect(server=SERVER, share=Option(
+        Text(1, 255), "The share, by its uuid or its name in the cloud's setting C(shares).", required=True))
+    replaced = ("server", "share")
+    identifying = ("share",)
+
+
 class AttachmentInfoModule(InfoModule):
-    """Reports the volumes or NICs of servers."""
+    """Reports the volumes, NICs or shares of servers."""
 
     #: The option beside ``server``, its documentation, and the field that it means when it is a name.
     other, other_doc, other_name = "", "", None
@@ -115,3 +124,8 @@ class VolumeAttachmentInfoModule(AttachmentInfoModule):
 class InterfaceAttachmentInfoModule(AttachmentInfoModule):
     kind = InterfaceAttachment
     other, other_doc = "network", "Only those on the network with this name."
+
+
+class ShareAttachmentInfoModule(AttachmentInfoModule):
+    kind = ShareAttachment
+    other, other_doc, other_name = "share", "Only those of the share with this uuid or name.", "share_name"

@@ -23,17 +23,19 @@ from .quota import Quota
 from .server import Server
 from .server_group import ServerGroup
 from .server_topology import ServerTopology
+from .share import ShareAttachment
 from .usage import Usage
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
 
 __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AvailabilityZone", "Cell", "ComputeService", "Flavor", "FloatingIp",
            "Host", "HostAggregate", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits",
            "Migration", "Network", "NetworkPort", "NetworkRouter", "Quota", "SecurityGroup", "Server", "ServerGroup",
-           "ServerTopology", "Subnet", "Usage", "Volume", "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
+           "ServerTopology", "ShareAttachment", "Subnet", "Usage", "Volume", "VolumeAttachment", "VolumeExport",
+           "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
          VolumeExport, Migration, Host)
 CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, HostAggregate, ServerGroup,
-               Quota, Usage, ServerTopology, Subnet, NetworkPort, NetworkRouter, FloatingIp,
+               Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort, NetworkRouter, FloatingIp,
                SecurityGroup)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

@@ -132,6 +132,11 @@ def test_volumes_of_the_flavor_can_have_tags(owner: Owner) -> None:
     volume = owner.volume()
     assert owner.attach(server, volume).json["volumeAttachment"]["device"] == "/dev/vdd"
     until(lambda: owner.state(volume) == "in-use")
+    smaller = {"source_type": "blank", "destination_type": "local", "guest_format": "swap", "volume_size": 32}
+    refused = owner.call.post("/v2.1/servers", {"server": {
+        "name": "x", "flavorRef": "roomy", "networks": "none", "imageRef": owner.call.image(),
+        "block_device_mapping_v2": [root(owner), smaller]}}, "2.60")
+    assert refused.status == 400 and "has the size of its flavor, 64 MiB" in refused.json["badRequest"]["message"]
 
 
 NOWHERE = str(uuid.uuid4())

@@ -14,6 +14,7 @@ from tests.unit.agent.test_iso import read
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.dying import Fuse
 from tests.unit.control.cloud import Cloud
+from tests.unit.control.v1.test_servers import ensure, verbs
 
 FILES, MISSING, UNKNOWN = (f"{digit * 8}-447a-4376-a10a-4cd9122d7986" for digit in "abc")
 VERSION = "2.97"
@@ -102,6 +103,48 @@ def test_what_a_host_lacks_is_said(cloud: Cloud, server: str, share: str, says: 
     assert event["result"] == "Error" and says in event["details"]
     assert cloud.admin.delete(f"/v2.1/servers/{server}/shares/{share}", VERSION).status == 200
     assert settled(cloud, server) == []
+
+
+def test_as_modules_ask(cloud: Cloud, server: str) -> None:
+    key, list_ = f"share_attachment/{server}:files", f"share_attachment?server={server}"
+    tag = {"tag": "docs"}
+    predicted = ensure(cloud.admin, key, tag, dry_run=True)
+    assert cloud.admin.get(f"/v1/{list_}").json["share_attachments"] == []
+    made = ensure(cloud.admin, key, tag)
+    assert verbs(predicted) == verbs(made) == ["record", "attach"]
+    drawn = ("id", "export_location")
+    assert {**predicted.json["resource"], **dict.fromkeys(drawn)} == {**made.json["resource"], **dict.fromkeys(drawn)}
+    told = made.json["resource"]
+    assert (told["share"], told["share_name"], told["tag"], told["status"]) == (FILES, "files", "docs", "inactive")
+    assert told["export_location"].startswith("kvm1:/")
+    assert on_host(cloud, server) == [{"share": "files", "tag": "docs", "share_id": FILES}]
+    for again in (key, f"share_attachment/{server}:{FILES}"):
+        assert verbs(ensure(cloud.admin, again, {})) == []
+    assert cloud.admin.get(f"/v1/{list_}").json["share_attachments"] == [told]
+    assert ensure(cloud.admin, key, {"tag": "other"}).status == 409  # it would have to be attached anew
+    assert ensure(cloud.admin, f"share_attachment/{server}:none", {}).status == 400
+    assert cloud.admin.delete(f"/v1/{key}").json["changed"] and not cloud.admin.delete(f"/v1/{key}").json["changed"]
+    assert on_host(cloud, server) == []
+    cloud.admin.act(server, "os-start")
+    cloud.admin.settled(server)
+    for dry_run in (True, False):
+        refused = ensure(cloud.admin, key, tag, dry_run=dry_run)
+        assert refused.status == 409 and "vm_state active" in refused.json["error"]["message"], refused
+
+
+def test_what_failed_is_tried_again(cloud: Cloud, server: str) -> None:
+    key = f"share_attachment/{server}:missing"
+    failed = ensure(cloud.admin, key, {"tag": "late"})
+    assert failed.status >= 400 and [one["status"] for one in shown(cloud, server)] == ["error"]
+    folder = Path(cloud.shares["missing"])
+    folder.mkdir()
+    try:
+        done = ensure(cloud.admin, key, {})
+        assert verbs(done) == ["record", "detach", "attach"] and done.json["resource"]["status"] == "inactive"
+        assert on_host(cloud, server) == [{"share": "missing", "tag": "late", "share_id": MISSING}]
+        assert cloud.admin.delete(f"/v1/{key}").json["changed"]
+    finally:
+        folder.rmdir()
 
 
 @pytest.mark.slow

@@ -31,14 +31,16 @@ pytestmark = pytest.mark.slow
 EXAMPLES = ("aggregate", "aggregate_info", "availability_zone_info", "cell_info", "compute_service",
             "compute_service_info", "console_info", "hypervisor_info", "instance_action_info", "limits_info",
             "quota", "quota_info", "server_backup", "server_group", "server_group_info", "server_topology_info",
-            "usage_info")
+            "share_attachment", "share_attachment_info", "usage_info")
+#: A share that the examples name files.
+SHARE = "e8debdc0-447a-4376-a10a-4cd9122d7986"
 
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
     folder = tmp_path_factory.mktemp("novnc")
     (folder / "vnc.html").touch()
-    with Cloud(hosts=1, novnc_dir=str(folder)) as made:
+    with Cloud(hosts=1, novnc_dir=str(folder), folders={"files": str(folder)}, shares={SHARE: "files"}) as made:
         made.admin.boot("web1")
         yield made
 
