@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import ip_address
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, RowMapping, bindparam, exists, or_, select, true
@@ -55,10 +55,9 @@ def _plain(one: Mapping[str, Any]) -> Document:
             raise InvalidRequest(f"Specified Fixed IP '{address}' cannot be used with port '{port}': the two cannot be "
                                  "specified together.")
         try:
-            address = str(IPv4Address(address))
-        except AddressValueError:
-            raise InvalidRequest(f"networks: fixed_ip {address!r} is not an IPv4 address, and embedded networking "
-                                 "has no other.") from None
+            address = str(ip_address(address))
+        except ValueError:
+            raise InvalidRequest(f"networks: fixed_ip {address!r} is not an IP address.") from None
     return {"network_id": None if port else one.get("uuid"), "port_id": port, "fixed_ip": address,
             "tag": one.get("tag"), "make": None if port else str(uuid.uuid4())}
 
