@@ -71,6 +71,18 @@ class NicAddress:
 
 
 @dataclass(frozen=True)
+class NicAddress6:
+    """An IPv6 address of a NIC with its *prefix*. *mode*: how the guest gets it (slaac, dhcpv6-stateful,
+    dhcpv6-stateless); ``None``: it sets it itself."""
+
+    address: str
+    prefix: int
+    mode: str | None = None
+    gateway: str | None = None
+    dns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class GuestNic:
     """A NIC: *network* is the uuid or name by which the user knows the network, *port* the uuid of the port where there
     is one, *type* Nova's word for how it is plugged in (bridge, ovs), *routes* are (network, gateway) beside the
@@ -84,6 +96,7 @@ class GuestNic:
     address: NicAddress | None = None
     routes: tuple[tuple[str, str], ...] = ()
     dns: tuple[str, ...] = ()
+    ipv6: tuple[NicAddress6, ...] = ()
 
     @property
     def nameservers(self) -> tuple[str, ...]:
@@ -216,12 +229,16 @@ def meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
 def network_data(guest: Guest) -> dict[str, Any]:
     """network_data.json: links, networks on them, and services (MD-25 to MD-28)."""
     links, networks, services = [], [], list[str]()
-    for at, nic in enumerate(guest.nics):
+    for nic in guest.nics:
         link = "tap" + (nic.port[:11] if nic.port else nic.mac.replace(":", "")[-8:])
         links.append({"id": link, "vif_id": nic.port or nic.mac, "type": nic.type, "mtu": nic.mtu or None,
                       "ethernet_mac_address": nic.mac})
-        networks.append({"id": f"network{at}", "link": link, "network_id": nic.network, **_address(nic)})
-        services += [one for one in nic.nameservers if one not in services]
+        found = [_address(nic)] if nic.address or not nic.ipv6 else []
+        found += [_address6(one) for one in nic.ipv6]
+        networks += [{"link": link, "network_id": nic.network, **one} for one in found]
+        named = (*nic.nameservers, *(server for one in nic.ipv6 for server in one.dns))
+        services += [one for one in dict.fromkeys(named) if one not in services]
+    networks = [{"id": f"network{at}", **one} for at, one in enumerate(networks)]
     return {"links": links, "networks": networks, "services": _dns(services)}
 
 
@@ -239,6 +256,13 @@ def _address(nic: GuestNic) -> dict[str, Any]:
         found["routes"] = [_route(*route) for route in (*default, *nic.routes)]
         found["services"] = _dns(nic.nameservers)
     return found
+
+
+def _address6(given: NicAddress6) -> dict[str, Any]:
+    """The same of an address of IPv6, in Nova's types."""
+    netmask = str(ipaddress.IPv6Network(f"::/{given.prefix}").netmask)
+    return {"type": f"ipv6_{given.mode}" if given.mode else "ipv6", "ip_address": given.address, "netmask": netmask,
+            "routes": [_route("::/0", given.gateway)] if given.gateway else [], "services": _dns(given.dns)}
 
 
 def _route(network: str, gateway: str) -> dict[str, str]:

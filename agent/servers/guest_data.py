@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import configdrive, guest_data
-from magnetar_agent.guest_data import Device, Guest, GuestNic, Key
+from magnetar_agent.guest_data import Device, Guest, GuestNic, Key, NicAddress6
 from magnetar_agent.servers import addresses, folder, spec
 from magnetar_core import vendordata
 from magnetar_core.server_plan import EPHEMERAL, SWAP
@@ -117,7 +117,14 @@ def _nic(host: LocalHost, wanted: Fields) -> GuestNic:
         port=told.get("port_id") or plugged.port, type="ovs" if plugged.port else "bridge",
         mtu=told.get("mtu") or (known.want["mtu"] if known else 0),
         address=addresses.for_config_drive(host, wanted), dns=tuple(told.get("dns_nameservers", ())),
-        routes=tuple((one["destination"], one["nexthop"]) for one in told.get("host_routes", ())))
+        routes=tuple((one["destination"], one["nexthop"]) for one in told.get("host_routes", ())),
+        ipv6=tuple(_address6(one) for one in told.get("ipv6", ())))
+
+
+def _address6(told: Fields) -> NicAddress6:
+    address, _slash, prefix = told["address"].partition("/")
+    return NicAddress6(address, int(prefix), told.get("mode"), told.get("gateway"),
+                       tuple(told.get("dns_nameservers", ())))
 
 
 def _devices(host: LocalHost, document: Document, disks: tuple[Disk, ...]) -> Iterator[Device]:

@@ -16,11 +16,12 @@ FLOATING_RULE = "os_compute_api:os-floating-ips:"
 
 
 def _with_subnets(caller: Caller, found: Documents) -> Documents:
-    """Networks, each with the document of its first ``subnet``, or ``None``."""
+    """Networks, each with the document of its first ``subnet`` of IPv4, or ``None``."""
     subnets: dict[str, Document] = {}
     if found:
         for one in caller.cloud.services.network.resources["subnets"].list(
-                caller.context, Page(filters={"network_id": [network["id"] for network in found]})):
+                caller.context, Page(filters={"network_id": [network["id"] for network in found],
+                                            "ip_version": ["4"]})):
             subnets.setdefault(one["network_id"], one)
     return [{**network, "subnet": subnets.get(network["id"])} for network in found]
 

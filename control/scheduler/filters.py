@@ -218,6 +218,11 @@ def volumes(host: HostState, spec: RequestSpec) -> bool:
     return host.name in (spec.volume_hosts or ())
 
 
+def with_ovn(host: HostState, _spec: RequestSpec) -> bool:
+    """The host can give the server its ports of OVN."""
+    return host.profile.capabilities.get("ovn") is True
+
+
 def different(host: HostState, spec: RequestSpec) -> bool:
     """The host has none of the servers of the hint different_host."""
     return host.name not in spec.different_host
@@ -311,6 +316,7 @@ FILTERS: tuple[Filter, ...] = (
     Filter("AggregateInstanceExtraSpecsFilter", PROFILE, of_aggregates.aggregate_specs, lambda spec: spec.extra_specs),
     Filter("ComputeCapabilitiesFilter", PROFILE, capabilities, lambda spec: spec.extra_specs),
     Filter("ImagePropertiesFilter", PROFILE, image, lambda spec: spec.image),
+    Filter("OvnFilter", PROFILE, with_ovn, lambda spec: spec.needs_ovn),
     room("CoreFilter", 0, "CPUs"),
     room("RamFilter", 1, "MiB of memory"),
     room("DiskFilter", 2, "GiB of disk"),

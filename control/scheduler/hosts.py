@@ -41,6 +41,12 @@ FREED = ("servers", "pcpus_used", "memory_mb_used")
 PROFILED = ("cell_id", "disabled", "cell_disabled", "forced_down", "info")
 
 
+def can_plug_in(info: Mapping[str, Any], name: str) -> bool:
+    """Whether the host *name* can give servers ports of OVN, as its agent says: its chassis is called as it is."""
+    said = info.get("ovn") or {}
+    return said.get("reason") == "" and said.get("chassis") == name
+
+
 class HostStates:
     """All hosts; ``rows``: of ``store.hosts``, by name. Hold ``lock`` while reading more than one thing. A host is down
     until ``up`` says otherwise. *default_zone*: of hosts in no aggregate with a zone. *rules*: those of choices."""
@@ -215,6 +221,8 @@ class HostStates:
         enabled = not (row["disabled"] or row["cell_disabled"])
         up = self._up.get(name, False) and not row["forced_down"]
         capabilities = {key: info[key] for key in CAPABILITIES if info.get(key) is not None}
+        if can_plug_in(info, name):
+            capabilities["ovn"] = True
         traits, isolated = sorted(info.get("traits") or ()), name in self.rules.options.isolated_hosts
         key = orjson.dumps((row["cell_id"], zone, enabled, up, capabilities, aggregates, traits, isolated),
                            option=orjson.OPT_SORT_KEYS)

@@ -88,6 +88,7 @@ class RequestSpec:
     host: str | None = None  # only this host (``host``, ``hypervisor_hostname``, the target of a move)
     ignored: frozenset[str] = frozenset()  # not these: tried before, or the source of a move
     volume_hosts: frozenset[str] | None = None  # only these, since the root volume lies there; ``None`` for any
+    needs_ovn: bool = False  # only hosts that can give it ports of OVN
     hints: Mapping[str, Any] = field(default_factory=dict)  # the scheduler hints as they came
     #: Hosts of the servers that the hints different_host and same_host name; ``of_server`` looks them up.
     different_host: frozenset[str] = frozenset()
@@ -165,7 +166,15 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
         "image": image.get("properties") or {}, "image_id": row.get("image_id") or "",
         "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
         "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
+        "needs_ovn": _on_ovn(row, request),
         **hinted(hints, where), **over})
+
+
+def _on_ovn(row: Mapping[Any, Any], request: Mapping[str, Any]) -> bool:
+    """Whether the server has ports of OVN, or will. A new one has no NICs yet, but networks that it asks for."""
+    if nics := orjson.loads(row.get("interfaces") or "[]"):
+        return any((nic.get("on_host") or {}).get("port") for nic in nics)
+    return any(one.get("by_engine") for one in request.get("networks") or ())
 
 
 def root_disk_hosts(volumes: Any, context: Any, root: Mapping[str, Any] | None) -> frozenset[str] | None:

@@ -66,7 +66,7 @@ subnets:
       type: str
       sample: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11
     cidr:
-      description: Its addresses, such as C(10.1.0.0/24).
+      description: Its addresses, such as C(10.1.0.0/24) or C(fd00:1::/64).
       type: str
       sample: 10.1.0.0/24
     gateway_ip:
@@ -97,6 +97,12 @@ subnets:
       sample:
         - destination: 10.9.0.0/16
           nexthop: 10.1.0.9
+    ipv6_address_mode:
+      description: How guests get their addresses of IPv6; without it they set them themselves.
+      type: str
+    ipv6_ra_mode:
+      description: 'What a router in it advertises: as C(ipv6_address_mode), or nothing.'
+      type: str
 error:
   description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
   returned: on failure

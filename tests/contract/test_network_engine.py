@@ -260,6 +260,75 @@ def test_routers_lead_from_network_to_network_and_out(ovn):
     assert "p2" in rows
 
 
+SIX = LogicalNetwork("n1", "lan", 1442, (
+    LogicalSubnet("s1", "10.1.0.0/24", "10.1.0.1"),
+    LogicalSubnet("s6", "fd00:1::/64", "fd00:1::1", dns=("fd00::53",), mode="dhcpv6-stateful"),
+    LogicalSubnet("s7", "fd00:2::/64", "fd00:2::1", mode="slaac")))
+
+
+def both(number: int, *groups: str) -> LogicalPort:
+    """As ``port``, with fd00:1::11 and the like."""
+    return replace(port(number, *groups), addresses=(("s1", f"10.1.0.{10 + number}"),
+                                                     ("s6", f"fd00:1::{10 + number}")))
+
+
+def test_the_mode_of_a_subnet_changes_and_a_port_loses_its_address(engine):
+    eventually(lambda: engine.repair(all_of(SIX, GROUP, both(1, "g-1"))))
+    assert engine.differences(all_of(SIX, GROUP, both(1, "g-1"))) == []
+    stateless = replace(SIX.subnets[1], mode="dhcpv6-stateless")
+    for changed in (replace(SIX, subnets=(SIX.subnets[0], stateless)), port(1, "g-1"), both(1, "g-1"), SIX):
+        assert {one.unit for one in engine.differences(some(changed))} == {key_of(changed)}
+        engine.repair(some(changed))
+        assert engine.differences(some(changed)) == []
+
+
+def test_ipv6_of_a_port_is_its_own(ovn):
+    """What it sends from, and what it says of neighbours; DHCPv6 answers it, and it answers nobody's."""
+    web = LogicalGroup("g-1", rules=(LogicalRule("r1", "ingress", "IPv6", "tcp", 80, 80, prefix="fd00:1::/64"),
+                                     LogicalRule("r2", "egress", "IPv6")))
+    eventually(lambda: ovn.engine.repair(all_of(SIX, web, both(1, "g-1"), both(2, "g-1"), both(4))))
+
+    def sent(rest: str, source: str = "fd00:1::11", target: str = "fd00:1::12", mac: str = "02:00:00:00:00:02") -> str:
+        return (f'inport == "p1" && eth.src == 02:00:00:00:00:01 && eth.dst == {mac} && ip6.src == {source} && '
+                f"ip6.dst == {target} && ip.ttl == 255 && {rest}")
+
+    def passes(frame: str) -> bool:
+        return ovn.central.passes("mag-n1", frame, "p2")
+
+    assert passes(sent("tcp && tcp.dst == 80"))
+    assert not passes(sent("tcp && tcp.dst == 81"))
+    assert not passes(sent("tcp && tcp.dst == 80", source="fd00:1::99"))
+    said = "icmp6.type == 136 && icmp6.code == 0 && nd.tll == 02:00:00:00:00:01 && nd.target == "
+    everybody = {"source": "fd00:1::11", "target": "ff02::1", "mac": "33:33:00:00:00:01"}
+    assert passes(sent(said + "fd00:1::11", **everybody))
+    assert not passes(sent(said + "fd00:1::12", **everybody))  # a neighbour's address
+    assert not passes(sent("udp && udp.src == 547 && udp.dst == 546"))  # no guest answers DHCPv6
+    request = ('inport == "p4" && eth.src == 02:00:00:00:00:04 && eth.dst == 33:33:00:01:00:02 && '
+               "ip6.src == fe80::ff:fe00:4 && ip6.dst == ff02::1:2 && ip.ttl == 1 && udp.src == 546 && udp.dst == 547")
+    assert "put_dhcpv6_opts(ia_addr = fd00:1::14" in ovn.central.traced("mag-n1", request)  # whatever its groups
+
+
+def test_a_router_advertises_and_leads_between_subnets_of_ipv6(ovn):
+    far = LogicalNetwork("n2", "far", 1442, (LogicalSubnet("s2", "fd00:9::/64", "fd00:9::1", mode="slaac"),))
+    there = LogicalPort("p7", "n2", "02:00:00:00:00:07", (("s2", "fd00:9::7"),), secure=False)
+    router = LogicalRouter("r1", "r1", interfaces=(
+        LogicalInterface("i1", "02:00:00:00:01:01", ("fd00:1::1/64",), advertises="dhcpv6-stateful", mtu=1442),
+        LogicalInterface("i2", "02:00:00:00:01:02", ("fd00:9::1/64",), advertises="slaac", mtu=1442)))
+    sides = (LogicalPort("i1", "n1", "02:00:00:00:01:01", (("s6", "fd00:1::1"),), secure=False, router="r1"),
+             LogicalPort("i2", "n2", "02:00:00:00:01:02", (("s2", "fd00:9::1"),), secure=False, router="r1"))
+    open_ = LogicalGroup("g-1", rules=(LogicalRule("r2", "egress", "IPv6"),))
+    units = (SIX, far, open_, both(1, "g-1"), there, router, *sides)
+    eventually(lambda: ovn.engine.repair(all_of(*units)))
+    assert ovn.engine.differences(all_of(*units)) == []
+    first = 'inport == "p1" && eth.src == 02:00:00:00:00:01 && ip.ttl == 64 && '
+    assert ovn.central.passes("mag-n1", first + "eth.dst == 02:00:00:00:01:01 && ip6.src == fd00:1::11 && "
+                                                "ip6.dst == fd00:9::7 && tcp && tcp.dst == 80", "p7")
+    flows = ovn.central.sb("lflow-list", "mag-r1")  # ovn-trace knows no answers to solicitations
+    assert 'put_nd_ra_opts(addr_mode = "dhcpv6_stateful"' in flows
+    assert 'put_nd_ra_opts(addr_mode = "slaac"' in flows
+    assert flows.count("mtu = 1442") == 2
+
+
 def test_what_others_made_is_left_alone(ovn):
     ovn.central.nb("ls-add", "theirs", "--", "lsp-add", "theirs", "their-port", "--", "pg-add", "their_group",
                    "their-port")

@@ -5,7 +5,7 @@ reference, Networking v2.0)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import IPv4Network, ip_network
+from ipaddress import ip_network
 from typing import Any
 
 from magnetar_control.api.values import Address, Anything, Id, Null, Number, OrEmpty, Parsed, Truth, record
@@ -16,8 +16,7 @@ from magnetar_core.versions import Version
 
 TRUTH = Truth(("true", "1", "yes", "on"), ("false", "0", "no", "off"), any_case=True)
 TEXT = OrEmpty(Text(0, 255), "")
-#: The agents' networks have no other addresses.
-ADDRESS = Address(4)
+ADDRESS = Address()
 #: Names of IP protocols that Neutron knows, besides numbers up to 255.
 PROTOCOLS = frozenset({"ah", "dccp", "egp", "esp", "gre", "icmp", "icmpv6", "igmp", "ipip", "ipv6-encap", "ipv6-frag",
                        "ipv6-icmp", "ipv6-nonxt", "ipv6-opts", "ipv6-route", "ospf", "pgm", "rsvp", "sctp", "tcp",
@@ -30,15 +29,16 @@ NAMES = {"tenant_id": "project_id", "provider:network_type": "type", "provider:p
 
 
 class Cidr(Value):
-    """An IPv4 subnet with a prefix of 8 to 30 bits, as text; normal form has no bits of hosts."""
+    """A subnet: of IPv4 with a prefix of 8 to 30 bits, of IPv6 with 64 to 126; normal form has no bits of hosts."""
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         try:
-            found = IPv4Network(str(value), strict=False)
+            found = ip_network(str(value), strict=False)
         except ValueError:
-            raise InvalidField(path, "must be an IPv4 subnet such as 10.1.0.0/24", value) from None
-        if "/" not in str(value) or not 8 <= found.prefixlen <= 30:
-            raise InvalidField(path, "must have a prefix length between 8 and 30", value)
+            raise InvalidField(path, "must be a subnet such as 10.1.0.0/24 or fd00:1::/64", value) from None
+        least, most = (8, 30) if found.version == 4 else (64, 126)
+        if "/" not in str(value) or not least <= found.prefixlen <= most:
+            raise InvalidField(path, f"must have a prefix length between {least} and {most}", value)
         return str(found)
 
 
@@ -62,11 +62,19 @@ class AddressPair(Value):
 FIXED_IP = record({"subnet_id": Id(), "ip_address": ADDRESS})
 #: An IPv4 or IPv6 network; normal form has no bits of hosts.
 PREFIX = Parsed(lambda value: str(ip_network(str(value), strict=False)), "must be an IP network such as 10.1.0.0/24")
-#: An IPv4 address, or a network of them; normal form of a network has no bits of hosts.
-SOURCE = Parsed(lambda value: str(IPv4Network(str(value), strict=False)).removesuffix("/32"),
-                "must be an IPv4 address, or a network such as 10.1.0.0/24")
+
+
+def _source(value: Any) -> str:
+    found = ip_network(str(value), strict=False)
+    return str(found.network_address if found.prefixlen == found.max_prefixlen else found)
+
+
+#: An address, or a network of them; normal form of a network has no bits of hosts.
+SOURCE = Parsed(_source, "must be an IP address, or a network such as 10.1.0.0/24")
 ADDRESS_PAIR = record({"ip_address": SOURCE, "mac_address": Mac()}, "ip_address")
-VERSION = Parsed(lambda value: {"4": 4}[str(value)], "must be 4: embedded networking has IPv4 only")
+VERSION = Parsed(lambda value: {"4": 4, "6": 6}[str(value)], "must be 4 or 6")
+#: How guests get their addresses of IPv6.
+MODE = Nullable(Choices("slaac", "dhcpv6-stateful", "dhcpv6-stateless"))
 
 
 def _protocol(value: Any) -> str | None:
@@ -106,8 +114,8 @@ NETWORK = attributes(
      "router:external": TRUTH})
 
 SUBNET = attributes(
-    {"network_id": Id(), "cidr": Cidr(), "ip_version": VERSION, "subnetpool_id": Null(), "ipv6_ra_mode": Null(),
-     "ipv6_address_mode": Null()},
+    {"network_id": Id(), "cidr": Cidr(), "ip_version": VERSION, "subnetpool_id": Null(), "ipv6_ra_mode": MODE,
+     "ipv6_address_mode": MODE},
     {"name": TEXT, "gateway_ip": Nullable(ADDRESS), "enable_dhcp": TRUTH, "dns_nameservers": items(ADDRESS),
      "allocation_pools": items(record({"start": ADDRESS, "end": ADDRESS}, "start", "end")),
      "host_routes": items(record({"destination": PREFIX, "nexthop": ADDRESS}, "destination", "nexthop"))},

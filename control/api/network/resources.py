@@ -63,9 +63,8 @@ def network(row: Row, admin: bool) -> Document:
 def subnet(row: Row, _admin: bool) -> Document:
     """A subnet."""
     plain = ("name", "network_id", "cidr", "gateway_ip", "enable_dhcp", "allocation_pools", "dns_nameservers",
-             "host_routes")
-    return {**_shown(row, *plain), "ip_version": 4, "subnetpool_id": None, "ipv6_ra_mode": None,
-            "ipv6_address_mode": None}
+             "host_routes", "ipv6_ra_mode", "ipv6_address_mode")
+    return {**_shown(row, *plain), "ip_version": 6 if ":" in row["cidr"] else 4, "subnetpool_id": None}
 
 
 def port(row: Row, admin: bool) -> Document:

@@ -55,7 +55,7 @@ class CloudNetworks(CloudDriver):
 
     def every(self, caller: Caller) -> list[Document]:
         subnets: dict[str, Document] = {}
-        for one in _listed(caller, "subnets"):
+        for one in _listed(caller, "subnets", filters={"ip_version": ["4"]}):
             subnets.setdefault(one["network_id"], one)
         return [shown(one, subnets.get(one["id"]), caller.context.is_admin) for one in _listed(caller, "networks")
                 if one["shared"] or one["project_id"] == caller.project]
@@ -100,7 +100,7 @@ class CloudNetworks(CloudDriver):
             return
         caller.cloud.services.network.check_range(caller.context, str(addresses.network(dict(want))))
         flat = {one["id"] for one in _listed(caller, "networks") if caller.context.is_admin and one["type"] == "flat"}
-        others = [one["cidr"] for one in _listed(caller, "subnets")
+        others = [one["cidr"] for one in _listed(caller, "subnets", filters={"ip_version": ["4"]})
                   if one["network_id"] not in flat | {have["id"] if have else ""}
                   and IPv4Network(one["cidr"]).overlaps(IPv4Network(want["cidr"], strict=False))]
         if others:

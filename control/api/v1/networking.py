@@ -18,6 +18,7 @@ from magnetar_control.api.network import attributes
 from magnetar_control.api.network.resources import as_named
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services import Page
+from magnetar_control.services.network.ipam import by_itself
 from magnetar_control.services.network.security_groups import ICMP
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.fields import Kind, Record
@@ -186,7 +187,8 @@ class Subnets(Networking):
     """Those of the project, and of networks that all use."""
 
     kind, plural, body, references = Subnet, "subnets", attributes.SUBNET, ("network",)
-    own = ("cidr", "gateway_ip", "enable_dhcp", "allocation_pools", "dns_nameservers", "host_routes")
+    own = ("cidr", "gateway_ip", "enable_dhcp", "allocation_pools", "dns_nameservers", "host_routes",
+           "ipv6_address_mode", "ipv6_ra_mode")
 
     def mine(self, caller: Caller, found: list[Row]) -> list[Row]:
         shared = {one["id"] for one in rows(caller, "networks", shared=[True])} if found else set()
@@ -240,9 +242,10 @@ class Ports(Networking):
             if has is not None:
                 left.remove(has)
             found.append(has or wish)
-        kept = list(have["fixed_ips"]) if have else None
-        return kept if kept is not None and not left and len(found) == len(kept) and all(
-            one in kept for one in found) else found
+        if have and left:  # of these subnets it has addresses whatever is asked
+            left = [one for one in left if not any(map(by_itself, rows(caller, "subnets", id=[one["subnet"]])))]
+        same = have is not None and not left and all(one in have["fixed_ips"] for one in found)
+        return list(have["fixed_ips"]) if have and same else found
 
     def drawn(self, want: Document, have: Document | None) -> set[str]:
         wishes = want.get("fixed_ips")

@@ -15,7 +15,8 @@ from typing import NamedTuple, Protocol
 
 @dataclass(frozen=True)
 class LogicalSubnet:
-    """*routes*: (destination, next hop). *dhcp*: whether the engine answers DHCP."""
+    """*routes*: (destination, next hop). *dhcp*: whether the engine answers DHCP. *mode*: how guests get their
+    addresses of IPv6: slaac, dhcpv6-stateful or dhcpv6-stateless."""
 
     id: str
     cidr: str
@@ -23,6 +24,7 @@ class LogicalSubnet:
     dhcp: bool = True
     dns: tuple[str, ...] = ()
     routes: tuple[tuple[str, str], ...] = ()
+    mode: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,14 @@ class LogicalGroup:
 @dataclass(frozen=True)
 class LogicalInterface:
     """A router's side of its port. *networks*: its addresses with prefix lengths. *gateway*: whether the way out is
-    here."""
+    here. *advertises*: the mode of which it tells guests in router advertisements, with *mtu*."""
 
     port_id: str
     mac: str
     networks: tuple[str, ...]
     gateway: bool = False
+    advertises: str | None = None
+    mtu: int | None = None
 
 
 @dataclass(frozen=True)

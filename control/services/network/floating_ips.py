@@ -25,7 +25,8 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     address, subnet_id = values.pop("floating_ip_address", None), values.pop("subnet_id", None)
     if address and not context.is_admin:
         raise forbidden("create_floatingip:floating_ip_address", "only admins may choose it")
-    choices = [one for one in subnets_of(connection, [network["id"]])[network["id"]] if subnet_id in (None, one["id"])]
+    choices = [one for one in subnets_of(connection, [network["id"]])[network["id"]]
+               if subnet_id in (None, one["id"]) and ":" not in one["cidr"]]
     if not choices:
         raise InvalidRequest(f"Network {network['id']} does not contain any IPv4 subnet"
                              f"{f' {subnet_id}' if subnet_id else ''}.", type="BadRequest")
@@ -71,7 +72,7 @@ def _fixed(connection: Connection, port: RowMapping, wanted: str | None) -> tupl
     """The address that is meant of the port's, and its subnet."""
     have = connection.execute(select(addresses.c.ip_address, addresses.c.subnet_id).where(
         addresses.c.port_id == port["id"])).all()
-    fitting = [one for one in have if wanted in (None, one.ip_address)]
+    fitting = [one for one in have if wanted in (None, one.ip_address) and ":" not in one.ip_address]
     if not fitting:
         raise InvalidRequest(f"Bad floatingip request: port {port['id']} does not have the fixed IP {wanted}.",
                              type="BadRequest")

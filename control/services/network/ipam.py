@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv4Network
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 import orjson
 from sqlalchemy import Connection, RowMapping, select
 
 from magnetar_control.store.database import added
+from magnetar_core.addresses import link_local
 from magnetar_core.errors import Conflict, InvalidRequest, Unavailable
 
 from .tables import addresses, ports
@@ -20,17 +21,40 @@ from .tables import addresses, ports
 PREFIX = "fa:16:3e"
 #: Addresses tried at random before the pools are looked through for the first that is free.
 TRIES = 16
+#: Neutron's modes in which guests make addresses of their MAC.
+AUTOMATIC = ("slaac", "dhcpv6-stateless")
 _RANDOM = secrets.SystemRandom()
+
+
+def number(address: str) -> int:
+    """The number of *address* in its subnet: an IPv4 address as it is, of an IPv6 address the last 64 bits, as the
+    column has them (two's complement). No subnet is larger."""
+    found = ip_address(address)
+    if found.version == 4:
+        return int(found)
+    last = int(found) & (2**64 - 1)
+    return last - 2**64 if last >= 2**63 else last
+
+
+def by_itself(subnet: Mapping[Any, Any] | RowMapping) -> bool:
+    """Whether guests make their addresses of *subnet* of their MAC, so that each port has exactly that one."""
+    return subnet["ipv6_address_mode"] in AUTOMATIC
+
+
+def of_mac(cidr: str, mac: str) -> str:
+    """The address that a guest with *mac* makes in *cidr* (RFC 4291, EUI-64)."""
+    return str(IPv6Address(int(ip_network(cidr).network_address) | (int(IPv6Address(link_local(mac))) & (2**64 - 1))))
 
 
 def fitting(address: str, choices: Sequence[RowMapping]) -> RowMapping | None:
     """The first of the subnets *choices* of which a port may have *address*: neither its own, nor broadcast, nor the
     gateway."""
-    number = IPv4Address(address)
+    found = ip_address(address)
     for subnet in choices:
-        net = IPv4Network(subnet["cidr"])
-        ends = () if net.prefixlen >= 31 else (net.network_address, net.broadcast_address)
-        if number in net and number not in ends and address != subnet["gateway_ip"]:
+        net = ip_network(subnet["cidr"])
+        ends = [] if net.prefixlen >= net.max_prefixlen - 1 else [net.network_address]
+        ends += [net.broadcast_address] if ends and net.version == 4 else []
+        if found in net and found not in ends and address != subnet["gateway_ip"]:
             return subnet
     return None
 
@@ -38,7 +62,7 @@ def fitting(address: str, choices: Sequence[RowMapping]) -> RowMapping | None:
 def is_given(connection: Connection, subnet_id: str, address: str) -> bool:
     """Whether a port has *address*."""
     return connection.execute(select(addresses.c.port_id).where(
-        addresses.c.subnet_id == subnet_id, addresses.c.number == int(IPv4Address(address)))).first() is not None
+        addresses.c.subnet_id == subnet_id, addresses.c.number == number(address))).first() is not None
 
 
 def give(connection: Connection, port_id: str, network_id: str, choices: Sequence[RowMapping],
@@ -53,36 +77,63 @@ def give(connection: Connection, port_id: str, network_id: str, choices: Sequenc
     subnet = fitting(address, choices)
     if subnet is None:
         raise InvalidRequest(f"IP address {address} is not a valid IP for {where}.", type="InvalidIpForNetwork")
-    if not _noted(connection, port_id, subnet, int(IPv4Address(address))):
+    if by_itself(subnet):
+        raise InvalidRequest(f"IPv6 address {address} can not be directly assigned to a port on subnet {subnet['id']} "
+                             "since the subnet is configured for automatic addresses", type="InvalidInput")
+    if not _noted(connection, port_id, subnet, address):
         raise Conflict(f"IP address {address} already allocated in subnet {subnet['id']}",
                        type="IpAddressAlreadyAllocated")
 
 
+def give_all(connection: Connection, port_id: str, mac: str, choices: Sequence[RowMapping],
+             network_id: str) -> None:
+    """What a port gets that asks for nothing, as in Neutron: an IPv4 address, one by DHCPv6, and those of its MAC."""
+    for version in (4, 6):
+        fitting = [one for one in choices if ip_network(one["cidr"]).version == version and not by_itself(one)]
+        if fitting:
+            give(connection, port_id, network_id, fitting)
+    give_automatic(connection, port_id, mac, choices)
+
+
+def give_automatic(connection: Connection, port_id: str, mac: str, choices: Sequence[RowMapping]) -> None:
+    """The addresses that follow from the MAC, of all subnets that have such; one that it has already it keeps."""
+    for subnet in choices:
+        if by_itself(subnet):
+            _noted(connection, port_id, subnet, of_mac(subnet["cidr"], mac))
+
+
 def _found(connection: Connection, port_id: str, subnet: RowMapping) -> bool:
     """Whether an address was left, and is the port's now."""
-    # The addresses of each allocation pool, as numbers.
-    pools = [range(int(IPv4Address(pool["start"])), int(IPv4Address(pool["end"])) + 1)
+    if by_itself(subnet):
+        mac = connection.execute(select(ports.c.mac_address).where(ports.c.id == port_id)).scalar()
+        return _noted(connection, port_id, subnet, of_mac(subnet["cidr"], str(mac)))
+    read = IPv4Address if ip_network(subnet["cidr"]).version == 4 else IPv6Address
+    # The first address of each allocation pool, and how many it has.
+    pools = [(int(ip_address(pool["start"])), int(ip_address(pool["end"])) - int(ip_address(pool["start"])) + 1)
              for pool in orjson.loads(subnet["allocation_pools"])]
     for _try in range(TRIES if pools else 0):
-        if _noted(connection, port_id, subnet, secrets.choice(*_RANDOM.choices(pools, [len(pool) for pool in pools]))):
+        ((first, size),) = _RANDOM.choices(pools, [size for _first, size in pools])
+        if _noted(connection, port_id, subnet, str(read(first + secrets.randbelow(size)))):
             return True
     while (free := _first_free(connection, subnet, pools)) is not None:
-        if _noted(connection, port_id, subnet, free):
+        if _noted(connection, port_id, subnet, str(read(free))):
             return True
     return False
 
 
-def _noted(connection: Connection, port_id: str, subnet: RowMapping, number: int) -> bool:
-    address = str(IPv4Address(number))
+def _noted(connection: Connection, port_id: str, subnet: RowMapping, address: str) -> bool:
     return address != subnet["gateway_ip"] and added(
-        connection, addresses, subnet_id=subnet["id"], number=number, port_id=port_id, ip_address=address)
+        connection, addresses, subnet_id=subnet["id"], number=number(address), port_id=port_id, ip_address=address)
 
 
-def _first_free(connection: Connection, subnet: RowMapping, pools: Sequence[range]) -> int | None:
-    given = set(connection.execute(select(addresses.c.number).where(addresses.c.subnet_id == subnet["id"])).scalars())
+def _first_free(connection: Connection, subnet: RowMapping, pools: Sequence[tuple[int, int]]) -> int | None:
+    given = {int(ip_address(one)) for one in connection.execute(select(addresses.c.ip_address).where(
+        addresses.c.subnet_id == subnet["id"])).scalars()}
     if subnet["gateway_ip"]:
-        given.add(int(IPv4Address(subnet["gateway_ip"])))
-    return next((number for pool in pools for number in pool if number not in given), None)
+        given.add(int(ip_address(subnet["gateway_ip"])))
+    # There are no more taken ones than are given, so the look ends.
+    return next((one for first, size in pools for one in range(first, first + min(size, len(given) + 1))
+                 if one not in given), None)
 
 
 def add_port(connection: Connection, **row: Any) -> bool:

@@ -111,8 +111,12 @@ def seen(context: Context) -> ColumnElement[bool]:
 
 
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """It stays shared while others have ports on it."""
+    """It stays shared while others have ports on it. One with IPv6 is one project's (``subnets``)."""
     _check_internal(values, row)
+    if values.get("shared") and not row["shared"] and connection.execute(select(subnets.c.id).where(
+            subnets.c.network_id == row["id"], subnets.c.cidr.contains(":")).limit(1)).first():
+        raise InvalidField("shared", "must be false for a network with a subnet of IPv6: OVN lets guests advertise as "
+                                     "routers, by which one would lead others' traffic to itself", True)
     if row["external"] and values.get("external") is False and connection.execute(select(ports.c.id).where(
             ports.c.network_id == row["id"], ports.c.device_owner.startswith(OWN)).limit(1)).first():
         raise Conflict(f"External network {row['id']} cannot be updated to be made non-external, since it has existing "

@@ -33,7 +33,7 @@ _BY_SERVER = select(
     *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host", "port_security_enabled"],
     networks.c.name.label("network"), *networks.c["type", "bridge", "mtu", "by_engine"],
     *addresses.c["subnet_id", "ip_address"],
-    *subnets.c["cidr", "enable_dhcp", "gateway_ip", "dns_nameservers", "host_routes"]).join_from(
+    *subnets.c["cidr", "enable_dhcp", "gateway_ip", "dns_nameservers", "host_routes", "ipv6_address_mode"]).join_from(
     ports, networks, networks.c.id == ports.c.network_id).outerjoin(
     addresses, addresses.c.port_id == ports.c.id).outerjoin(subnets, subnets.c.id == addresses.c.subnet_id).where(
     ports.c.device_id == bindparam("server"), TAKEN).order_by(
@@ -82,8 +82,13 @@ def _make(connection: Connection, context: Context, id: str, wanted: Document, c
     if not ipam.add_port(connection, id=id, project_id=context.project_id, name="", network_id=wanted["network_id"],
                          status="DOWN", made_for_server=True, created_at=now(), **values):
         return  # another conductor made it meanwhile
-    ipam.give(connection, id, wanted["network_id"], choices, wanted.get("fixed_ip"),
-              f"any of the subnets on network {wanted['network_id']}")
+    mac = str(connection.execute(select(ports.c.mac_address).where(ports.c.id == id)).scalar())
+    if wanted.get("fixed_ip"):
+        ipam.give(connection, id, wanted["network_id"], choices, wanted["fixed_ip"],
+                  f"any of the subnets on network {wanted['network_id']}")
+        ipam.give_automatic(connection, id, mac, choices)
+    else:
+        ipam.give_all(connection, id, mac, choices, wanted["network_id"])
 
 
 def found(connection: Connection, server_id: str, *, states: bool) -> list[Document]:
@@ -91,7 +96,12 @@ def found(connection: Connection, server_id: str, *, states: bool) -> list[Docum
     rows: dict[str, list[RowMapping]] = {}
     for row in connection.execute(_BY_SERVER, {"server": server_id}).mappings():
         rows.setdefault(row["id"], []).append(row)
-    return [_nic(each, states) for each in rows.values()]
+    return [_nic(sorted(each, key=_is_six), states) for each in rows.values()]
+
+
+def _is_six(row: RowMapping | Document) -> bool:
+    """Whether its address is of IPv6: such come after those of IPv4."""
+    return ":" in (row["ip_address"] or "")
 
 
 def addresses_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[Document]]:
@@ -100,7 +110,7 @@ def addresses_of(connection: Connection, ids: Sequence[str]) -> dict[str, list[D
     for row in connection.execute(select(*addresses.c["port_id", "subnet_id", "ip_address"])
                                   .where(addresses.c.port_id.in_(ids)).order_by(addresses.c.number)):
         given.setdefault(row.port_id, []).append({"subnet_id": row.subnet_id, "ip_address": row.ip_address})
-    return given
+    return {id: sorted(found, key=_is_six) for id, found in given.items()}
 
 
 def floating(connection: Connection, server_ids: Sequence[str]) -> dict[str, dict[tuple[str, str], str]]:
@@ -124,16 +134,17 @@ def _nic(rows: Sequence[RowMapping], states: bool) -> Document:
     on_host = {"port": row["id"]} if engine else {"bridge": row["bridge"]} if flat else {
         "network": host_name(row["network_id"])}
     on_host["mac"] = row["mac_address"]
-    if fixed:
+    four = [one for one in rows if one["ip_address"] and not _is_six(one)]
+    if four:
         # Where there is no DHCP on the bridge, the guest sets its address itself, with the prefix.
-        static = next((one for one in rows if (flat or engine) and one["enable_dhcp"] is False), None)
+        static = next((one for one in four if (flat or engine) and one["enable_dhcp"] is False), None)
         on_host["address"] = (f"{static['ip_address']}/{static['cidr'].partition('/')[2]}" if static else
-                              fixed[0]["ip_address"])
+                              four[0]["ip_address"])
     if not engine:  # which filters by itself
         on_host.update(_security(row, fixed, flat))
     nic = {"port_id": row["id"], "network_id": row["network_id"], "network": row["network"], "mac": row["mac_address"],
            "fixed_ips": fixed, "tag": row["tag"], "created": row["made_for_server"], "on_host": on_host,
-           **({"told": told} if (told := _told(row)) else {})}
+           **({"told": told} if (told := _told(rows)) else {})}
     return {**nic, "port_state": row["status"], "host": row["host"]} if states else nic
 
 
@@ -147,10 +158,17 @@ def _security(row: RowMapping, fixed: Sequence[Document], flat: bool) -> Documen
     return {"allowed_addresses": known} if known else {}
 
 
-def _told(row: RowMapping) -> Document:
-    """What the guest is told of the subnet of its first address, where there is something to tell."""
-    found = {"gateway": row["gateway_ip"], "mtu": row["mtu"] if row["by_engine"] or row["mtu"] != 1500 else None,
-             "dns_nameservers": orjson.loads(row["dns_nameservers"] or "[]")[:MOST],
-             "host_routes": [{name: one[name] for name in ("destination", "nexthop")}
-                             for one in orjson.loads(row["host_routes"] or "[]")[:MOST]]}
+def _told(rows: Sequence[RowMapping]) -> Document:
+    """What the guest is told of the subnet of its first address of IPv4, and of its addresses of IPv6, where there is
+    something to tell."""
+    row, six = rows[0], [one for one in rows if _is_six(one)]
+    found: Document = {"mtu": row["mtu"] if row["by_engine"] or row["mtu"] != 1500 else None}
+    if not _is_six(row):
+        found.update(gateway=row["gateway_ip"], dns_nameservers=orjson.loads(row["dns_nameservers"] or "[]")[:MOST],
+                     host_routes=[{name: one[name] for name in ("destination", "nexthop")}
+                                  for one in orjson.loads(row["host_routes"] or "[]")[:MOST]])
+    found["ipv6"] = [{
+        "address": f"{one['ip_address']}/{one['cidr'].partition('/')[2]}", "mode": one["ipv6_address_mode"],
+        "gateway": one["gateway_ip"], "dns_nameservers": orjson.loads(one["dns_nameservers"])[:MOST]}
+        for one in six[:MOST]]
     return {name: value for name, value in found.items() if value}

@@ -122,9 +122,9 @@ class Northbound:
                                  for column in wrong)
 
     def _refer(self, changes: NorthboundChanges, new: Mapping[Name, NorthRow], name: Name,
-               wish: tuple[NorthRow, str, str]) -> None:
+               wish: tuple[NorthRow, str, str | None]) -> None:
         row, column, key = wish
-        target, there = (REFERRED[column], key), self.rows.get(name)
+        target, there = (REFERRED[column], key or ""), self.rows.get(name)
         known = target in new or target in self.rows
         have = [] if there is None else getattr(there, column)
         if known and [self.names.get(one.uuid) for one in have] != [target]:

@@ -49,18 +49,18 @@ WORDS = {6: "tcp", 17: "udp", 132: "sctp"}
 @dataclass(frozen=True)
 class NorthRow:
     """A row. *key*: ours, with the table. *columns*: sets are sorted tuples. *refs*: column to the key of a row of
-    ``REFERRED``; *inside*: (table, key, column) of the rows that hold it."""
+    ``REFERRED``, or none; *inside*: (table, key, column) of the rows that hold it."""
 
     unit: str
     table: str
     key: str
     columns: Mapping[str, Any]
-    refs: Mapping[str, str] = field(default_factory=dict)
+    refs: Mapping[str, str | None] = field(default_factory=dict)
     inside: tuple[tuple[str, str, str], ...] = ()
 
 
 #: Columns that refer to one row, and its table.
-REFERRED = {"dhcpv4_options": DHCP}
+REFERRED = {"dhcpv4_options": DHCP, "dhcpv6_options": DHCP}
 
 
 def rows(unit: Unit) -> Iterator[NorthRow]:
@@ -107,12 +107,29 @@ def _network(unit: LogicalNetwork) -> Iterator[NorthRow]:
             "tag": () if unit.vlan is None else (unit.vlan,)},
             inside=((SWITCH, unit.id, "ports"),))
     for subnet in unit.subnets:
-        if subnet.dhcp:
+        if subnet.dhcp and ":" in subnet.cidr:
+            yield from _by_dhcpv6(unit, subnet)
+        elif subnet.dhcp:
             yield NorthRow(key, DHCP, subnet.id, {"cidr": subnet.cidr, "options": _dhcp(unit, subnet)})
             # The request passes before all rules, to the server and to nobody else.
             match = (f"inport == @{DROP} && ip4.dst == {{255.255.255.255, {_server(subnet)}}} && "
                      "udp.src == 68 && udp.dst == 67")
             yield _acl(key, f"{subnet.id} dhcp", "from-lport", LET, match, "allow", (SWITCH, unit.id, "acls"))
+
+
+def _by_dhcpv6(unit: LogicalNetwork, subnet: LogicalSubnet) -> Iterator[NorthRow]:
+    """DHCPv6 options (ovn-nb(5)), and the way of the request to the server. Of SLAAC there is none of both, nor of a
+    subnet without a mode."""
+    if subnet.mode not in ("dhcpv6-stateful", "dhcpv6-stateless"):
+        return
+    key, options = key_of(unit), {"server_id": mac_of("dhcp", unit.id)}
+    if subnet.mode == "dhcpv6-stateless":
+        options["dhcpv6_stateless"] = "true"
+    if subnet.dns:
+        options["dns_server"] = f"{{{', '.join(subnet.dns)}}}"
+    yield NorthRow(key, DHCP, subnet.id, {"cidr": subnet.cidr, "options": options})
+    match = f"inport == @{DROP} && ip6.dst == ff02::1:2 && udp.src == 546 && udp.dst == 547"
+    yield _acl(key, f"{subnet.id} dhcp", "from-lport", LET, match, "allow", (SWITCH, unit.id, "acls"))
 
 
 def _server(subnet: LogicalSubnet) -> str:
@@ -153,7 +170,9 @@ def _port(unit: LogicalPort) -> NorthRow:
         options["requested-chassis"] = ",".join(unit.hosts)
     if unit.arriving and len(unit.hosts) > 1:
         options["activation-strategy"] = "rarp"
-    refs = {"dhcpv4_options": unit.addresses[0][0]} if unit.addresses else {}
+    refs: dict[str, str | None] = dict.fromkeys(REFERRED)
+    for subnet, address in reversed(unit.addresses):  # the first of each version counts
+        refs["dhcpv6_options" if ":" in address else "dhcpv4_options"] = subnet
     return NorthRow(key_of(unit), PORT, unit.id, {**columns, "options": options}, refs, tuple(inside))
 
 
@@ -224,8 +243,11 @@ def _router(unit: LogicalRouter) -> Iterator[NorthRow]:
 
 
 def _interface(unit: LogicalRouter, one: LogicalInterface) -> Iterator[NorthRow]:
+    # Router advertisements (ovn-nb(5), ipv6_ra_configs).
+    said = {"address_mode": one.advertises.replace("-", "_"), "send_periodic": "true",
+            **({"mtu": str(one.mtu)} if one.mtu else {})} if one.advertises else {}
     yield NorthRow(key_of(unit), ROUTER_PORT, one.port_id, {
-        "name": f"mag-{one.port_id}", "mac": one.mac,
+        "name": f"mag-{one.port_id}", "mac": one.mac, "ipv6_ra_configs": said,
         "networks": tuple(sorted(str(ip_interface(each)) for each in one.networks))},
         inside=((ROUTER, unit.id, "ports"),))
     for at, host in enumerate(unit.chassis if one.gateway else ()):

@@ -48,10 +48,13 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     if not ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now()):
         raise _mac_in_use(values)
     choices = subnets_of(connection, [network["id"]])[network["id"]]
-    if values.get("fixed_ips") is None and choices:
-        ipam.give(connection, values["id"], network["id"], choices)
-    for wish in values.get("fixed_ips") or ():
+    mac = str(connection.execute(select(ports.c.mac_address).where(ports.c.id == values["id"])).scalar())
+    if values.get("fixed_ips") is None:
+        ipam.give_all(connection, values["id"], mac, choices, network["id"])
+        return
+    for wish in values["fixed_ips"]:
         _give(connection, values["id"], network["id"], choices, wish)
+    ipam.give_automatic(connection, values["id"], mac, choices)
 
 
 def _check_free(row: RowMapping, what: str, names: Collection[str]) -> None:
@@ -183,11 +186,18 @@ def _change_mac(connection: Connection, context: Context, row: RowMapping, value
     if connection.execute(select(ports.c.id).where(ports.c.mac_address == values["mac_address"],
                                                    ports.c.id != row["id"])).first():
         raise _mac_in_use({**row, **values})
+    choices = [one for one in subnets_of(connection, [network["id"]])[network["id"]] if ipam.by_itself(one)]
+    connection.execute(deleting(addresses).where(addresses.c.port_id == row["id"], addresses.c.subnet_id.in_(
+        [one["id"] for one in choices])))
+    ipam.give_automatic(connection, row["id"], values["mac_address"], choices)
 
 
 def _readdress(connection: Connection, row: RowMapping, fixed: Sequence[Document]) -> None:
-    have = addresses_of(connection, [row["id"]]).get(row["id"], [])
-    wanted, stay = list(fixed), []
+    choices = subnets_of(connection, [row["network_id"]])[row["network_id"]]
+    automatic = {one["id"] for one in choices if ipam.by_itself(one)}  # of these it has an address whatever is asked
+    have = [one for one in addresses_of(connection, [row["id"]]).get(row["id"], [])
+            if one["subnet_id"] not in automatic]
+    wanted, stay = [one for one in fixed if one.get("subnet_id") not in automatic or "ip_address" in one], []
     for one in have:
         match = next((wish for wish in wanted if all(one[key] == value for key, value in wish.items())), None)
         if match is not None:
@@ -196,10 +206,11 @@ def _readdress(connection: Connection, row: RowMapping, fixed: Sequence[Document
     if wanted or len(stay) < len(have):
         _let_go(connection, row)
     let_go(connection, [row["id"]], stay)
-    connection.execute(deleting(addresses).where(addresses.c.port_id == row["id"], addresses.c.ip_address.not_in(stay)))
-    choices = subnets_of(connection, [row["network_id"]])[row["network_id"]]
+    connection.execute(deleting(addresses).where(addresses.c.port_id == row["id"], addresses.c.ip_address.not_in(stay),
+                                                 addresses.c.subnet_id.not_in(automatic)))
     for wish in wanted:
         _give(connection, row["id"], row["network_id"], choices, wish)
+    ipam.give_automatic(connection, row["id"], row["mac_address"], choices)
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:

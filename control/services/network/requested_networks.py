@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import ip_address
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, RowMapping, bindparam, exists, or_, select, true
@@ -22,7 +22,7 @@ from .tables import addresses, networks, ports, subnets
 
 #: Statements that each new server needs, made once.
 _SERVES = exists().where(subnets.c.network_id == networks.c.id).label("serves")
-_EACH = select(networks.c.id, _SERVES)
+_EACH = select(networks.c.id, networks.c.by_engine, _SERVES)
 _ANY = _EACH.where(or_(networks.c.project_id == bindparam("project"), networks.c.shared)).limit(2)
 _UP = _ANY.where(networks.c.admin_state_up)
 _SUBNETS = select(subnets).where(subnets.c.network_id.in_(bindparam("ids", expanding=True))).order_by(
@@ -41,9 +41,9 @@ def checked(connection: Connection, context: Context, requested: Any) -> list[Do
     if requested == "auto" or not requested:
         return _default(connection, context, requested == "auto")
     plain = [_plain(one) for one in requested]
-    _check_ports(connection, context, [one for one in plain if one["port_id"]])
-    _check_networks(connection, context, [one for one in plain if not one["port_id"]])
-    return plain
+    made = _check_ports(connection, context, [one for one in plain if one["port_id"]])
+    made |= _check_networks(connection, context, [one for one in plain if not one["port_id"]])
+    return [_marked(one, by_engine=one["network_id"] in made) for one in plain]
 
 
 def _plain(one: Mapping[str, Any]) -> Document:
@@ -55,10 +55,9 @@ def _plain(one: Mapping[str, Any]) -> Document:
             raise InvalidRequest(f"Specified Fixed IP '{address}' cannot be used with port '{port}': the two cannot be "
                                  "specified together.")
         try:
-            address = str(IPv4Address(address))
-        except AddressValueError:
-            raise InvalidRequest(f"networks: fixed_ip {address!r} is not an IPv4 address, and embedded networking "
-                                 "has no other.") from None
+            address = str(ip_address(address))
+        except ValueError:
+            raise InvalidRequest(f"networks: fixed_ip {address!r} is not an IP address.") from None
     return {"network_id": None if port else one.get("uuid"), "port_id": port, "fixed_ip": address,
             "tag": one.get("tag"), "make": None if port else str(uuid.uuid4())}
 
@@ -74,14 +73,21 @@ def _default(connection: Connection, context: Context, automatic: bool) -> list[
                                  "there is none that it may use. Create one with a subnet, or ask for networks: none.")
         return []
     _check_subnets(found)
-    return [_plain({"uuid": found[0].id})]
+    return [_marked(_plain({"uuid": found[0].id}), by_engine=found[0].by_engine)]
 
 
-def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> None:
+def _marked(one: Document, *, by_engine: bool) -> Document:
+    """With ``by_engine`` where an engine has its network: not every host can have such a NIC."""
+    return {**one, "by_engine": True} if by_engine else one
+
+
+def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> set[str]:
+    """Returns the networks of an engine among theirs."""
     ids = [one["port_id"] for one in plain]
     if twice := next((id for id in ids if ids.count(id) > 1), None):
         raise InvalidRequest(f"networks: port {twice} is given twice; a port is one NIC.")
-    query = select(*ports.c["id", "network_id", "device_id"], addresses.c.ip_address).outerjoin(
+    query = select(*ports.c["id", "network_id", "device_id"], networks.c.by_engine, addresses.c.ip_address).join(
+        networks, networks.c.id == ports.c.network_id).outerjoin(
         addresses, addresses.c.port_id == ports.c.id).where(ports.c.id.in_(ids))
     if not context.is_admin:
         query = query.where(ports.c.project_id == (context.project_id or ""))
@@ -95,12 +101,14 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
         if row.ip_address is None:
             raise InvalidRequest(f"Port {row.id} requires a FixedIP in order to be used.")
         one["network_id"] = row.network_id
+    return {row.network_id for row in rows.values() if row.by_engine}
 
 
-def _check_networks(connection: Connection, context: Context, plain: Sequence[Document]) -> None:
+def _check_networks(connection: Connection, context: Context, plain: Sequence[Document]) -> set[str]:
+    """Returns those of an engine among them."""
     ids = {one["network_id"] for one in plain}
     if not ids:
-        return
+        return set()
     found = connection.execute(_EACH.where(networks.c.id.in_(ids), visible(context))).all()
     if missing := ids - {network.id for network in found}:
         raise InvalidRequest(f"Network {next(iter(missing))} could not be found.", type="NetworkNotFound")
@@ -114,6 +122,7 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
             raise InvalidRequest(f"Fixed IP {ip} is not a valid ip address for network {network_id}.")
         if ipam.is_given(connection, subnet["id"], ip):
             raise InvalidRequest(f"Fixed IP address {ip} is already in use on network {network_id}.")
+    return {network.id for network in found if network.by_engine}
 
 
 def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import ip_network
 
 from sqlalchemy import Connection, RowMapping, delete, select
 
@@ -25,10 +25,25 @@ def of(connection: Connection, router_ids: Sequence[str]) -> list[RowMapping]:
     """The ports of routers with their addresses, a row for each: device_id, device_owner, port, subnet and network."""
     return list(connection.execute(select(
         ports.c.id, ports.c.device_id, ports.c.device_owner, ports.c.mac_address, ports.c.network_id,
-        addresses.c.subnet_id, addresses.c.ip_address, subnets.c.cidr, subnets.c.gateway_ip).join(
+        addresses.c.subnet_id, addresses.c.ip_address, subnets.c.cidr, subnets.c.gateway_ip, subnets.c.ipv6_ra_mode,
+        networks.c.mtu).join(networks, networks.c.id == ports.c.network_id).join(
         addresses, addresses.c.port_id == ports.c.id).join(subnets, subnets.c.id == addresses.c.subnet_id).where(
         ports.c.device_id.in_(router_ids), ports.c.device_owner.in_((INTERFACE, GATEWAY))).order_by(
-        ports.c.created_at, ports.c.id)).mappings())
+        ports.c.created_at, ports.c.id, addresses.c.number)).mappings())
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether two networks have addresses in common."""
+    first, second = ip_network(one), ip_network(other)
+    return first.version == second.version and first.overlaps(second)
+
+
+def first_of_each(choices: Sequence[RowMapping]) -> list[RowMapping]:
+    """The first of the subnets of each IP version."""
+    found: dict[int, RowMapping] = {}
+    for one in choices:
+        found.setdefault(ip_network(one["cidr"]).version, one)
+    return list(found.values())
 
 
 def check_apart(found: Sequence[RowMapping], new: Sequence[RowMapping]) -> None:
@@ -36,7 +51,7 @@ def check_apart(found: Sequence[RowMapping], new: Sequence[RowMapping]) -> None:
     apart."""
     for one in new:
         for have in found:
-            if IPv4Network(one["cidr"]).overlaps(IPv4Network(have["cidr"])):
+            if overlap(one["cidr"], have["cidr"]):
                 raise InvalidRequest(f"Bad router request: Cidr {one['cidr']} of subnet {one['id']} overlaps with cidr "
                                      f"{have['cidr']} of subnet {have['subnet_id']}.", type="BadRequest")
 
@@ -52,7 +67,7 @@ def make(connection: Connection, owner: str, device_id: str, network_id: str, pr
 def give_gateway_address(connection: Connection, port_id: str, subnet: RowMapping) -> None:
     """The gateway's address of *subnet*, which no other port may have."""
     ip = subnet["gateway_ip"]
-    if not added(connection, addresses, subnet_id=subnet["id"], number=int(IPv4Address(ip)), port_id=port_id,
+    if not added(connection, addresses, subnet_id=subnet["id"], number=ipam.number(ip), port_id=port_id,
                  ip_address=ip):
         raise Conflict(f"Gateway ip {ip} of subnet {subnet['id']} is in use by another port.", type="IpAddressInUse")
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import ip_address, ip_network
 
 import orjson
 from sqlalchemy import Connection, RowMapping, select, update
@@ -74,7 +74,8 @@ def _set_gateway(connection: Connection, context: Context, id: str, wish: Docume
         raise Forbidden("(rule:create_router:external_gateway_info:external_fixed_ips) is disallowed by policy: only "
                         "admins may choose the address.")
     port = router_ports.make(connection, GATEWAY, id, network["id"])
-    for fixed in wish.get("external_fixed_ips") or [{}]:
+    wishes = wish.get("external_fixed_ips") or [{"subnet_id": one["id"]} for one in router_ports.first_of_each(choices)]
+    for fixed in wishes or [{}]:
         fitting = [one for one in choices if fixed.get("subnet_id") in (None, one["id"])]
         ipam.give(connection, port, network["id"], fitting, fixed.get("ip_address"),
                   f"external network {network['id']}")
@@ -95,10 +96,12 @@ def _check_without_floating(connection: Connection, id: str, subnet_id: str | No
 def _check_routes(found: Sequence[RowMapping], routes: Sequence[Document]) -> None:
     """Raises ``InvalidField`` where a route leads nowhere, or back to the router."""
     for route in routes:
-        hop = IPv4Address(route["nexthop"])
+        hop = ip_address(route["nexthop"])
+        if hop.version != ip_network(route["destination"]).version:
+            raise InvalidField("routes", "must have destination and nexthop of one IP version", route["nexthop"])
         if route["nexthop"] in {one["ip_address"] for one in found}:
             raise InvalidField("routes", "must not have an address of the router itself as nexthop", route["nexthop"])
-        if not any(hop in IPv4Network(one["cidr"]) for one in found):
+        if not any(hop in ip_network(one["cidr"]) for one in found):
             raise InvalidField("routes", "must have a nexthop in a subnet that the router has an interface or its "
                                          "gateway in", route["nexthop"])
 
@@ -159,7 +162,8 @@ def _place(connection: Connection, context: Context, wish: Document) -> tuple[Ro
     if found[0]["device_id"]:
         raise Conflict(f"Port {wish['port_id']} is in use by {found[0]['device_id']}.", type="PortInUse")
     if len(found) > 1:
-        raise InvalidRequest("Bad router request: Cannot have multiple IPv4 subnets on router port.", type="BadRequest")
+        raise InvalidRequest(f"Bad router request: port {wish['port_id']} has addresses of several subnets, and an "
+                             "interface is in one. Give the subnet.", type="BadRequest")
     return found[0], str(wish["port_id"])
 
 

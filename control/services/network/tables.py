@@ -32,7 +32,9 @@ subnets = Table(
     "subnets", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id", ondelete="CASCADE"), nullable=False),
     Column("cidr", String(43), nullable=False), Column("gateway_ip", String(45)),
     Column("enable_dhcp", Boolean, nullable=False, default=True), Column("allocation_pools", DOCUMENT, nullable=False),
-    Column("dns_nameservers", DOCUMENT, nullable=False), Column("host_routes", DOCUMENT, nullable=False), *stamped(),
+    Column("dns_nameservers", DOCUMENT, nullable=False), Column("host_routes", DOCUMENT, nullable=False),
+    # Of IPv6: how guests get their addresses, and what routers say of it (Neutron's words).
+    Column("ipv6_address_mode", String(16)), Column("ipv6_ra_mode", String(16)), *stamped(),
     Index("subnets_network", "network_id"))
 
 ports = Table(
@@ -53,7 +55,7 @@ ports = Table(
     *stamped(), Index("ports_network", "network_id"), Index("ports_device", "device_id"),
     Index("ports_project", "project_id"))
 
-#: Each address once in a subnet: the key says so. ``number`` is the address as a number.
+#: Each address once in a subnet: the key says so. ``number``: see ``ipam.number``.
 addresses = Table(
     "port_addresses", API, Column("subnet_id", UUID, ForeignKey("subnets.id"), primary_key=True),
     Column("number", BigInteger, primary_key=True, autoincrement=False),

@@ -115,7 +115,8 @@ def _networks(connection: Connection, ids: Sequence[str] | None) -> Iterator[Log
                 these.with_only_columns(networks.c.id))).order_by(subnets.c.id)):
             held.setdefault(row.network_id, []).append(LogicalSubnet(
                 row.id, row.cidr, row.gateway_ip, row.enable_dhcp, tuple(orjson.loads(row.dns_nameservers)),
-                tuple((one["destination"], one["nexthop"]) for one in orjson.loads(row.host_routes))))
+                tuple((one["destination"], one["nexthop"]) for one in orjson.loads(row.host_routes)),
+                row.ipv6_address_mode))
         for network in connection.execute(these):
             yield LogicalNetwork(network.id, network.name, network.mtu, tuple(held.get(network.id, ())),
                                  network.bridge, network.segment)
@@ -143,17 +144,30 @@ def _router(router: Row[Any], held: Sequence[RowMapping], reached: Sequence[Logi
             out: Sequence[str]) -> LogicalRouter:
     gateway = [one for one in held if one["device_owner"] == router_ports.GATEWAY]
     inside = [one for one in held if one["device_owner"] == router_ports.INTERFACE]
-    interfaces = [LogicalInterface(one["id"], one["mac_address"], (_with_prefix(one),), one in gateway) for one in held]
+    sides: dict[str, list[RowMapping]] = {}
+    for one in held:
+        sides.setdefault(one["id"], []).append(one)
+    interfaces = [_interface(side) for side in sides.values()]
     routes = [(one["destination"], one["nexthop"]) for one in orjson.loads(router.routes)]
-    if gateway and gateway[0]["gateway_ip"]:
-        routes.append(("0.0.0.0/0", gateway[0]["gateway_ip"]))
+    routes += [("::/0" if ":" in one["cidr"] else "0.0.0.0/0", one["gateway_ip"]) for one in gateway
+               if one["gateway_ip"]]
+    outside = [one["ip_address"] for one in gateway if ":" not in one["cidr"]]
     translations = list(reached)
-    if gateway and router.enable_snat:
-        translations += [LogicalTranslation(one["id"], "snat", gateway[0]["ip_address"], one["cidr"]) for one in inside]
+    if outside and router.enable_snat:  # addresses of IPv6 are not translated
+        translations += [LogicalTranslation(one["id"], "snat", outside[0], one["cidr"]) for one in inside
+                         if ":" not in one["cidr"]]
     # The hosts that would have the gateway, drawn so that another host more changes little.
     chosen = sorted(out, key=lambda host: sha256(f"{router.id} {host}".encode()).digest())[:GATEWAYS]
     return LogicalRouter(router.id, router.name, router.admin_state_up, tuple(interfaces), tuple(routes),
                          tuple(translations), tuple(chosen) if gateway else ())
+
+
+def _interface(side: Sequence[RowMapping]) -> LogicalInterface:
+    """Of a port's rows, one for each address."""
+    first, gateway = side[0], side[0]["device_owner"] == router_ports.GATEWAY
+    modes = [one["ipv6_ra_mode"] for one in side if one["ipv6_ra_mode"] and not gateway]
+    return LogicalInterface(first["id"], first["mac_address"], tuple(_with_prefix(one) for one in side), gateway,
+                            modes[0] if modes else None, first["mtu"] if modes else None)
 
 
 def _with_prefix(one: RowMapping) -> str:

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from magnetar_agent import configdrive, guest_data
-from magnetar_agent.guest_data import Guest, GuestNic, NicAddress
+from magnetar_agent.guest_data import Guest, GuestNic, NicAddress, NicAddress6
 from tests.unpacked import ROOT
 
 from . import cloud_init
@@ -26,6 +26,11 @@ STATIC = GuestNic("52:54:00:00:00:02", NETWORK, port=PORT, mtu=1500, dns=("192.0
                   routes=(("198.51.100.0/24", "192.0.2.9"),))
 DHCP = dataclasses.replace(STATIC, address=NicAddress("192.0.2.7", 24, dhcp=True, gateway="192.0.2.1", dns="192.0.2.1"))
 WITHOUT = GuestNic("52:54:00:00:00:03", "br0")
+#: With an address of each mode of IPv6, and nothing but IPv6.
+MODES = (NicAddress6("fd00:1::5", 64, "slaac", "fd00:1::1", ("fd00::53",)),
+         NicAddress6("fd00:2::5", 64, "dhcpv6-stateful"), NicAddress6("fd00:3::5", 64, "dhcpv6-stateless"),
+         NicAddress6("fd00:4::5", 64, None, "fd00:4::1"))
+SIX = GuestNic("52:54:00:00:00:04", NETWORK, port=PORT, mtu=1442, ipv6=MODES)
 INJECTED = (("/etc/motd", base64.b64encode(b"hello\n").decode()),)
 
 
@@ -33,7 +38,8 @@ def guest(*nics: GuestNic) -> Guest:
     return dataclasses.replace(GUEST, nics=nics, injected=INJECTED)
 
 
-@pytest.mark.parametrize("nics", [(), (NIC,), (STATIC,), (DHCP,), (WITHOUT,), (NIC, STATIC, WITHOUT)], ids=range(6))
+@pytest.mark.parametrize("nics", [(), (NIC,), (STATIC,), (DHCP,), (WITHOUT,), (SIX,),
+                                  (NIC, STATIC, WITHOUT, SIX)], ids=range(7))
 def test_network_data_is_as_the_schema_says(nics: tuple[GuestNic, ...]) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.validate(guest_data.network_data(guest(*nics)), SCHEMA)
@@ -46,6 +52,26 @@ def test_network_data_is_as_the_schema_says(nics: tuple[GuestNic, ...]) -> None:
 def test_the_schema_refuses_what_is_wrong(wrong: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, SCHEMA)
+
+
+def test_addresses_of_ipv6_come_after_that_of_ipv4() -> None:
+    found = guest_data.network_data(guest(dataclasses.replace(STATIC, ipv6=MODES), SIX))
+    assert [one["type"] for one in found["networks"]] == ["ipv4", *(types := [
+        "ipv6_slaac", "ipv6_dhcpv6-stateful", "ipv6_dhcpv6-stateless", "ipv6"]), *types]
+    assert [one["id"] for one in found["networks"]] == [f"network{at}" for at in range(9)]
+    slaac = found["networks"][1]
+    assert (slaac["ip_address"], slaac["netmask"]) == ("fd00:1::5", "ffff:ffff:ffff:ffff::")
+    assert slaac["routes"] == [{"network": "::", "netmask": "::", "gateway": "fd00:1::1"}]
+    assert [one["address"] for one in found["services"]] == ["192.0.2.53", "fd00::53"]
+
+
+@pytest.mark.slow
+def test_cloud_init_reads_addresses_of_ipv6(tmp_path: Path) -> None:
+    found = cloud_init.reads(configdrive.files(guest(SIX)), tmp_path, [SIX.mac])
+    (nic, *_services) = found["network"]["config"]
+    assert [one["type"] for one in nic["subnets"]] == [
+        "ipv6_slaac", "ipv6_dhcpv6-stateful", "ipv6_dhcpv6-stateless", "static6"]
+    assert nic["subnets"][3]["address"].startswith("fd00:4::5")
 
 
 @pytest.mark.slow

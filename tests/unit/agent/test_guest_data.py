@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from magnetar_agent.guest_data import NicAddress6
 from magnetar_agent.servers import guest_data
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.virt import domain
@@ -136,6 +137,18 @@ def test_what_is_attached_later_is_in_the_tree(host: Host) -> None:
     found = guest_data.guest(host.agent.host, document)
     assert found.mappings == {"ami": "vda", "root": "/dev/vda", "ebs0": "/dev/vdb"}
     assert found.nics[0].network == NETWORK
+
+
+def test_addresses_of_ipv6_that_a_cloud_tells(host: Host) -> None:
+    told = {"address": "fd00:1::5/64", "mode": "slaac", "gateway": "fd00:1::1", "dns_nameservers": ["fd00::53"]}
+    host.server(networks=[{**NIC, "told": {"ipv6": [told]}}])
+    document = host.agent.host.documents.find("server", "web1")
+    assert document
+    (nic,) = guest_data.guest(host.agent.host, document).nics
+    assert nic.ipv6 == (NicAddress6("fd00:1::5", 64, "slaac", "fd00:1::1", ("fd00::53",)),)
+    with pytest.raises(InvalidField, match="ipv6"):
+        host.ensure("server", "web2", {"flavor": SMALL, "networks": [{**NIC, "told": {
+            "ipv6": [{**told, "mode": "guess"}]}}]})
 
 
 DISK = """<domain><uuid>u</uuid><devices><disk><target dev="d" bus="{bus}"/>{address}</disk>

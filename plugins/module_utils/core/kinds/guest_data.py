@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address, ip_network
+from collections.abc import Callable
+from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any, Optional
 
 from ..errors import InvalidField
@@ -14,11 +15,11 @@ from ..versions import Version
 
 
 class GuestAddress(Text):
-    """An IP address; with *network*, one of a network, with its prefix."""
+    """An IP address; with *network*, one of a network, with its prefix; with *interface*, an address with a prefix."""
 
-    def __init__(self, network: bool = False) -> None:
+    def __init__(self, network: bool = False, interface: bool = False) -> None:
         super().__init__(2, 49)
-        self.read = ip_network if network else ip_address
+        self.read: Callable[[str], Any] = ip_network if network else ip_interface if interface else ip_address
         self.words = "must be an IP %s" % ("network such as 192.0.2.0/24" if network else "address")
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
@@ -49,6 +50,13 @@ def told() -> Record:
         host_routes=Field(ListOf(Record(destination=Field(ROUTED, "A network.", required=True),
                                         nexthop=Field(ADDRESS, "The gateway to it.", required=True)), MOST),
                           "Routes of the subnet."),
+        ipv6=Field(ListOf(Record(
+            address=Field(GuestAddress(interface=True), "An address of IPv6, with its prefix.", required=True),
+            mode=Field(Nullable(Choices("slaac", "dhcpv6-stateful", "dhcpv6-stateless")), "How the guest gets it; "
+                       "null: it sets it itself."),
+            gateway=Field(Nullable(ADDRESS), "Gateway of its subnet."),
+            dns_nameservers=Field(ListOf(ADDRESS, MOST), "Name servers of its subnet.")), MOST),
+            "Its addresses of IPv6."),
     )
 
 

@@ -12,6 +12,7 @@ from .common import DESCRIPTION, NAME, REFERENCE, Resource
 
 ADDRESS = Text(2, 45, r"[0-9a-fA-F.:]+", "must be an IP address")
 PREFIX = Text(3, 49, r"[0-9a-fA-F.:]+(/[0-9]{1,3})?", "must be an IP network such as 10.1.0.0/24")
+MODES = ("slaac", "dhcpv6-stateful", "dhcpv6-stateless")
 NONE = "none"
 MANY = 1000
 
@@ -37,7 +38,8 @@ class Subnet(Resource):
 
     network = Field(REFERENCE, "The network, by name or uuid.", required=True, on=FIXED, aliases=("network_name",),
                     sample="5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
-    cidr = Field(PREFIX, "Its addresses, such as V(10.1.0.0/24).", required=True, on=FIXED, sample="10.1.0.0/24")
+    cidr = Field(PREFIX, "Its addresses, such as V(10.1.0.0/24) or V(fd00:1::/64).", required=True, on=FIXED,
+                 sample="10.1.0.0/24")
     gateway_ip = Field(OrNone(ADDRESS), "Address of the router; V(none) for none. The first one when omitted.",
                        sample="10.1.0.1")
     enable_dhcp = Field(Boolean(), "Whether guests get their addresses by DHCP.", default=True, sample=True)
@@ -49,6 +51,10 @@ class Subnet(Resource):
     dns_nameservers = Field(ListOf(ADDRESS, MANY), "Addresses of DNS servers that guests are told.", default=[],
                             sample=["192.0.2.53"])
     host_routes = routes("Routes that guests are told.")
+    ipv6_address_mode = Field(Nullable(Choices(*MODES)), "How guests get their addresses of IPv6; without it they set "
+                              "them themselves.", default=None, on=FIXED, sample=None)
+    ipv6_ra_mode = Field(Nullable(Choices(*MODES)), "What a router in it advertises: as O(ipv6_address_mode), or "
+                         "nothing.", default=None, on=FIXED, sample=None)
 
 
 class NetworkPort(Resource):

@@ -156,6 +156,17 @@ def test_nobody_makes_ports_of_the_clouds_own(ask, owner):
         assert "device_owner" in _message(who("POST", "/v2.0/ports", {"port": body}, status=400))
 
 
+def test_a_server_says_that_it_needs_a_host_with_ovn(ask, service):
+    """By its networks, and by a port; a network that hosts make themselves needs none."""
+    subnet, admin = _subnet(ask), ask.as_(ADMIN)
+    for wish in ({"uuid": subnet["network_id"]}, {"port": _port(ask, subnet)["id"]}):
+        (found,) = service.check_requested(ALICE, [wish])
+        assert found["by_engine"], wish
+    made = admin("POST", "/v2.0/networks", {"network": {"provider:network_type": "nat", "project_id": "red"}})
+    admin("POST", "/v2.0/subnets", {"subnet": {"network_id": made["network"]["id"], "cidr": "10.7.0.0/24"}})
+    assert "by_engine" not in service.check_requested(ALICE, [{"uuid": made["network"]["id"]}])[0]
+
+
 def test_external_networks_are_seen_and_not_used_by_servers(ask, service, outside):
     assert [one["name"] for one in ask("GET", "/v2.0/networks?router:external=True")["networks"]] == ["ext"]
     ask("POST", "/v2.0/ports", {"port": {"network_id": outside["id"]}}, status=403)
