@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from magnetar_control.store.allocations import Ratios
 
 from .host_state import HostState, Profile
 from .matching import matches
@@ -22,14 +26,20 @@ def values(profile: Profile, name: str) -> list[str]:
 
 
 def least(profile: Profile, name: str, usual: float) -> float:
-    """The least number that the aggregates say under *name*; *usual* where none says one (spec rows FIL-03, FIL-05)."""
+    """The least number above 0 that the aggregates say under *name*; *usual* where none says one (spec rows FIL-03,
+    FIL-05)."""
     found = []
     for text in values(profile, name):
-        try:
+        with contextlib.suppress(ValueError):
             found.append(float(text))
-        except ValueError:
-            continue
-    return min(found, default=usual)
+    return min((n for n in found if 0 < n < math.inf), default=usual)
+
+
+def ratios(profile: Profile, usual: Ratios) -> Ratios:
+    """The allocation ratios of a host of the profile: the least that its aggregates say in cpu_allocation_ratio,
+    ram_allocation_ratio and disk_allocation_ratio, else the *usual* (spec rows AGG-10, SCHED-022, -027, -030)."""
+    return Ratios(*(least(profile, f"{name}_allocation_ratio", n)
+                    for name, n in zip(("cpu", "ram", "disk"), usual, strict=True)))
 
 
 def projects_of(metadata: Mapping[str, str]) -> list[str]:
