@@ -69,7 +69,7 @@ class Environment:
     def ratios_of(self, name: str) -> Ratios:
         """The allocation ratios of a host: those of its aggregates, as they were read last, else of the settings."""
         host = self.states.hosts.get(name)
-        return ratios(host.profile, self.ratios) if host else self.ratios
+        return ratios(host.profile.aggregates, self.ratios) if host else self.ratios
 
     def host(self, name: str | None) -> Mapping[Any, Any]:
         """The row of a host, as it was read last. Raises ``NotFound``."""
