@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Placement's API, as far as it reads: ``tests/cases/scheduler/placement.yml``, and what openstacksdk asks for."""
 
+import time
 from pathlib import Path
 
 import openstack
@@ -30,6 +31,13 @@ def ids(cloud):
     path = f"/v2.1/os-aggregates/{made['id']}/action"
     admin.post(path, {"add_host": {"host": "kvm1"}})
     admin.post(path, {"set_metadata": {"metadata": {"cpu_allocation_ratio": "2.0"}}})
+    limit = 0
+    deadline = time.monotonic() + 60
+    while limit != 32 and time.monotonic() < deadline:  # the watch has seen the aggregate, and writes no more
+        with store.api.read() as connection:
+            limit = connection.exec_driver_sql("SELECT vcpus_limit FROM hosts WHERE name = 'kvm1'").scalar()
+        time.sleep(0.1)
+    assert limit == 32
     with store.api.write() as connection:
         hosts = {row.name: row for row in connection.exec_driver_sql("SELECT id, name, info FROM hosts")}
         info = hosts["kvm1"].info.replace('"traits":[', '"traits":["CUSTOM_SSD",')
