@@ -35,6 +35,7 @@ from magnetar_control.store.allocations import RESOURCES, Amounts, limits
 from magnetar_control.store.database import Database, now
 from magnetar_control.store.tables import API, cells
 from magnetar_control.store.tables import hosts as host_table
+from magnetar_core.hardware import traits
 
 Row = dict[str, Any]
 #: A fleet, how full it is, and what is asked beside flavors.
@@ -44,10 +45,15 @@ FLEETS: dict[str, tuple[float, dict[str, Any]]] = {
     "empty, all of a make alike": (0.0, {}),
     "half full, a zone and an extra spec": (0.5, {
         "availability_zone": "rack", "extra_specs": {"aggregate_instance_extra_specs:ssd": "true"}}),
+    "half full, traits that a quarter has": (0.5, {
+        "extra_specs": {"trait:HW_CPU_X86_AVX512F": "required", "trait:CUSTOM_SLOW": "forbidden"}}),
 }
 #: Flavors that are asked for: CPUs, MiB, GiB.
 FLAVORS = (Amounts(1, 512, 1), Amounts(1, 2048, 20), Amounts(2, 4096, 40), Amounts(4, 8192, 80), Amounts(8, 16384, 160))
 SECONDS = 8.0
+#: Those of a host with a CPU of today; of every other host all but the last.
+TRAITS = sorted(traits.ALWAYS) + [one for one in traits.X86.values() if "AVX512" not in one]
+TRAITS = [*TRAITS[:59], "HW_CPU_X86_AVX512F"]
 
 
 def fleet(chance: Random, size: int, used: float) -> list[Row]:
@@ -60,7 +66,8 @@ def fleet(chance: Random, size: int, used: float) -> list[Row]:
                     "cell_id": f"cell{number % 2}", "endpoint": f"https://10.0.{number // 256}.{number % 256}:6553",
                     "disabled": chance.random() < 0.02, "forced_down": False, "vcpus": vcpus, "memory_mb": memory,
                     "disk_gb": disk, "pcpus": 0, "servers": 0, "created_at": now(), "info": orjson.dumps(
-                        {"cpu_model": model, "virt_types": ["kvm"], "hypervisor_type": "QEMU"}).decode()}
+                        {"cpu_model": model, "virt_types": ["kvm"], "hypervisor_type": "QEMU", "traits": TRAITS[
+                            :40 if number % 2 else 60] + (["CUSTOM_SLOW"] if number % 4 == 2 else [])}).decode()}
         row |= {f"{name}_{what}": value for name in RESOURCES for what, value in (("ratio", None), ("reserved", 0))}
         for name, limit in limits(row)._asdict().items():
             row |= {f"{name}_limit": limit, f"{name}_used": int(limit * min(1.0, used * chance.uniform(0.6, 1.4)))}

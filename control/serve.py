@@ -22,6 +22,7 @@ from magnetar_control.api.image import app as image
 from magnetar_control.api.network import app as network
 from magnetar_control.api.nova.app import ComputeApplication
 from magnetar_control.api.nova.operations import OPERATIONS
+from magnetar_control.api.placement import app as placement
 from magnetar_control.api.v1 import V1Application
 from magnetar_control.api.volume import app as volume
 from magnetar_control.compute.cloud import Cloud, Hosts
@@ -186,6 +187,7 @@ class Parts:
                 "/image": image.application(self.images, authenticate),
                 "/network": network.application(self.networks, authenticate, self.compute_hosts),
                 "/volume": volume.VolumeApplication(self.volumes, authenticate),
+                "/placement": placement.PlacementApplication(cloud, of_operators),
                 "/console": console,
                 "/healthz": Healthz(self.health),
                 "/metrics": MetricsForAdmins(self.metrics.text, of_operators)}

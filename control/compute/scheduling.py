@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from magnetar_control.compute.caller import Caller
@@ -12,8 +13,9 @@ from magnetar_control.scheduler.choose import NoValidHost, choose
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.request_spec import amounts_of, hardware_of, of_server
 from magnetar_control.scheduler.rules import rules_of
-from magnetar_control.store import aggregates, hosts
+from magnetar_control.store import aggregates, cell_look, hosts
 from magnetar_control.store.allocations import Amounts
+from magnetar_control.store.scatter_gather import scatter_gather
 from magnetar_core.errors import NoSpace
 
 
@@ -29,7 +31,7 @@ def predicted_host(caller: Caller, row: Mapping[str, Any], freed: Mapping[str, A
                    freed_image: Mapping[str, Any] | None = None) -> str:
     """Name of the host that a new server (a row to be) would get at this moment. Raises ``NoSpace``; administrators
     read why. *freed*, *freed_image*: of the server that it replaces, whose amounts count as free on every host, and so
-    do all NUMA cells then. Builds that failed or go on are known to conductors only."""
+    do all NUMA cells then. Builds that failed are known to conductors only."""
     cloud = caller.cloud
     spec = of_server(cloud.store.api, cloud.services.volume, caller.context, row)
     if freed:
@@ -40,9 +42,11 @@ def predicted_host(caller: Caller, row: Mapping[str, Any], freed: Mapping[str, A
     states = HostStates(cloud.settings.default_availability_zone, rules_of(cloud.settings))
     with cloud.store.api.read() as connection:
         rows, groups = hosts.every(connection), aggregates.every(connection)
-    for host in cloud.hosts.all(fresh=True).values():
-        states.up(host.name, host.up)
     states.refresh(rows, groups)
+    look = partial(cell_look.look, cloud.settings.host_down_after, states.rules.looks_at_flavors)
+    found = scatter_gather(cloud.store, look, cloud.settings.cell_timeout)
+    for row_of_host in rows:
+        states.seen(row_of_host["name"], found.get(row_of_host["cell_id"]) or cell_look.NOTHING)
     try:
         return choose(states, spec)[0].host
     except NoValidHost as error:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, delete, func, select
 
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.store import aggregates, conductors, hosts, migrations, services
-from magnetar_control.store.allocations import Ratios, release
+from magnetar_control.store.allocations import release
 from magnetar_control.store.services import COMPUTE, CONDUCTOR, Service
 from magnetar_control.store.tables import allocations, host_states
 from magnetar_control.store.tables import hosts as table
@@ -86,9 +86,7 @@ def _set(caller: Caller, name: str, status: str | None, reason: str | None, forc
         if not forced_down:
             _check_evacuated(caller, name)
         values["forced_down"] = forced_down
-    settings = caller.settings
-    ratios = Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio, settings.disk_allocation_ratio)
-    if not caller.write(hosts.set_host, name, ratios, **values):
+    if not caller.write(hosts.set_host, name, **values):
         raise NotFound(f"Host {name} could not be found.")
     caller.cloud.hosts.all(fresh=True)
 

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from magnetar_control.agents import PATIENCE, AgentClient, Agents
 from magnetar_control.delivery import Delivery
 from magnetar_control.scheduler import place
+from magnetar_control.scheduler.aggregate_filters import ratios
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.services import Services
@@ -64,6 +65,11 @@ class Environment:
     def database(self) -> Database:
         """The cell's."""
         return self.store.cell(self.cell.id)
+
+    def ratios_of(self, name: str) -> Ratios:
+        """The allocation ratios of a host: those of its aggregates, as they were read last, else of the settings."""
+        host = self.states.hosts.get(name)
+        return ratios(host.profile.aggregates, self.ratios) if host else self.ratios
 
     def host(self, name: str | None) -> Mapping[Any, Any]:
         """The row of a host, as it was read last. Raises ``NotFound``."""

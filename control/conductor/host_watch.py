@@ -13,15 +13,13 @@ import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import orjson
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store import hosts, migrations, server_passwords
-from magnetar_control.store.database import INSERT, Database, now
-from magnetar_control.store.host_servers import flavor_names, io_ops
+from magnetar_control.store import cell_look, hosts, migrations, server_passwords
+from magnetar_control.store.database import INSERT, now
 from magnetar_control.store.scatter_gather import scatter_gather_cells
 from magnetar_control.store.servers import SERVERS_BELL, end_consoles, text
 from magnetar_control.store.store import CELL0
@@ -48,24 +46,6 @@ LIVELY = (ACTIVE, PAUSED, SUSPENDED, STOPPED)
 IDLE = select(servers.c.id, servers.c.vm_state, servers.c.power_state).where(
     servers.c.id.in_(bindparam("ids", expanding=True)), servers.c.host == bindparam("at"),
     servers.c.task_state.is_(None), servers.c.deleted_at.is_(None), servers.c.vm_state.in_(LIVELY))
-
-
-class CellLook(NamedTuple):
-    """*up*: the hosts of a cell that sent a heartbeat lately, with what they told then (``TOLD``). *io_ops*: see
-    ``servers.io_ops``. *flavors*: see ``servers.flavor_names``; ``None`` where nobody looks at it."""
-
-    up: Mapping[str, Mapping[str, Any]]
-    io_ops: Mapping[str, int]
-    flavors: Mapping[str, set[str]] | None = None
-
-
-def _look(silence: float, flavors: bool, database: Database) -> CellLook:
-    """*silence*: seconds without a heartbeat, by the database's clock, after which a host is down."""
-    with database.read() as connection:
-        late = database.clock(-silence)
-        query = select(host_states.c.host, host_states.c.told).where(host_states.c.seen_at > late)
-        up = {host: orjson.loads(told) if told else {} for host, told in connection.execute(query)}
-        return CellLook(up, io_ops(connection), flavor_names(connection) if flavors else None)
 
 
 class _Evacuated(Exception):
@@ -96,10 +76,7 @@ class HostWatch:
         for name, endpoint in conductor.settings.hosts.items():
             def once(name: str = name, endpoint: str = endpoint) -> None:
                 with conductor.store.api.write() as connection:
-                    new = hosts.show(connection, name) is None
                     hosts.register(connection, name, conductor.cell.id, endpoint)
-                    if new:
-                        hosts.set_host(connection, name, conductor.ratios, **conductor.reserved)
 
             conductor.store.api.retried(once)
         conductor.read_hosts()
@@ -118,23 +95,18 @@ class HostWatch:
                 thread = threading.Thread(target=self._watch, args=(name,), name=f"watch {name}", daemon=True)
                 self._threads[name] = thread
                 thread.start()
-        look = partial(_look, conductor.settings.host_down_after, conductor.states.rules.looks_at_flavors)
+        look = partial(cell_look.look, conductor.settings.host_down_after, conductor.states.rules.looks_at_flavors)
         self._looked(names, look(conductor.database))
         others = [(cell, database) for cell, database in conductor.store.databases()
                   if cell.id not in (conductor.cell.id, CELL0) and not cell.disabled]
         told = scatter_gather_cells(others, look, LOOK)
         for cell_id, found in told.items():
             self._looked([name for name, host in list(conductor.states.hosts.items())
-                          if host.profile.cell_id == cell_id], found or CellLook({}, {}))
+                          if host.profile.cell_id == cell_id], found or cell_look.NOTHING)
 
-    def _looked(self, names: Sequence[str], found: CellLook) -> None:
+    def _looked(self, names: Sequence[str], found: cell_look.CellLook) -> None:
         for name in names:
-            self.conductor.states.up(name, name in found.up)
-            self.conductor.states.busy(name, found.io_ops.get(name, 0))
-            if told := found.up.get(name):
-                self.conductor.states.told(name, told.get("metrics") or {}, told.get("images") or ())
-            if found.flavors is not None:
-                self.conductor.states.has_flavors(name, found.flavors.get(name, set()))
+            self.conductor.states.seen(name, found)
 
     def _keep_lease(self, name: str, *, seen: bool = False, problem: str | None = None,
                     settled: Collection[str] = (), told: str | None = None) -> bool:
@@ -197,13 +169,16 @@ class HostWatch:
             conductor.over.wait(PAUSE)
 
     def _inventory(self, name: str, host: Mapping[str, Any]) -> None:
+        """Save what the host has, and the limits that follow from it, from the settings and from its aggregates, when
+        one of these has changed."""
         conductor = self.conductor
-        totals = tuple(host.get(key) for key in KEPT)
+        ratios = conductor.ratios_of(name)
+        totals = (ratios, *(host.get(key) for key in KEPT))
         if self._kept.get(name) == totals:
             return
         with conductor.store.api.write() as connection:
             hosts.inventory(connection, name, {key: value for key, value in host.items() if key not in TOLD},
-                            conductor.ratios)
+                            ratios, conductor.reserved)
         self._kept[name] = totals
         conductor.read_host(name)
 

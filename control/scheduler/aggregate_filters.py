@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .host_state import HostState, Profile
+from magnetar_control.store.allocations import Ratios
+
+from .host_state import HostState
 from .matching import matches
 from .options import Options
 from .request_spec import RequestSpec
@@ -16,20 +20,26 @@ _NO_PROPERTIES = ("availability_zone", "filter_tenant_id", "instance_type", "max
                   "max_io_ops_per_host")
 
 
-def values(profile: Profile, name: str) -> list[str]:
-    """What the aggregates say under *name*; each may say several, with commas."""
-    return [one.strip() for data in profile.aggregates if name in data for one in data[name].split(",")]
+def values(aggregates: Iterable[Mapping[str, str]], name: str) -> list[str]:
+    """What the metadata of aggregates says under *name*; each may say several, with commas."""
+    return [one.strip() for data in aggregates if name in data for one in data[name].split(",")]
 
 
-def least(profile: Profile, name: str, usual: float) -> float:
-    """The least number that the aggregates say under *name*; *usual* where none says one (spec rows FIL-03, FIL-05)."""
+def least(aggregates: Iterable[Mapping[str, str]], name: str, usual: float) -> float:
+    """The least number above 0 that the aggregates say under *name*; *usual* where none says one (spec rows FIL-03,
+    FIL-05)."""
     found = []
-    for text in values(profile, name):
-        try:
+    for text in values(aggregates, name):
+        with contextlib.suppress(ValueError):
             found.append(float(text))
-        except ValueError:
-            continue
-    return min(found, default=usual)
+    return min((n for n in found if 0 < n < math.inf), default=usual)
+
+
+def ratios(aggregates: Sequence[Mapping[str, str]], usual: Ratios) -> Ratios:
+    """The allocation ratios of a host: the least that the metadata of its aggregates says in cpu_allocation_ratio,
+    ram_allocation_ratio and disk_allocation_ratio, else the *usual* (spec rows AGG-10, SCHED-022, -027, -030)."""
+    return Ratios(*(least(aggregates, f"{name}_allocation_ratio", n)
+                    for name, n in zip(("cpu", "ram", "disk"), usual, strict=True)))
 
 
 def projects_of(metadata: Mapping[str, str]) -> list[str]:
@@ -44,7 +54,7 @@ def aggregate_specs(host: HostState, spec: RequestSpec) -> bool:
     for key, text in spec.extra_specs.items():
         scope, _colon, name = key.partition(":")
         if scope == "aggregate_instance_extra_specs" and not any(
-                matches(value, text) for value in values(host.profile, name)):
+                matches(value, text) for value in values(host.profile.aggregates, name)):
             return False
     return True
 

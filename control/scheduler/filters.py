@@ -160,12 +160,12 @@ def few_io_ops_of_aggregate(host: HostState, spec: RequestSpec, *, options: Opti
 
 
 def _servers(profile: Profile, _spec: RequestSpec, *, options: Options) -> Bound:
-    most = of_aggregates.least(profile, "max_instances_per_host", options.max_instances_per_host)
+    most = of_aggregates.least(profile.aggregates, "max_instances_per_host", options.max_instances_per_host)
     return Bound(SERVERS, most=math.ceil(most) - 1)
 
 
 def _io_ops(profile: Profile, _spec: RequestSpec, *, options: Options) -> Bound:
-    most = of_aggregates.least(profile, "max_io_ops_per_host", options.max_io_ops_per_host)
+    most = of_aggregates.least(profile.aggregates, "max_io_ops_per_host", options.max_io_ops_per_host)
     return Bound(IO_OPS, most=math.ceil(most) - 1)
 
 

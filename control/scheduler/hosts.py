@@ -19,6 +19,7 @@ import orjson
 
 from magnetar_control.store.aggregates import Aggregate
 from magnetar_control.store.allocations import RESOURCES, Amounts
+from magnetar_control.store.cell_look import CellLook
 from magnetar_core.hardware.numa import Needs
 
 from .aggregate_filters import projects_of
@@ -115,6 +116,17 @@ class HostStates:
                 if host := self.hosts.get(name):
                     self._profiled(host)
 
+    def seen(self, name: str, look: CellLook) -> None:
+        """Set what a look at its cell has found of a host."""
+        with self.lock:
+            told = look.up.get(name)
+            self.up(name, told is not None)
+            self.busy(name, look.io_ops.get(name, 0))
+            if told:
+                self.told(name, told.get("metrics") or {}, told.get("images") or ())
+            if look.flavors is not None and (host := self.hosts.get(name)):
+                host.flavors = frozenset(look.flavors.get(name, ()))
+
     def used(self, name: str, more: Amounts, flavor: str = "", numa: Needs | None = None) -> None:
         """A server of a *flavor* was placed on a host: add *more* to what is claimed of it, and *numa* to what comes to
         its cells. It keeps the disks busy from now on."""
@@ -144,12 +156,6 @@ class HostStates:
                 if (weight := self._weight(host.metrics)) != host.metrics_weight:
                     host.metrics_weight = weight
                     self._touch(host)
-
-    def has_flavors(self, name: str, flavors: Iterable[str]) -> None:
-        """Set the names of the flavors of a host's servers, as they were found."""
-        with self.lock:
-            if host := self.hosts.get(name):
-                host.flavors = frozenset(flavors)
 
     def _weight(self, metrics: Mapping[str, float]) -> float:
         """The metrics of a host as one number: the sum of each times what it is worth (spec row WEI-05)."""

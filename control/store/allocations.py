@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sqlalchemy import Boolean, Connection, RowMapping, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import Boolean, Connection, Row, RowMapping, and_, bindparam, delete, func, or_, select, update
 
 from .database import INSERT, now
 from .tables import allocations, hosts, server_group_members, server_groups, server_mappings
@@ -158,6 +158,25 @@ def held(connection: Connection, server_id: str) -> list[RowMapping]:
     """The claims of a server and its migrations, oldest first: the columns of ``allocations``, ``host`` (name) and
     ``cell_id``. A flow that is tried again looks here before it chooses a host."""
     return list(connection.execute(_OF_SERVER, {"server": server_id}).mappings())
+
+
+def of_host(connection: Connection, host_id: str) -> Sequence[Row[Any]]:
+    """The allocations on a host, by consumer."""
+    return connection.execute(select(allocations).where(
+        allocations.c.host_id == host_id).order_by(allocations.c.consumer_id)).all()
+
+
+def of_consumer(connection: Connection, consumer_id: str) -> Sequence[Row[Any]]:
+    """The allocations of a consumer, by host."""
+    return connection.execute(select(allocations).where(
+        allocations.c.consumer_id == consumer_id).order_by(allocations.c.host_id)).all()
+
+
+def of_project(connection: Connection, project_id: str) -> Sequence[Row[Any]]:
+    """The allocations of a project's servers and their migrations."""
+    return connection.execute(select(allocations).join_from(
+        allocations, server_mappings, server_mappings.c.server_id == allocations.c.server_id).where(
+        server_mappings.c.project_id == project_id)).all()
 
 
 def release(connection: Connection, consumer_id: str, host_id: str | None = None) -> int:

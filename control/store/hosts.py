@@ -51,10 +51,14 @@ def register(connection: Connection, name: str, cell_id: str, endpoint: str) -> 
     return str(connection.execute(select(hosts.c.id).where(hosts.c.name == name)).scalar_one())
 
 
-def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios: Ratios = USUAL) -> bool:
-    """Save the agent's ``host`` resource and the limits that follow; returns whether totals have changed."""
+def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios: Ratios = USUAL,
+              reserved: Mapping[str, int] | None = None) -> bool:
+    """Save the agent's ``host`` resource and the limits that follow; returns whether totals or limits have changed.
+    *ratios*: where the host has none of its own. *reserved*: what is kept from servers, as columns (``…_reserved``),
+    when it is to change."""
     row = connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).mappings().one()
-    totals = {resource: int(info[resource]) for resource in SHARED} | {"pcpus": int(info.get("pcpus") or 0)}
+    totals = {**{resource: int(info[resource]) for resource in SHARED}, "pcpus": int(info.get("pcpus") or 0),
+              **(reserved or {})}
     may = limits({**row, **totals}, ratios)
     values = {**totals, **{f"{resource}_limit": n for resource, n in may._asdict().items()}}
     changed, text = any(row[key] != value for key, value in values.items()), orjson.dumps(info).decode()
@@ -70,9 +74,10 @@ def set_host(connection: Connection, /, name: str, ratios: Ratios = USUAL, **val
     row = connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).mappings().one_or_none()
     if row is None:
         return False
-    may = limits({**row, **values}, ratios)
-    connection.execute(update(hosts).where(hosts.c.name == name).values(
-        **values, **{f"{resource}_limit": n for resource, n in may._asdict().items()}, updated_at=now()))
+    if any(key.endswith(("_ratio", "_reserved")) for key in values):
+        may = limits({**row, **values}, ratios)
+        values |= {f"{resource}_limit": n for resource, n in may._asdict().items()}
+    connection.execute(update(hosts).where(hosts.c.name == name).values(**values, updated_at=now()))
     return True
 
 

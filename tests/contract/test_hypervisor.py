@@ -30,6 +30,9 @@ def test_host(place: Place) -> None:
     facts = place.hypervisor.host()
     assert {"id", "name", "hypervisor_type", "hypervisor_version", "libvirt_version", "cpu_model", "vcpus", "memory_mb",
             "architecture", "virt_types", "kvm"} <= set(facts)
+    cpu = facts["cpu_info"]
+    assert {"arch", "model", "vendor", "topology", "features"} <= cpu.keys() and cpu["arch"] == facts["architecture"]
+    assert "sse2" in cpu["features"] or cpu["arch"] != "x86_64"  # also what libvirt tells as part of its model only
     assert facts["vcpus"] > 0 and facts["memory_mb"] > 0 and "qemu" in facts["virt_types"]
     kvm = place.hypervisor.kvm()
     assert set(kvm) == {"usable", "reason", "checked_at"} and kvm["checked_at"]

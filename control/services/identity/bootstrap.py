@@ -26,7 +26,7 @@ SERVICE = "service"
 SERVICES = (
     ("nova", "compute", "/v2.1"), ("keystone", "identity", "/identity/v3"), ("glance", "image", "/image"),
     ("neutron", "network", "/network"), ("cinder", "block-storage", "/volume/v3/%(project_id)s"),
-    ("cinderv3", "volumev3", "/volume/v3/%(project_id)s"))
+    ("cinderv3", "volumev3", "/volume/v3/%(project_id)s"), ("placement", "placement", "/placement"))
 INTERFACES = ("public", "internal", "admin")
 
 

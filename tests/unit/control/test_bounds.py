@@ -9,9 +9,10 @@ import threading
 from types import SimpleNamespace
 
 from magnetar_control import agents, delivery
-from magnetar_control.conductor.host_watch import CellLook, HostWatch
+from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.store import engines
+from magnetar_control.store.cell_look import NOTHING
 from magnetar_control.store.database import Database
 from magnetar_core import login
 
@@ -72,7 +73,7 @@ def test_watches_of_hosts_that_are_gone(monkeypatch):
         cell=SimpleNamespace(id="cell"), read_hosts=lambda: None, states=states, database=None,
         settings=SimpleNamespace(host_down_after=1.0), store=SimpleNamespace(databases=list))
     watch = HostWatch(conductor)
-    monkeypatch.setattr("magnetar_control.conductor.host_watch._look", lambda *_args: CellLook({}, {}))
+    monkeypatch.setattr("magnetar_control.store.cell_look.look", lambda *_args: NOTHING)
     monkeypatch.setattr(watch, "_keep_lease", lambda _name: True)
     monkeypatch.setattr(watch, "_watch", lambda _name: None)
     for number in range(10):

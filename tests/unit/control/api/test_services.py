@@ -59,12 +59,13 @@ def test_a_host_is_disabled_and_enabled_by_words(compute):
         assert hosts.show(connection, "kvm1")["forced_down"]
 
 
-def test_what_may_be_claimed_follows_the_settings(sqlite_three, tmp_path):
+def test_disabling_changes_nothing_of_what_may_be_claimed(sqlite_three, tmp_path):
+    """The host's watch has set it, of settings and aggregates (``test_limits.py`` of the scheduler)."""
     api = Compute(sqlite_three, tmp_path, cpu_allocation_ratio=2.0)
     id = api.host("kvm1")
     api.admin.put(f"{PATH}/{id}", {"status": "disabled"}, "2.53")
     with api.api.read() as connection:
-        assert hosts.show(connection, "kvm1")["vcpus_limit"] == 16
+        assert hosts.show(connection, "kvm1")["vcpus_limit"] == 128
     emptied(sqlite_three)
 
 

@@ -46,7 +46,7 @@ def test_the_document_is_keystones(small):
     assert token["expires_at"].endswith("Z")
     assert {role["name"] for role in token["roles"]} == {"admin", "manager", "member", "reader"}
     types = {entry["type"]: entry["endpoints"] for entry in token["catalog"]}
-    assert set(types) == {"compute", "identity", "image", "network", "volumev3", "block-storage"}
+    assert set(types) == {"compute", "identity", "image", "network", "volumev3", "block-storage", "placement"}
     assert {end["interface"] for end in types["compute"]} == {"public", "internal", "admin"}
     assert types["volumev3"][0]["url"] == f"{URL}/volume/v3/{token['project']['id']}"
     shown = small.admin("GET", "/v3/auth/tokens?nocatalog", None, 200, x_subject_token=got.token)

@@ -14,6 +14,7 @@ from magnetar_control.scheduler.filters import FILTERS, OPTIONAL, REFUSED, USUAL
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.settings_file import make
+from magnetar_control.store.cell_look import CellLook
 from magnetar_core.errors import InvalidSettings
 
 from .fleet import aggregate, request, row, states
@@ -28,10 +29,9 @@ def fleet_of(case):
     made = [aggregate("kvm1", id=at, **data) for at, data in enumerate(case.get("aggregates", ()))]
     made += [aggregate("kvm8", id=at, **data) for at, data in enumerate(case.get("elsewhere", ()), 50)]
     found.refresh([row("kvm1", info=case.get("info"), **case.get("host", {}))], made)
-    found.up("kvm1", True)
-    found.busy("kvm1", case.get("io_ops", 0))
-    found.told("kvm1", case.get("metrics", {}), case.get("images", ()))
-    found.has_flavors("kvm1", case.get("flavors", ()))
+    told = {"metrics": case.get("metrics"), "images": case.get("images")}
+    flavors = {"kvm1": set(case.get("flavors", ()))}
+    found.seen("kvm1", CellLook({"kvm1": told}, {"kvm1": case.get("io_ops", 0)}, flavors))
     return found
 
 

@@ -4,12 +4,15 @@
 import threading
 from random import Random
 
+import orjson
 import pytest
 from sqlalchemy import select
 
 from magnetar_control.scheduler.choose import NoValidHost
+from magnetar_control.scheduler.filters import USUAL, enabled
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.place import place, place_all
+from magnetar_control.scheduler.rules import Rules
 from magnetar_control.store import aggregates as store_aggregates
 from magnetar_control.store import allocations, hosts
 from magnetar_control.store.allocations import Amounts, Ratios
@@ -22,8 +25,9 @@ from magnetar_control.store.tables import (
     server_groups,
     server_mappings,
 )
+from tests.unit.control.counting import counted
 
-from .fleet import request
+from .fleet import aggregate, request, row
 
 ONE = Amounts(1, 100, 1)
 
@@ -202,3 +206,24 @@ def test_aggregates_are_read_with_their_hosts(fleet):
             ("a1", ["kvm1", "kvm3"]), ("a2", [])]
         assert [row["name"] for row in hosts.every(connection, "other")] == []
         assert hosts.show(connection, "kvm9") is None
+
+
+def test_a_choice_among_ten_thousand_hosts_asks_the_database_no_more(fleet):
+    """Traits, counts and aggregates are looked at in memory: a placement takes as many statements as among three."""
+    asked = {}
+    names = [f"far{at}" for at in range(10_000)]
+    for known in ((), names):
+        memory = a_memory(fleet)
+        memory.rules = Rules(filters=enabled((*USUAL, "AggregateNumInstancesFilter", "AggregateIoOpsFilter")))
+        with fleet.read() as connection:
+            rows = [{**row, "info": orjson.dumps({"traits": ["CUSTOM_A"]}).decode()} for row in hosts.every(connection)]
+        memory.refresh([*rows, *(row(name, info={"traits": ["CUSTOM_B"]}) for name in known)],
+                       [aggregate(*known[::3], max_instances_per_host="5")])
+        for name in known:
+            memory.up(name, True)
+        wish = request(server_id=f"s{len(known)}", amounts=ONE, extra_specs={
+            "trait:CUSTOM_A": "required", "trait:CUSTOM_B": "forbidden"})
+        with counted(api=fleet) as seen:
+            assert place(fleet, memory, wish).host in ("kvm1", "kvm2", "kvm3")
+        asked[len(known)] = len(seen)
+    assert asked[10_000] == asked[0] > 0

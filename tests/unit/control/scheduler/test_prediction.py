@@ -28,6 +28,7 @@ ADMIN = Context("boss", "red", frozenset(("admin",)))
 FLAVOR = {"id": "1", "name": "tiny", "vcpus": 1, "ram": 512, "disk": 10, "ephemeral": 0, "swap": 0, "extra_specs": {}}
 #: The roomiest host comes first; no two weigh the same.
 MEMORY = {"kvm1": 65536, "kvm2": 32768, "kvm3": 16384, "kvm4": 8192}
+TRAITS = {"kvm1": ["CUSTOM_SLOW"], "kvm3": ["CUSTOM_SSD"]}
 #: Servers that are there already, and the groups that they are in.
 THERE = {"on-kvm1": "kvm1", "on-kvm2": "kvm2", "on-kvm3": "kvm3"}
 GROUPS = {"affinity": ["on-kvm3"], "anti-affinity": ["on-kvm1", "on-kvm2"], "soft-affinity": ["on-kvm3"],
@@ -122,8 +123,7 @@ def cloud(databases, tmp_path):
     made.cloud.services = Services(None, None, None, Volumes(), None)
     ids = {name: made.host(name, memory_mb=memory, disk_gb=memory // 256, architecture="x86_64",
                            cpu_model="Xeon" if name == "kvm2" else "EPYC",
-                           traits={"kvm1": ["CUSTOM_SLOW"], "kvm3": ["CUSTOM_SSD"]}.get(name, []))
-           for name, memory in MEMORY.items()}
+                           traits=TRAITS.get(name, [])) for name, memory in MEMORY.items()}
     made.host("kvm5", seen=False, memory_mb=99999)
     with made.api.write() as connection:
         zone = aggregates.make(connection, "hall2", {"availability_zone": "hall2"})

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What Placement shows: resource providers, inventories, usages, traits, aggregates, resource classes, allocations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from magnetar_control.compute.placement import CLASSES, Placement, Provider
+from magnetar_control.services import Document
+from magnetar_control.web import Request
+from magnetar_control.web.application import Guarded, route
+from magnetar_core.errors import InvalidRequest, NotFound
+
+#: What a provider links to, and since when.
+LINKS = (("self", ""), ("inventories", "/inventories"), ("usages", "/usages"), ("aggregates", "/aggregates"),
+         ("traits", "/traits"), ("allocations", "/allocations"))
+SINCE = {"aggregates": 1, "traits": 6, "allocations": 11}
+#: Parameters of the list of providers, and since when.
+PARAMETERS = {"name": 0, "uuid": 0, "member_of": 3, "resources": 4, "in_tree": 14, "required": 18}
+Test = Callable[[Provider], bool]
+
+
+class PlacementRoutes:
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+
+    def routes(self) -> list[Guarded]:
+        """All are for administrators, as Placement's policy has it."""
+        one = "resource_providers/{uuid}"
+        return [route(f"GET /{path}", handler, status, "admin") for path, handler, status in (
+            ("resource_providers", self.providers, 200), (one, self.provider, 200),
+            (f"{one}/inventories", self.inventories, 200), (f"{one}/inventories/{{name}}", self.inventory, 200),
+            (f"{one}/usages", self.usages, 200), (f"{one}/aggregates", self.aggregates, 200),
+            (f"{one}/traits", self.traits_of, 200), (f"{one}/allocations", self.held, 200),
+            ("resource_classes", self.classes, 200), ("resource_classes/{name}", self.class_, 200),
+            ("traits", self.traits, 200), ("traits/{name}", self.trait, 204),
+            ("allocations/{uuid}", self.allocations, 200), ("usages", self.usage, 200))]
+
+    def _one(self, request: Request) -> Provider:
+        return self.placement.provider(request.params["uuid"])
+
+    def providers(self, request: Request) -> Document:
+        """Those that all parameters fit."""
+        tests = [_test(name, value, _minor(request)) for name, value in request.query]
+        found = self.placement.providers(lambda one: all(test(one) for test in tests))
+        return {"resource_providers": [_provider(request, one) for one in found]}
+
+    def provider(self, request: Request) -> Document:
+        return _provider(request, self._one(request))
+
+    def inventories(self, request: Request) -> Document:
+        one = self._one(request)
+        return {"resource_provider_generation": one.generation, "inventories": one.inventories}
+
+    def inventory(self, request: Request) -> Document:
+        """That of a resource class."""
+        one, name = self._one(request), request.params["name"]
+        if name not in one.inventories:
+            raise NotFound(f"No inventory of class {name[:80]} for {one.id}.")
+        return {"resource_provider_generation": one.generation, **one.inventories[name]}
+
+    def usages(self, request: Request) -> Document:
+        one = self._one(request)
+        return {"resource_provider_generation": one.generation, "usages": one.usages}
+
+    def aggregates(self, request: Request) -> Document:
+        """Uuids of the host aggregates that the host is in (1.1; with the generation since 1.19)."""
+        _since(request, 1)
+        one = self._one(request)
+        more = {"resource_provider_generation": one.generation} if _minor(request) >= 19 else {}
+        return {"aggregates": [group.uuid for group in one.aggregates], **more}
+
+    def traits_of(self, request: Request) -> Document:
+        _since(request, 6)
+        one = self._one(request)
+        return {"traits": sorted(one.traits), "resource_provider_generation": one.generation}
+
+    def held(self, request: Request) -> Document:
+        """The allocations on a provider, by consumer."""
+        one, held = self.placement.held_of(request.params["uuid"])
+        more = {"consumer_generation": 1} if _minor(request) >= 28 else {}
+        return {"allocations": {id: {"resources": resources, **more} for id, resources in held.items()},
+                "resource_provider_generation": one.generation}
+
+    def classes(self, request: Request) -> Document:
+        _since(request, 2)
+        return {"resource_classes": [_class(request, name) for name in CLASSES]}
+
+    def class_(self, request: Request) -> Document:
+        _since(request, 2)
+        name = request.params["name"]
+        if name not in CLASSES:
+            raise NotFound(f"No such resource class {name[:80]}.")
+        return _class(request, name)
+
+    def traits(self, request: Request) -> Document:
+        """All, or those of the names (``in:A,B``, ``startswith:A``), or that some host has (``associated``)."""
+        _since(request, 6)
+        names, had = self.placement.traits()
+        for key, value in request.query:
+            words = value.removeprefix("in:").split(",")
+            if key == "name" and value.startswith("in:"):
+                names = names.intersection(words)
+            elif key == "name" and value.startswith("startswith:"):
+                names = frozenset(one for one in names if one.startswith(value.removeprefix("startswith:")))
+            elif key == "associated" and value.lower() in ("true", "false"):
+                names = names & had if value.lower() == "true" else names - had
+            else:
+                raise InvalidRequest("Badly formed querystring: there are name=in:A,B, name=startswith:A and "
+                                     f"associated=true or false, and no {key[:80]}={value[:80]}.")
+        return {"traits": sorted(names)}
+
+    def trait(self, request: Request) -> None:
+        _since(request, 6)
+        if request.params["name"] not in self.placement.traits()[0]:
+            raise NotFound(f"No such trait(s): {request.params['name'][:255]}.")
+
+    def allocations(self, request: Request) -> Document:
+        """What a server, or the migration of one, holds; nothing for anybody else, as in Placement."""
+        found, providers = self.placement.consumer(request.params["uuid"])
+        if found is None:
+            return {"allocations": {}}
+        minor, held = _minor(request), {
+            id: {"resources": resources, "generation": providers[id].generation}
+            for id, resources in found.held.items() if id in providers}
+        more: dict[str, Any] = {"project_id": found.project_id, "user_id": found.user_id} if minor >= 12 else {}
+        more |= {"consumer_generation": 1} if minor >= 28 else {}
+        return {"allocations": held, **more, **({"consumer_type": found.type} if minor >= 38 else {})}
+
+    def usage(self, request: Request) -> Document:
+        """What a project, or a user in it, holds; since 1.38 by type of consumer."""
+        _since(request, 9)
+        given, minor = dict(request.query), _minor(request)
+        known = {"project_id", "user_id", *(["consumer_type"] if minor >= 38 else [])}
+        if not given.get("project_id") or given.keys() - known:
+            raise InvalidRequest(f"Badly formed querystring: project_id is required, and there are no others than "
+                                 f"{', '.join(sorted(known))}.")
+        found = self.placement.usage(given["project_id"], given.get("user_id"))
+        if minor < 38:
+            return {"usages": _sum(one for _count, one in found.values())}
+        kind = given.get("consumer_type")
+        if kind == "all":
+            found = {"all": (sum(n for n, _one in found.values()), _sum(one for _n, one in found.values()))}
+        elif kind is not None:
+            found = {name: one for name, one in found.items() if name == kind}
+        return {"usages": {name: {"consumer_count": count, **one} for name, (count, one) in found.items()}}
+
+
+def _minor(request: Request) -> int:
+    return int(request.extra["version"][1])
+
+
+def _since(request: Request, minor: int) -> None:
+    if _minor(request) < minor:
+        raise NotFound(f"This is there from microversion 1.{minor} on.")
+
+
+def _sum(found: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for one in found:
+        for name, n in one.items():
+            total[name] = total.get(name, 0) + n
+    return total
+
+
+def _provider(request: Request, one: Provider) -> Document:
+    """A provider; each is the root of a tree of its own (1.14)."""
+    minor, path = _minor(request), f"/placement/resource_providers/{one.id}"
+    tree = {"parent_provider_uuid": None, "root_provider_uuid": one.id} if minor >= 14 else {}
+    return {"uuid": one.id, "name": one.name, "generation": one.generation, **tree, "links": [
+        {"rel": name, "href": path + end} for name, end in LINKS if minor >= SINCE.get(name, 0)]}
+
+
+def _class(request: Request, name: str) -> Document:
+    del request
+    return {"name": name, "links": [{"rel": "self", "href": f"/placement/resource_classes/{name}"}]}
+
+
+def _test(name: str, value: str, minor: int) -> Test:
+    """What a parameter of the list asks of a provider. Raises ``InvalidRequest``."""
+    if PARAMETERS.get(name, minor + 1) > minor:
+        raise InvalidRequest(f"Badly formed querystring: at 1.{minor} there is no {name[:80]}. There are "
+                             f"{', '.join(one for one, since in PARAMETERS.items() if since <= minor)}.")
+    if name == "name":
+        return lambda one: one.name == value
+    if name in ("uuid", "in_tree"):
+        return lambda one: one.id == value.lower()
+    if name == "member_of":
+        return _member_of(value, minor)
+    return _resources(value) if name == "resources" else _required(value, minor)
+
+
+def _member_of(value: str, minor: int) -> Test:
+    """``UUID``, ``in:UUID,UUID``; since 1.32 with a ``!`` before it: in none of these."""
+    against = value.startswith("!")
+    if against and minor < 32:
+        raise InvalidRequest("member_of: ! is there from microversion 1.32 on.")
+    wanted = frozenset(value.removeprefix("!").removeprefix("in:").split(","))
+    return lambda one: wanted.isdisjoint(group.uuid for group in one.aggregates) is against
+
+
+def _resources(value: str) -> Test:
+    """``VCPU:2,MEMORY_MB:512``: the provider has room for so much."""
+    wanted = {}
+    for word in value.split(","):
+        match = re.fullmatch(r"([A-Z0-9_]+):([1-9][0-9]{0,9})", word)
+        if match is None:
+            raise InvalidRequest(f"Badly formed resources parameter: expected VCPU:1,MEMORY_MB:512, got {value[:80]}.")
+        wanted[match[1]] = int(match[2])
+        if match[1] not in CLASSES:
+            raise InvalidRequest(f"Invalid resource class in resources parameter: {match[1][:80]}; there are "
+                                 f"{', '.join(CLASSES)}.")
+    return lambda one: all(one.room(name) >= amount for name, amount in wanted.items())
+
+
+def _required(value: str, minor: int) -> Test:
+    """``A,B`` all of them; since 1.22 ``!A`` none of them; since 1.39 ``in:A,B`` one of them."""
+    if value.startswith("in:"):
+        if minor < 39:
+            raise InvalidRequest("required: in: is there from microversion 1.39 on.")
+        some = frozenset(value.removeprefix("in:").split(","))
+        return lambda one: not some.isdisjoint(one.traits)
+    words = value.split(",")
+    against = frozenset(word[1:] for word in words if word.startswith("!"))
+    if against and minor < 22:
+        raise InvalidRequest("required: ! is there from microversion 1.22 on.")
+    wanted = frozenset(word for word in words if not word.startswith("!"))
+    if "" in wanted | against:
+        raise InvalidRequest(f"Invalid query-string parameters: expected A,B for required, got {value[:80]!r}.")
+    return lambda one: wanted <= one.traits and against.isdisjoint(one.traits)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Placement's API, as far as it reads: ``tests/cases/scheduler/placement.yml``, and what openstacksdk asks for."""
+
+import time
+from pathlib import Path
+
+import openstack
+import pytest
+import yaml
+from sqlalchemy import event
+
+from tests.unit.control.cloud import Cloud
+
+pytestmark = pytest.mark.filterwarnings("ignore::Warning:openstack")
+CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/scheduler/placement.yml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    with Cloud(hosts=2, heartbeat=0.5) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def ids(cloud):
+    """Uuids by name; the cloud is as the cases say."""
+    admin, store = cloud.admin, cloud.parts.working.store
+    server = admin.boot("web1", imageRef=admin.image(), host="kvm1", version="2.74")["id"]
+    admin.settled(server)
+    made = admin.post("/v2.1/os-aggregates", {"aggregate": {"name": "ssd"}}, "2.41").json["aggregate"]
+    path = f"/v2.1/os-aggregates/{made['id']}/action"
+    admin.post(path, {"add_host": {"host": "kvm1"}})
+    admin.post(path, {"set_metadata": {"metadata": {"cpu_allocation_ratio": "2.0"}}})
+    limit = 0
+    deadline = time.monotonic() + 60
+    while limit != 32 and time.monotonic() < deadline:  # the watch has seen the aggregate, and writes no more
+        with store.api.read() as connection:
+            limit = connection.exec_driver_sql("SELECT vcpus_limit FROM hosts WHERE name = 'kvm1'").scalar()
+        time.sleep(0.1)
+    assert limit == 32
+    with store.api.write() as connection:
+        hosts = {row.name: row for row in connection.exec_driver_sql("SELECT id, name, info FROM hosts")}
+        info = hosts["kvm1"].info.replace('"traits":[', '"traits":["CUSTOM_SSD",')
+        connection.exec_driver_sql("UPDATE hosts SET info = ? WHERE name = 'kvm1'", (info,))
+        connection.exec_driver_sql("UPDATE hosts SET disabled = 1 WHERE name = 'kvm2'")
+    return {"server": server, "aggregate": made["uuid"], "project": admin.project_id, "user": admin.user_id,
+            **{name: row.id for name, row in hosts.items()}}
+
+
+def get(cloud, path, version):
+    return cloud.admin.call("GET", f"/placement{path}", headers={"OpenStack-API-Version": f"placement {version}"})
+
+
+def filled(value, ids):
+    """*value* with the uuids in place of their names."""
+    if isinstance(value, dict):
+        return {filled(key, ids): filled(one, ids) for key, one in value.items()}
+    if isinstance(value, list):
+        return [filled(one, ids) for one in value]
+    return value.format(**ids) if isinstance(value, str) else value
+
+
+def holds(part, whole):
+    """Whether *part* is in *whole*: objects may have more keys, unless the part is empty."""
+    if isinstance(part, dict) and part:
+        return all(key in whole and holds(value, whole[key]) for key, value in part.items())
+    return part == whole
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case['get'][:60]} {case['version']}" for case in CASES])
+def test_what_is_shown(cloud, ids, case):
+    reply = get(cloud, filled(case["get"], ids), case["version"])
+    assert reply.status == case.get("status", 200), reply
+    if reply.status >= 400:
+        [error] = reply.json["errors"]
+        assert case["says"] in error["detail"] and error["status"] == reply.status
+        return
+    told = {name.lower(): value for name, value in reply.headers.items()}
+    assert told["openstack-api-version"] == f"placement {case['version']}"
+    if "providers" in case:
+        assert [one["name"] for one in reply.json["resource_providers"]] == case["providers"]
+    assert "shows" not in case or holds(filled(case["shows"], ids), reply.json), reply
+
+
+def test_the_form_follows_the_version(cloud, ids):
+    path = f"/resource_providers/{ids['kvm1']}"
+    old, new = get(cloud, path, "1.0"), get(cloud, path, "latest")
+    assert {one["rel"] for one in old.json["links"]} == {"self", "inventories", "usages"}
+    assert {one["rel"] for one in new.json["links"]} == {
+        "self", "inventories", "usages", "aggregates", "traits", "allocations"}
+    assert new.json["root_provider_uuid"] == ids["kvm1"] and "root_provider_uuid" not in old.json
+    told = [{name.lower() for name in one.headers} for one in (old, new)]
+    assert ["last-modified" in one for one in told] == [False, True]
+    for version, code in (("1.22", False), ("1.23", True)):
+        [error] = get(cloud, "/traits/NO_SUCH", version).json["errors"]
+        assert ("code" in error) is code
+
+
+def test_only_administrators_read_and_nobody_writes(cloud, ids):
+    member = cloud.caller("mia", "red")
+    assert member.get("/placement/resource_providers").status == 403
+    assert member.get("/placement/").json["versions"][0]["max_version"] == "1.39"
+    body = {"name": "other"}
+    assert cloud.admin.post("/placement/resource_providers", body).status == 405
+    assert cloud.admin.put(f"/placement/resource_providers/{ids['kvm1']}", body).status == 405
+    assert cloud.admin.delete(f"/placement/allocations/{ids['server']}").status == 405
+
+
+def test_a_list_takes_few_queries_and_the_sdk_reads_it(cloud, ids):
+    asked = []
+    engine = cloud.parts.working.store.api.reading
+    event.listen(engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
+    assert get(cloud, "/resource_providers", "1.39").status == 200
+    assert len([one for one in asked if "hosts" in one and one.startswith("SELECT")]) <= 2
+    connection = openstack.connect(
+        auth_url=f"http://127.0.0.1:{cloud.port}/identity/v3", username="admin", password=cloud.password,
+        project_name="admin", user_domain_id="default", project_domain_id="default", region_name=None)
+    placement = connection.placement
+    assert [one.name for one in placement.resource_providers()] == ["kvm1", "kvm2"]
+    assert {one.resource_class for one in placement.resource_provider_inventories(ids["kvm1"])} >= {"VCPU", "MEMORY_MB"}
+    assert [one.name for one in placement.resource_classes()] == ["VCPU", "MEMORY_MB", "DISK_GB"]
+    assert "CUSTOM_SSD" in {one.name for one in placement.traits()}
+    connection.close()
