@@ -14,6 +14,7 @@ from pathlib import Path
 from socket import socket
 from typing import Any, Protocol
 
+from magnetar_agent.hardware.firmware import Firmware
 from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
 from magnetar_agent.storage import Backing, Disk, HypervisorStorage, Mirror, NetworkSource, SharedFolder
@@ -103,6 +104,8 @@ class DomainSpec:
     #: Whether it has a SPICE server, and the channel of the guest's SPICE agent, beside VNC.
     spice: bool = False
     hardware: Mapping[str, Any] = field(default_factory=dict)
+    #: UEFI; ``None`` for BIOS.
+    firmware: Firmware | None = None
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,7 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
         """Define or redefine. Raises ``Conflict`` when a domain of that uuid or name exists that is not ours."""
 
     def undefine(self, uuid: str) -> None:
-        """Forget a stopped domain with its managed save and NVRAM. Not ours: ``Conflict``. Gone: fine."""
+        """Forget a stopped domain with its managed save and UEFI's variables. Not ours: ``Conflict``. Gone: fine."""
 
     def start(self, uuid: str, paused: bool = False) -> None:
         """Start a stopped domain, or restore a suspended one."""

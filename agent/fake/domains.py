@@ -3,13 +3,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 from magnetar_agent.fake.state import FakeDomain, State, parse
 from magnetar_agent.hypervisor import Domain, DomainEvent, DomainSpec
 from magnetar_agent.virt.domain import render
 from magnetar_core.errors import Conflict, HypervisorError
 from magnetar_core.power import CRASHED, LIVE, OFF, PAUSED, RUNNING, SUSPENDED
+
+
+def _variables(xml: str) -> Path | None:
+    """The file with the variables of a domain's UEFI; ``None`` for BIOS."""
+    found = ET.fromstring(xml).findtext("os/nvram") if "<nvram>" in xml else None  # noqa: S314 (the template's)
+    return Path(found) if found else None
 
 
 class Domains(State):
@@ -44,6 +52,8 @@ class Domains(State):
             if domain and domain.state in LIVE:
                 raise HypervisorError(f"The domain {uuid} runs, so it is not undefined. Stop it first.")
             if domain:
+                if variables := _variables(domain.xml):
+                    variables.unlink(missing_ok=True)
                 del self._domains[uuid]
                 self._events.append(DomainEvent(uuid, "undefined"))
 
@@ -53,6 +63,9 @@ class Domains(State):
             if domain.state in LIVE:
                 return
             self._check_parts(domain.seen())
+            variables = _variables(domain.xml)
+            if variables and not variables.exists():
+                variables.write_bytes(b"as the firmware's template\n")
             if domain.state != SUSPENDED or not domain.live:
                 domain.live = domain.xml
             domain.state, domain.reason, domain.mirrors = PAUSED if paused else RUNNING, "unknown", {}

@@ -42,6 +42,7 @@ from magnetar_core.errors import (
     Unreachable,
 )
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, SUSPENDED
+from magnetar_core.server_plan import hardware
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
@@ -108,6 +109,7 @@ def manifest(host: LocalHost, server: Document) -> Fields:
         "volumes": volumes.describe(host, server),
         "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir() if path.is_file()),
         "cpu": host.hypervisor.cpu(server.id) if power in LIVE else None, "host": host.name,
+        "hardware": hardware(want), "secure_boot": bool((boots := spec.boots_by(host, server)) and boots.secure),
         "spice": bool(power in LIVE and (runs := host.hypervisor.running(server.id)) and runs.spice),
         "host_id": host.hypervisor.host()["id"], "datapath": spec.datapath(host, want["networks"]),
     }

@@ -20,6 +20,7 @@ from magnetar_core.hardware import AGENT, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
 from magnetar_core.hardware.merge import both, check_machine, whole
+from magnetar_core.hardware.needs import lacking
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, said
 from magnetar_core.kinds import Server
 from magnetar_core.reconcile import warn
@@ -70,6 +71,9 @@ def _specs(host: LocalHost, flavor: Fields) -> Fields:
 
 def _check_host(host: LocalHost, hardware: Fields) -> None:
     """Raises ``InvalidField`` for what this host cannot give."""
+    for name, what in lacking(hardware, host.hypervisor.host()):
+        raise InvalidField(f"hardware.{name}", f"cannot be had on host {host.name}, which lacks {what}. Install it and "
+                           "restart libvirtd, or choose another host", hardware[name])
     if any(name.startswith("vif_") for name in hardware) and (lacks := host.hypervisor.lacks_traffic_control()):
         name = next(name for name in hardware if name.startswith("vif_"))
         raise InvalidField(f"hardware.{name}", f"cannot be had on this host, which lacks what limits NICs: {lacks}")

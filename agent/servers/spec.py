@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.configdrive import FILE
 from magnetar_agent.hardware import devices
+from magnetar_agent.hardware.firmware import Firmware, firmware
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.networks import tap_name
 from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, rescue, resize, shares
@@ -160,7 +161,15 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
         boot=("cdrom", "hd") if want.get("rescue") else ("hd", "cdrom"),
         metadata={"name": want["name"], "flavor": want["flavor"].get("name", "")},
         shares=shares.of(host, state), spice=_spice(host), hardware=hardware(want),
+        firmware=boots_by(host, document),
     )
+
+
+def boots_by(host: LocalHost, document: Document) -> Firmware | None:
+    """The firmware of the server; ``None`` for BIOS."""
+    parts = hardware(document.want)
+    facts = host.hypervisor.host() if parts.get("secure_boot") == "optional" else {}
+    return firmware(parts, document.want["machine"], facts, folder(host, document.id))
 
 
 def _spice(host: LocalHost) -> bool:

@@ -99,7 +99,7 @@ class Capabilities:
 
 def _ask(conn: Any) -> dict[str, Any]:
     root = ET.fromstring(conn.getCapabilities())  # noqa: S314 (libvirt wrote it)
-    info, domains = conn.getInfo(), ET.fromstring(conn.getDomainCapabilities())  # noqa: S314
+    info, domains = conn.getInfo(), ET.fromstring(conn.getDomainCapabilities(None, None, "q35"))  # noqa: S314
     model = root.findtext("host/cpu/model")
     return {
         "id": root.findtext("host/uuid", ""),
@@ -115,7 +115,9 @@ def _ask(conn: Any) -> dict[str, Any]:
         "vcpus": int(info[2]),
         "domain_types": {domain.get("type") for domain in root.iterfind("guest/arch/domain")},
         "qemu_user": _dac_user(root),
-        "spice": "spice" in {one.text for one in domains.iterfind("devices/graphics/enum[@name='type']/value")},
+        "firmware": ["bios", *(["uefi"] if "efi" in _enum(domains, "os/enum[@name='firmware']") else [])],
+        "secure_boot": "yes" in _enum(domains, "os/loader/enum[@name='secure']"),
+        "spice": "spice" in _enum(domains, "devices/graphics/enum[@name='type']"),
     }
 
 
@@ -136,6 +138,11 @@ def _cpu_info(conn: Any, root: ET.Element) -> dict[str, Any]:
     return {"arch": cpu.findtext("arch", ""), "model": cpu.findtext("model", ""), "vendor": cpu.findtext("vendor", ""),
             "topology": {"cells": len(root.findall("host/topology/cells/cell")) or 1, **found},
             "features": sorted(features)}
+
+
+def _enum(domains: ET.Element, path: str) -> set[str | None]:
+    """The values that libvirt says of something in its domain capabilities."""
+    return {one.text for one in domains.iterfind(f"{path}/value")}
 
 
 def _version(number: int) -> str:

@@ -32,8 +32,8 @@ BLOCK = 128
 #: nothing is chosen.
 PATIENCE = 256
 #: Properties of an agent's ``host`` resource that flavors and images may ask for.
-CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "hypervisor_type", "hypervisor_version", "libvirt_version",
-                "virt_types")
+CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "firmware", "hypervisor_type", "hypervisor_version",
+                "libvirt_version", "secure_boot", "virt_types")
 #: Columns of ``store.hosts`` rows that make the profile.
 PROFILED = ("cell_id", "disabled", "cell_disabled", "forced_down", "info")
 

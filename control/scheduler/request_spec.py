@@ -13,8 +13,9 @@ import orjson
 from magnetar_control.store import hosts
 from magnetar_control.store.allocations import Amounts, Group
 from magnetar_control.store.database import Database
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import InvalidField, MagnetarError
 from magnetar_core.hardware.flavor_specs import RESOURCES
+from magnetar_core.hardware.merge import hardware_of
 from magnetar_core.hardware.traits import Asked, asked
 
 #: Swap of flavors is in MiB.
@@ -72,6 +73,15 @@ class RequestSpec:
         """The same for a host that was forced: it may be disabled, and of whatever zone, group and aggregate."""
         return replace(self, forced=True, availability_zone=None, extra_specs={}, image={}, volume_hosts=None, hints={},
                        different_host=frozenset(), same_host=None, group=None)
+
+    @cached_property
+    def hardware(self) -> Mapping[str, Any]:
+        """What flavor and image ask of the server's hardware; nothing where they cannot go together, which its build
+        is refused for."""
+        try:
+            return hardware_of(self.extra_specs, self.image, self.amounts.vcpus)
+        except InvalidField:
+            return {}
 
     @cached_property
     def only(self) -> frozenset[str] | None:

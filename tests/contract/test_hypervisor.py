@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent.hardware import devices
+from magnetar_agent.hardware.firmware import Firmware
 from magnetar_agent.hypervisor import Nic
 from magnetar_agent.networks import NetworkSpec
 from magnetar_agent.storage import Backing, Disk, NetworkSource
@@ -67,6 +68,25 @@ def test_a_domain_has_its_hardware_and_tells_it(place: Place, hardware: dict[str
     place.hypervisor.destroy(spec.uuid)
     place.hypervisor.define(replace(spec, hardware={}))
     assert place.hypervisor.domain(spec.uuid).hardware == {}
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_uefi_keeps_its_variables_until_the_domain_is_undefined(place: Place, secure: bool) -> None:
+    facts, spec = place.hypervisor.host(), place.spec()
+    assert facts["firmware"] == ["bios", "uefi"] and facts["secure_boot"]
+    variables = spec.console_log.with_name("uefi")
+    spec = replace(spec, ram_mib=64, firmware=Firmware(variables, secure))
+    place.hypervisor.define(spec)
+    assert not variables.exists()
+    place.hypervisor.start(spec.uuid)
+    place.hypervisor.destroy(spec.uuid)
+    inode = variables.stat().st_ino
+    place.hypervisor.define(replace(spec, title="another"))
+    place.hypervisor.start(spec.uuid)
+    place.hypervisor.destroy(spec.uuid)
+    assert variables.stat().st_ino == inode
+    place.hypervisor.undefine(spec.uuid)
+    assert not variables.exists()
 
 
 def test_what_it_lacks_to_limit_nics_is_a_text(place: Place) -> None:

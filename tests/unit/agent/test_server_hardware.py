@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from magnetar_agent.hardware import devices
+from magnetar_agent.hardware.firmware import firmware
 from magnetar_agent.hypervisor import DomainSpec, Nic
 from magnetar_agent.servers import spec
 from magnetar_agent.storage import Disk
@@ -100,6 +101,9 @@ def test_a_domain_that_was_defined_with_other_hardware_is_defined_anew(host: Hos
     ({"hardware": {"rng": False, "rng_bytes": 5}}, "hardware.rng_bytes", "needs a random number generator"),
     ({"hardware": {"video_ram": 24}}, "hardware.video_ram", "power of two"),
     ({"hardware": {"disk_bus": "ide"}}, "hardware.disk_bus", "cannot be ide on machine q35"),
+    ({"hardware": {"secure_boot": "required"}}, "hardware.secure_boot", "needs firmware uefi"),
+    ({"hardware": {"secure_boot": "required", "firmware": "uefi"}, "machine": "pc"}, "hardware.secure_boot",
+     "cannot be required on machine pc"),
     ({"hardware": {"colour": "red"}}, "hardware.colour", "is not a known field")], ids=str)
 def test_what_does_not_go_together_is_refused(host: Host, want: dict[str, Any], field: str, why: str) -> None:
     with pytest.raises(InvalidField, match=why) as refused:
@@ -125,7 +129,8 @@ def drawn(hardware: dict[str, Any], kvm: bool) -> ET.Element:
         uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="magnetar-1", title="one", vcpus=2, ram_mib=64,
         virt_type="kvm" if kvm else "qemu", machine="q35",
         disks=tuple(devices.disk(hardware, devices.own_disk(hardware, one)) for one in disks),
-        nics=(devices.nic(hardware, nic, 2),), console_log=Path("/s/console.log"), hardware=hardware)))
+        nics=(devices.nic(hardware, nic, 2),), console_log=Path("/s/console.log"), hardware=hardware,
+        firmware=firmware(hardware, "q35", {"secure_boot": True}, Path("/s")))))
 
 
 def canonical(text: str) -> str:

@@ -52,7 +52,6 @@ ROWS = (
     Spec(r"hw:tpm_secret_security", "user|host|deployment", lacks="guests have no TPM"),
     Spec(r"hw:usb_model", ANY, lacks="the USB controller is qemu-xhci, where there is one (hw_pointer_model)"),
     Spec(r"hw:viommu_model", "intel|smmuv3|virtio|auto", lacks="guests have no IOMMU"),
-    Spec(r"os:secure_boot", "disabled|required|optional", usual="disabled|optional", lacks="guests boot by BIOS"),
     Spec(r"os:monitors", "[1-8]", usual="1", lacks="each guest has one monitor"),
     Spec(r"os:vram", "64|128|256|512|1024", lacks="it is for Hyper-V; here there is hw_video:ram_max_mb"),
     Spec(r"os:resolution", "1024x768|1280x1024|1600x1200|1920x1200|2560x1600|3840x2160",

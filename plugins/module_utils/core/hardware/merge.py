@@ -136,6 +136,8 @@ def _check(hardware: Mapping[str, Any]) -> None:
             raise InvalidField("hardware.%s" % name, "must be 0 or from %d" % least, hardware[name])
     if hardware.get("rng") is False and "rng_bytes" in hardware:
         raise InvalidField("hardware.rng_bytes", "needs a random number generator (rng, hw_rng:allowed)")
+    if hardware.get("secure_boot") == "required" and hardware.get("firmware") != "uefi":
+        raise InvalidField("hardware.secure_boot", "needs firmware uefi (hw_firmware_type)", "required")
     ram = hardware.get("video_ram")
     if ram and (hardware.get("video_model", "vga") not in WITH_RAM or ram & (ram - 1)):
         raise InvalidField("hardware.video_ram", "must be a power of two, of a video_model of %s" % ", ".join(WITH_RAM),
@@ -157,3 +159,6 @@ def check_machine(hardware: Mapping[str, Any], machine: str) -> None:
         if hardware.get(name) == "ide" and "q35" in machine:
             raise InvalidField("hardware.%s" % name, "cannot be ide on machine %s, which has no IDE; use sata, or "
                                "machine pc" % machine)
+    if hardware.get("secure_boot") == "required" and "q35" not in machine:
+        raise InvalidField("hardware.secure_boot", "cannot be required on machine %s, which has no place that only "
+                           "the firmware writes to (SMM); use machine q35" % machine)

@@ -150,6 +150,12 @@ ROWS: tuple[Row, ...] = (
     Row("machine", Choices("q35", "pc"), "The machine type.", None, image="hw_machine_type",
         lacks="guests are of QEMU's machine types q35 and pc", needs="recorded when the server is made or rebuilt",
         source=_GLANCE),
+    Row("firmware", Choices("bios", "uefi"), "What the guest boots by. UEFI's variables stay with the server until it "
+        "is removed or shelved.", "bios", image="hw_firmware_type", lacks="guests boot by BIOS or UEFI",
+        needs="for uefi, OVMF on the host", source=_GLANCE),
+    Row("secure_boot", Choices("disabled", "optional", "required"), "Whether UEFI starts only what is signed with a "
+        "key that it knows (Microsoft's); V(optional) for where the host can.", "disabled", "os:secure_boot",
+        "os_secure_boot", ALIKE, needs="firmware uefi and machine q35, and OVMF with such keys on the host"),
     Row("watchdog", Choices("none", "pause", "poweroff", "reset", "disabled"), "What becomes of a guest whose watchdog "
         "(i6300esb) is not fed; V(disabled) for no watchdog.", "disabled", "hw:watchdog_action", "hw_watchdog_action",
         IMAGE_WINS, needs="a driver in the guest (i6300esb)"),
