@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 #: What can be asked for, and what every host needs.
-NAMES = ("libvirt", "kvm", "port_security", "metadata_service", "ovn", "uefi", "secure_boot")
+NAMES = ("libvirt", "kvm", "port_security", "metadata_service", "ovn", "uefi", "secure_boot", "tpm")
 ALWAYS = ("libvirt", "port_security")
 #: What guests may have, as the hardware that asks for it.
 HARDWARE: Mapping[str, Mapping[str, str]] = {
-    "uefi": {"firmware": "uefi"}, "secure_boot": {"secure_boot": "required"}}
+    "uefi": {"firmware": "uefi"}, "secure_boot": {"secure_boot": "required"},
+    "tpm": {"tpm_version": "2.0"}}
 
 
 def run(socket: str, needed: Collection[str]) -> int:

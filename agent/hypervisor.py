@@ -228,10 +228,18 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
         """Define or redefine. Raises ``Conflict`` when a domain of that uuid or name exists that is not ours."""
 
     def undefine(self, uuid: str) -> None:
-        """Forget a stopped domain with its managed save and UEFI's variables. Not ours: ``Conflict``. Gone: fine."""
+        """Forget a stopped domain with its managed save, UEFI's variables and what is in its TPM. Not ours:
+        ``Conflict``. Gone: fine."""
 
-    def start(self, uuid: str, paused: bool = False) -> None:
-        """Start a stopped domain, or restore a suspended one."""
+    def start(self, uuid: str, paused: bool = False, secret: str | None = None) -> None:
+        """Start a stopped domain, or restore a suspended one. *secret*: of its TPM, where it has one."""
+
+    def save_tpm(self, uuid: str, path: Path) -> None:
+        """Copy what is in the TPM of a domain that is off to the file *path*; where there is nothing, there is no file
+        afterwards."""
+
+    def load_tpm(self, uuid: str, path: Path) -> None:
+        """Put what ``save_tpm`` wrote into the TPM of a domain that is off. No file: fine, the TPM is new."""
 
     def shutdown(self, uuid: str) -> None:
         """Press the power button (ACPI); returns at once."""

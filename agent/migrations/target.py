@@ -22,7 +22,7 @@ from magnetar_agent.link import Offer
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, volumes
 from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
-from magnetar_agent.servers import GIB, addresses, folder, resolve, spec
+from magnetar_agent.servers import GIB, addresses, folder, resolve, spec, tpm
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound, unforeseen
 from magnetar_core.hardware.needs import lacking
@@ -331,6 +331,7 @@ def _take_over(host: LocalHost, document: Document) -> None:
         if document.want["type"] == "live" and server.want["power"] == RUNNING and \
                 host.hypervisor.arrived(server.id):
             host.hypervisor.resume(server.id)
+        tpm.came(host, server)
         server.state["unfinished"] = True
         server.updated_at = now()
         host.documents.write(server)

@@ -23,6 +23,7 @@ from magnetar_agent.servers import (
     resize,
     shutdown,
     spec,
+    tpm,
 )
 from magnetar_agent.task import Task, Verb
 from magnetar_agent.volumes import reimaging, remote
@@ -132,7 +133,9 @@ def define(task: Task) -> None:
     place = folder(task.host, task.document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     task.host.hypervisor.permit([place])
+    tpm.draw_secret(task)
     task.host.hypervisor.define(spec.domain(task.host, task.document))
+    tpm.place(task)
 
 
 def grow(task: Task) -> None:
@@ -150,7 +153,7 @@ def start(task: Task) -> None:
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
-    task.host.hypervisor.start(task.document.id)
+    tpm.start(task.host, task.document)
 
 
 def start_paused(task: Task) -> None:
@@ -159,7 +162,7 @@ def start_paused(task: Task) -> None:
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
-    task.host.hypervisor.start(task.document.id, paused=True)
+    tpm.start(task.host, task.document, paused=True)
 
 
 def _check_free(task: Task) -> None:
@@ -224,7 +227,9 @@ def undefine(task: Task) -> None:
 
 
 def erase(task: Task) -> None:
-    """Remove the server's folder."""
+    """Remove the server's folder, and what is in its TPM where its domain has gone before."""
+    if tpm.SECRET in task.document.state:
+        task.host.hypervisor.undefine(task.document.id)
     place = folder(task.host, task.document.id)
     if place.exists():
         try:

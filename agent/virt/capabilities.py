@@ -117,6 +117,7 @@ def _ask(conn: Any) -> dict[str, Any]:
         "qemu_user": _dac_user(root),
         "firmware": ["bios", *(["uefi"] if "efi" in _enum(domains, "os/enum[@name='firmware']") else [])],
         "secure_boot": "yes" in _enum(domains, "os/loader/enum[@name='secure']"),
+        "tpm_versions": sorted(filter(None, _enum(domains, "devices/tpm/enum[@name='backendVersion']"))),
         "spice": "spice" in _enum(domains, "devices/graphics/enum[@name='type']"),
     }
 

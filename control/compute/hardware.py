@@ -10,7 +10,7 @@ from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import asked_of, root_device
-from magnetar_core.hardware.rows import BY_PROPERTY
+from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, said
 
 from .caller import Caller
 
@@ -52,6 +52,12 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         return told
     raise InvalidRequest(f"{told} Remove it, or choose another flavor or image; an operator may let it pass with the "
                          "setting specs_without_effect: warn.")
+
+
+def has_tpm(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
+    """Whether a server of *flavor* and *image* has a TPM."""
+    asked = {**said(flavor.get("extra_specs") or {}, BY_SPEC), **said(image.get("properties") or {}, BY_PROPERTY)}
+    return "tpm_version" in asked
 
 
 def kept_of_volume(properties: Mapping[str, Any]) -> dict[str, Any]:

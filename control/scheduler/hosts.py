@@ -33,7 +33,7 @@ BLOCK = 128
 PATIENCE = 256
 #: Properties of an agent's ``host`` resource that flavors and images may ask for.
 CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "firmware", "hypervisor_type", "hypervisor_version",
-                "libvirt_version", "secure_boot", "virt_types")
+                "libvirt_version", "secure_boot", "tpm_versions", "virt_types")
 #: Columns of ``store.hosts`` rows that make the profile.
 PROFILED = ("cell_id", "disabled", "cell_disabled", "forced_down", "info")
 

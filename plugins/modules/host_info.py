@@ -101,6 +101,13 @@ hosts:
       description: Whether guests can have secure boot.
       type: bool
       sample: true
+    tpm_versions:
+      description: Versions of TPM that guests can have.
+      type: list
+      elements: str
+      sample:
+        - '1.2'
+        - '2.0'
     vcpus:
       description: CPUs of the host.
       type: int

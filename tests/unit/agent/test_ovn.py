@@ -251,7 +251,7 @@ def test_host_check(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[st
             assert f"ovn: no - {LACKS}\n" in capsys.readouterr().out
             assert main([*check, "--need", "ovn"]) == 1
             assert f"ovn: LACKS - {LACKS}\n" in capsys.readouterr().out
-            assert main([*check, "--need", "uefi", "--need", "secure_boot"]) == 0
+            assert main([*check, "--need", "uefi", "--need", "secure_boot", "--need", "tpm"]) == 0
             host.fake.secure_boot = False
             assert main([*check, "--need", "secure_boot"]) == 1
             told = capsys.readouterr().out

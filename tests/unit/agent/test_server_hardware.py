@@ -104,6 +104,9 @@ def test_a_domain_that_was_defined_with_other_hardware_is_defined_anew(host: Hos
     ({"hardware": {"secure_boot": "required"}}, "hardware.secure_boot", "needs firmware uefi"),
     ({"hardware": {"secure_boot": "required", "firmware": "uefi"}, "machine": "pc"}, "hardware.secure_boot",
      "cannot be required on machine pc"),
+    ({"hardware": {"tpm_model": "tpm-tis"}}, "hardware.tpm_model", "needs tpm_version"),
+    ({"hardware": {"tpm_model": "tpm-crb", "tpm_version": "1.2"}}, "hardware.tpm_model",
+     "only for a TPM of version 2.0"),
     ({"hardware": {"colour": "red"}}, "hardware.colour", "is not a known field")], ids=str)
 def test_what_does_not_go_together_is_refused(host: Host, want: dict[str, Any], field: str, why: str) -> None:
     with pytest.raises(InvalidField, match=why) as refused:

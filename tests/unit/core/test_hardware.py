@@ -67,6 +67,8 @@ def needs(row: Row) -> dict[str, dict[str, str]]:
         specs[f"quota:{row.field.rpartition('_')[0]}_average"] = "1"
     if row.field == "secure_boot":
         properties["hw_firmware_type"] = "uefi"
+    if row.field == "tpm_model":
+        specs["hw:tpm_version"] = "2.0"
     if row.field == "rng_period":
         specs["hw_rng:rate_bytes"] = "1"
     if row.field == "video_ram":

@@ -27,6 +27,7 @@ ROWS = (
     *(Spec(re.escape(name), ANY, row=row) for name, row in BY_PROPERTY.items()),
     Spec(r"hw_floppy_bus", ANY, lacks="guests have no floppy"),
     Spec(r"hw_rng_model", ANY, usual="virtio", lacks="the random number generator is virtio"),
+    Spec(r"hw_tpm_secret_security", ANY, usual="host", lacks="the secret of a TPM is kept by the server's host"),
     Spec(r"hw_firmware_stateless", ANY, usual=FALSE, lacks="the variables of UEFI are kept"),
     Spec(r"hw_(ephemeral_encryption|locked_memory|mem_encryption|cpu_realtime|ipxe_boot)|os_require_quiesce", ANY,
          usual=FALSE),

@@ -136,12 +136,19 @@ def _check(hardware: Mapping[str, Any]) -> None:
             raise InvalidField("hardware.%s" % name, "must be 0 or from %d" % least, hardware[name])
     if hardware.get("rng") is False and "rng_bytes" in hardware:
         raise InvalidField("hardware.rng_bytes", "needs a random number generator (rng, hw_rng:allowed)")
-    if hardware.get("secure_boot") == "required" and hardware.get("firmware") != "uefi":
-        raise InvalidField("hardware.secure_boot", "needs firmware uefi (hw_firmware_type)", "required")
     ram = hardware.get("video_ram")
     if ram and (hardware.get("video_model", "vga") not in WITH_RAM or ram & (ram - 1)):
         raise InvalidField("hardware.video_ram", "must be a power of two, of a video_model of %s" % ", ".join(WITH_RAM),
                            ram)
+    _check_trust(hardware)
+
+
+def _check_trust(hardware: Mapping[str, Any]) -> None:
+    """The same for firmware and TPM."""
+    if hardware.get("secure_boot") == "required" and hardware.get("firmware") != "uefi":
+        raise InvalidField("hardware.secure_boot", "needs firmware uefi (hw_firmware_type)", "required")
+    if hardware.get("tpm_model") == "tpm-crb" and hardware["tpm_version"] != "2.0":
+        raise InvalidField("hardware.tpm_model", "can be tpm-crb only for a TPM of version 2.0", "tpm-crb")
 
 
 def _base(name: str) -> str:
@@ -150,7 +157,7 @@ def _base(name: str) -> str:
         return name[:-len("_max")]
     if name.startswith("vif_") and not name.endswith("_average"):
         return name.rpartition("_")[0] + "_average"
-    return "rng_bytes" if name == "rng_period" else ""
+    return {"rng_period": "rng_bytes", "tpm_model": "tpm_version"}.get(name, "")
 
 
 def check_machine(hardware: Mapping[str, Any], machine: str) -> None:

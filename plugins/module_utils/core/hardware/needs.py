@@ -9,6 +9,8 @@ from typing import Any, Iterator, Mapping
 UEFI = "a UEFI firmware that libvirt knows; on Debian the package ovmf has it"
 SECURE_BOOT = "a UEFI firmware with secure boot and keys that libvirt knows; on Debian the package ovmf has it"
 
+TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
+
 
 def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each field of *hardware* that a *host* (fields of ``kinds.Host``) cannot give, and what the host lacks for it. A
@@ -17,3 +19,6 @@ def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tu
         yield "firmware", UEFI
     if hardware.get("secure_boot") == "required" and not host.get("secure_boot"):
         yield "secure_boot", SECURE_BOOT
+    version = hardware.get("tpm_version")
+    if version and version not in (host.get("tpm_versions") or ()):
+        yield "tpm_version", TPM % version

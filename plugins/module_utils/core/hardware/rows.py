@@ -159,6 +159,11 @@ ROWS: tuple[Row, ...] = (
     Row("watchdog", Choices("none", "pause", "poweroff", "reset", "disabled"), "What becomes of a guest whose watchdog "
         "(i6300esb) is not fed; V(disabled) for no watchdog.", "disabled", "hw:watchdog_action", "hw_watchdog_action",
         IMAGE_WINS, needs="a driver in the guest (i6300esb)"),
+    Row("tpm_version", Choices("1.2", "2.0"), "The version of the guest's TPM; none when left out. It is swtpm's, "
+        "and what is in it stays with the server until it is removed.", None, "hw:tpm_version", "hw_tpm_version", ALIKE,
+        needs="swtpm on the host"),
+    Row("tpm_model", Choices("tpm-tis", "tpm-crb"), "How the guest speaks to its TPM; V(tpm-tis) when left out.", None,
+        "hw:tpm_model", "hw_tpm_model", ALIKE, needs="tpm_version, and for tpm-crb version 2.0"),
     Row("rng", Boolean(), "Whether the guest has a random number generator.", True, "hw_rng:allowed"),
     Row("rng_bytes", Integer(0, 2**31 - 1), "Bytes of the random number generator in each rng_period; 0 for no limit.",
         0, "hw_rng:rate_bytes"),

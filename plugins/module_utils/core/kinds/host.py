@@ -26,6 +26,7 @@ class Host(Kind):
                 sample={"usable": True, "reason": "a guest started in 0.1 s", "checked_at": "2026-11-20T20:00:00Z"})
     firmware = Field(ListOf(Text()), "What guests can boot by here.", on=READ, sample=["bios", "uefi"])
     secure_boot = Field(Boolean(), "Whether guests can have secure boot.", on=READ, sample=True)
+    tpm_versions = Field(ListOf(Text()), "Versions of TPM that guests can have.", on=READ, sample=["1.2", "2.0"])
     vcpus = Field(Integer(), "CPUs of the host.", on=READ, sample=16)
     vcpus_used = Field(Integer(), "CPUs of running servers.", on=READ, sample=4)
     memory_mb = Field(Integer(), "Memory of the host in MiB.", on=READ, sample=65536)
