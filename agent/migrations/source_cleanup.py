@@ -12,7 +12,7 @@ from magnetar_agent.documents import HELD, Document
 from magnetar_agent.link import LinkAddress
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, MARK, moving, volumes
-from magnetar_agent.servers import addresses, folder, tpm, verbs
+from magnetar_agent.servers import addresses, tpm, verbs
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import InvalidField, MagnetarError, NotFound, Unreachable
 from magnetar_core.operations import now
@@ -131,7 +131,7 @@ def restore_server(task: Task) -> None:
                 task.keep()
             host.documents.write(server)
             volumes.revoke(host, server.id)
-            (folder(host, server.id) / tpm.COPY).unlink(missing_ok=True)
+            tpm.forget_copy(host, server)
             if starts:
                 _start(host, server)
     for name in ("claimed", "tried", "decided", "unfinished"):

@@ -32,30 +32,32 @@ def draw_secret(task: Task) -> None:
 
 
 def start(host: LocalHost, document: Document, paused: bool = False) -> None:
-    """Start the guest, with the secret of its TPM where it has one."""
+    """Start the guest, with the secret of its TPM where it has one. What came of that is put into its place first."""
+    path = folder(host, document.id) / COPY
+    if document.state.get(CAME):
+        host.hypervisor.load_tpm(document.id, path)
+        del document.state[CAME]
+        host.documents.write(document)
+        path.unlink(missing_ok=True)
     secret = document.state[SECRET] if hardware(document.want).get("tpm_version") else None
     host.hypervisor.start(document.id, paused, secret)
 
 
 def copy(host: LocalHost, server: Document) -> None:
-    """Put a copy of what is in the TPM of a server that is off into its folder. A TPM that the server had under another
-    flavor goes along too."""
-    if SECRET in server.state:
+    """Put a copy of what is in the TPM of a server that is off into its folder, unless the one that came is still
+    there. A TPM that the server had under another flavor goes along too."""
+    if SECRET in server.state and not server.state.get(CAME):
         host.hypervisor.save_tpm(server.id, folder(host, server.id) / COPY)
 
 
+def forget_copy(host: LocalHost, server: Document) -> None:
+    """Remove the copy of a server that stays."""
+    if not server.state.get(CAME):
+        (folder(host, server.id) / COPY).unlink(missing_ok=True)
+
+
 def came(host: LocalHost, server: Document) -> None:
-    """Note of a server that has arrived that such a copy came with it."""
+    """Note of a server that has arrived whether such a copy came with it."""
+    server.state.pop(CAME, None)
     if (folder(host, server.id) / COPY).exists():
         server.state[CAME] = True
-
-
-def place(task: Task) -> None:
-    """Put what came into its place, before the guest starts here for the first time."""
-    host, document = task.host, task.document
-    path = folder(host, document.id) / COPY
-    if document.state.get(CAME):
-        host.hypervisor.load_tpm(document.id, path)
-        del document.state[CAME]
-        task.keep()
-        path.unlink(missing_ok=True)

@@ -135,7 +135,6 @@ def define(task: Task) -> None:
     task.host.hypervisor.permit([place])
     tpm.draw_secret(task)
     task.host.hypervisor.define(spec.domain(task.host, task.document))
-    tpm.place(task)
 
 
 def grow(task: Task) -> None:

@@ -73,7 +73,8 @@ def test_a_server_has_it_from_its_making_to_its_moves(cloud: Cloud) -> None:
     ({}, {"hw_video_ram": "16"}, "no more than the flavor's hw_video:ram_max_mb"),
     ({"os:secure_boot": "required"}, {}, "needs firmware uefi"),
     ({"os:secure_boot": "required"}, {"hw_firmware_type": "uefi", "hw_machine_type": "pc"}, "use machine q35"),
-    ({"os:secure_boot": "disabled"}, {"hw_firmware_type": "uefi", "os_secure_boot": "required"}, "both must say the same"),
+    ({"os:secure_boot": "disabled"}, {"hw_firmware_type": "uefi", "os_secure_boot": "required"},
+     "both must say the same"),
     ({"hw:tpm_version": "1.2"}, {"hw_tpm_model": "tpm-crb"}, "only for a TPM of version 2.0"),
     ({"hw:tpm_version": "1.2"}, {"hw_tpm_version": "2.0"}, "both must say the same"),
     ({}, {"hw_disk_bus": "ide"}, "cannot be ide on machine q35")], ids=str)
@@ -94,8 +95,9 @@ def test_a_server_with_a_tpm_is_not_asked_for_what_loses_it(cloud: Cloud) -> Non
     made = caller.boot("tpm", flavorRef=trusted, imageRef=image(caller, "efi", hw_firmware_type="uefi"))
     want = {"tpm_version": "2.0", "firmware": "uefi", "secure_boot": "required"}
     assert on_host(cloud, made["id"])["hardware"] == want
-    for action, args in (("os-migrateLive", {"host": None, "block_migration": "auto"}), ("shelve", None),
-                         ("rescue", {}), ("evacuate", {})):
+    live = {"host": None, "block_migration": False, "disk_over_commit": False}
+    for action, args in (("os-migrateLive", live), ("shelve", None), ("rescue", {}),
+                         ("evacuate", {"onSharedStorage": False})):
         reply = caller.act(made["id"], action, args)
         assert reply.status == 409, reply
         assert "not supported for vTPM-enabled instance" in reply.json["conflictingRequest"]["message"]
