@@ -33,6 +33,7 @@ class GuestDevices(NamedTuple):
     guest_agent: bool
     scsi_model: str | None
     tpm: tuple[str, str] | None
+    iommu: str | None
 
     @property
     def ports(self) -> int:
@@ -51,7 +52,8 @@ def devices(hardware: Mapping[str, Any]) -> GuestDevices:
         video_ram=hardware["video_ram"] * 1024 if "video_ram" in hardware else None,
         serial_ports=hardware.get("serial_ports", 1), pointer=pointer, usb=pointer == "usb",
         guest_agent=hardware.get("guest_agent", True), scsi_model=hardware.get("scsi_model"),
-        tpm=(hardware["tpm_version"], hardware.get("tpm_model", "tpm-tis")) if "tpm_version" in hardware else None)
+        tpm=(hardware["tpm_version"], hardware.get("tpm_model", "tpm-tis")) if "tpm_version" in hardware else None,
+        iommu={"auto": "virtio"}.get(found := hardware.get("viommu"), found))
 
 
 def nic(hardware: Mapping[str, Any], found: Nic, vcpus: int) -> Nic:

@@ -61,7 +61,7 @@ def complete(host: LocalHost, found: Fields, old: Fields, image: Document | None
     found.update({ASKED: asked} if asked else {})
     check_machine(found["hardware"], found["machine"])
     if found["hardware"] != had:
-        _check_host(host, found["hardware"])
+        _check_host(host, found)
 
 
 def _specs(host: LocalHost, flavor: Fields) -> Fields:
@@ -69,9 +69,10 @@ def _specs(host: LocalHost, flavor: Fields) -> Fields:
     return document.want["extra_specs"] if document else {}
 
 
-def _check_host(host: LocalHost, hardware: Fields) -> None:
+def _check_host(host: LocalHost, found: Fields) -> None:
     """Raises ``InvalidField`` for what this host cannot give."""
-    for name, what in lacking(hardware, host.hypervisor.host()):
+    hardware, facts = found["hardware"], host.hypervisor.host()
+    for name, what in lacking(hardware, {**facts, "virt_types": [found["virt_type"]]}):
         raise InvalidField(f"hardware.{name}", f"cannot be had on host {host.name}, which lacks {what}. Install it and "
                            "restart libvirtd, or choose another host", hardware[name])
     if any(name.startswith("vif_") for name in hardware) and (lacks := host.hypervisor.lacks_traffic_control()):

@@ -56,6 +56,7 @@ def test_a_defined_domain_is_seen_as_it_was_asked_for(place: Place) -> None:
      "disk_total_bytes_sec": 10**15, "disk_total_iops_sec": 5, "disk_total_iops_sec_max": 10},
     {"disk_bus": "scsi", "scsi_model": "lsisas1068", "rng": False, "video_model": "none", "pointer": "ps2",
      "guest_agent": False, "watchdog": "none"},
+    {"viommu": "intel", "maxphysaddr_mode": "emulate", "maxphysaddr_bits": 42}, {"viommu": "virtio"},
     {"disk_bus": "sata", "video_model": "cirrus", "watchdog": "pause", "disk_read_bytes_sec": 1}], ids=str)
 def test_a_domain_has_its_hardware_and_tells_it(place: Place, hardware: dict[str, Any]) -> None:
     spec = place.spec()

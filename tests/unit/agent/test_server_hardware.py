@@ -104,6 +104,11 @@ def test_a_domain_that_was_defined_with_other_hardware_is_defined_anew(host: Hos
     ({"hardware": {"secure_boot": "required"}}, "hardware.secure_boot", "needs firmware uefi"),
     ({"hardware": {"secure_boot": "required", "firmware": "uefi"}, "machine": "pc"}, "hardware.secure_boot",
      "cannot be required on machine pc"),
+    ({"hardware": {"maxphysaddr_bits": 42}}, "hardware.maxphysaddr_bits", "needs maxphysaddr_mode"),
+    ({"hardware": {"maxphysaddr_mode": "emulate"}}, "hardware.maxphysaddr_mode",
+     "must be emulate with maxphysaddr_bits"),
+    ({"hardware": {"maxphysaddr_mode": "passthrough"}}, "hardware.maxphysaddr_mode", "which lacks KVM"),
+    ({"hardware": {"viommu": "intel"}, "machine": "pc"}, "hardware.viommu", "use machine q35"),
     ({"hardware": {"tpm_model": "tpm-tis"}}, "hardware.tpm_model", "needs tpm_version"),
     ({"hardware": {"tpm_model": "tpm-crb", "tpm_version": "1.2"}}, "hardware.tpm_model",
      "only for a TPM of version 2.0"),
@@ -144,7 +149,8 @@ def canonical(text: str) -> str:
 def test_what_a_field_is_in_the_domain(case: dict[str, Any]) -> None:
     more, kvm = case.get("with", {}), case.get("kvm", False)
     hardware = merge.whole({}, {**more, case["field"]: case["value"]}, 2)
-    found, without = (drawn(one, kvm).find(case["at"]) for one in (hardware, merge.whole({}, more, 2)))
+    less = merge.whole({}, case.get("without", more), 2)
+    found, without = (drawn(one, kvm).find(case["at"]) for one in (hardware, less))
     if case.get("gone"):
         assert found is None and without is not None
         return

@@ -54,11 +54,11 @@ def words(row: Row) -> list[str]:
     elif isinstance(row.value, Choices):
         found = [*row.words, *row.value.words()] if not row.words else [*row.words]
     else:
-        found = ["1000" if row.field.startswith(("cpu_period", "cpu_quota")) else "2"]
+        found = [{"cpu_period": "1000", "cpu_quota": "1000", "maxphysaddr_bits": "40"}.get(row.field, "2")]
     return [one for one in found if row.parse(one) != row.usual]
 
 
-def needs(row: Row) -> dict[str, dict[str, str]]:
+def needs(row: Row, text: str) -> dict[str, dict[str, str]]:
     """What the row's value needs beside it, as extra specs and properties."""
     specs, properties = {}, {}
     if row.field.endswith("_max"):
@@ -67,6 +67,10 @@ def needs(row: Row) -> dict[str, dict[str, str]]:
         specs[f"quota:{row.field.rpartition('_')[0]}_average"] = "1"
     if row.field == "secure_boot":
         properties["hw_firmware_type"] = "uefi"
+    if row.field == "maxphysaddr_bits":
+        specs["hw:maxphysaddr_mode"] = "emulate"
+    if row.field == "maxphysaddr_mode" and text == "emulate":
+        specs["hw:maxphysaddr_bits"] = "40"
     if row.field == "tpm_model":
         specs["hw:tpm_version"] = "2.0"
     if row.field == "rng_period":
@@ -85,7 +89,7 @@ def test_what_a_row_says_reaches_the_server(row):
         for kind, name in (("extra_specs", row.spec), ("properties", row.image)):
             if not name:
                 continue
-            beside, ide = needs(row), {"hw_machine_type": "pc"} if text == "ide" else {}
+            beside, ide = needs(row, text), {"hw_machine_type": "pc"} if text == "ide" else {}
             before = {"vcpus": 4, **beside, "properties": {**beside["properties"], **ide}}
             before[kind] = {key: value for key, value in before[kind].items() if key != name}
             after = {**before, kind: {**before[kind], name: text}}

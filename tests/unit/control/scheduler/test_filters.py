@@ -84,6 +84,8 @@ CASES = {
     "secure boot that it lacks": ({"info": {"firmware": ["bios", "uefi"]}},
                                   {"image": {"hw_firmware_type": "uefi"},
                                    "extra_specs": {"os:secure_boot": "required"}}, "HardwareFilter"),
+    "a TPM that it lacks": ({"info": {"tpm_versions": ["2.0"]}}, {"extra_specs": {"hw:tpm_version": "1.2"}},
+                            "HardwareFilter"),
     "near an address": ({}, {"hints": {"build_near_host_ip": "192.0.2.1", "cidr": "/24"}}, None),
     "not near it": ({}, {"hints": {"build_near_host_ip": "192.0.3.1"}}, "SimpleCIDRAffinityFilter"),
     "near nonsense": ({}, {"hints": {"build_near_host_ip": "here"}}, "SimpleCIDRAffinityFilter"),
