@@ -53,7 +53,7 @@ def devices(hardware: Mapping[str, Any]) -> GuestDevices:
         serial_ports=hardware.get("serial_ports", 1), pointer=pointer, usb=pointer == "usb",
         guest_agent=hardware.get("guest_agent", True), scsi_model=hardware.get("scsi_model"),
         tpm=(hardware["tpm_version"], hardware.get("tpm_model", "tpm-tis")) if "tpm_version" in hardware else None,
-        iommu={"auto": "virtio"}.get(found := hardware.get("viommu"), found))
+        iommu="virtio" if hardware.get("viommu") == "auto" else hardware.get("viommu"))
 
 
 def nic(hardware: Mapping[str, Any], found: Nic, vcpus: int) -> Nic:
