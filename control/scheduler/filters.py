@@ -268,6 +268,11 @@ def hardware(host: HostState, spec: RequestSpec) -> bool:
     return next(lacking(spec.hardware, host.profile.capabilities), None) is None
 
 
+def lacking_hardware(host: HostState, spec: RequestSpec) -> str:
+    """What the host lacks for it."""
+    return " and ".join(f"lacks {what}" for _field, what in lacking(spec.hardware, host.profile.capabilities))
+
+
 def near(host: HostState, spec: RequestSpec) -> bool:
     """The host has an address in the network of the hints build_near_host_ip and cidr."""
     try:
@@ -305,7 +310,7 @@ FILTERS: tuple[Filter, ...] = (
     Filter("AggregateInstanceExtraSpecsFilter", PROFILE, of_aggregates.aggregate_specs, lambda spec: spec.extra_specs),
     Filter("ComputeCapabilitiesFilter", PROFILE, capabilities, lambda spec: spec.extra_specs),
     Filter("ImagePropertiesFilter", PROFILE, image, lambda spec: spec.image),
-    Filter("HardwareFilter", PROFILE, hardware, lambda spec: spec.hardware),
+    Filter("HardwareFilter", PROFILE, hardware, lambda spec: spec.hardware, lacks=lacking_hardware),
     room("CoreFilter", 0, "CPUs"),
     room("RamFilter", 1, "MiB of memory"),
     room("DiskFilter", 2, "GiB of disk"),
