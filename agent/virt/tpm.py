@@ -30,36 +30,55 @@ class Tpms:
 
     def save_tpm(self, uuid: str, path: Path) -> None:
         """A tar archive of what libvirt keeps."""
-        files = [one for one in sorted((SWTPM / uuid).glob("tpm*/*")) if _FILE.fullmatch(_name(one))]
-        if not files:
-            path.unlink(missing_ok=True)
-            return
-        with complete(path) as part, tarfile.open(part, "w") as archive:
-            part.chmod(0o600)
-            for one in files:
-                archive.add(one, _name(one), recursive=False)
+        with _told(uuid):
+            _save(uuid, path)
 
     def load_tpm(self, uuid: str, path: Path) -> None:
         """Beside what is there, then in its place. libvirt gives it to swtpm's user when the domain starts."""
-        if not path.exists():
-            return
-        new = SWTPM / f"{uuid}.new"
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(mode=0o711, parents=True)
-        with tarfile.open(path) as archive:
-            for member in archive:
-                content = archive.extractfile(member) if _FILE.fullmatch(member.name) else None
-                if content is None:
-                    raise HypervisorError(f"What came of the TPM of the domain {uuid} has a part {member.name!r}, "
-                                          "which no TPM has. Repeat the migration.")
-                (new / member.name).parent.mkdir(mode=0o700, exist_ok=True)
-                with (new / member.name).open("xb") as file:
-                    os.fchmod(file.fileno(), 0o600)
-                    shutil.copyfileobj(content, file)
-                    file.flush()
-                    os.fsync(file.fileno())
-        forget(uuid)
-        new.rename(SWTPM / uuid)
+        if path.exists():
+            with _told(uuid):
+                _load(uuid, path)
+
+
+def _save(uuid: str, path: Path) -> None:
+    files = [one for one in sorted((SWTPM / uuid).glob("tpm*/*")) if _FILE.fullmatch(_name(one))]
+    if not files:
+        path.unlink(missing_ok=True)
+        return
+    with complete(path) as part, tarfile.open(part, "w") as archive:
+        part.chmod(0o600)
+        for one in files:
+            archive.add(one, _name(one), recursive=False)
+
+
+def _load(uuid: str, path: Path) -> None:
+    new = SWTPM / f"{uuid}.new"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(mode=0o711, parents=True)
+    with tarfile.open(path) as archive:
+        for member in archive:
+            content = archive.extractfile(member) if _FILE.fullmatch(member.name) else None
+            if content is None:
+                raise HypervisorError(f"What came of the TPM of the domain {uuid} has a part {member.name!r}, "
+                                      "which no TPM has. Repeat the migration.")
+            (new / member.name).parent.mkdir(mode=0o700, exist_ok=True)
+            with (new / member.name).open("xb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                shutil.copyfileobj(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+    forget(uuid)
+    new.rename(SWTPM / uuid)
+
+
+@contextmanager
+def _told(uuid: str) -> Iterator[None]:
+    """Errors of files are told as those of the hypervisor."""
+    try:
+        yield
+    except OSError as error:
+        raise HypervisorError(f"What is in the TPM of the domain {uuid} cannot be reached: {error}. See whether the "
+                              f"agent may write to {SWTPM}, and whether there is room.") from error
 
 
 def _name(path: Path) -> str:
@@ -69,7 +88,8 @@ def _name(path: Path) -> str:
 
 def forget(uuid: str) -> None:
     """Remove what is in the TPM of a domain; fine where there is none."""
-    shutil.rmtree(SWTPM / uuid, ignore_errors=True)
+    with _told(uuid), suppress(FileNotFoundError):
+        shutil.rmtree(SWTPM / uuid)
 
 
 @contextmanager
