@@ -6,13 +6,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from magnetar_core.client import Client
+from magnetar_core.hardware import needs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 #: What can be asked for, and what every host needs.
-NAMES = ("libvirt", "kvm", "port_security", "metadata_service", "ovn")
+NAMES = ("libvirt", "kvm", "port_security", "metadata_service", "ovn", "uefi", "secure_boot", "tpm")
 ALWAYS = ("libvirt", "port_security")
+#: What guests may have, as the hardware that asks for it.
+HARDWARE: Mapping[str, Mapping[str, str]] = {
+    "uefi": {"firmware": "uefi"}, "secure_boot": {"secure_boot": "required"},
+    "tpm": {"tpm_version": "2.0"}}
 
 
 def run(socket: str, needed: Collection[str]) -> int:
@@ -39,3 +44,6 @@ def findings(host: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
         yield name, not reason, reason
     ovn = host["ovn"]
     yield "ovn", not ovn["reason"], ovn["reason"] or f"{ovn['bridge']}, datapath {ovn['datapath']}, {ovn['chassis']}"
+    for name, hardware in HARDWARE.items():
+        lacks = "; ".join(what for _field, what in needs.lacking(hardware, host))
+        yield name, not lacks, lacks and f"the host lacks {lacks}. Install it and restart libvirtd"

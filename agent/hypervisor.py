@@ -14,10 +14,11 @@ from pathlib import Path
 from socket import socket
 from typing import Any, Protocol
 
+from magnetar_agent.hardware.firmware import Firmware
 from magnetar_agent.hardware.numa import Numa
 from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
-from magnetar_agent.storage import Backing, Disk, HypervisorStorage, Mirror, NetworkSource, SharedFolder
+from magnetar_agent.storage import Backing, Disk, Export, HypervisorStorage, Mirror, NetworkSource, SharedFolder
 from magnetar_core.hardware.numa import HostCell
 
 #: Why a guest lacks a type of graphics.
@@ -109,18 +110,8 @@ class DomainSpec:
     hardware: Mapping[str, Any] = field(default_factory=dict)
     #: Which CPUs, NUMA cells and pages of the host it has.
     numa: Numa = field(default_factory=Numa)
-
-
-@dataclass(frozen=True)
-class Export:
-    """A disk that is served at the unix *socket* under *name*. With *stand_in* it is served as it is while a domain of
-    this host still writes to it, and what clients write is lost: good enough for a QEMU that waits for a guest."""
-
-    id: str
-    name: str
-    disk: Disk
-    socket: Path
-    stand_in: bool = False
+    #: UEFI; ``None`` for BIOS.
+    firmware: Firmware | None = None
 
 
 @dataclass(frozen=True)
@@ -234,10 +225,18 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
         """Define or redefine. Raises ``Conflict`` when a domain of that uuid or name exists that is not ours."""
 
     def undefine(self, uuid: str) -> None:
-        """Forget a stopped domain with its managed save and NVRAM. Not ours: ``Conflict``. Gone: fine."""
+        """Forget a stopped domain with its managed save, UEFI's variables and what is in its TPM. Not ours:
+        ``Conflict``. Gone: fine."""
 
-    def start(self, uuid: str, paused: bool = False) -> None:
-        """Start a stopped domain, or restore a suspended one."""
+    def start(self, uuid: str, paused: bool = False, secret: str | None = None) -> None:
+        """Start a stopped domain, or restore a suspended one. *secret*: of its TPM, where it has one."""
+
+    def save_tpm(self, uuid: str, path: Path) -> None:
+        """Copy what is in the TPM of a domain that is off to the file *path*; where there is nothing, there is no file
+        afterwards."""
+
+    def load_tpm(self, uuid: str, path: Path) -> None:
+        """Put what ``save_tpm`` wrote into the TPM of a domain that is off. No file: fine, the TPM is new."""
 
     def shutdown(self, uuid: str) -> None:
         """Press the power button (ACPI); returns at once."""

@@ -81,6 +81,18 @@ class SharedFolder(NamedTuple):
     tag: str
 
 
+@dataclass(frozen=True)
+class Export:
+    """A disk that is served at the unix *socket* under *name*. With *stand_in* it is served as it is while a domain of
+    this host still writes to it, and what clients write is lost: good enough for a QEMU that waits for a guest."""
+
+    id: str
+    name: str
+    disk: Disk
+    socket: Path
+    stand_in: bool = False
+
+
 class HypervisorStorage(Protocol):
     """See the head of this file. Every call raises ``Conflict`` when there is no pool of that name, or it does not run.
     """

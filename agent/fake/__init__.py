@@ -44,6 +44,11 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
     virtiofsd = True
     #: Whether QEMU has SPICE.
     spice = True
+    #: What guests can boot by, and whether with secure boot.
+    firmware: Sequence[str] = ("bios", "uefi")
+    secure_boot = True
+    #: Versions of TPM that guests can have.
+    tpm_versions: Sequence[str] = ("1.2", "2.0")
     #: What it lacks to limit NICs.
     no_traffic_control = ""
     #: What ``numa_cells`` gives: one cell without large pages.
@@ -155,6 +160,8 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
                     "cpu_info": {"arch": "x86_64", "model": "fake", "vendor": "fake", "features": ["avx2", "sse2"],
                                  "topology": {"cells": 1, "sockets": 1, "cores": 16, "threads": 1}},
                     "cpu_model": "fake", "vcpus": 16, "memory_mb": 65536, "kvm": self.kvm(),
+                    "firmware": list(self.firmware), "secure_boot": self.secure_boot,
+                    "tpm_versions": list(self.tpm_versions),
                     "virt_types": ["kvm", "qemu"] if self._kvm else ["qemu"]}
 
     def kvm(self) -> dict[str, Any]:

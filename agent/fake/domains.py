@@ -3,13 +3,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
+from xml.etree import ElementTree as ET
 
 from magnetar_agent.fake.state import FakeDomain, State, parse
 from magnetar_agent.hypervisor import Domain, DomainEvent, DomainSpec
 from magnetar_agent.virt.domain import render
 from magnetar_core.errors import Conflict, HypervisorError
 from magnetar_core.power import CRASHED, LIVE, OFF, PAUSED, RUNNING, SUSPENDED
+
+
+def _variables(xml: str) -> Path | None:
+    """The file with the variables of a domain's UEFI; ``None`` for BIOS."""
+    found = ET.fromstring(xml).findtext("os/nvram") if "<nvram>" in xml else None  # noqa: S314 (the template's)
+    return Path(found) if found else None
 
 
 class Domains(State):
@@ -44,19 +53,41 @@ class Domains(State):
             if domain and domain.state in LIVE:
                 raise HypervisorError(f"The domain {uuid} runs, so it is not undefined. Stop it first.")
             if domain:
+                if variables := _variables(domain.xml):
+                    variables.unlink(missing_ok=True)
                 del self._domains[uuid]
                 self._events.append(DomainEvent(uuid, "undefined"))
 
-    def start(self, uuid: str, paused: bool = False) -> None:
+    def start(self, uuid: str, paused: bool = False, secret: str | None = None) -> None:
         with self._call("start", f"domain {uuid}"):
             domain = self._ours(uuid)
             if domain.state in LIVE:
                 return
             self._check_parts(domain.seen())
+            if "<tpm " in domain.xml:
+                domain.tpm = domain.tpm or f"{secret} {uuid4()}"
+                if secret is None or not domain.tpm.startswith(secret):
+                    raise HypervisorError(f"libvirt could not start the domain {uuid}: swtpm cannot read what is in "
+                                          "its TPM with this secret.")
+            variables = _variables(domain.xml)
+            if variables and not variables.exists():
+                variables.write_bytes(b"as the firmware's template\n")
             if domain.state != SUSPENDED or not domain.live:
                 domain.live = domain.xml
             domain.state, domain.reason, domain.mirrors = PAUSED if paused else RUNNING, "unknown", {}
             self._events.append(DomainEvent(uuid, "started"))
+
+    def save_tpm(self, uuid: str, path: Path) -> None:
+        with self._call("save_tpm"):
+            kept = self._domains[uuid].tpm if uuid in self._domains else ""
+            path.unlink(missing_ok=True)
+            if kept:
+                path.write_text(kept)
+
+    def load_tpm(self, uuid: str, path: Path) -> None:
+        with self._call("load_tpm", f"domain {uuid}"):
+            if path.exists():
+                self._ours(uuid).tpm = path.read_text()
 
     def shutdown(self, uuid: str) -> None:
         with self._call("shutdown", f"domain {uuid}"):

@@ -14,8 +14,7 @@ from magnetar_core.errors import HypervisorError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from magnetar_agent.hypervisor import Export
-    from magnetar_agent.storage import Disk, NetworkSource
+    from magnetar_agent.storage import Disk, Export, NetworkSource
 
 
 class Exports(State):

@@ -30,7 +30,8 @@ parse = lru_cache(maxsize=5000)(_parse)
 @dataclass
 class FakeDomain:
     """A domain as the fake keeps it: the XML that defines it, its state, the XML of what runs, and the disks that its
-    disks are being copied to, by target: {path, xml, looks}."""
+    disks are being copied to, by target: {path, xml, looks}. *tpm*: the secret of its TPM, and what is in
+    that."""
 
     xml: str
     state: str = OFF
@@ -38,6 +39,7 @@ class FakeDomain:
     persistent: bool = True
     live: str = ""
     mirrors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tpm: str = ""
 
     def seen(self) -> Domain:
         """As the agent sees it."""

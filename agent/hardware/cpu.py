@@ -17,13 +17,15 @@ class Topology(NamedTuple):
 
 class Cpu(NamedTuple):
     """*mode*: ``host-model`` with KVM; ``qemu64``, QEMU's usual one, where a feature of an emulated CPU is taken away;
-    else what QEMU has anyway. *pmu*: ``None`` for QEMU's own choice. *tune*: elements of libvirt's ``cputune``."""
+    else what QEMU has anyway. *pmu*: ``None`` for QEMU's own choice. *maxphysaddr*:
+    mode and bits of physical addresses. *tune*: elements of libvirt's ``cputune``."""
 
     mode: str | None
     topology: Topology | None
     hidden: bool
     pmu: bool | None
     hpet: bool
+    maxphysaddr: tuple[str, int | None] | None
     tune: tuple[tuple[str, int], ...]
 
 
@@ -35,5 +37,7 @@ def cpu(hardware: Mapping[str, Any], virt_type: str) -> Cpu:
         mode="host-model" if virt_type == "kvm" else "qemu64" if hidden else None,
         topology=Topology(*counts) if all(counts) else None,  # type: ignore[arg-type]
         hidden=hidden, pmu=hardware.get("pmu"), hpet=hardware.get("hpet", False),
+        maxphysaddr=(hardware["maxphysaddr_mode"], hardware.get("maxphysaddr_bits"))
+        if "maxphysaddr_mode" in hardware else None,
         tune=tuple((name, hardware[f"cpu_{name}"]) for name in ("shares", "period", "quota")
                    if f"cpu_{name}" in hardware))

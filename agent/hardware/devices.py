@@ -20,7 +20,7 @@ QUEUES = 8
 
 class GuestDevices(NamedTuple):
     """*watchdog*: its action, or ``None`` for none. *rng_rate*: (bytes, milliseconds), or ``None`` for no limit.
-    *video_ram*: KiB. *usb*: whether there is a USB controller."""
+    *tpm*: version and model. *video_ram*: KiB. *usb*: whether there is a USB controller."""
 
     watchdog: str | None
     rng: bool
@@ -32,6 +32,8 @@ class GuestDevices(NamedTuple):
     usb: bool
     guest_agent: bool
     scsi_model: str | None
+    tpm: tuple[str, str] | None
+    iommu: str | None
 
     @property
     def ports(self) -> int:
@@ -49,7 +51,9 @@ def devices(hardware: Mapping[str, Any]) -> GuestDevices:
         video_model=hardware.get("video_model", "vga"),
         video_ram=hardware["video_ram"] * 1024 if "video_ram" in hardware else None,
         serial_ports=hardware.get("serial_ports", 1), pointer=pointer, usb=pointer == "usb",
-        guest_agent=hardware.get("guest_agent", True), scsi_model=hardware.get("scsi_model"))
+        guest_agent=hardware.get("guest_agent", True), scsi_model=hardware.get("scsi_model"),
+        tpm=(hardware["tpm_version"], hardware.get("tpm_model", "tpm-tis")) if "tpm_version" in hardware else None,
+        iommu="virtio" if hardware.get("viommu") == "auto" else hardware.get("viommu"))
 
 
 def nic(hardware: Mapping[str, Any], found: Nic, vcpus: int) -> Nic:

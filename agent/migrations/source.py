@@ -31,7 +31,7 @@ from magnetar_agent.migrations.source_cleanup import (
     target_address,
 )
 from magnetar_agent.migrations.transfer import send
-from magnetar_agent.servers import MIB, folder, placement, spec, verbs
+from magnetar_agent.servers import MIB, folder, placement, spec, tpm, verbs
 from magnetar_core.errors import (
     Conflict,
     HypervisorDown,
@@ -86,6 +86,8 @@ def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
     if want["type"] == "live" and found.want.get("rescue"):
         raise Conflict(f"Server {found.name!r} is rescued, and only a server as it is meant to be goes live. Unrescue "
                        "it first, or ask for type cold.")
+    if want["type"] == "live" and hardware(found.want).get("tpm_version"):
+        raise Conflict(f"Server {found.name!r} has a TPM, and what is in it does not go live. Ask for type cold.")
     host.links.greet(there)
     return found
 
@@ -110,6 +112,7 @@ def manifest(host: LocalHost, server: Document) -> Fields:
         "volumes": volumes.describe(host, server),
         "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir() if path.is_file()),
         "cpu": host.hypervisor.cpu(server.id) if power in LIVE else None, "host": host.name,
+        "secure_boot": bool((boots := spec.boots_by(host, server)) and boots.secure),
         "spice": bool(power in LIVE and (runs := host.hypervisor.running(server.id)) and runs.spice),
         "host_id": host.hypervisor.host()["id"], "datapath": spec.datapath(host, want["networks"]),
     }
@@ -232,6 +235,8 @@ class _Move:
             self._stop()
         if RUN not in self.document.state:
             self._ran()
+        if not self.live:
+            tpm.copy(self.host, self.server)
         states = self._states()
         lent = volumes.share(self.host, self.server, self.remote.peer, self.live)
         sent = {k: v for k, v in self.server.state.items() if k != MARK}

@@ -23,9 +23,10 @@ from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, volumes
 from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
-from magnetar_agent.servers import GIB, addresses, folder, placement, resolve, spec
+from magnetar_agent.servers import GIB, addresses, folder, placement, resolve, spec, tpm
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound, unforeseen
+from magnetar_core.hardware.needs import lacking
 from magnetar_core.kinds import Server
 from magnetar_core.operations import Operation, now
 from magnetar_core.power import LIVE, RUNNING
@@ -88,6 +89,12 @@ def _can_run(host: LocalHost, told: Fields, live: bool) -> None:
     if told["virt_type"] == "kvm" and not host.hypervisor.kvm()["usable"]:
         raise Conflict(f"The target cannot run guests under KVM: {host.hypervisor.kvm()['reason']}. Choose a host "
                        "that can.")
+    wanted = told.get("hardware") or {}
+    if live and told.get("secure_boot"):
+        wanted = {**wanted, "secure_boot": "required"}
+    for name, what in lacking(wanted, host.hypervisor.host()):
+        raise Conflict(f"The server's hardware {name} ({wanted[name]}) cannot be had on the target, which lacks "
+                       f"{what}. Install it there and restart libvirtd, or choose another host.")
     if live and told["cpu"] and not host.hypervisor.cpu_fits(told["cpu"]):
         raise Conflict("The CPU that the guest sees has features which the target's CPU lacks. Migrate it cold, or "
                        "choose a host with the same CPU or a newer one.")
@@ -328,6 +335,7 @@ def _take_over(host: LocalHost, document: Document) -> None:
         if document.want["type"] == "live" and server.want["power"] == RUNNING and \
                 host.hypervisor.arrived(server.id):
             host.hypervisor.resume(server.id)
+        tpm.came(host, server)
         server.state["unfinished"] = True
         server.updated_at = now()
         host.documents.write(server)

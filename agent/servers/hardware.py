@@ -20,6 +20,7 @@ from magnetar_core.hardware import AGENT, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
 from magnetar_core.hardware.merge import both, check_machine, whole
+from magnetar_core.hardware.needs import lacking
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, said
 from magnetar_core.kinds import Server
 from magnetar_core.reconcile import warn
@@ -61,7 +62,7 @@ def complete(host: LocalHost, found: Fields, old: Fields, image: Document | None
     check_machine(found["hardware"], found["machine"])
     numa.check(found["hardware"], vcpus, found["flavor"]["ram"])
     if found["hardware"] != had:
-        _check_host(host, found["hardware"])
+        _check_host(host, found)
 
 
 def _specs(host: LocalHost, flavor: Fields) -> Fields:
@@ -69,8 +70,12 @@ def _specs(host: LocalHost, flavor: Fields) -> Fields:
     return document.want["extra_specs"] if document else {}
 
 
-def _check_host(host: LocalHost, hardware: Fields) -> None:
+def _check_host(host: LocalHost, found: Fields) -> None:
     """Raises ``InvalidField`` for what this host cannot give."""
+    hardware, facts = found["hardware"], host.hypervisor.host()
+    for name, what in lacking(hardware, {**facts, "virt_types": [found["virt_type"]]}):
+        raise InvalidField(f"hardware.{name}", f"cannot be had on host {host.name}, which lacks {what}. Install it and "
+                           "restart libvirtd, or choose another host", hardware[name])
     if any(name.startswith("vif_") for name in hardware) and (lacks := host.hypervisor.lacks_traffic_control()):
         name = next(name for name in hardware if name.startswith("vif_"))
         raise InvalidField(f"hardware.{name}", f"cannot be had on this host, which lacks what limits NICs: {lacks}")

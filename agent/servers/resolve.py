@@ -49,6 +49,7 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
         found["config_drive"] = want["config_drive"] or image.want["properties"].get("img_config_drive") == "mandatory"
     if "rescue" in found:  # a document of an older agent does not have it
         found["rescue"] = rescue.complete(host, found, document)
+    found["virt_type"] = _virt_type(host, want["virt_type"], old.get("virt_type"))
     hardware.complete(host, found, old, image)
     found[block_devices.FIELD] = block_devices.complete(host, found, document)
     if found["flavor"] != old.get("flavor"):
@@ -57,7 +58,6 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     found["key_name"] = _key(host, want.get("key_name"), old)
     found["networks"] = _networks(host, want["networks"], document)
     hardware.choose_nic_models(found, old)
-    found["virt_type"] = _virt_type(host, want["virt_type"], old.get("virt_type"))
     return found
 
 

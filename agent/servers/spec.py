@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.configdrive import FILE
 from magnetar_agent.hardware import devices
+from magnetar_agent.hardware.firmware import Firmware, firmware
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.networks import tap_name
 from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, placement, rescue, resize, shares
@@ -161,7 +162,15 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
         metadata={"name": want["name"], "flavor": want["flavor"].get("name", "")},
         shares=shares.of(host, state), spice=_spice(host), hardware=hardware(want),
         numa=placement.described(host, want),
+        firmware=boots_by(host, document),
     )
+
+
+def boots_by(host: LocalHost, document: Document) -> Firmware | None:
+    """The firmware of the server; ``None`` for BIOS."""
+    parts = hardware(document.want)
+    facts = host.hypervisor.host() if parts.get("secure_boot") == "optional" else {}
+    return firmware(parts, document.want["machine"], facts, folder(host, document.id))
 
 
 def _spice(host: LocalHost) -> bool:

@@ -24,6 +24,7 @@ from magnetar_agent.servers import (
     resize,
     shutdown,
     spec,
+    tpm,
 )
 from magnetar_agent.task import Task, Verb
 from magnetar_agent.volumes import reimaging, remote
@@ -134,6 +135,7 @@ def define(task: Task) -> None:
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     task.host.hypervisor.permit([place])
     placement.settle(task.host, task.document)
+    tpm.draw_secret(task)
     task.host.hypervisor.define(spec.domain(task.host, task.document))
 
 
@@ -153,7 +155,7 @@ def start(task: Task) -> None:
     _reach_volumes(task)
     task.keep_notes()
     _settle_placement(task)
-    task.host.hypervisor.start(task.document.id)
+    tpm.start(task.host, task.document)
 
 
 def start_paused(task: Task) -> None:
@@ -163,7 +165,7 @@ def start_paused(task: Task) -> None:
     _reach_volumes(task)
     task.keep_notes()
     _settle_placement(task)
-    task.host.hypervisor.start(task.document.id, paused=True)
+    tpm.start(task.host, task.document, paused=True)
 
 
 def _settle_placement(task: Task) -> None:
@@ -234,7 +236,9 @@ def undefine(task: Task) -> None:
 
 
 def erase(task: Task) -> None:
-    """Remove the server's folder."""
+    """Remove the server's folder, and what is in its TPM where its domain has gone before."""
+    if tpm.SECRET in task.document.state:
+        task.host.hypervisor.undefine(task.document.id)
     place = folder(task.host, task.document.id)
     if place.exists():
         try:

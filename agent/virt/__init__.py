@@ -24,6 +24,7 @@ from .probe import Kvm
 from .statistics import Statistics
 from .storage import Storage
 from .templates import FOLDER
+from .tpm import Tpms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class LibvirtHypervisor(Capabilities, Backups, Mirrors, Exports, GuestAgent, Consoles, Devices, Statistics,
-                        Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks):
+                        Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Tpms):
     """``LocalHypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),

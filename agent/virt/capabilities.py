@@ -108,7 +108,7 @@ class Capabilities:
 
 def _ask(conn: Any) -> dict[str, Any]:
     root = ET.fromstring(conn.getCapabilities())  # noqa: S314 (libvirt wrote it)
-    info, domains = conn.getInfo(), ET.fromstring(conn.getDomainCapabilities())  # noqa: S314
+    info, domains = conn.getInfo(), ET.fromstring(conn.getDomainCapabilities(None, None, "q35"))  # noqa: S314
     model = root.findtext("host/cpu/model")
     return {
         "id": root.findtext("host/uuid", ""),
@@ -124,7 +124,10 @@ def _ask(conn: Any) -> dict[str, Any]:
         "vcpus": int(info[2]),
         "domain_types": {domain.get("type") for domain in root.iterfind("guest/arch/domain")},
         "qemu_user": _dac_user(root),
-        "spice": "spice" in {one.text for one in domains.iterfind("devices/graphics/enum[@name='type']/value")},
+        "firmware": ["bios", *(["uefi"] if "efi" in _enum(domains, "os/enum[@name='firmware']") else [])],
+        "secure_boot": "yes" in _enum(domains, "os/loader/enum[@name='secure']"),
+        "tpm_versions": sorted(filter(None, _enum(domains, "devices/tpm/enum[@name='backendVersion']"))),
+        "spice": "spice" in _enum(domains, "devices/graphics/enum[@name='type']"),
     }
 
 
@@ -163,6 +166,11 @@ def host_cells(capabilities: ET.Element) -> list[HostCell]:
         return sorted(found)
     every = frozenset(os.sched_getaffinity(0))
     return [HostCell(0, frozenset(), every, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20)]
+
+
+def _enum(domains: ET.Element, path: str) -> set[str | None]:
+    """The values that libvirt says of something in its domain capabilities."""
+    return {one.text for one in domains.iterfind(f"{path}/value")}
 
 
 def _version(number: int) -> str:

@@ -30,7 +30,7 @@ from .process import bound_to_us, run
 from .qemu_img import check, seen
 
 if TYPE_CHECKING:
-    from magnetar_agent.hypervisor import Export
+    from magnetar_agent.storage import Export
 
     from .connection import Connection
 

@@ -14,7 +14,7 @@ import libvirt  # type: ignore[import-untyped]
 
 from magnetar_core.errors import Conflict, HypervisorError
 
-from . import qemu_img
+from . import qemu_img, tpm
 from .disks import direct_io
 from .domain import DomainState, parse, render, with_state
 
@@ -88,7 +88,7 @@ class Domains:
         self.connection.call(f"define the domain {spec.name}", define)
 
     def undefine(self, uuid: str) -> None:
-        """Undefine with managed save, NVRAM and the metadata of snapshots and checkpoints."""
+        """Undefine with managed save, NVRAM, TPM and the metadata of snapshots and checkpoints."""
         def undefine(domain: Any) -> None:
             if domain.isActive():
                 if domain.state()[0] != libvirt.VIR_DOMAIN_CRASHED:
@@ -97,8 +97,9 @@ class Domains:
             if domain.isPersistent():
                 domain.undefineFlags(_FORGET)
         self._with("undefine", uuid, undefine, missing_is_fine=True)
+        tpm.forget(uuid)
 
-    def start(self, uuid: str, paused: bool = False) -> None:
+    def start(self, uuid: str, paused: bool = False, secret: str | None = None) -> None:
         """virDomainCreate: boots, or restores the managed save. A crashed one is cleared away first."""
         def start(domain: Any, seen: DomainSeen) -> None:
             if domain.isActive():
@@ -106,7 +107,8 @@ class Domains:
                     return
                 domain.destroy()
             qemu_img.check(seen.disks, self.qemu_user())
-            domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
+            with tpm.unlocked(domain.connect(), uuid, secret):
+                domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
         self._with_seen("start", uuid, start, flags=_INACTIVE)
 
     def shutdown(self, uuid: str) -> None:

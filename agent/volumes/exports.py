@@ -18,11 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import Document
 from magnetar_agent.link import Door, Offer
 from magnetar_agent.link.rpc import Rpc
-from magnetar_agent.storage import Disk, NetworkSource
+from magnetar_agent.storage import Disk, Export, NetworkSource
 from magnetar_agent.volumes import gib, pools
 from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound, unforeseen
 from magnetar_core.kinds import Volume, VolumeExport
@@ -65,7 +64,7 @@ def origin(host: LocalHost, volume: Document) -> Fields:
             "pool": volume.want["pool"] if shared else None}
 
 
-def wanted(host: LocalHost, document: Document) -> hv.Export | None:
+def wanted(host: LocalHost, document: Document) -> Export | None:
     """What qemu-nbd is to serve for the export; ``None`` for a shared pool, which the other host reaches by itself."""
     volume = host.documents.get("volume", document.want["volume"])
     if volume is None:
@@ -77,7 +76,7 @@ def wanted(host: LocalHost, document: Document) -> hv.Export | None:
         return None
     disk = replace(pool.disk(volume.id, volume.want["format"]), readonly=document.want["readonly"],
                    shareable=volume.want["multiattach"])
-    return hv.Export(document.id, volume.id, disk, path(host, document.id), bool(document.state.get("stand_in")))
+    return Export(document.id, volume.id, disk, path(host, document.id), bool(document.state.get("stand_in")))
 
 
 def is_open(host: LocalHost, document: Document) -> bool:
@@ -126,7 +125,7 @@ def _try(host: LocalHost, document: Document) -> None:
 
 
 # Its own host -----------------------------------------------------------------------------------------------------
-def served(host: LocalHost, volume: str) -> list[hv.Export]:
+def served(host: LocalHost, volume: str) -> list[Export]:
     """The running exports of the volume: while there is one, nobody else can open the volume's file."""
     found = [host.hypervisor.serving(one.id) for one in host.documents.list("volume_export")
              if one.want["volume"] == volume]

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_control.scheduler.request_spec import hardware_of
+from magnetar_control.scheduler.request_spec import placed_hardware
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.hardware import numa
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import asked_of, root_device
-from magnetar_core.hardware.rows import BY_PROPERTY, asks
+from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, asks, said
 
 from .caller import Caller
 
@@ -60,11 +60,17 @@ def check_placed(flavor: Mapping[str, Any], old: Mapping[str, Any] | None, new: 
     """Raises ``InvalidRequest`` where a server of *flavor* would need other CPUs, NUMA cells or pages of its host with
     the image *new* than with the *old* one: a rebuild stays where it is, with what it has claimed, as in Nova."""
     vcpus, ram = int(flavor["vcpus"]), int(flavor["ram"])
-    had, wanted = (numa.needs(hardware_of(flavor, image), vcpus, ram) for image in (old, new))
+    had, wanted = (numa.needs(placed_hardware(flavor, image), vcpus, ram) for image in (old, new))
     if had != wanted:
         raise InvalidRequest("An instance's NUMA topology cannot be changed as part of a rebuild. The image provided "
                              "is invalid for this instance: its properties ask for other CPUs, cells or pages of its "
                              "host (hw_cpu_*, hw_numa_*, hw_mem_page_size). Use another image, or resize the instance.")
+
+
+def has_tpm(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
+    """Whether a server of *flavor* and *image* has a TPM."""
+    asked = {**said(flavor.get("extra_specs") or {}, BY_SPEC), **said(image.get("properties") or {}, BY_PROPERTY)}
+    return "tpm_version" in asked
 
 
 def kept_of_volume(properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.scheduler.request_spec import hardware_of
+from magnetar_control.scheduler.request_spec import placed_hardware
 from magnetar_core.errors import MagnetarError
 from magnetar_core.hardware import numa
 
@@ -27,7 +27,7 @@ def topology(caller: Caller, target: Target) -> dict[str, Any]:
     CPUs."""
     row = target.row
     flavor, image = orjson.loads(row.flavor), orjson.loads(row.image)
-    needs = numa.needs(hardware_of(flavor, image), int(flavor["vcpus"]), int(flavor["ram"]))
+    needs = numa.needs(placed_hardware(flavor, image), int(flavor["vcpus"]), int(flavor["ram"]))
     if needs is None:
         return {"nodes": [], "pagesize_kb": None}
     nodes: list[dict[str, Any]] = [

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
+import orjson
 from sqlalchemy import Connection
 
 from magnetar_control.store import servers
@@ -14,6 +15,7 @@ from magnetar_core.actions import ACTIONS, ANY, rule_of
 from magnetar_core.errors import Conflict, NotFound
 
 from .caller import Caller
+from .hardware import has_tpm
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,6 +56,9 @@ def guard(caller: Caller, target: Target, key: str) -> None:
     if action.bare and server.shares != servers.NO_SHARES:
         raise Conflict(f"Cannot '{word}' instance {server.id}: it has shares, which bind it to its host. Detach them "
                        "first.")
+    if not action.tpm and has_tpm(orjson.loads(server.flavor), orjson.loads(server.image)):
+        raise Conflict(f"Operation '{word}' not supported for vTPM-enabled instance ({server.id}): what is in its TPM "
+                       "would not come along.")
     if servers.allowed(server, key):
         return
     if action.states != ANY and server.vm_state not in action.states:

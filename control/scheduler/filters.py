@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from magnetar_control.settings import USUAL_FILTERS as USUAL
 from magnetar_core.hardware.image_properties import unsuited
+from magnetar_core.hardware.needs import lacking
 
 from . import aggregate_filters as of_aggregates
 from . import own
@@ -279,6 +280,16 @@ def image(host: HostState, spec: RequestSpec) -> bool:
     return next(unsuited(spec.image, host.profile.capabilities), None) is None
 
 
+def hardware(host: HostState, spec: RequestSpec) -> bool:
+    """The host has what the hardware of flavor and image needs of it: a firmware, say."""
+    return next(lacking(spec.hardware, host.profile.capabilities), None) is None
+
+
+def lacking_hardware(host: HostState, spec: RequestSpec) -> str:
+    """What the host lacks for it."""
+    return " and ".join(f"lacks {what}" for _field, what in lacking(spec.hardware, host.profile.capabilities))
+
+
 def near(host: HostState, spec: RequestSpec) -> bool:
     """The host has an address in the network of the hints build_near_host_ip and cidr."""
     try:
@@ -317,6 +328,7 @@ FILTERS: tuple[Filter, ...] = (
     Filter("ComputeCapabilitiesFilter", PROFILE, capabilities, lambda spec: spec.extra_specs),
     Filter("ImagePropertiesFilter", PROFILE, image, lambda spec: spec.image),
     Filter("OvnFilter", PROFILE, with_ovn, lambda spec: spec.needs_ovn),
+    Filter("HardwareFilter", PROFILE, hardware, lambda spec: spec.hardware, lacks=lacking_hardware),
     room("CoreFilter", 0, "CPUs"),
     room("RamFilter", 1, "MiB of memory"),
     room("DiskFilter", 2, "GiB of disk"),

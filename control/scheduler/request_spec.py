@@ -17,7 +17,7 @@ from magnetar_control.store.database import Database
 from magnetar_core.errors import InvalidField, MagnetarError
 from magnetar_core.hardware import numa
 from magnetar_core.hardware.flavor_specs import RESOURCES
-from magnetar_core.hardware.merge import asked_of
+from magnetar_core.hardware.merge import asked_of, hardware_of
 from magnetar_core.hardware.numa import Needs
 from magnetar_core.hardware.traits import Asked, asked
 
@@ -29,7 +29,7 @@ MIB_PER_GIB = 1024
 _PLACED = re.compile("hw[:_](cpu_policy|numa_nodes|mem_page_size)")
 
 
-def hardware_of(flavor: Mapping[str, Any], image: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+def placed_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """The hardware of a server of *flavor* (``extra_specs``) and *image* (``properties``), where that needs certain
     CPUs and memory of its host; else nothing."""
     names = (*(flavor.get("extra_specs") or ()), *((image or {}).get("properties") or ()))
@@ -56,7 +56,7 @@ def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False,
 
 def needs(flavor: Mapping[str, Any], volume_backed: bool = False, image: Mapping[str, Any] | None = None) -> Amounts:
     """The CPUs of both kinds, MiB and GiB that a server of *flavor* and *image* really has of its host."""
-    hardware, vcpus = hardware_of(flavor, image), int(flavor["vcpus"])
+    hardware, vcpus = placed_hardware(flavor, image), int(flavor["vcpus"])
     shared, pcpus = vcpus - len(numa.pinned(hardware, vcpus)), numa.dedicated(hardware, vcpus)
     swap, had = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB), sizes(flavor)
     root = 0 if volume_backed else had["disk"]
@@ -79,6 +79,7 @@ class RequestSpec:
     amounts: Amounts
     numa: Needs | None = None  # CPUs, cells and pages that only some hosts have
     flavor_name: str = ""
+    vcpus: int = 1  # of the guest; ``amounts`` may count others
     extra_specs: Mapping[str, str] = field(default_factory=dict)
     image: Mapping[str, Any] = field(default_factory=dict)  # properties of the image, as Glance has them
     image_id: str = ""  # empty for a server whose root disk is a volume
@@ -100,6 +101,15 @@ class RequestSpec:
         """The same for a host that was forced: it may be disabled, and of whatever zone, group and aggregate."""
         return replace(self, forced=True, availability_zone=None, extra_specs={}, image={}, volume_hosts=None, hints={},
                        different_host=frozenset(), same_host=None, group=None)
+
+    @cached_property
+    def hardware(self) -> Mapping[str, Any]:
+        """What flavor and image ask of the server's hardware; nothing where they cannot go together, which its build
+        is refused for."""
+        try:
+            return hardware_of(self.extra_specs, self.image, self.vcpus)
+        except InvalidField:
+            return {}
 
     @cached_property
     def only(self) -> frozenset[str] | None:
@@ -161,8 +171,8 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
         over["volume_hosts"] = root_disk_hosts(volumes, context, root)
     return RequestSpec(**{
         "server_id": row["id"], "project_id": row["project_id"], "amounts": amounts_of(flavor, root is not None, image),
-        "numa": numa.needs(hardware_of(flavor, image), int(flavor["vcpus"]), int(flavor["ram"])),
-        "flavor_name": flavor["name"], "extra_specs": flavor.get("extra_specs") or {},
+        "numa": numa.needs(placed_hardware(flavor, image), int(flavor["vcpus"]), int(flavor["ram"])),
+        "flavor_name": flavor["name"], "vcpus": int(flavor["vcpus"]), "extra_specs": flavor.get("extra_specs") or {},
         "image": image.get("properties") or {}, "image_id": row.get("image_id") or "",
         "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
         "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,

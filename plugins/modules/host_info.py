@@ -90,6 +90,24 @@ hosts:
         usable: true
         reason: a guest started in 0.1 s
         checked_at: '2026-11-20T20:00:00Z'
+    firmware:
+      description: What guests can boot by here.
+      type: list
+      elements: str
+      sample:
+        - bios
+        - uefi
+    secure_boot:
+      description: Whether guests can have secure boot.
+      type: bool
+      sample: true
+    tpm_versions:
+      description: Versions of TPM that guests can have.
+      type: list
+      elements: str
+      sample:
+        - '1.2'
+        - '2.0'
     vcpus:
       description: CPUs of the host that servers share.
       type: int

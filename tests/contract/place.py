@@ -128,7 +128,7 @@ class LibvirtOutside:
             subprocess.run(["umount", folder], check=True)
             folder.rmdir()
         for domain in _ended(self.conn.listAllDomains(), prefix):
-            domain.undefineFlags(1)
+            domain.undefineFlags(1 | 4 | 32)  # managed save, NVRAM, TPM
         for network in _ended(self.conn.listAllNetworks(), prefix):
             network.undefine()
             reservations.remove(network.name())

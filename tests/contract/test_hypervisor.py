@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent.hardware import devices
+from magnetar_agent.hardware.firmware import Firmware
 from magnetar_agent.hardware.numa import GuestNode, Numa
 from magnetar_agent.hypervisor import Nic
 from magnetar_agent.networks import NetworkSpec
@@ -59,6 +60,7 @@ def test_a_defined_domain_is_seen_as_it_was_asked_for(place: Place) -> None:
      "disk_total_bytes_sec": 10**15, "disk_total_iops_sec": 5, "disk_total_iops_sec_max": 10},
     {"disk_bus": "scsi", "scsi_model": "lsisas1068", "rng": False, "video_model": "none", "pointer": "ps2",
      "guest_agent": False, "watchdog": "none"},
+    {"viommu": "intel", "maxphysaddr_mode": "emulate", "maxphysaddr_bits": 42}, {"viommu": "virtio"},
     {"disk_bus": "sata", "video_model": "cirrus", "watchdog": "pause", "disk_read_bytes_sec": 1}], ids=str)
 def test_a_domain_has_its_hardware_and_tells_it(place: Place, hardware: dict[str, Any]) -> None:
     spec = place.spec()
@@ -91,6 +93,59 @@ def test_a_domain_is_on_the_cpus_and_cells_that_it_is_given(place: Place) -> Non
     place.hypervisor.destroy(spec.uuid)
     place.hypervisor.define(replace(spec, numa=Numa()))
     assert place.hypervisor.domain(spec.uuid).cpuset == ""
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_uefi_keeps_its_variables_until_the_domain_is_undefined(place: Place, secure: bool) -> None:
+    facts, spec = place.hypervisor.host(), place.spec()
+    assert facts["firmware"] == ["bios", "uefi"] and facts["secure_boot"]
+    variables = spec.console_log.with_name("uefi")
+    spec = replace(spec, ram_mib=64, firmware=Firmware(variables, secure))
+    place.hypervisor.define(spec)
+    assert not variables.exists()
+    place.hypervisor.start(spec.uuid)
+    place.hypervisor.destroy(spec.uuid)
+    inode = variables.stat().st_ino
+    place.hypervisor.define(replace(spec, title="another"))
+    place.hypervisor.start(spec.uuid)
+    place.hypervisor.destroy(spec.uuid)
+    assert variables.stat().st_ino == inode
+    place.hypervisor.undefine(spec.uuid)
+    assert not variables.exists()
+
+
+def test_a_tpm_keeps_what_is_in_it_and_goes_with_it(place: Place, tmp_path: Path) -> None:
+    """It is encrypted with the domain's secret; another domain of that uuid, as at another host, has it by a copy."""
+    assert place.hypervisor.host()["tpm_versions"] == ["1.2", "2.0"]
+    spec = replace(place.spec(), hardware={"tpm_version": "2.0", "tpm_model": "tpm-crb"})
+    uuid, copy, secret = spec.uuid, tmp_path / "tpm", "0123456789abcdef" * 4
+    place.hypervisor.define(spec)
+    copy.write_text("of an attempt before")
+    place.hypervisor.save_tpm(uuid, copy)
+    assert not copy.exists()
+    place.hypervisor.load_tpm(uuid, copy)
+    place.hypervisor.start(uuid, secret=secret)
+    place.hypervisor.destroy(uuid)
+    place.hypervisor.define(replace(spec, title="another"))
+    place.hypervisor.save_tpm(uuid, copy)
+    assert copy.stat().st_size > 0
+    place.hypervisor.undefine(uuid)
+    place.hypervisor.define(spec)
+    place.hypervisor.save_tpm(uuid, left := tmp_path / "left")
+    assert not left.exists()
+    for _twice in range(2):
+        place.hypervisor.load_tpm(uuid, copy)
+    with pytest.raises(HypervisorError):
+        place.hypervisor.start(uuid, secret=secret[::-1])
+    place.hypervisor.start(uuid, secret=secret)
+    place.hypervisor.destroy(uuid)
+    place.hypervisor.undefine(uuid)
+
+
+def test_a_tpm_of_version_1_2(place: Place) -> None:
+    spec = replace(place.spec(), hardware={"tpm_version": "1.2"})
+    place.hypervisor.define(spec)
+    place.hypervisor.start(spec.uuid, secret="0123456789abcdef" * 4)
 
 
 def test_what_it_lacks_to_limit_nics_is_a_text(place: Place) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.hypervisor import Export
-from magnetar_agent.storage import Backing, Disk, NetworkSource
+from magnetar_agent.storage import Backing, Disk, Export, NetworkSource
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, NoSpace
 from magnetar_core.power import OFF
 

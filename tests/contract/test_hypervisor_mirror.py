@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.hypervisor import Export
-from magnetar_agent.storage import Disk, Mirror, NetworkSource
+from magnetar_agent.storage import Disk, Export, Mirror, NetworkSource
 from magnetar_core.errors import Conflict, HypervisorError
 
 from .place import MIB, Place, eventually

@@ -10,6 +10,7 @@ import guest
 import pytest
 
 from agent import LabAgent, eventually
+from magnetar_agent.virt.tpm import SWTPM
 
 pytestmark = pytest.mark.lab
 
@@ -61,6 +62,30 @@ def test_a_guest_has_what_flavor_image_and_server_ask_for(guest_image: dict[str,
         root = ET.fromstring(lab.domain("odd").XMLDesc())
         assert root.find("cputune") is None and root.find("vcpu").get("cpuset") == "0"
         assert _free(lab) == "1"
+
+
+def test_a_guest_sees_secure_boot_and_its_tpm(guest_image: dict[str, Path]) -> None:
+    """Its kernel is locked down, so that none of the guest's drivers, which are not signed, is loaded; firmware has
+    measured into the TPM what it booted. When the server goes, nothing of both is left."""
+    trusted = {"firmware": "uefi", "secure_boot": "required", "tpm_version": "2.0", "tpm_model": "tpm-crb"}
+    with LabAgent(shutdown_timeout=0) as lab:
+        assert {"uefi"} <= set(lab.show("host")["firmware"]) and lab.show("host")["secure_boot"]
+        lab.import_image("ramdisk", guest_image["ramdisk"], disk_format="ari")
+        lab.import_image("kernel", guest_image["kernel"], disk_format="aki", ramdisk="ramdisk",
+                         cmdline=guest.KERNEL_ARGS)  # fmt: skip
+        want = {"flavor": {"vcpus": 1, "ram": 256, "disk": 1}, "image": "kernel", "hardware": trusted}
+        id = lab.ensure("server", "safe", want)["resource"]["id"]
+        lab.up("safe")
+        assert "secureboot: Secure boot enabled" in lab.sh("safe", "dmesg | grep secureboot")
+        assert not lab.sh("safe", "cat /proc/modules").strip()
+        assert lab.sh("safe", "cat /sys/class/tpm/tpm0/tpm_version_major").strip() == "2"
+        measured = lab.sh("safe", "cat /sys/class/tpm/tpm0/pcr-sha256/7").strip()
+        assert len(measured) == 64 and set(measured) != {"0"}
+        kept = [lab.state / "servers" / id / "uefi.secure", SWTPM / id / "tpm2"]
+        lab.power("safe", "off")
+        assert all(path.exists() for path in kept)
+        lab.delete("server", "safe")
+        assert not any(path.exists() for path in kept)
 
 
 def _of_one_socket(lab: LabAgent) -> str:

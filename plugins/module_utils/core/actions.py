@@ -38,7 +38,7 @@ class Action(NamedTuple):
     *rule*: who may, below ``os_compute_api:``. *plain*: it has no arguments, so the API only writes it down for the
     conductors. *alone*: it is refused while one such is queued or done, of which a task_state need not tell. *over*:
     task_states in which it comes over what is done: what has not begun is dropped, and what has begun ends first.
-    *bare*: it is refused while the server has shares."""
+    *bare*: it is refused while the server has shares. *tpm*: whether a server with a TPM may be asked for it."""
 
     states: tuple[str, ...]
     task: Optional[str]
@@ -55,6 +55,7 @@ class Action(NamedTuple):
     alone: bool = False
     over: tuple[str, ...] = ()
     bare: bool = False
+    tpm: bool = True
 
     def during(self, task: Optional[str]) -> bool:
         """Whether it may be asked for while a server has this task_state."""
@@ -97,9 +98,9 @@ ACTIONS: dict[str, Action] = {
     "rebuild": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, label="rebuild",
                       event="compute_rebuild_instance", kind="build", rule="servers:rebuild", bare=True),
     "evacuate": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, locked=False, busy=True, label="evacuate",
-                       event="rebuild_server", kind="build", rule="os-evacuate", alone=True, bare=True),
+                       event="rebuild_server", kind="build", rule="os-evacuate", alone=True, bare=True, tpm=False),
     "rescue": Action((ACTIVE, STOPPED, ERROR), "rescuing", RESCUED, label="rescue", event="compute_rescue_instance",
-                     rule="os-rescue"),
+                     rule="os-rescue", tpm=False),
     "unrescue": Action((RESCUED,), "unrescuing", ACTIVE, label="unrescue", event="compute_unrescue_instance",
                        rule="os-unrescue", plain=True),
     "resize": Action((ACTIVE, STOPPED), "resize_prep", RESIZED, label="resize", event="compute_prep_resize",
@@ -112,7 +113,7 @@ ACTIONS: dict[str, Action] = {
                            rule="servers:revert_resize", plain=True, alone=True),
     "os-migrateLive": Action((ACTIVE, PAUSED), "migrating", None, label="live-migration",
                              event="compute_live_migration", kind="live", rule="os-migrate-server:migrate_live",
-                             bare=True),
+                             bare=True, tpm=False),
     "createImage": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_snapshot", None, locked=False,
                           label="createImage", event="compute_snapshot_instance", rule="servers:create_image"),
     "createBackup": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_backup", None, locked=False,
@@ -120,7 +121,7 @@ ACTIONS: dict[str, Action] = {
     "changePassword": Action((ACTIVE,), "updating_password", None, label="changePassword",
                              event="compute_set_admin_password", rule="os-admin-password"),
     "shelve": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "shelving", None, label="shelve",
-                     event="compute_shelve_instance", rule="os-shelve:shelve", bare=True),
+                     event="compute_shelve_instance", rule="os-shelve:shelve", bare=True, tpm=False),
     "shelveOffload": Action((SHELVED,), "shelving_offloading", OFFLOADED, label="shelveOffload",
                             event="compute_shelve_offload_instance", rule="os-shelve:shelve_offload", plain=True),
     "unshelve": Action((SHELVED, OFFLOADED), "unshelving", ACTIVE, label="unshelve",

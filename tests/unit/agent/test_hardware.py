@@ -50,7 +50,7 @@ def test_a_flavor_of_a_spec_without_effect_makes_no_server(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("properties", "named"), [
-    ({"hw_firmware_type": "uefi"}, "image property hw_firmware_type=uefi: guests boot by BIOS"),
+    ({"hw_firmware_type": "coreboot"}, "image property hw_firmware_type=coreboot: guests boot by BIOS or UEFI"),
     ({"hw_architecture": "aarch64"}, "image property hw_architecture=aarch64: the host has i686, x86_64"),
     ({"img_hv_type": "hyperv"}, "image property img_hv_type=hyperv: the host has fake, qemu")])
 def test_an_image_that_asks_for_another_machine_makes_no_server(host: Host, properties: dict[str, str],

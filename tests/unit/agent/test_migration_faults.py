@@ -360,16 +360,18 @@ def test_the_coordinator_dies(pair: Pair, kind: str, at: int) -> None:
 #: Calls which change or ask for something; all others are between two of these.
 POINTS = tuple((side, part, method) for side, part, methods in (
     ("source", "documents", ("write", "remove")), ("target", "documents", ("write", "remove")),
-    ("source", "hypervisor", ("migrate", "stray", "destroy", "undefine", "shutdown")),
-    ("target", "hypervisor", ("resume", "define", "render", "start", "make_disk", "arrived")),
+    ("source", "hypervisor", ("migrate", "stray", "destroy", "undefine", "shutdown", "save_tpm")),
+    ("target", "hypervisor", ("resume", "define", "render", "start", "make_disk", "arrived", "load_tpm")),
 ) for method in methods)
 
 
 @pytest.mark.parametrize("kind", ["live", "cold"])
 @pytest.mark.parametrize(("side", "part", "method"), POINTS)
 def test_an_agent_dies(pair: Pair, kind: str, side: str, part: str, method: str) -> None:
-    """At each call in turn; then both agents start anew, and somebody runs the flow again. There and back."""
-    id = pair.make()
+    """At each call in turn; then both agents start anew, and somebody runs the flow again. There and back. What is in
+    the server's TPM goes with it."""
+    id = pair.make(hardware={"tpm_version": "2.0"} if kind == "cold" else {})
+    inside = _in_tpm(pair.one, id)
     here, there = pair.one, pair.two
     for number in range(1, 40):
         thing = getattr((here if side == "source" else there).agent.host, part)
@@ -387,7 +389,15 @@ def test_an_agent_dies(pair: Pair, kind: str, side: str, part: str, method: str)
         for _step in Migrate(here.side(), there.side(), "web1", {"type": kind}).steps():
             pass
         pair.check(id, there)
+        assert _in_tpm(there, id) == inside
         if not killer.died:
             return
         here, there = there, here
     raise AssertionError("it never got through")
+
+
+def _in_tpm(at: Kvm, id: str) -> str:
+    """What is in the TPM of a server; nothing of one that has none."""
+    path = at.agent.host.settings.state_dir / "tpm"
+    at.fake.save_tpm(id, path)
+    return path.read_text() if path.exists() else ""

@@ -251,6 +251,11 @@ def test_host_check(host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[st
             assert f"ovn: no - {LACKS}\n" in capsys.readouterr().out
             assert main([*check, "--need", "ovn"]) == 1
             assert f"ovn: LACKS - {LACKS}\n" in capsys.readouterr().out
+            assert main([*check, "--need", "uefi", "--need", "secure_boot", "--need", "tpm"]) == 0
+            host.fake.secure_boot = False
+            assert main([*check, "--need", "secure_boot"]) == 1
+            told = capsys.readouterr().out
+            assert "uefi: ok\n" in told and "secure_boot: LACKS - the host lacks a UEFI firmware with secure" in told
             host.fake.disconnect()
             assert main(check) == 1
             assert "libvirt: LACKS" in capsys.readouterr().out

@@ -13,6 +13,7 @@ import yaml
 
 from magnetar_agent.hardware import devices
 from magnetar_agent.hardware import numa as domain_numa
+from magnetar_agent.hardware.firmware import firmware
 from magnetar_agent.hypervisor import DomainSpec, Nic
 from magnetar_agent.servers import spec
 from magnetar_agent.storage import Disk
@@ -102,6 +103,17 @@ def test_a_domain_that_was_defined_with_other_hardware_is_defined_anew(host: Hos
     ({"hardware": {"rng": False, "rng_bytes": 5}}, "hardware.rng_bytes", "needs a random number generator"),
     ({"hardware": {"video_ram": 24}}, "hardware.video_ram", "power of two"),
     ({"hardware": {"disk_bus": "ide"}}, "hardware.disk_bus", "cannot be ide on machine q35"),
+    ({"hardware": {"secure_boot": "required"}}, "hardware.secure_boot", "needs firmware uefi"),
+    ({"hardware": {"secure_boot": "required", "firmware": "uefi"}, "machine": "pc"}, "hardware.secure_boot",
+     "cannot be required on machine pc"),
+    ({"hardware": {"maxphysaddr_bits": 42}}, "hardware.maxphysaddr_bits", "needs maxphysaddr_mode"),
+    ({"hardware": {"maxphysaddr_mode": "emulate"}}, "hardware.maxphysaddr_mode",
+     "must be emulate with maxphysaddr_bits"),
+    ({"hardware": {"maxphysaddr_mode": "passthrough"}}, "hardware.maxphysaddr_mode", "which lacks KVM"),
+    ({"hardware": {"viommu": "intel"}, "machine": "pc"}, "hardware.viommu", "use machine q35"),
+    ({"hardware": {"tpm_model": "tpm-tis"}}, "hardware.tpm_model", "needs tpm_version"),
+    ({"hardware": {"tpm_model": "tpm-crb", "tpm_version": "1.2"}}, "hardware.tpm_model",
+     "only for a TPM of version 2.0"),
     ({"hardware": {"colour": "red"}}, "hardware.colour", "is not a known field")], ids=str)
 def test_what_does_not_go_together_is_refused(host: Host, want: dict[str, Any], field: str, why: str) -> None:
     with pytest.raises(InvalidField, match=why) as refused:
@@ -135,7 +147,8 @@ def drawn(hardware: dict[str, Any], kvm: bool) -> ET.Element:
         virt_type="kvm" if kvm else "qemu", machine="q35",
         disks=tuple(devices.disk(hardware, devices.own_disk(hardware, one)) for one in disks),
         nics=(devices.nic(hardware, nic, 2),), console_log=Path("/s/console.log"), hardware=hardware,
-        numa=domain_numa.numa(hardware, 2, 64, placed, CELLS, "0-1,6-7" if asked else ""))))
+        numa=domain_numa.numa(hardware, 2, 64, placed, CELLS, "0-1,6-7" if asked else ""),
+        firmware=firmware(hardware, "q35", {"secure_boot": True}, Path("/s")))))
 
 
 def canonical(text: str) -> str:
@@ -148,7 +161,7 @@ def test_what_a_field_is_in_the_domain(case: dict[str, Any]) -> None:
     hardware = merge.whole({}, {**more, case["field"]: case["value"]}, 2)
     beside: dict[str, Any] = {}
     with suppress(InvalidField):  # what needs it in turn
-        beside = merge.whole({}, more, 2)
+        beside = merge.whole({}, case.get("without", more), 2)
     found, without = (drawn(one, kvm).find(case["at"]) for one in (hardware, beside))
     if case.get("gone"):
         assert found is None and without is not None

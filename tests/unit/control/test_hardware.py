@@ -71,6 +71,12 @@ def test_a_server_has_it_from_its_making_to_its_moves(cloud: Cloud) -> None:
     ({"hw:pmu": "true"}, {"hw_pmu": "false"}, "both must say the same"),
     ({"hw:serial_port_count": "2"}, {"hw_serial_port_count": "3"}, "must be no more than the flavor's"),
     ({}, {"hw_video_ram": "16"}, "no more than the flavor's hw_video:ram_max_mb"),
+    ({"os:secure_boot": "required"}, {}, "needs firmware uefi"),
+    ({"os:secure_boot": "required"}, {"hw_firmware_type": "uefi", "hw_machine_type": "pc"}, "use machine q35"),
+    ({"os:secure_boot": "disabled"}, {"hw_firmware_type": "uefi", "os_secure_boot": "required"},
+     "both must say the same"),
+    ({"hw:tpm_version": "1.2"}, {"hw_tpm_model": "tpm-crb"}, "only for a TPM of version 2.0"),
+    ({"hw:tpm_version": "1.2"}, {"hw_tpm_version": "2.0"}, "both must say the same"),
     ({}, {"hw_disk_bus": "ide"}, "cannot be ide on machine q35")], ids=str)
 def test_what_does_not_go_together_is_refused(cloud: Cloud, specs: dict[str, str], properties: dict[str, str],
                                               why: str) -> None:
@@ -83,6 +89,24 @@ def test_what_does_not_go_together_is_refused(cloud: Cloud, specs: dict[str, str
     assert caller.get("/v2.1/servers?name=odd").json["servers"] == []
 
 
+def test_a_server_with_a_tpm_is_not_asked_for_what_loses_it(cloud: Cloud) -> None:
+    caller = cloud.admin
+    trusted = flavor(caller, "trusted", {"hw:tpm_version": "2.0", "os:secure_boot": "required"})
+    made = caller.boot("tpm", flavorRef=trusted, imageRef=image(caller, "efi", hw_firmware_type="uefi"))
+    want = {"tpm_version": "2.0", "firmware": "uefi", "secure_boot": "required"}
+    assert on_host(cloud, made["id"])["hardware"] == want
+    live = {"host": None, "block_migration": False, "disk_over_commit": False}
+    for action, args in (("os-migrateLive", live), ("shelve", None), ("rescue", {}),
+                         ("evacuate", {"onSharedStorage": False})):
+        reply = caller.act(made["id"], action, args)
+        assert reply.status == 409, reply
+        assert "not supported for vTPM-enabled instance" in reply.json["conflictingRequest"]["message"]
+    act(caller, made["id"], "migrate", None, "VERIFY_RESIZE")
+    act(caller, made["id"], "confirmResize", None, "ACTIVE")
+    assert on_host(cloud, made["id"])["hardware"] == want
+    caller.delete(f"/v2.1/servers/{made['id']}")
+
+
 def test_a_server_on_a_volume_has_what_the_volume_s_image_asks_for(cloud: Cloud) -> None:
     caller = cloud.admin
     mapping = [{"boot_index": 0, "uuid": image(caller, "for-volume", hw_boot_menu="true", hw_disk_bus="scsi"),
@@ -91,8 +115,8 @@ def test_a_server_on_a_volume_has_what_the_volume_s_image_asks_for(cloud: Cloud)
     found = on_host(cloud, made["id"])
     assert found["hardware"] == {"boot_menu": True, "disk_bus": "scsi"}
     assert found["block_device_mapping"][0]["device_name"] == "sda"
-    mapping[0]["uuid"] = image(caller, "uefi", hw_firmware_type="uefi")
+    mapping[0]["uuid"] = image(caller, "floppy", hw_floppy_bus="fdc")
     body = {"name": "odd", "flavorRef": "1", "networks": "none",
             "imageRef": "", "block_device_mapping_v2": mapping}
     reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
-    assert reply.status == 400 and "guests boot by BIOS" in reply.json["badRequest"]["message"], reply
+    assert reply.status == 400 and "guests have no floppy" in reply.json["badRequest"]["message"], reply

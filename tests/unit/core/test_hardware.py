@@ -61,17 +61,25 @@ def words(row: Row) -> list[str]:
     elif row.field in TEXTS:
         found = TEXTS[row.field]
     else:
-        found = ["1000" if row.field.startswith(("cpu_period", "cpu_quota")) else "2"]
+        found = [{"cpu_period": "1000", "cpu_quota": "1000", "maxphysaddr_bits": "40"}.get(row.field, "2")]
     return [one for one in found if row.parse(one) != row.usual]
 
 
-def needs(row: Row, image: bool = False) -> dict[str, dict[str, str]]:
+def needs(row: Row, text: str, image: bool = False) -> dict[str, dict[str, str]]:
     """What the row's value needs beside it, as extra specs and properties."""
     specs, properties = {}, {}
     if row.field.endswith("_max"):
         specs[f"quota:{row.field[:-4]}"] = "1"
     if row.field.startswith("vif_"):
         specs[f"quota:{row.field.rpartition('_')[0]}_average"] = "1"
+    if row.field == "secure_boot":
+        properties["hw_firmware_type"] = "uefi"
+    if row.field == "maxphysaddr_bits":
+        specs["hw:maxphysaddr_mode"] = "emulate"
+    if row.field == "maxphysaddr_mode" and text == "emulate":
+        specs["hw:maxphysaddr_bits"] = "40"
+    if row.field == "tpm_model":
+        specs["hw:tpm_version"] = "2.0"
     if row.field == "rng_period":
         specs["hw_rng:rate_bytes"] = "1"
     if row.field == "video_ram":
@@ -106,7 +114,7 @@ def test_what_a_row_says_reaches_the_server(row):
         for kind, name in (("extra_specs", spec), ("properties", image)):
             if not name:
                 continue
-            beside, ide = needs(row, kind == "properties"), {"hw_machine_type": "pc"} if text == "ide" else {}
+            beside, ide = needs(row, text, kind == "properties"), {"hw_machine_type": "pc"} if text == "ide" else {}
             if row.field in ("cpu_dedicated_mask", "numa_cpus", "numa_mem"):  # it is needed, not something more
                 beside[kind].pop(name, None)
             before = {"vcpus": 4, "ram": 1024, **beside, "properties": {**beside["properties"], **ide}}

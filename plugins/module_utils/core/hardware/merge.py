@@ -167,6 +167,19 @@ def _check(hardware: Mapping[str, Any]) -> None:
     if ram and (hardware.get("video_model", "vga") not in WITH_RAM or ram & (ram - 1)):
         raise InvalidField("hardware.video_ram", "must be a power of two, of a video_model of %s" % ", ".join(WITH_RAM),
                            ram)
+    _check_trust(hardware)
+    if "maxphysaddr_mode" in hardware and (
+            (hardware["maxphysaddr_mode"] == "emulate") is not ("maxphysaddr_bits" in hardware)):
+        raise InvalidField("hardware.maxphysaddr_mode", "must be emulate with maxphysaddr_bits, and passthrough "
+                           "without", hardware["maxphysaddr_mode"])
+
+
+def _check_trust(hardware: Mapping[str, Any]) -> None:
+    """The same for firmware and TPM."""
+    if hardware.get("secure_boot") == "required" and hardware.get("firmware") != "uefi":
+        raise InvalidField("hardware.secure_boot", "needs firmware uefi (hw_firmware_type)", "required")
+    if hardware.get("tpm_model") == "tpm-crb" and hardware["tpm_version"] != "2.0":
+        raise InvalidField("hardware.tpm_model", "can be tpm-crb only for a TPM of version 2.0", "tpm-crb")
 
 
 def _base(name: str) -> str:
@@ -175,7 +188,7 @@ def _base(name: str) -> str:
         return name[:-len("_max")]
     if name.startswith("vif_") and not name.endswith("_average"):
         return name.rpartition("_")[0] + "_average"
-    return "rng_bytes" if name == "rng_period" else ""
+    return {"rng_period": "rng_bytes", "tpm_model": "tpm_version", "maxphysaddr_bits": "maxphysaddr_mode"}.get(name, "")
 
 
 def check_machine(hardware: Mapping[str, Any], machine: str) -> None:
@@ -184,3 +197,9 @@ def check_machine(hardware: Mapping[str, Any], machine: str) -> None:
         if hardware.get(name) == "ide" and "q35" in machine:
             raise InvalidField("hardware.%s" % name, "cannot be ide on machine %s, which has no IDE; use sata, or "
                                "machine pc" % machine)
+    if "viommu" in hardware and "q35" not in machine:
+        raise InvalidField("hardware.viommu", "cannot be had on machine %s; use machine q35" % machine,
+                           hardware["viommu"])
+    if hardware.get("secure_boot") == "required" and "q35" not in machine:
+        raise InvalidField("hardware.secure_boot", "cannot be required on machine %s, which has no place that only "
+                           "the firmware writes to (SMM); use machine q35" % machine)

@@ -197,9 +197,28 @@ ROWS: tuple[Row, ...] = (
     Row("machine", Choices("q35", "pc"), "The machine type.", None, image="hw_machine_type",
         lacks="guests are of QEMU's machine types q35 and pc", needs="recorded when the server is made or rebuilt",
         source=_GLANCE),
+    Row("firmware", Choices("bios", "uefi"), "What the guest boots by. UEFI's variables stay with the server until it "
+        "is removed or shelved.", "bios", image="hw_firmware_type", lacks="guests boot by BIOS or UEFI",
+        needs="for uefi, OVMF on the host", source=_GLANCE),
+    Row("secure_boot", Choices("disabled", "optional", "required"), "Whether UEFI starts only what is signed with a "
+        "key that it knows (Microsoft's); V(optional) for where the host can.", "disabled", "os:secure_boot",
+        "os_secure_boot", ALIKE, needs="firmware uefi and machine q35, and OVMF with such keys on the host"),
     Row("watchdog", Choices("none", "pause", "poweroff", "reset", "disabled"), "What becomes of a guest whose watchdog "
         "(i6300esb) is not fed; V(disabled) for no watchdog.", "disabled", "hw:watchdog_action", "hw_watchdog_action",
         IMAGE_WINS, needs="a driver in the guest (i6300esb)"),
+    Row("tpm_version", Choices("1.2", "2.0"), "The version of the guest's TPM; none when left out. It is swtpm's, "
+        "and what is in it stays with the server until it is removed.", None, "hw:tpm_version", "hw_tpm_version", ALIKE,
+        needs="swtpm on the host"),
+    Row("tpm_model", Choices("tpm-tis", "tpm-crb"), "How the guest speaks to its TPM; V(tpm-tis) when left out.", None,
+        "hw:tpm_model", "hw_tpm_model", ALIKE, needs="tpm_version, and for tpm-crb version 2.0"),
+    Row("viommu", Choices("auto", "intel", "virtio"), "The guest's own IOMMU; V(auto) is virtio.", None,
+        "hw:viommu_model", "hw_viommu_model", ALIKE, known="intel|smmuv3|virtio|auto",
+        lacks="guests are no ARM machines", needs="machine q35, and a driver in the guest"),
+    Row("maxphysaddr_mode", Choices("emulate", "passthrough"), "Whether the CPU has so many bits of physical addresses "
+        "as maxphysaddr_bits says, or as the host's CPU; QEMU decides when left out.", None, "hw:maxphysaddr_mode",
+        "hw_maxphysaddr_mode", ALIKE, needs="maxphysaddr_bits with emulate; KVM for passthrough"),
+    Row("maxphysaddr_bits", Integer(32, 52), "Bits of physical addresses.", None, "hw:maxphysaddr_bits",
+        "hw_maxphysaddr_bits", ALIKE, lacks="x86 has 32 to 52", needs="maxphysaddr_mode emulate"),
     Row("rng", Boolean(), "Whether the guest has a random number generator.", True, "hw_rng:allowed"),
     Row("rng_bytes", Integer(0, 2**31 - 1), "Bytes of the random number generator in each rng_period; 0 for no limit.",
         0, "hw_rng:rate_bytes"),

@@ -32,6 +32,7 @@ EMULATED = ("mmx", "sse", "sse2", "pni")
 ALWAYS = frozenset("COMPUTE_%s" % name for name in (
     "NODE", "DEVICE_TAGGING", "TRUSTED_CERTS", "NET_ATTACH_INTERFACE", "NET_ATTACH_INTERFACE_WITH_TAG",
     "VOLUME_ATTACH", "VOLUME_ATTACH_WITH_TAG", "VOLUME_MULTI_ATTACH", "MIGRATE_AUTO_CONVERGE", "MIGRATE_POST_COPY",
+    "ADDRESS_SPACE_EMULATED", *("VIOMMU_MODEL_%s" % model for model in ("INTEL", "VIRTIO", "AUTO")),
     "IMAGE_TYPE_QCOW2", "IMAGE_TYPE_RAW", "IMAGE_TYPE_ISO", "CONFIG_DRIVE_ISO9660", "CONFIG_DRIVE_VFAT",
     *("STORAGE_BUS_%s" % bus for bus in ("VIRTIO", "SCSI", "SATA", "IDE")),
     *("NET_VIF_MODEL_%s" % model for model in ("VIRTIO", "E1000", "E1000E", "RTL8139")),
@@ -41,8 +42,15 @@ SHARES, DISABLED = "COMPUTE_SHARE_LOCAL_FS", "COMPUTE_STATUS_DISABLED"
 ARCHITECTURES: Mapping[str, str] = {word: "COMPUTE_ARCH_%s" % name for word, name in {
     "x86_64": "X86_64", "aarch64": "AARCH64", "ppc64le": "PPC64LE", "s390x": "S390X", "riscv64": "RISCV64",
     "mipsel": "MIPSEL"}.items()}
+#: By what ``kinds.Host`` tells in ``firmware`` and ``tpm_versions``; the interface of TPMs follows from the version.
+FIRMWARE: Mapping[str, str] = {"bios": "COMPUTE_FIRMWARE_BIOS", "uefi": "COMPUTE_FIRMWARE_UEFI"}
+TPM: Mapping[str, tuple[str, ...]] = {
+    "1.2": ("COMPUTE_SECURITY_TPM_1_2", "COMPUTE_SECURITY_TPM_TIS"),
+    "2.0": ("COMPUTE_SECURITY_TPM_2_0", "COMPUTE_SECURITY_TPM_TIS", "COMPUTE_SECURITY_TPM_CRB")}
+SECURE_BOOT, PASSTHROUGH = "COMPUTE_SECURITY_UEFI_SECURE_BOOT", "COMPUTE_ADDRESS_SPACE_PASSTHROUGH"
 #: All that some host here can have.
-STANDARD = frozenset((*X86.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values()))
+STANDARD = frozenset((*X86.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values(), *FIRMWARE.values(),
+                      *(name for names in TPM.values() for name in names), SECURE_BOOT, PASSTHROUGH))
 #: A regular expression of them, and of custom ones.
 KNOWN = "(%s|%s)" % (CUSTOM, "|".join(sorted(STANDARD)))
 
@@ -82,8 +90,10 @@ def of_host(facts: Mapping[str, Any], kvm: bool, shares: bool, custom: Iterable[
     if architecture == "x86_64":
         features = (facts.get("cpu_info") or {}).get("features") or () if kvm else EMULATED
         found.update(X86[one] for one in features if one in X86)
-    if shares:
-        found.add(SHARES)
+    found.update(FIRMWARE[one] for one in facts.get("firmware") or () if one in FIRMWARE)
+    found.update(name for one in facts.get("tpm_versions") or () for name in TPM.get(one, ()))
+    found.update(name for name, there in ((SHARES, shares), (SECURE_BOOT, facts.get("secure_boot")), (PASSTHROUGH, kvm))
+                 if there)
     return sorted(found)
 
 

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""TPMs of domains, which are swtpm's: what is in them, and the secret that it is encrypted with."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_core.errors import HypervisorError
+
+from .disks import complete
+
+#: Where libvirt keeps what is in TPMs: a folder for each domain, in it one for each version.
+SWTPM = Path("/var/lib/libvirt/swtpm")
+_FILE = re.compile(r"tpm(?:1\.2|2)/[a-z0-9][a-z0-9.-]*")
+_XML = """<secret ephemeral="yes" private="yes"><uuid>{uuid}</uuid>
+<usage type="vtpm"><name>{uuid}</name></usage></secret>"""
+
+
+class Tpms:
+    """The TPM part of ``LocalHypervisor``."""
+
+    def save_tpm(self, uuid: str, path: Path) -> None:
+        """A tar archive of what libvirt keeps."""
+        with _told(uuid):
+            _save(uuid, path)
+
+    def load_tpm(self, uuid: str, path: Path) -> None:
+        """Beside what is there, then in its place. libvirt gives it to swtpm's user when the domain starts."""
+        if path.exists():
+            with _told(uuid):
+                _load(uuid, path)
+
+
+def _save(uuid: str, path: Path) -> None:
+    files = [one for one in sorted((SWTPM / uuid).glob("tpm*/*")) if _FILE.fullmatch(_name(one))]
+    if not files:
+        path.unlink(missing_ok=True)
+        return
+    with complete(path) as part, tarfile.open(part, "w") as archive:
+        part.chmod(0o600)
+        for one in files:
+            archive.add(one, _name(one), recursive=False)
+
+
+def _load(uuid: str, path: Path) -> None:
+    new = SWTPM / f"{uuid}.new"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(mode=0o711, parents=True)
+    with tarfile.open(path) as archive:
+        for member in archive:
+            content = archive.extractfile(member) if _FILE.fullmatch(member.name) else None
+            if content is None:
+                raise HypervisorError(f"What came of the TPM of the domain {uuid} has a part {member.name!r}, "
+                                      "which no TPM has. Repeat the migration.")
+            (new / member.name).parent.mkdir(mode=0o700, exist_ok=True)
+            with (new / member.name).open("xb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                shutil.copyfileobj(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+    forget(uuid)
+    new.rename(SWTPM / uuid)
+
+
+@contextmanager
+def _told(uuid: str) -> Iterator[None]:
+    """Errors of files are told as those of the hypervisor."""
+    try:
+        yield
+    except OSError as error:
+        raise HypervisorError(f"What is in the TPM of the domain {uuid} cannot be reached: {error}. See whether the "
+                              f"agent may write to {SWTPM}, and whether there is room.") from error
+
+
+def _name(path: Path) -> str:
+    """Its name in an archive."""
+    return f"{path.parent.name}/{path.name}"
+
+
+def forget(uuid: str) -> None:
+    """Remove what is in the TPM of a domain; fine where there is none."""
+    with _told(uuid), suppress(FileNotFoundError):
+        shutil.rmtree(SWTPM / uuid)
+
+
+@contextmanager
+def unlocked(conn: Any, uuid: str, secret: str | None) -> Iterator[None]:
+    """libvirt has the secret of the domain's TPM meanwhile, in its memory only (virSecretDefineXML, private and
+    ephemeral)."""
+    if secret is None:
+        yield
+        return
+    held = conn.secretDefineXML(_XML.format(uuid=uuid))
+    try:
+        held.setValue(secret.encode())
+        yield
+    finally:
+        with suppress(libvirt.libvirtError):  # another start of the same domain was quicker
+            held.undefine()

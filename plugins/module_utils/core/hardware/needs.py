@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a server's ``hardware`` needs of its host. Pure: agents refuse by it, and the scheduler looks for another host.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Mapping
+
+UEFI = "a UEFI firmware that libvirt knows; on Debian the package ovmf has it"
+SECURE_BOOT = "a UEFI firmware with secure boot and keys that libvirt knows; on Debian the package ovmf has it"
+
+KVM = "KVM, without which a guest has no CPU of the host"
+TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
+
+
+def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each field of *hardware* that a *host* (fields of ``kinds.Host``) cannot give, and what the host lacks for it. A
+    host that does not tell what it has has nothing."""
+    if hardware.get("firmware") == "uefi" and "uefi" not in (host.get("firmware") or ()):
+        yield "firmware", UEFI
+    if hardware.get("secure_boot") == "required" and not host.get("secure_boot"):
+        yield "secure_boot", SECURE_BOOT
+    if hardware.get("maxphysaddr_mode") == "passthrough" and "kvm" not in (host.get("virt_types") or ()):
+        yield "maxphysaddr_mode", KVM
+    version = hardware.get("tpm_version")
+    if version and version not in (host.get("tpm_versions") or ()):
+        yield "tpm_version", TPM % version
