@@ -145,8 +145,12 @@ def _parts(states: HostStates, spec: RequestSpec, rules: Rules) -> list[Block]:
 
 def _sifted(block: Block, spec: RequestSpec, needs: list[Bound]) -> Block | None:
     never, mates = spec.never, spec.mates
+    least = [(at, n) for at, n, _most in needs if n > block.low[at]]  # what not all hosts of the block have
+    most = [(at, n) for at, _least, n in needs if n < block.high[at]]
     left = [(host, row) for host, row in zip(block.hosts, block.rows, strict=True)
-            if all(least <= row[at] <= most for at, least, most in needs) and host.name not in never]
+            if all(n <= row[at] for at, n in least) and host.name not in never]
+    if most:
+        left = [(host, row) for host, row in left if all(row[at] <= n for at, n in most)]
     if not left:
         return None
     rows = [(*row[:-1], mates.get(host.name, 0)) for host, row in left] if mates else [row for _host, row in left]
