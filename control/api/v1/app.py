@@ -24,20 +24,25 @@ from magnetar_core.version import API, version
 from . import events
 from .attachment import InterfaceAttachments, ShareAttachments, VolumeAttachments
 from .driver import ALL_PROJECTS, CloudDriver
+from .floating_ip import FloatingIps
 from .groups import Aggregates, ServerGroups
-from .networking import NETWORKING
 from .operations import QUEUED, ProjectOperation, ProjectOperations, check_may_cancel, error_of
 from .operators import CLOUD_ONLY
+from .port import Ports
 from .quota import CloudQuotas
+from .router import Routers
+from .security_group import SecurityGroups
 from .server import SERVERS
 from .server_request import FLAVORS, KEYPAIRS, NETWORKS
+from .subnet import Subnets
 from .usage import Usages
 from .volume import IMAGES, SNAPSHOTS, VOLUMES
 
 #: The drivers of all kinds that the cloud serves, by the word in the path.
 DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
-    ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), *NETWORKING)}
+    ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), Subnets(), Ports(),
+    Routers(), FloatingIps(), SecurityGroups())}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Seconds that a request waits which does not say.
 WAIT = 20.0

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Security groups of the network service, with their rules."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from magnetar_control.api.network import attributes
+from magnetar_control.compute.caller import Caller
+from magnetar_control.services.network.security_groups import ICMP
+from magnetar_core.kinds import SecurityGroup
+from magnetar_core.reconcile import Document, is_uuid
+
+from .networking import NOTHING, Networking, Row, reference
+
+RULE = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix")
+
+
+class SecurityGroups(Networking):
+    """With their rules, all of which a wish says, or none."""
+
+    kind, plural, body = SecurityGroup, "security_groups", attributes.SECURITY_GROUP
+
+    def shown(self, row: Row) -> Document:
+        return {"stateful": row["stateful"], "rules": _sorted(
+            {**{name: one[name] for name in RULE}, "remote_group": one["remote_group_id"],
+             "description": one["description"] or ""} for one in row["rules"])}
+
+    def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        if want.get("rules") is None:
+            return {name: value for name, value in want.items() if name != "rules"}
+        return {**want, "rules": _sorted(self._rule(caller, want, have, at)
+                                         for at in range(len(want["rules"])))}
+
+    def _rule(self, caller: Caller, want: Document, have: Document | None, at: int) -> Document:
+        """One rule in its normal form. A group may name itself, also before it is there."""
+        path = f"rules[{at}]"
+        rule = {"direction": "ingress", "ethertype": "IPv4", **want["rules"][at]}
+        group = rule.pop("remote_group", None)
+        if have is None and group is not None and group == want["name"]:
+            pass
+        elif group is not None:
+            group = reference(caller, SecurityGroup, "security_groups", (f"{path}.remote_group", group),
+                              lambda row: row["project_id"] == caller.project)
+        found = attributes.SECURITY_GROUP_RULE.check({**rule, "security_group_id": NOTHING}, path)
+        least, most = found.get("port_range_min"), found.get("port_range_max")
+        if most is None and found.get("protocol") not in ICMP:
+            most = least
+        return {**{name: found.get(name) for name in RULE}, "port_range_max": most, "remote_group": group,
+                "description": found.get("description") or ""}
+
+    def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
+        """The rules of a new one that name itself have its name."""
+        found = super().predicted(caller, want, have)
+        return found if have or want.get("rules") is None else {**found, "rules": want["rules"]}
+
+    def assumed(self, want: Document) -> bool:
+        return any(one["remote_group"] not in (None, want["name"]) and not is_uuid(one["remote_group"])
+                   for one in want.get("rules") or ())
+
+    def values(self, want: Document, names: Iterable[str]) -> Document:
+        return super().values(want, set(names) - {"rules"})
+
+    def create(self, caller: Caller, want: Document, dry: bool) -> Row:
+        id = str(uuid.uuid4())
+        return self._put(caller, None, {**self.checked(want), "id": id}, _asked(want, id), dry)
+
+    def update(self, caller: Caller, want: Document, have: Document, dry: bool) -> Row:
+        rules = None if want.get("rules") == have["rules"] else _asked(want, str(have["id"]))
+        return self._put(caller, str(have["id"]), self.differing(want, have), rules, dry)
+
+    def _put(self, caller: Caller, id: str | None, values: Document, rules: list[Document] | None, dry: bool) -> Row:
+        store: Any = caller.cloud.services.network.resources[self.plural]
+        found: Row = store.put(caller.context, id, values, rules, dry)
+        return found
+
+
+def _asked(want: Document, id: str) -> list[Document] | None:
+    """The rules as the service takes them; *id*: of the group, which may be named by a rule before it is there."""
+    if want.get("rules") is None:
+        return None
+    return [{**{name: one[name] for name in RULE}, "description": one["description"],
+             "remote_group_id": id if one["remote_group"] == want["name"] else one["remote_group"]}
+            for one in want["rules"]]
+
+
+def _sorted(rules: Iterable[Document]) -> list[Document]:
+    """Each once, in an order that follows from what they say."""
+    return [orjson.loads(text) for text in sorted({orjson.dumps(one) for one in rules})]
