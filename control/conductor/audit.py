@@ -63,7 +63,8 @@ class AuditState:
     moves: dict[str, list[Any]] = field(default_factory=dict)
     there: dict[str, dict[str, Any]] = field(default_factory=dict)
     nets: dict[str, list[Any]] = field(default_factory=dict)
-    halves: dict[str, set[str]] = field(default_factory=dict)  # by host: servers of its migrations that have not ended
+    #: By host: its parts of migrations that have not ended, by their servers.
+    halves: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)  # ids of deleted servers; see ``deleted_servers``
     unknown: set[str] = field(default_factory=set)  # ids whose cell does not answer or has no row of them
     lost: dict[str, str] = field(default_factory=dict)  # of these, those whose cell answers, with the cell
@@ -108,12 +109,14 @@ def _read_host(state: AuditState, agents: Agents, host: Any) -> None:
         with agents.client(host.endpoint) as client:
             found = {one["id"]: one for one in client.list("server")}
             nets = list(client.list("network"))
-            halves = client.list("migration", status=OPEN, fields=["server"])
+            halves = client.list("migration", status=OPEN, fields=["id", "server"])
     except MagnetarError as error:
         log.info("host %s is not audited: %s", host.name, error.message)
         return
     state.there[host.name], state.nets[host.name] = found, nets
-    state.halves[host.name] = {one["server"] for one in halves}
+    there = state.halves[host.name] = {}
+    for one in halves:
+        there.setdefault(one["server"], []).append(one["id"])
 
 
 def _read_cell(state: AuditState, connection: Any, cell_id: str) -> None:
@@ -316,10 +319,15 @@ def left(state: AuditState) -> Found:
 
 
 def half(state: AuditState) -> Found:
-    """What is left of the move of a deleted server, on a host that does not have the server."""
+    """What is left of the move of a server, on a host that does not have it: the server is deleted, or its move has
+    ended."""
     for host, found in state.halves.items():
-        for id in found & state.deleted - state.there[host].keys():
-            yield Finding("half", id, host, f"host {host} has a part of a migration of server {id}, which is deleted")
+        for id in found.keys() - state.there[host].keys():
+            text, row = f"host {host} has a part of a migration of server {id}, ", state.servers.get(id)
+            if id in state.deleted:
+                yield Finding("half", id, host, f"{text}which is deleted")
+            elif row and not row.busy and row.vm_state != ERROR and row.host != host and id not in state.moves:
+                yield Finding("rest", id, host, f"{text}and nobody goes on with it")
 
 
 def _spare(state: AuditState, row: Any, host: str) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 
@@ -15,7 +16,7 @@ from magnetar_control.store.database import now
 from magnetar_control.store.deleted_servers import deleted_servers
 from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import actions, servers
-from magnetar_core.errors import Conflict, MagnetarError
+from magnetar_core.errors import Conflict, MagnetarError, NotFound
 from magnetar_core.power import BUILDING, ERROR
 
 from .audit import BUSY, GOES_ON, AuditState, Finding
@@ -123,6 +124,16 @@ def _remove(watch: HostWatch, finding: Finding) -> None:
         remove(client, finding.id)
 
 
+def _rest(watch: HostWatch, state: AuditState, finding: Finding) -> None:
+    """What a host has of a move that has ended, of a server that is elsewhere. Moves that begin now have other ids."""
+    if not _quiet(watch, state, finding.id):
+        raise Conflict(f"Something is done to server {finding.id} again.")
+    with watch.conductor.client(finding.place) as client:
+        for half in state.halves[finding.place][finding.id]:
+            with contextlib.suppress(NotFound):
+                client.event("migration", half, "discard")
+
+
 def _spare(watch: HostWatch, state: AuditState, finding: Finding) -> None:
     """Delete the guest from its host, after reading again that nothing leads to it."""
     conductor = watch.conductor
@@ -151,5 +162,5 @@ def _network(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
 #: By kind of finding. Other kinds are only logged: an operator has to decide.
 REPAIRS: Mapping[str, Callable[[HostWatch, AuditState, Finding], None]] = {
     "stuck": _stuck, "copy": _copy, "counter": _counter, "orphan": _claim, "elsewhere": _claim, "port": _kept,
-    "attachment": _kept, "move": _move, "left": _left, "half": _left, "spare": _spare, "power": _power,
+    "attachment": _kept, "move": _move, "left": _left, "half": _left, "rest": _rest, "spare": _spare, "power": _power,
     "network": _network}

@@ -9,6 +9,7 @@ import itertools
 import pytest
 
 from magnetar_control.conductor import audit, delete_server
+from magnetar_control.conductor.migration import MigrationTask
 from magnetar_control.conductor.periodic import Periodic
 from magnetar_control.conductor.repair import repair
 from magnetar_core.flows.migrate import Migrate
@@ -65,3 +66,32 @@ def test_what_a_move_has_left(cloud, monkeypatch, done, kind, first):
 #: What the audit finds on source and target, by the number of steps that were done.
 EXPECTED = (({"left"}, set()), ({"left"}, {"half"}), ({"left"}, {"half"}), ({"left"}, {"left"}), ({"left"}, {"left"}),
             (set(), {"left"}))
+
+
+def test_what_a_move_that_ended_has_left(cloud):
+    """The target has let a server in that stays where it is, and nobody comes for that part any more."""
+    id = cloud.admin.boot(flavorRef="small", networks="none")["id"]
+    here = row(cloud, id).host
+    there = next(name for name in cloud.hosts if name != here)
+    steps = Migrate(cloud.kvm[here].side(), cloud.kvm[there].side(), id, {"type": "cold"}).steps()
+    assert [step.verb for step in itertools.islice(steps, 2)] == ["prepare", "claim"]  # the second is not done
+    assert cloud.kvm[there].side().open_migrations(id) and not cloud.kvm[here].side().open_migrations(id)
+    assert nothing_left(cloud, id, there) == {"rest"}
+    assert cloud.kvm[here].knows(id) and nothing_left(cloud, id, there) == set()
+    assert cloud.admin.server(id)["status"] == "ACTIVE"
+
+
+def test_a_revert_that_stays_ends_what_was_let_in(cloud, monkeypatch):
+    """A try before was let in at the old host and ended there; the next finds that host full."""
+    id = cloud.admin.boot(flavorRef="small", networks="none")["id"]
+    source = row(cloud, id).host
+    assert turn(cloud, ask(cloud, id, "migrate"))
+    target = row(cloud, id).host
+    assert target != source
+    steps = Migrate(cloud.kvm[target].side(), cloud.kvm[source].side(), id, {"type": "cold"}).steps()
+    list(itertools.islice(steps, 2))
+    assert cloud.kvm[source].side().open_migrations(id)
+    monkeypatch.setattr(MigrationTask, "accepts", lambda *_hosts: False)
+    assert turn(cloud, ask(cloud, id, "revertResize"))
+    assert row(cloud, id).host == target
+    assert cloud.kvm[source].side().open_migrations(id) == []
