@@ -27,7 +27,7 @@ from magnetar_core.hardware import flavor_specs, traits
 from .cloud import Cloud
 
 #: Resource classes, in the order of ``allocations.RESOURCES``.
-CLASSES = flavor_specs.RESOURCES
+CLASSES = (*flavor_specs.RESOURCES, "PCPU")
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Provider:
     @cached_property
     def inventories(self) -> dict[str, dict[str, Any]]:
         """By resource class. Of what the host has nothing there is no inventory."""
-        factors = ratios([one.metadata for one in self.aggregates], self.usual)
+        factors = (*ratios([one.metadata for one in self.aggregates], self.usual), 1.0)  # a CPU for one guest is one
         found = {}
         for name, column, usual in zip(CLASSES, RESOURCES, factors, strict=True):
             if total := self.row[column]:
-                own = self.row[f"{column}_ratio"]
+                own = self.row.get(f"{column}_ratio")
                 found[name] = {"total": total, "reserved": self.row[f"{column}_reserved"], "min_unit": 1,
                                "max_unit": total, "step_size": 1, "allocation_ratio": usual if own is None else own}
         return found
