@@ -120,6 +120,9 @@ class Asking:
         if target.service == "volume":
             version = chance.one(VERSIONS) if odd else f"3.{70 if chance.happens(1, 2) else chance.one(range(71))}"
             return (("openstack-api-version", f"volume {version}"),)
+        if target.service == "placement":
+            version = chance.one(VERSIONS) if odd else f"1.{39 if chance.happens(1, 2) else chance.one(range(40))}"
+            return (("openstack-api-version", f"placement {version}"),)
         return ()
 
 

@@ -45,5 +45,6 @@ def _message(content: bytes) -> str:
         return ""
     if not isinstance(document, dict):
         return ""
-    inner = [document, *(one for one in document.values() if isinstance(one, dict))]
+    inner = [document, *(one for one in document.values() if isinstance(one, dict)),
+             *({"message": one.get("detail")} for one in document.get("errors") or () if isinstance(one, dict))]
     return next((str(one["message"]) for one in inner if one.get("message")), "")

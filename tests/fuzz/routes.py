@@ -259,6 +259,11 @@ for _noun in ("volumes", "snapshots"):
     for _method in ("POST", "PUT"):
         VOLUMES[_method, f"{_noun}/{{id}}/metadata"] = wrapped("metadata", METADATA.value.schema())
     VOLUMES["PUT", f"{_noun}/{{id}}/metadata/{{key}}"] = wrapped("meta", METADATA.value.schema())
+PLACEMENT_QUERY: dict[str, Schema] = dict.fromkeys(
+    ("name", "uuid", "in_tree", "member_of", "resources", "required", "associated", "project_id", "user_id",
+     "consumer_type"),
+    TEXT,
+)
 VOLUME_QUERY: dict[str, Schema] = dict.fromkeys(
     (
         "limit",
@@ -350,6 +355,8 @@ def routed(mounts: Mapping[str, Any]) -> Iterator[Target]:
     for one in mounts["/volume"].router.routes:
         below = re.sub(r"^/v3/(\{project_id\}/)?", "", one.path)
         yield Target("volume", one.method, f"/volume{one.path}", VOLUMES.get((one.method, below)), VOLUME_QUERY)
+    for one in mounts["/placement"].router.routes:
+        yield Target("placement", one.method, f"/placement{one.path}", None, PLACEMENT_QUERY)
     for path in ("/healthz", "/metrics"):
         yield Target("health", "GET", path)
     for path in ("vnc.html", "serial.html", "spice.html", "spice-html5/{file}", "xterm.js", "app/{file}", "socket"):

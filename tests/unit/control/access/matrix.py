@@ -43,7 +43,7 @@ from .things import PROJECTS, fresh
 from .world import ROLES, quoted
 
 FOLDER = Path(__file__).parents[3] / "cases" / "access"
-FACES = ("compute", "identity", "image", "network", "volume", "v1")
+FACES = ("compute", "identity", "image", "network", "placement", "volume", "v1")
 WORDS = {"who", "rule", "of", "body", "query", "headers", "answers", "denied", "admins", "absent", "shows", "sharing",
          "missing", "strangers", "everywhere"}
 VARIABLE = re.compile(r"\{([a-z_]+(?:\.[a-z_]+)?)\}")
@@ -61,6 +61,8 @@ VOLUME_ACTION = "POST /v3/volumes/{id}/action"
 VERBS = {"list": "GET /v1/{noun}", "ensure_many": "PUT /v1/{noun}", "show": "GET /v1/{noun}/{{key}}",
          "ensure": "PUT /v1/{noun}/{{key}}", "remove": "DELETE /v1/{noun}/{{key}}",
          "event": "POST /v1/{noun}/{{key}}/events", "make": "PUT /v1/{noun}/new"}
+#: Scopes that a face has nothing for; of the others system and domain.
+SCOPES = {"identity": (), "placement": ("domain",), "v1": ("system", "domain", "")}
 #: Above all statuses that refuse.
 ALLOWED = frozenset({0})
 
@@ -114,7 +116,8 @@ def _verbs(driver):
 
 
 def _microversion(face):
-    return {"openstack-api-version": "volume 3.70"} if face == "volume" else {}
+    versions = {"placement": "1.39", "volume": "3.70"}
+    return {"openstack-api-version": f"{face} {versions[face]}"} if face in versions else {}
 
 
 def every(world, face):
@@ -149,8 +152,7 @@ def expected(world, asked, persona, corner):
         return ALLOWED
     if persona.token is None:
         return {401}
-    if asked.face != "identity" and persona.scope in (("system", "domain", "") if asked.face == "v1" else (
-            "system", "domain")):
+    if persona.scope in SCOPES.get(asked.face, ("system", "domain")):
         return {403}
     if "strangers" in asked.told and not persona.roles & READERS and asked.who != "token":
         return {asked.told["strangers"], 403}
