@@ -10,7 +10,7 @@ module: security_group
 version_added: "0.1.0"
 short_description: Manage security groups of a cloud, with their rules
 description:
-  - Makes a security group be present as described, or absent. Its rules are one list: what is not in it is
+  - Makes a security group be present as described, or absent. Its rules are one list, and what is not in it is
     removed, in one transaction.
   - Rules act on networks of OVN, on running servers at once. A group that a port has is not removed.
 author:
