@@ -44,6 +44,11 @@ def cpu_text(cpus: Iterable[int]) -> str:
     return ",".join(str(low) if low == high else "%d-%d" % (low, high) for low, high in parts)
 
 
+def _text(value: Any) -> Any:
+    """A number as YAML reads it is a text here."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 class CpuSet(Text):
     """CPUs; the normal form has ranges in order."""
 
@@ -51,7 +56,7 @@ class CpuSet(Text):
         super().__init__(1, 255, CPUS, "must be a list of CPUs such as 0-3,^2,8")
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        found = cpu_set(super().check(str(value) if isinstance(value, int) and not isinstance(value, bool) else value, path, version), path)
+        found = cpu_set(super().check(_text(value), path, version), path)
         if not found:
             raise InvalidField(path, "must name at least one CPU", value)
         return cpu_text(found)
@@ -66,7 +71,7 @@ class PageSize(Text):
                          "must be small, large, any, or a size such as 2048 (KiB), 2MB or 1GiB")
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        text = super().check(str(value) if isinstance(value, int) and not isinstance(value, bool) else value, path, version)
+        text = super().check(_text(value), path, version)
         sized = re.fullmatch(SIZE, text)
         if sized is None:
             return text
