@@ -124,6 +124,8 @@ FURTHER = {
     "compute:servers:resize:cross_cell": Further(
         "servers.action.resize servers.action.migrate",
         "Have a server go into another cell with a resize or cold migration; see cells.md."),
+    "compute:server:topology:host:index": Further(
+        "servers.topology.list", "Show the NUMA nodes and CPUs of the host that a server has."),
     **{f"os_compute_api:{name}": Further(of, what) for name, of, what in (
         ("limits:other_project", "limits.list", "Show the limits of another project."),
         ("os-extended-server-attributes", _SHOWN, "Show on which host a server is, and what it is called there."),

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from magnetar_control.api.nova.operations import OPERATIONS
+from magnetar_control.compute import server_topology
 from magnetar_control.compute.policies import BASE, CHECKS, FORMER, FURTHER, NOT_ASKED, POLICIES
 from magnetar_control.compute.policy import ADMIN, Policy
 from magnetar_control.store import hosts
@@ -69,6 +70,7 @@ def test_who_does_not_pass_it_is_refused_or_shown_less(world, rule, monkeypatch)
         return (name != ADMIN or case.get("admin", False)) and name not in without
 
     monkeypatch.setattr(Policy, "allows", allows)
+    monkeypatch.setattr(server_topology, "_placed", lambda _caller, _target: case["placed"])
     ask = lambda: matrix.ask(  # noqa: E731
         world, route._replace(told=told, headers=headers), world.personas["member"], "red")[0]
     try:

@@ -12,7 +12,7 @@ from tests.unit.control.moves.clouds import claims, disabled, row
 from .evacuating import ENGINES
 
 pytestmark = [ENGINES, pytest.mark.slow]  # hosts are missed only after a while
-SMALL = (1, 128, 1)
+SMALL = (1, 128, 1, 0)
 
 
 @pytest.mark.parametrize(("before", "version", "after"), [

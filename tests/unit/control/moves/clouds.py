@@ -42,7 +42,7 @@ def moves(cloud: Cloud, id: str) -> list[Any]:
             tables.migrations.c.server_id == id).order_by(tables.migrations.c.id)))
 
 
-def claims(cloud: Cloud, id: str) -> dict[str, tuple[str, tuple[int, int, int]]]:
+def claims(cloud: Cloud, id: str) -> dict[str, tuple[str, tuple[int, ...]]]:
     """By consumer (``server`` or ``migration``): the host, and what is held of it."""
     with cloud.parts.api_database.read() as connection:
         held = allocations.held(connection, id)

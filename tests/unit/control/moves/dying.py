@@ -76,16 +76,28 @@ class Fate:
             Database.write, Client._call = write, call  # type: ignore[method-assign]
 
     def _goes_on(self, client: Client, call: Any, *given: Any, **named: Any) -> None:
-        """What was asked of the agent is done, though nobody hears of it."""
+        """What was asked of the agent is done, though nobody hears of it. It has been sent when this returns: what others
+        ask afterwards comes after it."""
         other = Client(client.endpoint, ca_cert=client._ca_cert, client_cert=client._client_cert,
                        client_key=client._client_key)
+
+        connect, sent = other._connect, threading.Event()
+
+        def connected() -> Any:
+            connection = connect()
+            answer = connection.getresponse
+            connection.getresponse = lambda: (sent.set(), answer())[1]
+            return connection
 
         def do() -> None:
             with contextlib.suppress(Exception), other:
                 call(other, *given, **named)
+            sent.set()
 
+        other._connect = connected  # type: ignore[method-assign]
         self.working.append(threading.Thread(target=do, daemon=True))
         self.working[-1].start()
+        assert sent.wait(120)
 
 
 class Stall(Fate):

@@ -16,7 +16,7 @@ from magnetar_core.errors import HypervisorError, Unreachable
 from .clouds import at, check, claims, disabled, flavors, moves, row
 from .inside import Inside
 
-LARGE, SMALL = (2, 512, 2), (1, 128, 1)
+LARGE, SMALL = (2, 512, 2, 0), (1, 128, 1, 0)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_where_no_other_host_fits_a_resize_stays_on_its_own(cloud, alone):
     server = act(cloud, alone, "revertResize")
     assert (server["status"], server["flavor"]["original_name"]) == ("ACTIVE", "small")
     assert check(cloud, alone)["flavor"]["ram"] == 128
-    assert claims(cloud, alone) == {"server": (host, (1, 128, 2))}
+    assert claims(cloud, alone) == {"server": (host, (1, 128, 2, 0))}
 
 
 def test_a_host_that_refuses_the_new_size_has_the_old_one_again(cloud, alone):
@@ -153,7 +153,7 @@ def test_a_resize_is_taken_back_in_place_while_the_old_host_is_down(cloud, serve
     assert (server["status"], server["flavor"]["original_name"]) == ("ACTIVE", "small")
     assert server["OS-EXT-SRV-ATTR:host"] == other
     assert check(cloud, id)["flavor"]["ram"] == 128
-    assert claims(cloud, id) == {"server": (other, (1, 128, 2))}
+    assert claims(cloud, id) == {"server": (other, (1, 128, 2, 0))}
 
 
 def test_a_resize_is_taken_back_in_place_where_the_old_host_has_no_room_for_what_grew(cloud, server):

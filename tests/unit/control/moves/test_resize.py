@@ -7,7 +7,7 @@ import pytest
 
 from .clouds import check, claims, moves, row
 
-LARGE, SMALL = (2, 512, 2), (1, 128, 1)
+LARGE, SMALL = (2, 512, 2, 0), (1, 128, 1, 0)
 
 
 def ask(cloud, id, action, args=None, version=None):
@@ -70,7 +70,7 @@ def test_a_resize_is_taken_back_with_what_was_written_meanwhile(cloud, off):
     assert (server["flavor"]["disk"], server["OS-EXT-SRV-ATTR:host"]) == (1, host)
     have = check(cloud, id)
     assert have["flavor"]["disk"] == 2, "disks never shrink"
-    assert claims(cloud, id) == {"server": (host, (1, 128, 2))}
+    assert claims(cloud, id) == {"server": (host, (1, 128, 2, 0))}
     assert moves(cloud, id)[0].status == "reverted"
     cloud.admin.delete(f"/v2.1/servers/{id}")
 
