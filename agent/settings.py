@@ -325,7 +325,8 @@ def _pools(key: dataclasses.Field[Any], value: Any) -> dict[str, dict[str, str]]
 
 def _pages(key: dataclasses.Field[Any], value: Any) -> dict[int, dict[int, int]]:
     whole = isinstance(value, dict) and all(
-        isinstance(sizes, dict) and all(type(one) is int and one >= 0 for one in (cell, *sizes, *sizes.values()))
+        isinstance(sizes, dict) and all(isinstance(one, int) and not isinstance(one, bool) and one >= 0
+                                        for one in (cell, *sizes, *sizes.values()))
         for cell, sizes in value.items())
     if not whole:
         raise InvalidSettings(f"{key.name}: must be a mapping of NUMA cells to {{KiB of a page: how many}}, such as "

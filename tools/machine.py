@@ -251,6 +251,8 @@ def libvirt() -> None:
             if not _answers("/run/libvirt/virtlogd-sock"):
                 Path("/run/libvirt").mkdir(exist_ok=True)
                 start("virtlogd", "tini", "-s", "--", "virtlogd")
+            for one in Path("/var/lib/swtpm-localca").glob("*"):
+                shutil.chown(one, "tss")  # as root's it was made by a libvirtd that ran before swtpm was installed
             if not _answers("/run/libvirt/libvirt-sock"):
                 # tini takes notice of ended children, which PID 1 may not.
                 start("libvirtd", "tini", "-s", "--", "libvirtd")

@@ -100,8 +100,8 @@ class ImageDriver(DocumentDriver):
         elif not (have and have["stored"]):
             source = want.get("source") or (have or {}).get("origin") or importing.UPLOAD
             if source != importing.UPLOAD:
-                kind = next(name for name in ("path", "url", "volume") if name in source)
-                yield Step("fetch", f"take in the content from {source[kind]}", source=source)
+                place = source.get("path") or source.get("url") or source["volume"]
+                yield Step("fetch", f"take in the content from {place}", source=source)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
         """Status, and sizes once the content is there."""

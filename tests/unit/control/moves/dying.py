@@ -76,8 +76,8 @@ class Fate:
             Database.write, Client._call = write, call  # type: ignore[method-assign]
 
     def _goes_on(self, client: Client, call: Any, *given: Any, **named: Any) -> None:
-        """What was asked of the agent is done, though nobody hears of it. It has been sent when this returns: what others
-        ask afterwards comes after it."""
+        """What was asked of the agent is done, though nobody hears of it. It has been sent when this returns: what
+        others ask afterwards comes after it."""
         other = Client(client.endpoint, ca_cert=client._ca_cert, client_cert=client._client_cert,
                        client_key=client._client_key)
 
