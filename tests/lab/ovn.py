@@ -10,42 +10,59 @@ host's in OVN; RBAC says what each may write. The northbound database is at a un
         site.play("magnetar.compute.agents")
         with Ovn(site) as ovn:
             ovn.nb("ls-add", "net")
+
+`Guests` types into the guests' serial consoles, and reads there what they say.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+import guest
 from hosts import command
+
+from agent import eventually
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from bare import Site
+    from bare import BareHost, Site
 
 #: Of the hosts' second links, which carry tunnels.
 TUNNELS = "10.79"
 SOUTHBOUND = 6642
 KEYS = "/etc/magnetar/tls/agent.key", "/etc/magnetar/tls/agent.pem", "/etc/magnetar/tls/ca.pem"
 START = "--detach --no-chdir --log-file --pidfile"
+#: Types a line at a terminal, which QEMU reads as long as somebody has it open, and waits for the guest's answer.
+TYPE = 'exec 3<>"$1"; printf "%s\\n" "$2" >&3; timeout 20 grep -a -m 1 "GUEST reply" <&3; sleep 0.2'
 
-CENTRAL = f"""
+NEW = """
 mkdir -p /run/ovn /var/lib/ovn /var/log/ovn
 cd /var/lib/ovn
 ovsdb-tool create nb.db /usr/share/ovn/ovn-nb.ovsschema
 ovsdb-tool create sb.db /usr/share/ovn/ovn-sb.ovsschema
+"""
+DATABASES = """
+cd /var/lib/ovn
 ovsdb-server nb.db --remote=punix:/run/ovn/ovnnb_db.sock --unixctl=/run/ovn/ovnnb_db.ctl \
     --log-file=/var/log/ovn/nb.log --pidfile=/run/ovn/ovnnb_db.pid --detach --no-chdir
 ovsdb-server sb.db --remote=punix:/run/ovn/ovnsb_db.sock --unixctl=/run/ovn/ovnsb_db.ctl \
     --remote=db:OVN_Southbound,SB_Global,connections --private-key=db:OVN_Southbound,SSL,private_key \
     --certificate=db:OVN_Southbound,SSL,certificate --ca-cert=db:OVN_Southbound,SSL,ca_cert \
     --log-file=/var/log/ovn/sb.log --pidfile=/run/ovn/ovnsb_db.pid --detach --no-chdir
+"""
+CENTRAL = f"""
 ovn-nbctl init
 ovn-sbctl init
 ovn-sbctl set-ssl {" ".join(KEYS)}
 ovn-sbctl set-connection role=ovn-controller pssl:{SOUTHBOUND}:0.0.0.0
 ovn-northd {START}
+"""
+#: By their process ids: an end without a word to anybody.
+KILL = """
+for one in ovnnb_db ovnsb_db ovn-northd; do kill -KILL $(cat /run/ovn/$one.pid); rm /run/ovn/$one.pid; done
+rm -f /run/ovn/ovn*.sock
 """
 HOST = f"""
 name=$1 central=$2 tunnel=$3
@@ -64,29 +81,51 @@ ip address add $tunnel/24 dev br-phy
 ip link set br-phy up
 ovn-controller unix:/run/openvswitch/db.sock {START}
 """
+PHYSICAL = """
+ip link set eth2 up
+ovs-vsctl add-br br-ext -- set bridge br-ext datapath_type=netdev -- add-port br-ext eth2 -- \
+    set open_vswitch . external-ids:ovn-bridge-mappings=$1:br-ext
+"""
 
 
 class Ovn:
-    """See the head of this file. `nb` and `sb` are ovn-nbctl and ovn-sbctl of the central, which runs on *central*."""
+    """See the head of this file. `nb` and `sb` are ovn-nbctl and ovn-sbctl of the central, which runs on *central*.
 
-    def __init__(self, site: Site, central: str = "") -> None:
-        self.site, self.central = site, site.hosts[central or site.names[0]]
+    *physical*: name of a physical network that all hosts have, by a third link: the site's own bridge."""
+
+    def __init__(self, site: Site, central: str = "", physical: str = "") -> None:
+        self.site, self.central, self.physical = site, site.hosts[central or site.names[0]], physical
         self._undo = ExitStack()
 
     def __enter__(self) -> Self:
         with self._undo:
-            self.central.run(["sh", "-ec", CENTRAL])
+            self.start()
             for at, host in enumerate(self.site.hosts.values(), 1):
-                link = f"tun-{host.machine}"
-                command("ip", "link", "add", link, "master", host.bridge, "type", "veth", "peer", "name", "eth1",
-                        "netns", str(host.leader))  # fmt: skip
-                # It would go with the host, a little later than the bridge is to.
-                self._undo.callback(command, "ip", "link", "delete", link)
-                command("ip", "link", "set", link, "up")
+                self._link(host, "tun", "eth1")
                 host.run(["sh", "-ec", HOST, "sh", host.name, self.central.address,
                           f"{TUNNELS}.{host.address.split('.')[2]}.{at}"])  # fmt: skip
+                if self.physical:
+                    self._link(host, "ext", "eth2")
+                    host.run(["sh", "-ec", PHYSICAL, "sh", self.physical])
             self._undo = self._undo.pop_all()
         return self
+
+    def _link(self, host: BareHost, name: str, inner: str) -> None:
+        """Another link of the host on its bridge."""
+        link = f"{name}-{host.machine}"
+        command("ip", "link", "add", link, "master", host.bridge, "type", "veth", "peer", "name", inner,
+                "netns", str(host.leader))  # fmt: skip
+        # It would go with the host, a little later than the bridge is to.
+        self._undo.callback(command, "ip", "link", "delete", link)
+        command("ip", "link", "set", link, "up")
+
+    def start(self, *, new: bool = True) -> None:
+        """The central's processes, with *new* databases or those that there are."""
+        self.central.run(["sh", "-ec", (NEW if new else "") + DATABASES + CENTRAL])
+
+    def kill(self) -> None:
+        """End the central's processes at once."""
+        self.central.run(["sh", "-ec", KILL])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -108,3 +147,36 @@ class Ovn:
     def bound(self, port: str) -> str:
         """The row of the chassis that has the port."""
         return self.sb("--bare", "--columns=chassis", "find", "port_binding", f"logical_port={port}")
+
+
+class Guests:
+    """See the head of this file. Guests are those of the servers of the lab's ramdisk, by their hosts and ids."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    def console(self, host: str, id: str) -> str:
+        """What the guest has said on this host."""
+        path = f"/var/lib/magnetar/servers/{id}/console.log"
+        return self.site.hosts[host].run(["cat", path], check=False).stdout
+
+    def ask(self, host: str, id: str, words: str) -> dict[str, Any]:
+        """What the guest answers to a command at its serial console (see guest.replies)."""
+        terminal = self.site.hosts[host].run(["virsh", "-c", "qemu:///system", "ttyconsole", id]).stdout.strip()
+        before = len(guest.replies(self.console(host, id)))
+
+        def answer() -> list[dict[str, Any]]:
+            self.site.hosts[host].run(["sh", "-c", TYPE, "sh", terminal, words], check=False)
+            return guest.replies(self.console(host, id))[before:]
+
+        found: list[dict[str, Any]] = eventually(answer, f"{id} answers {words!r}")
+        return found[0]
+
+    def sh(self, host: str, id: str, script: str) -> str:
+        """What a script in the guest prints."""
+        return str(self.ask(host, id, f"sh {script}")["output"])
+
+    def leased(self, host: str, id: str, mac: str, address: str) -> None:
+        """Wait until the guest has its address from DHCP."""
+        eventually(lambda: f"nic eth0 mac={mac} ip={address}" in guest.markers(self.console(host, id)),
+                   f"{id}: a lease")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import bare
 import guest
 import pytest
-from ovn import Ovn
+from ovn import Guests, Ovn
 
 from agent import eventually
 from magnetar_core.client import Client
@@ -33,8 +33,6 @@ MTU = 1442
 #: Server to its port, MAC and address.
 PORTS = {"one": ("3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a001", "52:54:00:00:00:01", "10.9.0.11"),
          "two": ("3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a002", "52:54:00:00:00:02", "10.9.0.12")}
-#: Types a line at a terminal, which QEMU reads as long as somebody has it open, and waits for the guest's answer.
-TYPE = 'exec 3<>"$1"; printf "%s\\n" "$2" >&3; timeout 20 grep -a -m 1 "GUEST reply" <&3; sleep 0.2'
 GATEWAY = "0a:00:00:00:00:fe"
 
 
@@ -42,7 +40,7 @@ class Cloudless:
     """The hosts, their agents, OVN, and a server on each host."""
 
     def __init__(self, site: bare.Site, ovn: Ovn) -> None:
-        self.site, self.ovn = site, ovn
+        self.site, self.ovn, self.guests = site, ovn, Guests(site)
 
     def client(self, host: str) -> Client:
         pki = self.site.folder / "magnetar-pki"
@@ -67,25 +65,8 @@ class Cloudless:
         return answer
 
     # Guests
-    def console(self, host: str, name: str) -> str:
-        path = self.client(host).get("server", name)["console_log"]
-        return self.site.hosts[host].run(["cat", path], check=False).stdout
-
-    def ask(self, host: str, name: str, words: str) -> dict[str, Any]:
-        """What the guest answers to a command at its serial console (see guest.replies)."""
-        id = self.client(host).get("server", name)["id"]
-        terminal = self.site.hosts[host].run(["virsh", "-c", "qemu:///system", "ttyconsole", id]).stdout.strip()
-        before = len(guest.replies(self.console(host, name)))
-
-        def answer() -> list[dict[str, Any]]:
-            self.site.hosts[host].run(["sh", "-c", TYPE, "sh", terminal, words], check=False)
-            return guest.replies(self.console(host, name))[before:]
-
-        found: list[dict[str, Any]] = eventually(answer, f"{name} answers {words!r}")
-        return found[0]
-
     def sh(self, host: str, name: str, script: str) -> str:
-        return str(self.ask(host, name, f"sh {script}")["output"])
+        return self.guests.sh(host, self.client(host).get("server", name)["id"], script)
 
     def reaches(self, host: str, name: str, address: str, options: str = "") -> bool:
         return "bytes from" in self.sh(host, name, f"ping -c 3 -W 1 {options} {address}")
@@ -119,7 +100,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) 
 def leased(lab: Cloudless, host: str, name: str) -> None:
     """Wait until the guest has its address from OVN's DHCP."""
     _port, mac, address = PORTS[name]
-    eventually(lambda: f"nic eth0 mac={mac} ip={address}" in guest.markers(lab.console(host, name)), f"{name}: a lease")
+    lab.guests.leased(host, lab.client(host).get("server", name)["id"], mac, address)
 
 
 def test_guests_of_two_hosts(lab: Cloudless) -> None:
