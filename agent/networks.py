@@ -56,7 +56,8 @@ class Lease:
 @dataclass(frozen=True)
 class Tap:
     """The host's end of a NIC of a running server: *device* and its *index* in the kernel, which is never used again,
-    on a bridge with its own."""
+    on a bridge with its own. *switched*: Open vSwitch has it, whose bridges the kernel does not know as such; the
+    tap's own index stands for its bridge's then."""
 
     server: str
     mac: str
@@ -64,6 +65,7 @@ class Tap:
     index: int
     bridge: str
     bridge_index: int
+    switched: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,7 @@ class HypervisorNetworks(Protocol):
         """DHCP leases of a libvirt network, newest last."""
 
     def taps(self, uuid: str | None = None) -> list[Tap]:
-        """The taps on bridges of a domain of ours, or of all; none of what does not run, nor those that Open vSwitch
-        has."""
+        """The taps of a domain of ours, or of all; none of what does not run."""
 
     def filter_ports(self, wanted: PortFilter, before: PortFilter | None = None) -> None:
         """Have the kernel filter as *wanted*, all at once; without ports and bridges nothing is left of it. *before*:

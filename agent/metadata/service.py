@@ -51,9 +51,11 @@ WAITING = 8
 
 @dataclass
 class _Gate:
-    """What the service has on a bridge; *mac*: that of the device there, at its other end."""
+    """What the service has on a bridge, or beside a tap that Open vSwitch has (*switched*); *mac*: that of the device
+    there, at its other end."""
 
     bridge: str
+    switched: bool = False
     mac: str = ""
 
 
@@ -95,7 +97,7 @@ class MetadataService:
 
     def status(self) -> dict[str, Any]:
         """The field ``metadata_service`` of ``kinds.Host``."""
-        return {"bridges": sorted(gate.bridge for gate in tuple(self._gates.values()) if gate.mac),
+        return {"bridges": sorted({gate.bridge for gate in tuple(self._gates.values()) if gate.mac}),
                 "reason": self.reason}
 
     # What comes from other threads ----------------------------------------------------------------------------------
@@ -106,8 +108,7 @@ class MetadataService:
     def _written(self, document: Document, removed: bool) -> None:
         if document.kind == "server" and self._gates:
             known = {tap.mac for tap in tuple(self._taps.values()) if tap.server == document.id}
-            on_bridges = {nic["mac"] for nic in document.want["networks"] if not nic.get("port")}
-            plugged = not removed and known == on_bridges
+            plugged = not removed and known == {nic["mac"] for nic in document.want["networks"]}
             self._todo.put((DATA if plugged else TAPS, document.id))
 
     # The thread -----------------------------------------------------------------------------------------------------
@@ -179,9 +180,12 @@ class MetadataService:
             steered = [tap for tap in taps if self._gates[tap.bridge_index].mac]
             self._process.tell("know", guests={
                 address: tap.server for tap in steered for address in addresses(self._numbers[tap.index])})
-            self._steering.load([SteeredTap(
-                tap.index, self._numbers[tap.index], self._gates[tap.bridge_index].mac) for tap in steered], self._seal)
-            self._steered = now
+            loaded = self._steering.load([SteeredTap(
+                tap.index, self._numbers[tap.index], self._gates[tap.bridge_index].mac,
+                tap.device if tap.switched else "") for tap in steered], self._seal)
+            self._steered = now if loaded else {}
+            if not loaded:
+                self._todo.put((ALL, ""))
 
     def _number(self, index: int) -> int:
         """A number for a tap that no other has."""
@@ -191,7 +195,7 @@ class MetadataService:
     def _open(self, taps: Iterable[Tap], again: bool) -> bool:
         """Be on the bridges of *taps*, and on no others; whether something has changed."""
         assert self._process is not None
-        bridges = {tap.bridge_index: tap.bridge for tap in taps}
+        bridges = {tap.bridge_index: _Gate(tap.bridge, tap.switched) for tap in taps}
         gone = [index for index in self._gates if index not in bridges]
         for index in gone:
             self._gates.pop(index)
@@ -199,12 +203,12 @@ class MetadataService:
             self._steering.detach(index)
         new = [index for index in bridges if index not in self._gates or (again and not self._gates[index].mac)]
         for index in new:
-            self._gates[index] = _Gate(bridges[index])
+            self._gates[index] = bridges[index]
             try:
                 self._join(self._process, index, self._gates[index])
             except HypervisorError as error:  # such as a bridge of Open vSwitch; the others are served
-                log.warning("guests on the bridge %s are not answered by the metadata service: %s", bridges[index],
-                            error)
+                log.warning("guests on the bridge %s are not answered by the metadata service: %s",
+                            bridges[index].bridge, error)
         return bool(gone or new)
 
     def _join(self, process: GuestProcess, index: int, gate: _Gate) -> None:
@@ -212,7 +216,7 @@ class MetadataService:
         if namespace is None:
             raise HypervisorError("The process of the metadata service has made no namespace.")
         try:
-            self._steering.attach(gate.bridge, index, namespace)
+            self._steering.attach(None if gate.switched else gate.bridge, index, namespace)
         finally:
             os.close(namespace)
         gate.mac = str(process.tell("listen", name=str(index), seal=self._seal)[0]["mac"])

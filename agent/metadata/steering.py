@@ -10,6 +10,10 @@ packet comes in from, which no guest chooses and the kernel never uses again:
 * an answer from that address leaves at that tap, or not at all, whatever a neighbour says about itself by ARP;
 * nothing else comes to the device or from it: no other port, no guest that is not the agent's, no other host.
 
+A tap that Open vSwitch has is on no bridge of the kernel's. It has a device, and a namespace, for itself, and a table
+of family netdev takes what is for the service off the tap before Open vSwitch has it, and puts answers back there.
+(Where ovs-vswitchd forwards by itself it hears of the packets all the same; the network service's rules drop them.)
+
 The namespace lets in only what bears the *seal*, a MAC address that the table writes: without the table nobody is
 answered.
 """
@@ -20,6 +24,7 @@ import hashlib
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from pathlib import Path
 
 from magnetar_agent.metadata import ADDRESS, ADDRESS6, PORT, TAPS, TAPS6, addresses
@@ -29,14 +34,18 @@ from magnetar_core.errors import HypervisorError
 INNER = "guests"
 #: New connections of one guest: a second, and at once.
 RATE, BURST = 500, 1000
+#: Where the kernel shows devices.
+DEVICES = Path("/sys/class/net")
+#: Those of nftables that have a table.
+FAMILIES = ("bridge", "netdev")
 #: Seconds that ``ip`` or ``nft`` may take.
 TIMEOUT = 20.0
 
 
 @dataclass(frozen=True)
 class Steering:
-    """Names of an agent's *table*, and of its devices on bridges, which begin with *device*: a machine may have several
-    agents."""
+    """Names of an agent's *table*, which each family has, and of its devices, which begin with *device*: a machine may
+    have several agents."""
 
     table: str
     device: str
@@ -47,24 +56,36 @@ class Steering:
         mark = hashlib.sha256(bytes(state_dir)).hexdigest()[:6]
         return cls(f"magnetar_metadata_{mark}", f"mg{mark}")
 
-    def load(self, taps: Sequence[SteeredTap], seal: str) -> None:
-        """Replace the table, all at once."""
-        run(["nft", "-f", "-"], rules(self, taps, seal))
+    def load(self, taps: Sequence[SteeredTap], seal: str) -> bool:
+        """Replace the tables, each all at once. False: a tap of Open vSwitch's is gone meanwhile, so of these none is
+        steered."""
+        run(["nft", "-f", "-"], rules(self, [tap for tap in taps if not tap.switched], seal))
+        switched = [tap for tap in taps if tap.switched]
+        try:
+            run(["nft", "-f", "-"], switched_rules(self, switched, seal))
+        except HypervisorError:
+            if all((DEVICES / tap.switched).exists() for tap in switched):
+                raise
+            run(["nft", "-f", "-"], switched_rules(self, (), seal))
+            return False
+        return True
 
     def loaded(self) -> bool:
-        """Whether the table is there: a reload of the host's own firewall may have flushed it."""
-        return _ran(["nft", "-t", "list", "table", "bridge", self.table]).returncode == 0
+        """Whether the tables are there: a reload of the host's own firewall may have flushed them."""
+        return all(_ran(["nft", "-t", "list", "table", family, self.table]).returncode == 0 for family in FAMILIES)
 
     def unload(self) -> None:
-        """Remove the table, if there is one."""
-        run(["nft", "-f", "-"], f"add table bridge {self.table}\ndelete table bridge {self.table}\n")
+        """Remove the tables, if there are any."""
+        run(["nft", "-f", "-"], "".join(_without(family, self.table) for family in FAMILIES))
 
-    def attach(self, bridge: str, index: int, namespace: int) -> None:
-        """Put a device on *bridge*; its other end goes to the *namespace* (a descriptor)."""
+    def attach(self, bridge: str | None, index: int, namespace: int) -> None:
+        """Put a device on *bridge*, or on none; its other end goes to the *namespace* (a descriptor)."""
         device = f"{self.device}{index}"
         self.detach(index)
+        # On no bridge, the host itself must not have it as a link of its own.
+        place = f"master {bridge}" if bridge else "addrgenmode none"
         run(["ip", "-batch", "-"], f"link add {device} type veth peer name {INNER} netns /proc/self/fd/{namespace}\n"
-            f"link set {device} master {bridge}\nlink set {device} up\n", (namespace,))
+            f"link set {device} {place}\nlink set {device} up\n", (namespace,))
 
     def detach(self, index: int) -> None:
         """Remove the device on the bridge with this number, if it is there."""
@@ -73,11 +94,13 @@ class Steering:
 
 @dataclass(frozen=True)
 class SteeredTap:
-    """A tap by its *index* in the kernel, the *number* of its address, and the MAC of the service on its bridge."""
+    """A tap by its *index* in the kernel, the *number* of its address, and the MAC of the service on its bridge.
+    *switched*: the device, where Open vSwitch has it."""
 
     index: int
     number: int
     gate: str
+    switched: str = ""
 
 
 def rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
@@ -93,8 +116,7 @@ def rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
          f"ip6 daddr {to[1]} tcp dport {PORT} ether saddr set {seal} ip6 daddr set iif map @own6 accept", "drop"),
     ]
     return "\n".join((
-        f"add table bridge {names.table}", f"delete table bridge {names.table}",
-        f"table bridge {names.table} {{",
+        _without("bridge", names.table), f"table bridge {names.table} {{",
         _set("set taps", "iface_index", (str(index) for index, *_rest in found)),
         _set("map gate", "iface_index : ether_addr", (f"{index} : {gate}" for index, _four, _six, gate in found)),
         _set("map own", "iface_index : ipv4_addr", (f"{index} : {four}" for index, four, _six, _gate in found)),
@@ -117,6 +139,37 @@ def rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
         "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept",
         f"tcp sport {PORT} ip saddr . oif @back ip saddr set {to[0]} accept",
         f"tcp sport {PORT} ip6 saddr . oif @back6 ip6 saddr set {to[1]} accept", "drop", "}", "}", ""))
+
+
+def switched_rules(names: Steering, taps: Sequence[SteeredTap], seal: str) -> str:
+    """The table of family netdev for ``nft``; it replaces the one from before."""
+    found = [_without("netdev", names.table), f"table netdev {names.table} {{"]
+    target = f"@th,64,128 {int(IPv6Address(ADDRESS6)):#034x}"
+    for tap in taps:
+        device, (four, six) = f"{names.device}{tap.index}", addresses(tap.number)
+        to, back = f'fwd to "{device}"', f'fwd to "{tap.switched}"'
+        asked = (f"tcp flags & (syn | ack) == syn limit rate over {RATE}/second burst {BURST} packets drop",
+                 f"ether saddr set {seal} ether daddr set {tap.gate}")
+        found += [
+            f"chain of_{tap.index} {{", *asked, f"ip daddr {ADDRESS} ip daddr set {four} {to}",
+            f"ip6 daddr {ADDRESS6} ip6 daddr set {six} {to}", "drop", "}",
+            f'chain from_{tap.index} {{ type filter hook ingress device "{tap.switched}" priority -300; policy accept;',
+            f"arp operation request arp daddr ip {ADDRESS} {to}", f"arp operation reply ether daddr {tap.gate} {to}",
+            f"icmpv6 type nd-neighbor-solicit {target} {to}",
+            f"icmpv6 type nd-neighbor-advert ether daddr {tap.gate} {to}",
+            f"ip daddr {ADDRESS} tcp dport {PORT} goto of_{tap.index}",
+            f"ip6 daddr {ADDRESS6} tcp dport {PORT} goto of_{tap.index}", "}",
+            f'chain to_{tap.index} {{ type filter hook ingress device "{device}" priority -300; policy drop;',
+            f"ether type arp arp saddr ip {ADDRESS} {back}",
+            f"icmpv6 type {{ nd-neighbor-solicit, nd-neighbor-advert }} {back}",
+            f"tcp sport {PORT} ip saddr {four} ip saddr set {ADDRESS} {back}",
+            f"tcp sport {PORT} ip6 saddr {six} ip6 saddr set {ADDRESS6} {back}", "}"]
+    return "\n".join((*found, "}", ""))
+
+
+def _without(family: str, table: str) -> str:
+    """Whether there was one or not, there is none."""
+    return f"add table {family} {table}\ndelete table {family} {table}\n"
 
 
 def _set(name: str, type: str, elements: Iterable[str]) -> str:

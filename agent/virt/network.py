@@ -171,11 +171,11 @@ class LibvirtNetworks:
             for domain in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE) if uuid is None else \
                     filter(None, [_domain(conn, uuid)]):
                 before = _plugged(domain)
-                seen = [(*one, _index(one[1]), _index(one[2])) for one in before]
+                seen = [(one, _index(one[1]), _index(one[1 if one[3] else 2])) for one in before]
                 after = _plugged(domain) if seen else []
-                found += [Tap(domain.UUIDString(), mac, device, index, bridge, bridge_index)
-                          for mac, device, bridge, index, bridge_index in seen
-                          if index and bridge_index and (mac, device, bridge) in after]
+                found += [Tap(domain.UUIDString(), mac, device, index, bridge, bridge_index, switched)
+                          for (mac, device, bridge, switched), index, bridge_index in seen
+                          if index and bridge_index and (mac, device, bridge, switched) in after]
             return found
         return self.connection.call("read the taps of the domains", taps)
 
@@ -189,8 +189,8 @@ def _domain(conn: Any, uuid: str) -> Any:
         raise
 
 
-def _plugged(domain: Any) -> list[tuple[str, str, str]]:
-    """MAC, tap and bridge of each NIC of a running domain of ours."""
+def _plugged(domain: Any) -> list[tuple[str, str, str, bool]]:
+    """MAC, tap and bridge of each NIC of a running domain of ours, and whether that bridge is Open vSwitch's."""
     try:
         if not domain.isActive():
             return []
@@ -204,8 +204,8 @@ def _plugged(domain: Any) -> list[tuple[str, str, str]]:
         mac, target, source = nic.find("mac"), nic.find("target"), nic.find("source")
         place = [("" if one is None else one.get(name, "")) for one, name in
                  ((mac, "address"), (target, "dev"), (source, "bridge"))]
-        if all(place) and nic.find("virtualport") is None:
-            found.append((place[0], place[1], place[2]))
+        if all(place):
+            found.append((place[0], place[1], place[2], nic.find("virtualport") is not None))
     return found
 
 

@@ -45,7 +45,8 @@ ovsdb-tool create sb.db /usr/share/ovn/ovn-sb.ovsschema
 """
 DATABASES = """
 cd /var/lib/ovn
-ovsdb-server nb.db --remote=punix:/run/ovn/ovnnb_db.sock --unixctl=/run/ovn/ovnnb_db.ctl \
+ovsdb-server nb.db --remote=punix:/run/ovn/ovnnb_db.sock \
+    --remote=db:OVN_Northbound,NB_Global,connections --unixctl=/run/ovn/ovnnb_db.ctl \
     --log-file=/var/log/ovn/nb.log --pidfile=/run/ovn/ovnnb_db.pid --detach --no-chdir
 ovsdb-server sb.db --remote=punix:/run/ovn/ovnsb_db.sock --unixctl=/run/ovn/ovnsb_db.ctl \
     --remote=db:OVN_Southbound,SB_Global,connections --private-key=db:OVN_Southbound,SSL,private_key \

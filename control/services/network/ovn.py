@@ -35,6 +35,8 @@ GLOBAL = "NB_Global"
 #: Seconds between two looks at how far the hosts are.
 LOOK = 0.02
 log = logging.getLogger(__name__)
+# It complains at each attempt; the worker says it once.
+logging.getLogger("ovsdbapp.backend.ovs_idl.idlutils").setLevel(logging.CRITICAL)
 
 
 class OvnEngine:

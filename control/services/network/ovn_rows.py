@@ -24,8 +24,12 @@ from .engine import (
 
 #: Seconds for which DHCP gives an address.
 LEASE = 43200
+#: Where guests reach the metadata service of their host's agent.
+METADATA, METADATA6 = "169.254.169.254", "fe80::a9fe:a9fe"
 #: What the server of a subnet without a gateway is called: no guest has it.
-NOBODY = "169.254.169.254"
+NOBODY = METADATA
+#: The next hop of a route to what is on the link itself.
+ON_LINK = "0.0.0.0"  # noqa: S104 (of DHCP, RFC 3442)
 #: The port group of all ports with port security: what no rule lets through is dropped. Key of its unit.
 DROP, DROP_UNIT = "mag_drop", "group/drop"
 #: Priorities of ACLs: rules come before the drop, and never let a guest answer DHCP.
@@ -82,6 +86,9 @@ def always() -> Iterator[NorthRow]:
             ("drop out", "from-lport", FALL, f"inport == @{DROP} && ip"),
             ("drop in", "to-lport", FALL, f"outport == @{DROP} && ip"),
             ("drop dhcp", "from-lport", GUARD, f"inport == @{DROP} && ip4 && udp.src == 67 && udp.dst == 68"),
+            # The agent takes it off the tap; where Open vSwitch hears of it too, it goes nowhere.
+            ("drop metadata", "from-lport", GUARD,
+             f"inport == @{DROP} && (ip4.dst == {METADATA} || ip6.dst == {METADATA6}) && tcp"),
             ("drop dhcp6", "from-lport", GUARD, f"inport == @{DROP} && ip6 && udp.src == 547 && udp.dst == 546")):
         yield _acl(DROP_UNIT, key, direction, priority, match, "drop", (GROUP, "drop", "acls"))
 
@@ -138,16 +145,16 @@ def _server(subnet: LogicalSubnet) -> str:
 
 def _dhcp(network: LogicalNetwork, subnet: LogicalSubnet) -> dict[str, str]:
     """DHCPv4 options (ovn-nb(5), "DHCPv4 options"). A client that gets routes (option 121) does not look at the router
-    (RFC 3442), so the default route is among them."""
+    (RFC 3442), so the default route is among them. The metadata service is on the link, also where no router is."""
     found = {"server_id": _server(subnet), "server_mac": mac_of("dhcp", network.id), "lease_time": str(LEASE),
              "mtu": str(network.mtu)}
     if subnet.gateway:
         found["router"] = subnet.gateway
     if subnet.dns:
         found["dns_server"] = f"{{{', '.join(subnet.dns)}}}"
-    if subnet.routes:
-        routes = [*subnet.routes, *([("0.0.0.0/0", subnet.gateway)] if subnet.gateway else ())]
-        found["classless_static_route"] = f"{{{', '.join(f'{to},{by}' for to, by in routes)}}}"
+    routes = [(f"{METADATA}/32", ON_LINK), *(one for one in subnet.routes if one[0] != f"{METADATA}/32"),
+              *([("0.0.0.0/0", subnet.gateway)] if subnet.gateway else ())]
+    found["classless_static_route"] = f"{{{', '.join(f'{to},{by}' for to, by in routes)}}}"
     return found
 
 

@@ -65,18 +65,19 @@ class EngineWorker:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            seen, pause = self.database.bell.count(changes.BELL), LOOK
+            seen, failed = self.database.bell.count(changes.BELL), True
             try:
                 self.round()
             except (MagnetarError, DBAPIError) as error:
                 self._tell(error)
-                pause = AGAIN
             except Exception:
                 log.exception("the engine of networks: a round failed; it is done again")
-                pause = AGAIN
             else:
-                self._silent = False
-            self.database.bell.wait(changes.BELL, seen, pause)
+                failed = self._silent = False
+            if failed:
+                self._over.wait(AGAIN)  # whatever is rung meanwhile
+            else:
+                self.database.bell.wait(changes.BELL, seen, LOOK)
 
     def _tell(self, error: Exception) -> None:
         """Once, until it works again."""

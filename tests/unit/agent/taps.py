@@ -46,17 +46,19 @@ def in_own_network(act: Callable[[], None]) -> None:
 
 
 class Guest:
-    """A namespace with one device, and the tap of it on *bridge*."""
+    """A namespace with one device, and the tap of it on *bridge*; "": on none, as Open vSwitch has it."""
 
     def __init__(self, name: str, bridge: str, server: str, address: str, mac: str) -> None:
         self.process = subprocess.Popen(["unshare", "--net", "sleep", "600"])
-        self.device, self.mac = f"eth-{name}", mac
+        self.name, self.device, self.mac = name, f"eth-{name}", mac
         time.sleep(0.3)
         ip(f"link add tap-{name} type veth peer name {self.device} netns {self.process.pid}")
-        ip(f"link set tap-{name} master {bridge} up")
+        ip(f"link set tap-{name} {f'master {bridge}' if bridge else ''} up")
         self.sh(f"ip link set {self.device} address {mac} up; ip link set lo up; "
                 f"ip addr add {address} dev {self.device}; ip route add 169.254.169.254 dev {self.device}")
-        self.tap = Tap(server, mac, f"tap-{name}", index(f"tap-{name}"), bridge, index(bridge))
+        number = index(f"tap-{name}")
+        self.tap = Tap(server, mac, f"tap-{name}", number, bridge or "br-int", index(bridge) if bridge else number,
+                       not bridge)
 
     def sh(self, script: str, check: bool = True) -> str:
         done = subprocess.run(["nsenter", "-t", str(self.process.pid), "-n", "sh", "-c", script], check=False,

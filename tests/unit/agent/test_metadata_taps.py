@@ -80,6 +80,51 @@ def test_each_guest_gets_its_own_and_nobody_elses(host: Host) -> None:
     in_own_network(act)
 
 
+def test_taps_that_open_vswitch_has(host: Host) -> None:
+    """Two guests with the same MAC and address, as two projects may have; the host's kernel has their taps on no
+    bridge."""
+    def act() -> None:
+        guests = []
+        try:
+            for name in ("one", "two"):
+                server = host.ensure("server", name, {"flavor": SMALL, "metadata": {"is": name}}).resource
+                guests.append(Guest(name, "", server["id"], "10.9.9.1/24", "52:54:00:00:00:01"))
+            one, two = guests
+            host.restart()
+            host.fake.plugged_taps = [guest.tap for guest in guests]
+            host.agent.metadata._todo.put(("all", ""))
+            until(lambda: one.get("/openstack") and two.get("/openstack"))
+            assert [name_of(guest) for guest in guests] == ["one", "two"]
+            assert host.agent.metadata.status() == {"bridges": ["br-int"], "reason": ""}
+            for guest in guests:
+                there = f"[fe80::a9fe:a9fe%25{guest.device}]"
+                until(lambda guest=guest, there=there: guest.get("/openstack", host=there))
+                assert name_of(guest, host=there) == guest.name
+                for port in (22, 81, 443):
+                    assert guest.get("/", host=f"169.254.169.254:{port}") == ""
+            # By a gateway, and by an address more.
+            one.sh(f"ip route del 169.254.169.254; ip route add default via 10.9.9.254; "
+                   f"ip neigh replace 10.9.9.254 lladdr 02:00:00:00:00:fe dev {one.device}")
+            two.sh(f"ip addr add 10.9.9.7/24 dev {two.device}")
+            assert [name_of(guest) for guest in guests] == ["one", "two"]
+            # One goes, and nobody has said so yet: the other is served again.
+            ip(f"link delete {one.tap.device}")
+            host.fake.plugged_taps = [two.tap]
+            subprocess.run(["nft", "flush", "ruleset"], check=True)
+            host.agent.metadata._todo.put(("taps", two.tap.server))
+            until(lambda: two.get("/openstack"))
+            host.agent.close()
+            assert host.agent.metadata._steering.device not in ip("link")
+            assert "magnetar" not in subprocess.run(["nft", "list", "ruleset"], check=True, capture_output=True,
+                                                    text=True).stdout
+        finally:
+            host.agent.close()
+            for guest in guests:
+                guest.end()
+
+    in_own_network(act)
+
+
 def test_a_neighbour_who_answers_arp_for_another_gets_nothing(host: Host) -> None:
     """The answer goes out at the tap that the request came from, or not at all."""
     def act() -> None:

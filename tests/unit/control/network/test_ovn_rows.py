@@ -32,7 +32,8 @@ def test_dhcp_tells_a_guest_what_the_subnet_says():
     assert {name: options[name] for name in ("router", "dns_server", "mtu", "server_id")} == {
         "router": "10.1.0.1", "dns_server": "{192.0.2.1, 192.0.2.2}", "mtu": "1442", "server_id": "10.1.0.1"}
     # Who gets routes does not look at the router (RFC 3442).
-    assert options["classless_static_route"] == "{10.8.0.0/16,10.1.0.9, 0.0.0.0/0,10.1.0.1}"
+    assert options["classless_static_route"] == (
+        "{169.254.169.254/32,0.0.0.0, 10.8.0.0/16,10.1.0.9, 0.0.0.0/0,10.1.0.1}")
 
 
 def test_without_dhcp_there_is_no_server():
