@@ -152,7 +152,7 @@ def test_the_metadata_service_is_a_unit_of_its_own(host: Host) -> None:
         first = main()
         status = dict(line.split(":", 1) for line in run(["cat", f"/proc/{first}/status"]).stdout.splitlines())
         assert 61184 <= int(status["Uid"].split()[0]) <= 65519 and status["NoNewPrivs"].strip() == "1"
-        assert "magnetar_agent.metadata.process" in run(["cat", f"/proc/{first}/cmdline"]).stdout
+        assert "bin/magnetar-metadata" in run(["cat", f"/proc/{first}/cmdline"]).stdout
         for killed in (unit, UNIT):
             before = main()
             run(["systemctl", "kill", "--signal=KILL", "--kill-whom=main", killed])
