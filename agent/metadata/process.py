@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The process that speaks with guests: ``magnetar-metadata``, or ``python -m magnetar_agent.metadata.process COMMANDS``.
+"""The process that speaks with guests: ``magnetar-metadata``, or ``-m magnetar_agent.metadata.process COMMANDS``.
 
 *COMMANDS* is the descriptor of a connection to the agent; without it systemd has started the process, at whose socket
 the agent connects (``magnetar-metadata.socket``). Over it the agent sends another one, for questions.
