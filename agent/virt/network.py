@@ -171,7 +171,7 @@ class LibvirtNetworks:
             for domain in conn.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE) if uuid is None else \
                     filter(None, [_domain(conn, uuid)]):
                 before = _plugged(domain)
-                seen = [(one, _index(one[1]), _index(one[1 if one[3] else 2])) for one in before]
+                seen = [(one, _index(one[1]), _index(one[1] if one[3] else one[2])) for one in before]
                 after = _plugged(domain) if seen else []
                 found += [Tap(domain.UUIDString(), mac, device, index, bridge, bridge_index, switched)
                           for (mac, device, bridge, switched), index, bridge_index in seen
