@@ -15,6 +15,7 @@ from magnetar_control.services.network.engine import (
     Incomplete,
     LogicalGroup,
     LogicalInterface,
+    LogicalLimit,
     LogicalNetwork,
     LogicalPort,
     LogicalRouter,
@@ -145,6 +146,8 @@ def test_each_change_is_a_difference_of_its_unit_until_it_is_repaired(engine):
     eventually(lambda: engine.repair(all_of(LAN, GROUP, ONE)))
     for changed in (replace(LAN, mtu=1300), replace(LAN, subnets=()), replace(GROUP, rules=(SSH,)),
                     replace(GROUP, rules=()), replace(ONE, groups=()), replace(ONE, secure=False),
+                    replace(ONE, limits=(LogicalLimit("egress", 1000, 100), LogicalLimit("ingress", 500)), dscp=46),
+                    replace(ONE, limits=(LogicalLimit("egress", 2000),), dscp=0),
                     replace(ONE, hosts=("h1", "h2"), arriving=True), replace(ONE, enabled=False), ONE, GROUP, LAN):
         assert {one.unit for one in engine.differences(some(changed))} == {key_of(changed)}
         engine.repair(some(changed))
@@ -230,6 +233,17 @@ def test_packets_pass_where_a_rule_lets_them_and_nowhere_else(ovn):
     assert ovn.central.passes("mag-n1", frame(5, 2, "tcp && tcp.dst == 22", "10.1.0.99"), "p2")
     ovn.engine.repair(some(replace(GROUP, rules=(OUT,))))
     assert not ovn.central.passes("mag-n1", frame(1, 2, "tcp && tcp.dst == 22"), "p2")
+
+
+def test_what_a_port_sends_and_receives_is_measured_and_marked(ovn):
+    limits = (LogicalLimit("egress", 1000, 100), LogicalLimit("ingress", 2000))
+    eventually(lambda: ovn.engine.repair(all_of(LAN, replace(ONE, limits=limits, dscp=46), TWO)))
+    ovn.central.nb("--wait=sb", "sync")
+    flows = [line for line in ovn.central.sb("lflow-list", "mag-n1").splitlines() if "qos" in line]
+    for port, action in (("inport", "set_meter(1000, 100)"), ("outport", "set_meter(2000)"),
+                         ("inport", "ip.dscp = 46")):
+        assert any(f'{port} == "p1"' in line and action in line for line in flows), flows
+    assert not any('"p2"' in line for line in flows)
 
 
 def test_dhcp_answers_a_guest_whatever_its_groups(ovn):

@@ -16,7 +16,7 @@ from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from . import attributes
+from . import attributes, qos_rules
 from .agents import AgentRoutes
 from .quotas import QuotaRoutes
 from .resources import FORMS, OF_ENGINE, ResourceRoutes
@@ -33,7 +33,10 @@ EXTENSIONS = {
 #: Those that hold with an engine of networks besides.
 WITH_ENGINE = {"allowed-address-pairs": "Allowed Address Pairs",
                "ext-gw-mode": "Neutron L3 Configurable external gateway mode",
-               "extraroute": "Neutron Extra Route", "router": "Neutron L3 Router"}
+               "extraroute": "Neutron Extra Route", "qos": "Quality of Service",
+               "qos-bw-limit-direction": "Direction for QoS bandwidth limit rule",
+               "qos-default": "QoS default policy", "qos-rule-type-details": "Details of QoS rule types",
+               "router": "Neutron L3 Router"}
 #: What Neutron has and a host's own networks have not: path to key of the empty list.
 NONE_OF = {"routers": "routers", "floatingips": "floatingips", "subnetpools": "subnetpools",
            "trunks": "trunks", "service-providers": "service_providers", "rbac-policies": "rbac_policies"}
@@ -66,10 +69,10 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
         route("GET /v2.0/availability_zones", lambda _request: {"availability_zones": [
             {"name": "nova", "resource": "network", "state": "available"}]}),
         *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(),
-        *(one for form in forms for one in ResourceRoutes(service.resources[form.plural], form).routes()),
+        *(one for form in forms for one in ResourceRoutes(service.resources, form).routes()),
         *(one for path, key in NONE_OF.items()
           if key not in service.resources for one in _none_of(path, key)),
-        *(_interfaces(service.routers) if service.worker else ())], authenticate, refused)
+        *((*_interfaces(service.routers), *qos_rules.routes()) if service.worker else ())], authenticate, refused)
 
 
 def _interfaces(routers: RouterStore) -> list[Guarded]:

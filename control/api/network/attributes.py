@@ -111,7 +111,7 @@ NETWORK = attributes(
     {"mtu": Number(576, 65535), "provider:network_type": Choices("nat", "isolated", "flat", "ovn", "vlan"),
      "provider:physical_network": Nullable(Text(0, 255)), "provider:segmentation_id": Nullable(Number(1, 4094))},
     {"name": TEXT, "admin_state_up": TRUTH, "shared": TRUTH, "is_default": TRUTH, "port_security_enabled": TRUTH,
-     "router:external": TRUTH})
+     "router:external": TRUTH, "qos_policy_id": Nullable(Id())})
 
 SUBNET = attributes(
     {"network_id": Id(), "cidr": Cidr(), "ip_version": VERSION, "subnetpool_id": Null(), "ipv6_ra_mode": MODE,
@@ -126,7 +126,7 @@ PORT = attributes(
     {"name": TEXT, "admin_state_up": TRUTH, "mac_address": Mac(), "device_id": TEXT, "device_owner": TEXT,
      # Null is as left out: an address is chosen.
      "fixed_ips": Nullable(ListOf(FixedIp(), 10_000)), "security_groups": items(Id()),
-     "allowed_address_pairs": items(AddressPair()),
+     "allowed_address_pairs": items(AddressPair()), "qos_policy_id": Nullable(Id()),
      "port_security_enabled": TRUTH, "binding:host_id": TEXT, "binding:profile": MapOf(Text(), Anything()),
      "binding:vnic_type": Choices("normal")}, required="network_id")
 
@@ -148,6 +148,20 @@ INTERFACE = record({"subnet_id": Id(), "port_id": Id()})
 FLOATING_IP = attributes(
     {"floating_network_id": Id(), "floating_ip_address": Nullable(ADDRESS), "subnet_id": Nullable(Id())},
     {"port_id": Nullable(Id()), "fixed_ip_address": Nullable(ADDRESS)}, required="floating_network_id")
+
+QOS_POLICY = attributes({}, {"name": TEXT, "shared": TRUTH, "is_default": TRUTH}, required="name")
+#: kbit/s, or kbit.
+KBPS = 2**31 - 1
+BANDWIDTH_LIMIT_RULE = Record(
+    max_kbps=Field(Number(1, KBPS), "", required=True, on="create update"),
+    max_burst_kbps=Field(Number(0, KBPS), "", on="create update"),
+    direction=Field(word("egress", "ingress"), "", on="create update"))
+#: The code points that RFC 2474, 2597, 3246 and 5865 name, as Neutron has them.
+DSCP_MARKS = (0, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 46, 48, 56)
+DSCP_MARKING_RULE = Record(dscp_mark=Field(
+    Parsed(lambda value: {str(one): one for one in DSCP_MARKS}[str(value)], "must be one of "
+           + ", ".join(map(str, DSCP_MARKS)), type="integer", enum=list(DSCP_MARKS)), "", required=True,
+    on="create update"))
 
 SECURITY_GROUP = attributes({}, {"name": TEXT, "stateful": TRUTH}, required="name")
 

@@ -17,7 +17,7 @@ from magnetar_core import addresses
 from magnetar_core.errors import Conflict, Forbidden, Unavailable
 from magnetar_core.flows import Sure, always
 
-from . import changes, nics, quotas, requested_networks
+from . import changes, nics, qos, quotas, requested_networks
 from . import networks as network_resource
 from . import security_groups as security_group
 from .changes import ChangeLog
@@ -35,6 +35,8 @@ _BIND = update(ports).where(ports.c.device_id == bindparam("server"), nics.TAKEN
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving"]).join(
     networks, networks.c.id == ports.c.network_id).where(
     ports.c.device_id == bindparam("server"), nics.TAKEN, networks.c.by_engine)
+#: What there is with an engine besides routers.
+OF_ENGINE = {"floatingips": FLOATING_IP, "qos_policies": qos.POLICY, **{f"{one.name}s": one for one in qos.RULES}}
 NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 
@@ -59,8 +61,8 @@ class EmbeddedNetworks:
                                                        self.resources["security_group_rules"])
         if engine is not None:
             self.routers = RouterStore(database, ROUTER, self.quota, self.log)
-            self.resources.update(routers=self.routers, floatingips=NetworkStore(
-                database, FLOATING_IP, self.quota, self.log))
+            self.resources.update(routers=self.routers, **{name: NetworkStore(database, one, self.quota, self.log)
+                                  for name, one in OF_ENGINE.items()})
         self._usual = {name: network.defaults[name] for name in ("type", "mtu")}
         if engine is not None:
             self._usual.update(mtu=physical_mtu - network_resource.GENEVE, by_engine=True)

@@ -41,10 +41,20 @@ class LogicalNetwork:
 
 
 @dataclass(frozen=True)
+class LogicalLimit:
+    """How much a port sends (egress) or receives (ingress): *kbps*, in kbit/s, and *burst* at once, in kbit; 0 is the
+    engine's usual one."""
+
+    direction: str
+    kbps: int
+    burst: int = 0
+
+
+@dataclass(frozen=True)
 class LogicalPort:
     """*addresses*: (subnet, address). *pairs*: (MAC, address or network) that it may send from besides. *groups* count
     only with *secure* (port security). *hosts*: where it may be; *arriving*: it is silent at the second of them until
-    its guest announces itself there. *router*: the router whose interface it is."""
+    its guest announces itself there. *router*: the router whose interface it is. *dscp*: the mark of what it sends."""
 
     id: str
     network_id: str
@@ -57,6 +67,8 @@ class LogicalPort:
     hosts: tuple[str, ...] = ()
     arriving: bool = False
     router: str | None = None
+    limits: tuple[LogicalLimit, ...] = ()
+    dscp: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-# ruff: noqa: ARG001 - the functions of a resource take the same arguments
 """Networks. A network of type ``nat`` or ``isolated`` is made by the agents on each host that needs it; ``flat`` is a
 *bridge* that each host has already. With an engine, ``ovn`` is between hosts, and ``flat`` and ``vlan`` are on a
 physical network, by the name that hosts have for it."""
@@ -16,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, false, select, tru
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField
 
-from . import changes
+from . import changes, qos
 from .requested_networks import visible
 from .resources import NetworkResource, add, own
 from .router_ports import OWN
@@ -55,6 +54,10 @@ def create(physical_mtu: int | None, connection: Connection, context: Context, v
     else:
         _check_bridge(values)
         values["mtu"] = values["mtu"] or USUAL_MTU
+    if values["by_engine"] and "qos_policy_id" not in values:
+        values["qos_policy_id"] = qos.default(connection, values["project_id"])
+    else:
+        qos.check(connection, context, values, values)
     add(connection, networks, values)
 
 
@@ -113,6 +116,7 @@ def seen(context: Context) -> ColumnElement[bool]:
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """It stays shared while others have ports on it. One with IPv6 is one project's (``subnets``)."""
     _check_internal(values, row)
+    qos.check(connection, context, row, values, row["qos_policy_id"])
     if values.get("shared") and not row["shared"] and connection.execute(select(subnets.c.id).where(
             subnets.c.network_id == row["id"], subnets.c.cidr.contains(":")).limit(1)).first():
         raise InvalidField("shared", "must be false for a network with a subnet of IPv6: OVN lets guests advertise as "
@@ -141,9 +145,9 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
 
 
 def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """The network; and its ports, where it goes up or down."""
+    """The network; and its ports, where it goes up or down, or has another QoS policy."""
     found = [f"network/{row['id']}"]
-    if changed and changed.get("admin_state_up", row["admin_state_up"]) != row["admin_state_up"]:
+    if changed and any(changed.get(name, row[name]) != row[name] for name in ("admin_state_up", "qos_policy_id")):
         found += changes.ports(connection.execute(select(ports.c.id).where(ports.c.network_id == row["id"])).scalars())
     return found
 

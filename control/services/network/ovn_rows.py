@@ -30,12 +30,15 @@ NOBODY = "169.254.169.254"
 DROP, DROP_UNIT = "mag_drop", "group/drop"
 #: Priorities of ACLs: rules come before the drop, and never let a guest answer DHCP.
 FALL, LET, GUARD = 1001, 1002, 1003
+#: Priority of rows of QoS.
+MEASURE = 2000
 SWITCH, PORT, GROUP, ACL, DHCP = "Logical_Switch", "Logical_Switch_Port", "Port_Group", "ACL", "DHCP_Options"
 ROUTER, ROUTER_PORT, NAT = "Logical_Router", "Logical_Router_Port", "NAT"
-ROUTE, CHASSIS = "Logical_Router_Static_Route", "Gateway_Chassis"
-TABLES = (SWITCH, PORT, GROUP, ACL, DHCP, ROUTER, ROUTER_PORT, NAT, ROUTE, CHASSIS)
+ROUTE, CHASSIS, QOS = "Logical_Router_Static_Route", "Gateway_Chassis", "QoS"
+TABLES = (SWITCH, PORT, GROUP, ACL, DHCP, ROUTER, ROUTER_PORT, NAT, ROUTE, CHASSIS, QOS)
 #: Columns that hold rows: table, column, and table of the rows.
-HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (GROUP, "ports", PORT), (GROUP, "acls", ACL),
+HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (SWITCH, "qos_rules", QOS),
+           (GROUP, "ports", PORT), (GROUP, "acls", ACL),
            (ROUTER, "ports", ROUTER_PORT), (ROUTER, "nat", NAT), (ROUTER, "static_routes", ROUTE),
            (ROUTER_PORT, "gateway_chassis", CHASSIS))
 #: Numbers of the protocols that Neutron names; OVN has words for the first four only.
@@ -69,6 +72,7 @@ def rows(unit: Unit) -> Iterator[NorthRow]:
         yield from _network(unit)
     elif isinstance(unit, LogicalPort):
         yield _port(unit)
+        yield from _qos(unit)
     elif isinstance(unit, LogicalGroup):
         yield from _group(unit)
     else:
@@ -174,6 +178,23 @@ def _port(unit: LogicalPort) -> NorthRow:
     for subnet, address in reversed(unit.addresses):  # the first of each version counts
         refs["dhcpv6_options" if ":" in address else "dhcpv4_options"] = subnet
     return NorthRow(key_of(unit), PORT, unit.id, {**columns, "options": options}, refs, tuple(inside))
+
+
+def _qos(unit: LogicalPort) -> Iterator[NorthRow]:
+    """What is measured and marked of a port's packets (ovn-nb(5), QoS): what it sends as it comes in, what it receives
+    as it goes out."""
+    rows: list[tuple[str, str, dict[str, int], dict[str, int]]] = []
+    for limit in unit.limits:
+        burst = {"burst": limit.burst} if limit.burst else {}
+        rows.append((f"{unit.id} {limit.direction}", limit.direction, {"rate": limit.kbps, **burst}, {}))
+    if unit.dscp is not None:
+        rows.append((f"{unit.id} dscp", "egress", {}, {"dscp": unit.dscp}))
+    for key, direction, bandwidth, action in rows:
+        out = direction == "egress"
+        yield NorthRow(key_of(unit), QOS, key, {
+            "priority": MEASURE, "direction": "from-lport" if out else "to-lport", "bandwidth": bandwidth,
+            "action": action, "match": f'{"inport" if out else "outport"} == "{unit.id}"'},
+            inside=((SWITCH, unit.network_id, "qos_rules"),))
 
 
 def _port_security(own: str, unit: LogicalPort) -> tuple[str, ...]:

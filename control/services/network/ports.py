@@ -14,7 +14,7 @@ from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
 
-from . import ipam
+from . import ipam, qos
 from .floating_ips import let_go
 from .networks import NETWORK
 from .nics import TAKEN, addresses_of
@@ -45,6 +45,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     values.setdefault("port_security_enabled", network["port_security_enabled"])
     values["security_groups"] = _groups(connection, values)
     _check_pairs(network, values)
+    qos.check(connection, context, network, values)
     if not ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now()):
         raise _mac_in_use(values)
     choices = subnets_of(connection, [network["id"]])[network["id"]]
@@ -173,6 +174,9 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     if values.get("pairs") or values.get("port_security_enabled") is False:
         network = find(connection, context, NETWORK, row["network_id"])
         _check_pairs(network, {**row, "pairs": orjson.loads(row["pairs"]), **values})
+    if "qos_policy_id" in values:
+        network = find(connection, context, NETWORK, row["network_id"])
+        qos.check(connection, context, network, values, row["qos_policy_id"])
     if (fixed := values.pop("fixed_ips", None)) is not None:
         _readdress(connection, row, fixed)
 

@@ -32,9 +32,9 @@ class NetworkResource:
     *update* (none: it cannot change) checks and completes the values before they are set; *delete* says whether the row
     may go. *defaults*: values of a new one that are left out; *admin*: values that only admins change, or give a new
     one otherwise than by default; *filters*: of lists, besides the columns; *before_list*: what a list needs to be
-    there. *counts*: what a new one is more of, besides itself; *units*: what the engine has of a row, which is added,
-    goes (``None``) or is given values; *owner*: the project whose a new one will be, where that
-    is not said by its values."""
+    there. *counts*: what a new one is more of, besides itself; *writers_are_admins*: whether only admins make, change
+    and remove them; *units*: what the engine has of a row, which is added, goes (``None``) or is given values; *owner*:
+    the project whose a new one will be, where that is not said by its values."""
 
     name: str
     table: Table
@@ -48,6 +48,7 @@ class NetworkResource:
     filters: Mapping[str, Filter] = field(default_factory=dict)
     before_list: Callable[[Connection, Context], None] | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    writers_are_admins: bool = False
     units: Callable[[Connection, RowMapping, Document | None], Sequence[str]] = lambda _connection, _row, _values: ()
     owner: Callable[[Connection, Context, Document], str] = lambda _connection, _context, values: values["project_id"]
 
@@ -178,13 +179,16 @@ class NetworkStore:
         """Raises ``Conflict`` where a project would have more than it may. Projects come in order, so that nobody waits
         in a circle."""
         owners = Counter(self.resource.owner(connection, context, values) for values in new)
-        for project, number in sorted(owners.items()):
+        counted = self.resource.name in self.quota.defaults
+        for project, number in sorted(owners.items()) if counted else ():
             self.quota.within(connection, project, **{self.resource.name: number}, **{
                 name: more * number for name, more in self.resource.counts.items()})
 
     def _check_writer(self, context: Context, verb: str) -> None:
         if not context.is_writer:
             raise forbidden(f"{verb}_{self.resource.name}", "it needs the role member of the project")
+        if self.resource.writers_are_admins and not context.is_admin:
+            raise forbidden(f"{verb}_{self.resource.name}", "only admins may")
 
     def _check_admin(self, context: Context, verb: str, names: AbstractSet[str]) -> None:
         for name in self.resource.admin & names:

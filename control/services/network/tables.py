@@ -16,6 +16,19 @@ def owned() -> tuple[Column[Any], ...]:
             Column("name", NAME, nullable=False), Column("description", NAME, nullable=False, default=""))
 
 
+qos_policies = Table(
+    "qos_policies", API, *owned(), Column("shared", Boolean, nullable=False, default=False),
+    Column("is_default", Boolean, nullable=False, default=False), *stamped(),
+    Index("qos_policies_project", "project_id"))
+
+#: ``kind``: see ``qos.KINDS``; a rule has the columns of its kind.
+qos_rules = Table(
+    "qos_rules", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
+    Column("policy_id", UUID, ForeignKey("qos_policies.id", ondelete="CASCADE"), nullable=False),
+    Column("kind", String(32), nullable=False), Column("direction", String(8), nullable=False),
+    Column("max_kbps", BigInteger), Column("max_burst_kbps", BigInteger), Column("dscp_mark", Integer), *stamped(),
+    Index("qos_rules_policy", "policy_id", "kind", "direction", unique=True))
+
 #: ``type``: nat or isolated, which the agents make on each host; flat, a bridge that the hosts have. Those
 #: ``by_engine``: ovn, between hosts; flat and vlan, the physical network ``bridge``, with the VLAN tag ``segment``.
 networks = Table(
@@ -25,8 +38,9 @@ networks = Table(
     Column("bridge", NAME), Column("segment", Integer), Column("by_engine", Boolean, nullable=False, default=False),
     Column("external", Boolean, nullable=False, default=False),
     Column("mtu", Integer, nullable=False, default=1500),
-    Column("port_security_enabled", Boolean, nullable=False, default=True), *stamped(),
-    Index("networks_project", "project_id"))
+    Column("port_security_enabled", Boolean, nullable=False, default=True),
+    Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")), *stamped(),
+    Index("networks_project", "project_id"), Index("networks_qos", "qos_policy_id"))
 
 subnets = Table(
     "subnets", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id", ondelete="CASCADE"), nullable=False),
@@ -52,8 +66,9 @@ ports = Table(
     # Of an engine's: what it may send from besides its own, where it is going, and whether its guest runs meanwhile.
     Column("pairs", DOCUMENT, nullable=False, default="[]"), Column("next_host", NAME, nullable=False, default=""),
     Column("arriving", Boolean, nullable=False, default=False),
+    Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")),
     *stamped(), Index("ports_network", "network_id"), Index("ports_device", "device_id"),
-    Index("ports_project", "project_id"))
+    Index("ports_project", "project_id"), Index("ports_qos", "qos_policy_id"))
 
 #: Each address once in a subnet: the key says so. ``number``: see ``ipam.number``.
 addresses = Table(

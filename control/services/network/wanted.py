@@ -12,10 +12,11 @@ from sqlalchemy import ColumnElement, Connection, Row, RowMapping, select, true
 
 from magnetar_control.store.tables import hosts
 
-from . import router_ports
+from . import qos, router_ports
 from .engine import (
     LogicalGroup,
     LogicalInterface,
+    LogicalLimit,
     LogicalNetwork,
     LogicalPort,
     LogicalRouter,
@@ -66,7 +67,8 @@ def _some(column: ColumnElement[Any], ids: Sequence[str] | None) -> Iterator[Col
 
 def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalPort]:
     for condition in _some(ports.c.id, ids):
-        on_engine = select(ports, networks.c.admin_state_up.label("network_up")).join(
+        on_engine = select(ports, networks.c.admin_state_up.label("network_up"), networks.c.qos_policy_id.label(
+            "network_policy")).join(
             networks, networks.c.id == ports.c.network_id).where(
             networks.c.by_engine, ports.c.device_owner != router_ports.FLOATING, condition)
         given: dict[str, list[tuple[str, str]]] = {}
@@ -74,18 +76,31 @@ def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[Logica
                 addresses.c.port_id.in_(on_engine.with_only_columns(ports.c.id))).order_by(
                 addresses.c.subnet_id, addresses.c.number)):
             given.setdefault(row.port_id, []).append((row.subnet_id, row.ip_address))
-        for port in connection.execute(on_engine).mappings():
-            yield _port(port, given.get(port["id"], []))
+        rows = connection.execute(on_engine).mappings().all()
+        policies = qos.rules_of(connection, {id for row in rows if (id := _policy(row))})
+        for port in rows:
+            yield _port(port, given.get(port["id"], []), policies.get(_policy(port) or "", ()))
 
 
-def _port(row: RowMapping, given: Sequence[tuple[str, str]]) -> LogicalPort:
+def _policy(port: RowMapping) -> str | None:
+    """The QoS policy that counts for a port: its own, or its network's. The cloud's own ports have none."""
+    if port["device_owner"].startswith(router_ports.OWN):
+        return None
+    found: str | None = port["qos_policy_id"] or port["network_policy"]
+    return found
+
+
+def _port(row: RowMapping, given: Sequence[tuple[str, str]], rules: Sequence[RowMapping]) -> LogicalPort:
     places = tuple(dict.fromkeys(host for host in (row["host"], row["next_host"]) if host))
     secure = row["port_security_enabled"]
     pairs = [(one.get("mac_address") or row["mac_address"], one["ip_address"]) for one in orjson.loads(row["pairs"])]
     return LogicalPort(
         row["id"], row["network_id"], row["mac_address"], tuple(given), row["admin_state_up"] and row["network_up"],
         secure, tuple(pairs), tuple(sorted(orjson.loads(row["security_groups"]))) if secure else (), places,
-        row["arriving"], row["device_id"] if row["device_owner"].startswith(router_ports.OWN) else None)
+        row["arriving"], row["device_id"] if row["device_owner"].startswith(router_ports.OWN) else None,
+        tuple(LogicalLimit(one["direction"], one["max_kbps"], one["max_burst_kbps"]) for one in rules
+              if one["kind"] == "bandwidth_limit"),
+        next((one["dscp_mark"] for one in rules if one["kind"] == "dscp_marking"), None))
 
 
 def _groups(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalGroup]:
