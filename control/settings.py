@@ -264,6 +264,7 @@ class Settings:
     quota_ports: int = _doc("Ports of a project, those of its servers too.", 500)
     quota_security_groups: int = _doc("Security groups of a project, `default` too.", 10)
     quota_security_group_rules: int = _doc("Rules of a project's security groups, those of `default` too.", 100)
+    quota_rbac_policies: int = _doc("RBAC policies of a project: what it shares with others, or with all.", 10)
     quota_routers: int = _doc("Routers of a project.", 10)
     quota_floatingips: int = _doc("Floating IPs of a project.", 50)
     quota_volumes: int = _doc("Volumes of a project.", 10)

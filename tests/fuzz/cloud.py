@@ -275,6 +275,8 @@ class Cloud:
         policy = self._made(f"{top}/qos/policies", "policy", {"name": "a"})
         for kind, rule in (("bandwidth_limit", {"max_kbps": 5}), ("dscp_marking", {"dscp_mark": 8})):
             self._made(f"{top}/qos/policies/{policy}/{kind}_rules", f"{kind}_rule", rule)
+        shared = {"object_type": "qos_policy", "object_id": policy, "action": "access_as_shared"}
+        self._made(f"{top}/rbac-policies", "rbac_policy", {**shared, "target_tenant": self.known["projects"][0]})
         self.known["rule-types"] = ["dscp_marking"]
 
     def _servers(self, user: str) -> None:

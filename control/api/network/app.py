@@ -28,7 +28,8 @@ EXTENSIONS = {
     "net-mtu": "Network MTU", "pagination": "Pagination support", "port-security": "Port Security",
     "project-id": "project_id field enabled", "provider": "Provider Network",
     "quota-check-limit": "Quota engine limit check", "quota_details": "Quota details",
-    "quotas": "Quota management support", "security-group": "security-group", "sorting": "Sorting support",
+    "quotas": "Quota management support", "rbac-policies": "RBAC Policies", "rbac-security-groups":
+    "Add security_group type to network RBAC", "security-group": "security-group", "sorting": "Sorting support",
     "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps"}
 #: Those that hold with an engine of networks besides.
 WITH_ENGINE = {"allowed-address-pairs": "Allowed Address Pairs",
@@ -39,7 +40,7 @@ WITH_ENGINE = {"allowed-address-pairs": "Allowed Address Pairs",
                "router": "Neutron L3 Router"}
 #: What Neutron has and a host's own networks have not: path to key of the empty list.
 NONE_OF = {"routers": "routers", "floatingips": "floatingips", "subnetpools": "subnetpools",
-           "trunks": "trunks", "service-providers": "service_providers", "rbac-policies": "rbac_policies"}
+           "trunks": "trunks", "service-providers": "service_providers"}
 #: Type in an error by its status, where the handler names none.
 TYPES = {401: "HTTPUnauthorized", 403: "PolicyNotAuthorized", 404: "HTTPNotFound", 405: "HTTPMethodNotAllowed",
          409: "Conflict", 413: "HTTPRequestEntityTooLarge", 415: "HTTPUnsupportedMediaType",

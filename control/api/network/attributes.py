@@ -9,6 +9,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from magnetar_control.api.values import Address, Anything, Id, Null, Number, OrEmpty, Parsed, Truth, record
+from magnetar_control.services.network import sharing
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.values import Choices, ListOf, Mac, MapOf, Nullable, Text, Value
@@ -25,7 +26,8 @@ PROTOCOLS = frozenset({"ah", "dccp", "egp", "esp", "gre", "icmp", "icmpv6", "igm
 NAMES = {"tenant_id": "project_id", "provider:network_type": "type", "provider:physical_network": "bridge",
          "router:external": "external", "binding:host_id": "host", "binding:vnic_type": "vnic_type",
          "binding:profile": "profile", "provider:segmentation_id": "segment", "allowed_address_pairs": "pairs",
-         "external_gateway_info": "gateway", "floating_network_id": "network_id"}
+         "external_gateway_info": "gateway", "floating_network_id": "network_id",
+         "target_tenant": "target_project"}
 
 
 class Cidr(Value):
@@ -162,6 +164,13 @@ DSCP_MARKING_RULE = Record(dscp_mark=Field(
     Parsed(lambda value: {str(one): one for one in DSCP_MARKS}[str(value)], "must be one of "
            + ", ".join(map(str, DSCP_MARKS)), type="integer", enum=list(DSCP_MARKS)), "", required=True,
     on="create update"))
+
+RBAC_POLICY = Record(
+    object_type=Field(Choices(*sharing.KINDS), "", required=True, on="create"),
+    object_id=Field(Id(), "", required=True, on="create"),
+    action=Field(Choices(sharing.SHARED, sharing.EXTERNAL), "", required=True, on="create"),
+    target_tenant=Field(Text(1, 255), "", required=True, on="create update"),
+    project_id=Field(TEXT, "", on="create"), tenant_id=Field(TEXT, "", on="create"))
 
 SECURITY_GROUP = attributes({}, {"name": TEXT, "stateful": TRUTH}, required="name")
 

@@ -17,7 +17,7 @@ from magnetar_core.fields import Record
 
 #: Resources that Neutron has and embedded networking has not, the first two but with an engine: nothing of them may be
 #: had.
-NOTHING = ("router", "floatingip", "subnetpool", "rbac_policy", "trunk")
+NOTHING = ("router", "floatingip", "subnetpool", "trunk")
 LIMIT, TRUTH = Number(-1, 2**31 - 1), Truth(("true", "True", "1"), ("false", "False", "0"))
 
 

@@ -87,7 +87,7 @@ def port(row: Row, admin: bool) -> Document:
 
 def security_group(row: Row, admin: bool) -> Document:
     """A security group, with its rules."""
-    return {**_shown(row, "name", "stateful"), "shared": False,
+    return {**_shown(row, "name", "stateful", "shared"),
             "security_group_rules": [security_group_rule(rule, admin) for rule in row["rules"]]}
 
 
@@ -95,6 +95,12 @@ def security_group_rule(row: Row, _admin: bool) -> Document:
     """A rule of a security group."""
     return _shown(row, "security_group_id", "direction", "ethertype", "protocol", "port_range_min", "port_range_max",
                   "remote_ip_prefix", "remote_group_id")
+
+
+def rbac_policy(row: Row, _admin: bool) -> Document:
+    """A policy that shares something."""
+    return {**{name: row[name] for name in ("id", "project_id", "object_type", "object_id", "action")},
+            "tenant_id": row["project_id"], "target_tenant": row["target_project"]}
 
 
 def router(row: Row, _admin: bool) -> Document:
@@ -141,6 +147,8 @@ FORMS = tuple(Form(name=name, plural=f"{name}s", path=f"{name}s".replace("_", "-
                   ("port", attributes.PORT, port),
                   ("security_group", attributes.SECURITY_GROUP, security_group),
                   ("security_group_rule", attributes.SECURITY_GROUP_RULE, security_group_rule)))
+FORMS += (Form(name="rbac_policy", plural="rbac_policies", path="rbac-policies", body=attributes.RBAC_POLICY,
+               view=rbac_policy),)
 
 
 class ResourceRoutes:
@@ -219,6 +227,8 @@ class ResourceRoutes:
         return body[self.form.name]
 
     def _view(self, request: Request, found: Document) -> Document:
+        if request.context.project_id in found.get("shared_with", ()):
+            found = {**found, "shared": True}
         return self.form.view(found, request.context.is_admin)
 
 

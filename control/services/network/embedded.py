@@ -17,13 +17,14 @@ from magnetar_core import addresses
 from magnetar_core.errors import Conflict, Forbidden, Unavailable
 from magnetar_core.flows import Sure, always
 
-from . import changes, nics, qos, quotas, requested_networks
+from . import changes, nics, qos, quotas, requested_networks, sharing
 from . import networks as network_resource
 from . import security_groups as security_group
 from .changes import ChangeLog
 from .engine import EngineDifference, NetworkEngine
 from .floating_ips import FLOATING_IP, let_go
 from .ports import PORT
+from .rbac import RBAC_POLICY
 from .resources import NetworkStore
 from .routers import ROUTER, RouterStore
 from .security_groups import SECURITY_GROUP, GroupStore, named, rule_resource
@@ -57,6 +58,7 @@ class EmbeddedNetworks:
         network = network_resource.resource(physical_mtu if engine else None)
         self.resources: dict[str, NetworkStore] = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
                           for one in (network, resource(pools), PORT, rule_resource(engine is not None))}
+        self.resources["rbac_policies"] = NetworkStore(database, RBAC_POLICY, self.quota, self.log)
         self.resources["security_groups"] = GroupStore(database, SECURITY_GROUP, self.quota, self.log,
                                                        self.resources["security_group_rules"])
         if engine is not None:
@@ -78,6 +80,8 @@ class EmbeddedNetworks:
             common = {"project_id": "", "name": "default", "created_at": now()}
             if added(connection, networks, id=id, shared=True, is_default=True, **self._usual, **common):
                 self.log.note(connection, f"network/{id}")
+                sharing.share(connection, "network", {"id": id, "project_id": ""}, sharing.SHARED,
+                              str(uuid.uuid5(NAMESPACE, "network default shared")))
                 added(connection, subnets, id=str(uuid.uuid5(NAMESPACE, "subnet default")), network_id=id,
                       cidr=str(net), gateway_ip=str(net[1]), dns_nameservers="[]", host_routes="[]", **common,
                       allocation_pools=orjson.dumps([{"start": str(net[2]), "end": str(net[-2])}]).decode())

@@ -21,7 +21,7 @@ from .tables import addresses, floating_ips, ports, routers
 
 def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it, with a port of its own that has the address; associate it where it says with which port."""
-    network = router_ports.external(connection, values["network_id"])
+    network = router_ports.external(connection, context, values["network_id"])
     address, subnet_id = values.pop("floating_ip_address", None), values.pop("subnet_id", None)
     if address and not context.is_admin:
         raise forbidden("create_floatingip:floating_ip_address", "only admins may choose it")

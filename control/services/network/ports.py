@@ -14,15 +14,16 @@ from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
 
-from . import ipam, qos
+from . import ipam, qos, sharing
 from .floating_ips import let_go
 from .networks import NETWORK
 from .nics import TAKEN, addresses_of
 from .requested_networks import subnets_of
+from .requested_networks import visible as usable_networks
 from .resources import NetworkResource, columns, find, forbidden, own
 from .router_ports import OWN
 from .security_groups import default_group
-from .tables import addresses, floating_ips, ports, security_groups
+from .tables import addresses, floating_ips, networks, ports, security_groups
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
@@ -35,8 +36,8 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Docume
 def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it with its addresses and groups."""
     network = find(connection, context, NETWORK, values["network_id"])
-    usable = context.is_admin or network["shared"] or network["project_id"] == context.project_id
-    if network["external"] and not usable:
+    if network["external"] and connection.execute(select(networks.c.id).where(
+            networks.c.id == network["id"], usable_networks(context))).first() is None:
         raise forbidden("create_port", "the network is another project's; as an external one, routers and floating IPs "
                                        "have addresses of it")
     _may_choose(context, network, values)
@@ -143,7 +144,8 @@ def _groups(connection: Connection, values: Document) -> list[str]:
     if given is None:
         return [default_group(connection, project)] if values["port_security_enabled"] else []
     there = set(connection.execute(select(security_groups.c.id).where(
-        security_groups.c.id.in_(given), security_groups.c.project_id == project)).scalars())
+        security_groups.c.id.in_(given), (security_groups.c.project_id == project) | sharing.shared_with(
+            security_groups, project)).with_for_update(read=True)).scalars())
     for id in given:
         if id not in there:
             raise NotFound(f"Security group {id} does not exist", type="SecurityGroupNotFound")

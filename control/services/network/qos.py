@@ -5,16 +5,17 @@ its network's. They act on networks of an engine."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select, true
+from sqlalchemy import Connection, RowMapping, select
 
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound
 
-from . import changes
+from . import changes, sharing
 from .resources import NetworkResource, add, find
 from .router_ports import OWN
 from .tables import networks, ports, qos_policies, qos_rules
@@ -27,7 +28,8 @@ KINDS: dict[str, tuple[str, ...]] = {"bandwidth_limit": ("max_kbps", "max_burst_
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
     """The rows, with their rules."""
     held = rules_of(connection, [row["id"] for row in rows])
-    return [{**row, "rules": held.get(row["id"], [])} for row in rows]
+    shared = sharing.told(connection, rows)
+    return [{**row, "rules": held.get(row["id"], []), "shared_with": shared[row["id"]]["shared_with"]} for row in rows]
 
 
 def rules_of(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:
@@ -39,26 +41,26 @@ def rules_of(connection: Connection, ids: Collection[str]) -> dict[str, list[Row
     return found
 
 
-def visible(context: Context) -> ColumnElement[bool]:
-    """Policies that *context* may see, and use."""
-    return true() if context.is_admin else or_(qos_policies.c.project_id == (context.project_id or ""),
-                                               qos_policies.c.shared)
+#: Policies that a caller may see, and use.
+visible = sharing.own_or_shared(qos_policies)
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it."""
     _check_default(connection, values["project_id"], values)
     add(connection, qos_policies, values)
+    if values["shared"]:
+        sharing.share(connection, "qos_policy", values, sharing.SHARED, str(uuid.uuid4()))
 
 
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """It stays shared while others use it."""
     if values.get("is_default") and not row["is_default"]:
         _check_default(connection, row["project_id"], values)
-    if row["shared"] and values.get("shared") is False and (others := users(connection, row["id"]) - {
-            row["project_id"]}):
-        raise Conflict(f"Unable to reconfigure sharing settings for QoS policy {row['id']}. {len(others)} other "
-                       "projects are using it.", type="InvalidSharedSetting")
+    if values.get("shared"):
+        sharing.share(connection, "qos_policy", row, sharing.SHARED, str(uuid.uuid4()))
+    elif "shared" in values:
+        sharing.unshare(connection, "qos_policy", row, sharing.SHARED)
 
 
 def _check_default(connection: Connection, project: str, values: Document) -> None:
@@ -74,12 +76,6 @@ def default(connection: Connection, project: str) -> str | None:
         qos_policies.c.project_id == project, qos_policies.c.is_default).with_for_update()).scalar()
 
 
-def users(connection: Connection, id: str) -> set[str]:
-    """The projects with networks or ports that have a policy."""
-    return {project for table in (networks, ports) for project in connection.execute(
-        select(table.c.project_id).where(table.c.qos_policy_id == id).distinct()).scalars()}
-
-
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
     """It goes when no network or port has it."""
     find(connection, context, POLICY, row["id"], lock=True)
@@ -88,6 +84,7 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
         if user is not None:
             raise Conflict(f"QoS Policy {row['id']} is used by {word} {user}. Take it from there first.",
                            type="QosPolicyInUse")
+    sharing.forget(connection, row["id"])
 
 
 def check(connection: Connection, context: Context, network: RowMapping | Document, given: Document,

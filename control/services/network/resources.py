@@ -33,8 +33,9 @@ class NetworkResource:
     may go. *defaults*: values of a new one that are left out; *admin*: values that only admins change, or give a new
     one otherwise than by default; *filters*: of lists, besides the columns; *before_list*: what a list needs to be
     there. *counts*: what a new one is more of, besides itself; *writers_are_admins*: whether only admins make, change
-    and remove them; *units*: what the engine has of a row, which is added, goes (``None``) or is given values; *owner*:
-    the project whose a new one will be, where that is not said by its values."""
+    and remove them; *after*: what is done when a row has changed, or gone; *units*: what the engine has of a row, which
+    is added, goes (``None``) or is given values; *owner*: the project whose a new one will be, where that is not said
+    by its values."""
 
     name: str
     table: Table
@@ -49,6 +50,7 @@ class NetworkResource:
     before_list: Callable[[Connection, Context], None] | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     writers_are_admins: bool = False
+    after: Callable[[Connection, RowMapping], None] = lambda _connection, _row: None
     units: Callable[[Connection, RowMapping, Document | None], Sequence[str]] = lambda _connection, _row, _values: ()
     owner: Callable[[Connection, Context, Document], str] = lambda _connection, _context, values: values["project_id"]
 
@@ -144,6 +146,7 @@ class NetworkStore:
             if self.resource.delete:
                 self.resource.delete(connection, context, row)
             connection.execute(delete(self.resource.table).where(self.resource.table.c.id == id))
+            self.resource.after(connection, row)
 
     def _create(self, connection: Connection, context: Context, new: Documents) -> None:
         self._check_quota(connection, context, new)
@@ -161,6 +164,7 @@ class NetworkStore:
         self.resource.update(connection, context, row, values)
         self._note(connection, row, values)
         connection.execute(update(table).where(table.c.id == id).values(**columns(table, values), updated_at=now()))
+        self.resource.after(connection, row)
 
     def _rows(self, connection: Connection, *ids: str) -> Sequence[RowMapping]:
         """The rows of *ids*, in this order."""

@@ -67,7 +67,7 @@ def _set_gateway(connection: Connection, context: Context, id: str, wish: Docume
         router_ports.remove(connection, have[0]["id"])
     if not wish:
         return
-    network = router_ports.external(connection, wish["network_id"])
+    network = router_ports.external(connection, context, wish["network_id"])
     choices = subnets_of(connection, [network["id"]])[network["id"]]
     router_ports.check_apart([one for one in found if one["device_owner"] == INTERFACE], choices)
     if wish.get("external_fixed_ips") and not context.is_admin:

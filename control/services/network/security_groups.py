@@ -6,13 +6,13 @@ shown."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from ipaddress import ip_network
 from typing import Any
 
 import orjson
-from sqlalchemy import BindParameter, Connection, RowMapping, bindparam, or_, select, update
+from sqlalchemy import BindParameter, ColumnElement, Connection, RowMapping, bindparam, or_, select, update
 from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
@@ -20,6 +20,7 @@ from magnetar_control.services.quotas import Quotas
 from magnetar_control.store.database import Database, added, now
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
 
+from . import sharing
 from .changes import ChangeLog
 from .nics import TAKEN
 from .resources import NetworkResource, NetworkStore, add, own, writing
@@ -31,6 +32,9 @@ WITH_PORTS = frozenset({"tcp", "udp", "sctp", "dccp", "udplite", "6", "17", "33"
 #: Of these, OVN does not look at ports.
 WITHOUT_MATCH = frozenset({"dccp", "udplite", "33", "136"})
 ICMP = frozenset({"icmp", "icmpv6", "ipv6-icmp", "1", "58"})
+#: Groups of the caller's project, and those that a caller may see, and give to ports.
+OWN = own(security_groups)
+VISIBLE = sharing.own_or_shared(security_groups)
 ETHERTYPES = ("IPv4", "IPv6")
 #: What makes two rules the same.
 SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id")
@@ -93,7 +97,8 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Docume
             security_group_rules.c.security_group_id.in_(held))
             .order_by(security_group_rules.c.created_at, security_group_rules.c.id)).mappings():
         held[rule["security_group_id"]].append({**rule})
-    return [{**row, "rules": held[row["id"]]} for row in rows]
+    shared = sharing.told(connection, rows)
+    return [{**row, "rules": held[row["id"]], **shared[row["id"]]} for row in rows]
 
 
 def of_server(connection: Connection, server_id: str) -> list[Document]:
@@ -152,6 +157,7 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
         raise Conflict(f"Security Group {row['id']} in use.", type="SecurityGroupInUse")
     rule = security_group_rules.c
     connection.execute(deleting(security_group_rules).where(rule.remote_group_id == row["id"]))
+    sharing.forget(connection, row["id"])
 
 
 def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
@@ -169,7 +175,7 @@ def _prepare(connection: Connection, context: Context) -> None:
 
 
 SECURITY_GROUP = NetworkResource(
-    name="security_group", table=security_groups, visible=own(security_groups), documents=documents, create=create,
+    name="security_group", table=security_groups, visible=VISIBLE, documents=documents, create=create,
     update=check_update, delete=delete, defaults={"description": "", "stateful": True}, before_list=_prepare,
     counts={"security_group_rule": len(ETHERTYPES)}, units=units)
 
@@ -184,7 +190,7 @@ def create_rule(engine: bool, connection: Connection, context: Context, values: 
     group = _existing(connection, context, values["security_group_id"])
     values["project_id"] = group["project_id"]
     if values["remote_group_id"]:
-        _existing(connection, context, values["remote_group_id"])
+        _existing(connection, context, values["remote_group_id"], VISIBLE)
     rule = security_group_rules.c
     same = select(rule.id).where(rule.security_group_id == group["id"],
                                  *(rule[name].is_not_distinct_from(values[name]) for name in SAME))
@@ -198,9 +204,10 @@ def _owner(connection: Connection, context: Context, values: Document) -> str:
     return str(_existing(connection, context, values["security_group_id"])["project_id"])
 
 
-def _existing(connection: Connection, context: Context, id: str) -> RowMapping:
+def _existing(connection: Connection, context: Context, id: str,
+              seen: Callable[[Context], ColumnElement[bool]] = OWN) -> RowMapping:
     row = connection.execute(select(security_groups).where(
-        security_groups.c.id == id, own(security_groups)(context))).mappings().first()
+        security_groups.c.id == id, seen(context))).mappings().first()
     if row is None:
         raise NotFound(f"Security group {id} does not exist", type="SecurityGroupNotFound")
     return row

@@ -103,6 +103,14 @@ floating_ips = Table(
     Column("router_id", UUID, ForeignKey("routers.id")), *stamped(), Index("floating_ips_project", "project_id"),
     Index("floating_ips_port", "port_id", "fixed_ip_address", unique=True), Index("floating_ips_router", "router_id"))
 
+#: Who may use what is another project's: ``target_project`` is its id, or ``*``.
+rbac_policies = Table(
+    "rbac_policies", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
+    Column("object_type", String(32), nullable=False), Column("object_id", UUID, nullable=False),
+    Column("action", String(32), nullable=False), Column("target_project", NAME, nullable=False), *stamped(),
+    Index("rbac_policies_object", "object_id", "action", "target_project", unique=True),
+    Index("rbac_policies_project", "project_id"))
+
 #: Units (``engine.py``) that have changed, for the engine: a row goes when the engine has it.
 changes = Table(
     "network_changes", API, Column("id", UUID, primary_key=True), Column("unit", String(64), nullable=False),

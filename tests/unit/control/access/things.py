@@ -17,6 +17,7 @@ from magnetar_control.services.network.tables import (
     ports,
     qos_policies,
     qos_rules,
+    rbac_policies,
     routers,
     security_group_rules,
     security_groups,
@@ -120,6 +121,12 @@ class Things:
         """An external network of the operator, for all."""
         self.common["external"] = self._subnetted("", "external", "192.0.2", "outer_subnet", self.common, external=True,
                                                   bridge="ext")
+        self._policy("", "network", self.common["external"], action="access_as_external")
+
+    def _policy(self, project, kind, id, target="*", action="access_as_shared"):
+        """An RBAC policy; its id."""
+        return self._add(rbac_policies, project_id=project, object_type=kind, object_id=id, action=action,
+                         target_project=target)
 
     def _subnetted(self, project, name, prefix, noun, things, **values):
         """A network of OVN with a subnet, which is noted as *noun*; its id."""
@@ -146,6 +153,7 @@ class Things:
             floating_ips, project_id=id, name=f"{mark}floating IP", network_id=self.common["external"], own_port_id=own,
             floating_ip_address=f"192.0.2.{10 + number}")
         self._qos(things, id, f"{mark}QoS policy")
+        things["rbac_policy"] = self._policy(id, "network", things["inner"], fresh())
 
     def _qos(self, things, project, name, **values):
         policy = things["qos_policy"] = self._add(qos_policies, project_id=project, name=name, **values)
@@ -221,6 +229,9 @@ class Things:
         shared = self.things["shared"]
         shared |= {"shared_image": shared["image"], "member": self._member(shared["image"], self.projects["red"])}
         self._networks("blue", "public", shared=True)
-        self._qos(self.things["public"], self.projects["blue"], "open QoS policy", shared=True)
+        public, blue = self.things["public"], self.projects["blue"]
+        self._qos(public, blue, "open QoS policy", shared=True)
+        for kind, noun in (("network", "network"), ("qos_policy", "qos_policy")):
+            self._policy(blue, kind, public[noun])
         self._add(store.flavors, id=fresh_of(self.things["public"], "flavor"), name="open flavor", vcpus=1, ram=64,
                   disk=1, extra_specs='{"hw:cpu_policy": "shared"}')
