@@ -13,6 +13,7 @@ import pytest
 
 from magnetar_control.services.network.engine import (
     Incomplete,
+    LogicalForwarding,
     LogicalGroup,
     LogicalInterface,
     LogicalLimit,
@@ -55,6 +56,7 @@ ROUTER = LogicalRouter(
                   LogicalTranslation("t2", "floating", "192.0.2.10", "10.1.0.12", "p2", "02:00:00:00:01:0a")))
 SIDES = (LogicalPort("i1", "n1", "02:00:00:00:01:01", (("s1", "10.1.0.1"),), secure=False, router="r1"),
          LogicalPort("i9", "n9", "02:00:00:00:01:09", (("s9", "192.0.2.9"),), secure=False, router="r1"))
+FORWARDING = LogicalForwarding("t3", "tcp", "192.0.2.11", ((2222, "10.1.0.11", 22), (80, "10.1.0.12", 8080)))
 ONE, TWO = port(1, "g-1"), port(2, "g-1")
 
 
@@ -166,6 +168,8 @@ def test_a_router_changes_and_goes(engine):
     eventually(lambda: engine.repair(all_of(LAN, EXT, GROUP, ONE, TWO, ROUTER, *SIDES)))
     assert engine.differences(all_of(LAN, EXT, GROUP, ONE, TWO, ROUTER, *SIDES)) == []
     for changed in (replace(ROUTER, routes=()), replace(ROUTER, translations=ROUTER.translations[:1]),
+                    replace(ROUTER, forwardings=(FORWARDING,)),
+                    replace(ROUTER, forwardings=(replace(FORWARDING, targets=FORWARDING.targets[:1]),)),
                     replace(ROUTER, chassis=("h2", "h3")), replace(ROUTER, enabled=False),
                     replace(ROUTER, interfaces=ROUTER.interfaces[:1]), ROUTER):
         assert {one.unit for one in engine.differences(some(changed))} == {"router/r1"}
@@ -257,7 +261,7 @@ def test_routers_lead_from_network_to_network_and_out(ovn):
     far = LogicalNetwork("n2", "far", 1442, (LogicalSubnet("s2", "10.2.0.0/24", "10.2.0.1"),))
     there = LogicalPort("p7", "n2", "02:00:00:00:00:07", (("s2", "10.2.0.7"),), secure=False)
     second = LogicalInterface("i2", "02:00:00:00:01:02", ("10.2.0.1/24",))
-    router = replace(ROUTER, interfaces=(*ROUTER.interfaces, second))
+    router = replace(ROUTER, interfaces=(*ROUTER.interfaces, second), forwardings=(FORWARDING,))
     provider = LogicalPort("gw", "n9", "02:00:00:00:09:01", (("s9", "192.0.2.1"),), secure=False)
     side = LogicalPort("i2", "n2", "02:00:00:00:01:02", (("s2", "10.2.0.1"),), secure=False, router="r1")
     ovn.central.sb("chassis-add", "h1", "geneve", "127.0.0.1")
@@ -269,6 +273,11 @@ def test_routers_lead_from_network_to_network_and_out(ovn):
     way = ovn.central.traced("mag-n1", first + "ip4.dst == 198.51.100.1 && tcp && tcp.dst == 80")
     assert "reg0 = 192.0.2.1" in way
     assert "(192.0.2.9);" in way  # source translated
+    entry = ('inport == "gw" && eth.src == 02:00:00:00:09:01 && eth.dst == 02:00:00:00:01:09 && ip.ttl == 64 && '
+             "ip4.src == 192.0.2.1 && ip4.dst == 192.0.2.11 && tcp && tcp.dst == ")
+    for outer, inside in (("2222", "10.1.0.11:22"), ("80", "10.1.0.12:8080")):
+        assert f"backends={inside}" in ovn.central.traced("mag-n9", entry + outer)
+    assert "backends" not in ovn.central.traced("mag-n9", entry + "81")
     rows = ovn.central.nb("lr-nat-list", "mag-r1")
     assert "192.0.2.10" in rows
     assert "p2" in rows

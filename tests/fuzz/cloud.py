@@ -270,8 +270,13 @@ class Cloud:
         flat = {"provider:network_type": "flat", "provider:physical_network": "ext", "router:external": True}
         outside = self._made(f"{top}/networks", "network", {"name": "ext", **flat})
         self._made(f"{top}/subnets", "subnet", {"network_id": outside, "cidr": "192.0.2.0/24", "enable_dhcp": False})
-        self._made(f"{top}/routers", "router", {"name": "a", "external_gateway_info": {"network_id": outside}})
-        self._made(f"{top}/floatingips", "floatingip", {"floating_network_id": outside})
+        gateway = {"external_gateway_info": {"network_id": outside}}
+        router = self._made(f"{top}/routers", "router", {"name": "a", **gateway})
+        subnet = self.known["subnets"][0]
+        self._called("PUT", f"{top}/routers/{router}/add_router_interface", {"subnet_id": subnet})
+        floating = self._made(f"{top}/floatingips", "floatingip", {"floating_network_id": outside})
+        inner = {"internal_port_id": self.known["ports"][0], "internal_port": 22, "external_port": 22}
+        self._made(f"{top}/floatingips/{floating}/port_forwardings", "port_forwarding", {**inner, "protocol": "tcp"})
         policy = self._made(f"{top}/qos/policies", "policy", {"name": "a"})
         for kind, rule in (("bandwidth_limit", {"max_kbps": 5}), ("dscp_marking", {"dscp_mark": 8})):
             self._made(f"{top}/qos/policies/{policy}/{kind}_rules", f"{kind}_rule", rule)

@@ -35,6 +35,7 @@ EXTENSIONS = {
 WITH_ENGINE = {"allowed-address-pairs": "Allowed Address Pairs",
                "ext-gw-mode": "Neutron L3 Configurable external gateway mode",
                "extraroute": "Neutron Extra Route", "qos": "Quality of Service",
+               "floating-ip-port-forwarding": "Floating IP Port Forwarding",
                "qos-bw-limit-direction": "Direction for QoS bandwidth limit rule",
                "qos-default": "QoS default policy", "qos-rule-type-details": "Details of QoS rule types",
                "router": "Neutron L3 Router"}

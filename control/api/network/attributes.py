@@ -152,6 +152,13 @@ FLOATING_IP = attributes(
     {"port_id": Nullable(Id()), "fixed_ip_address": Nullable(ADDRESS)}, required="floating_network_id")
 
 QOS_POLICY = attributes({}, {"name": TEXT, "shared": TRUTH, "is_default": TRUTH}, required="name")
+_OUTER = Number(1, 65535)
+PORT_FORWARDING = Record(
+    **{name: Field(value, "", required=True, on="create update") for name, value in (
+        ("internal_port_id", Id()), ("internal_port", _OUTER), ("external_port", _OUTER),
+        ("protocol", word("tcp", "udp", "sctp")))},
+    internal_ip_address=Field(Nullable(ADDRESS), "", on="create update"),
+    description=Field(TEXT, "", on="create update"))
 #: kbit/s, or kbit.
 KBPS = 2**31 - 1
 BANDWIDTH_LIMIT_RULE = Record(

@@ -113,7 +113,15 @@ def floatingip(row: Row, _admin: bool) -> Document:
     """A floating IP."""
     plain = ("floating_ip_address", "port_id", "fixed_ip_address", "router_id")
     return {**_shown(row, *plain), "floating_network_id": row["network_id"],
-            "status": "ACTIVE" if row["port_id"] else "DOWN"}
+            "status": "ACTIVE" if row["router_id"] else "DOWN"}
+
+
+def port_forwarding(row: Row, _admin: bool) -> Document:
+    """A port forwarding of a floating IP."""
+    plain = ("id", "floatingip_id", "internal_port_id", "internal_ip_address", "internal_port", "external_port",
+             "protocol", "description")
+    return {**{name: row[name] for name in plain}, **{
+        f"{side}_port_range": f"{row[f'{side}_port']}:{row[f'{side}_port']}" for side in ("internal", "external")}}
 
 
 def qos_policy(row: Row, admin: bool) -> Document:
@@ -137,6 +145,9 @@ def _qos_rule(kind: str, body: Record) -> Form:
 OF_ENGINE = (Form(name="router", plural="routers", path="routers", body=attributes.ROUTER, view=router),
              Form(name="floatingip", plural="floatingips", path="floatingips", body=attributes.FLOATING_IP,
                   view=floatingip),
+             Form(name="port_forwarding", plural="port_forwardings",
+                  path="floatingips/{floatingip_id}/port_forwardings", body=attributes.PORT_FORWARDING,
+                  view=port_forwarding, above=("floatingips", "floatingip_id")),
              Form(name="policy", plural="policies", path="qos/policies", body=attributes.QOS_POLICY, view=qos_policy,
                   store="qos_policies"),
              _qos_rule("bandwidth_limit", attributes.BANDWIDTH_LIMIT_RULE),

@@ -23,6 +23,7 @@ from . import security_groups as security_group
 from .changes import ChangeLog
 from .engine import EngineDifference, NetworkEngine
 from .floating_ips import FLOATING_IP, let_go
+from .forwardings import PORT_FORWARDING
 from .ports import PORT
 from .rbac import RBAC_POLICY
 from .resources import NetworkStore
@@ -37,7 +38,8 @@ _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving"]).join(
     networks, networks.c.id == ports.c.network_id).where(
     ports.c.device_id == bindparam("server"), nics.TAKEN, networks.c.by_engine)
 #: What there is with an engine besides routers.
-OF_ENGINE = {"floatingips": FLOATING_IP, "qos_policies": qos.POLICY, **{f"{one.name}s": one for one in qos.RULES}}
+OF_ENGINE = {"floatingips": FLOATING_IP, "port_forwardings": PORT_FORWARDING,
+             "qos_policies": qos.POLICY, **{f"{one.name}s": one for one in qos.RULES}}
 NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 

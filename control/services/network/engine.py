@@ -121,6 +121,17 @@ class LogicalTranslation:
 
 
 @dataclass(frozen=True)
+class LogicalForwarding:
+    """Ports of a floating IP, *id*: *protocol* (tcp, udp, sctp) to its address *outside* leads on. *targets*: (port
+    outside, address inside, port inside)."""
+
+    id: str
+    protocol: str
+    outside: str
+    targets: tuple[tuple[int, str, int], ...]
+
+
+@dataclass(frozen=True)
 class LogicalRouter:
     """*routes*: (destination, next hop). *chassis*: hosts that may have the gateway, the first first."""
 
@@ -131,6 +142,7 @@ class LogicalRouter:
     routes: tuple[tuple[str, str], ...] = ()
     translations: tuple[LogicalTranslation, ...] = ()
     chassis: tuple[str, ...] = ()
+    forwardings: tuple[LogicalForwarding, ...] = ()
 
 
 Unit = LogicalNetwork | LogicalPort | LogicalGroup | LogicalRouter

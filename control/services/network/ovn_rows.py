@@ -35,11 +35,13 @@ MEASURE = 2000
 SWITCH, PORT, GROUP, ACL, DHCP = "Logical_Switch", "Logical_Switch_Port", "Port_Group", "ACL", "DHCP_Options"
 ROUTER, ROUTER_PORT, NAT = "Logical_Router", "Logical_Router_Port", "NAT"
 ROUTE, CHASSIS, QOS = "Logical_Router_Static_Route", "Gateway_Chassis", "QoS"
-TABLES = (SWITCH, PORT, GROUP, ACL, DHCP, ROUTER, ROUTER_PORT, NAT, ROUTE, CHASSIS, QOS)
+BALANCER = "Load_Balancer"
+TABLES = (SWITCH, PORT, GROUP, ACL, DHCP, ROUTER, ROUTER_PORT, NAT, ROUTE, CHASSIS, QOS, BALANCER)
 #: Columns that hold rows: table, column, and table of the rows.
 HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (SWITCH, "qos_rules", QOS),
            (GROUP, "ports", PORT), (GROUP, "acls", ACL),
            (ROUTER, "ports", ROUTER_PORT), (ROUTER, "nat", NAT), (ROUTER, "static_routes", ROUTE),
+           (ROUTER, "load_balancer", BALANCER),
            (ROUTER_PORT, "gateway_chassis", CHASSIS))
 #: Numbers of the protocols that Neutron names; OVN has words for the first four only.
 NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ah": 51, "dccp": 33, "egp": 8, "esp": 50, "gre": 47,
@@ -261,6 +263,11 @@ def _router(unit: LogicalRouter) -> Iterator[NorthRow]:
                        inside=((ROUTER, unit.id, "static_routes"),))
     for nat in unit.translations:
         yield _translation(unit, nat)
+    for led in unit.forwardings:  # a load balancer of one server for each port (ovn-nb(5), Load_Balancer)
+        yield NorthRow(key, BALANCER, f"{led.id} {led.protocol}", {
+            "name": f"mag-{led.id}-{led.protocol}", "protocol": (led.protocol,),
+            "vips": {f"{led.outside}:{port}": f"{address}:{inner}" for port, address, inner in led.targets}},
+            inside=((ROUTER, unit.id, "load_balancer"),))
 
 
 def _interface(unit: LogicalRouter, one: LogicalInterface) -> Iterator[NorthRow]:

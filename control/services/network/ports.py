@@ -23,7 +23,7 @@ from .requested_networks import visible as usable_networks
 from .resources import NetworkResource, columns, find, forbidden, own
 from .router_ports import OWN
 from .security_groups import default_group
-from .tables import addresses, floating_ips, networks, ports, security_groups
+from .tables import addresses, floating_ips, forwardings, networks, ports, security_groups
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
@@ -71,7 +71,8 @@ def units(connection: Connection, row: RowMapping, changed: Document | None) -> 
     found = [f"port/{row['id']}"]
     if changed is None or "fixed_ips" in changed:
         found += [f"router/{id}" for id in connection.execute(select(floating_ips.c.router_id).where(
-            floating_ips.c.port_id == row["id"])).scalars()]
+            (floating_ips.c.port_id == row["id"]) | floating_ips.c.id.in_(select(forwardings.c.floatingip_id).where(
+                forwardings.c.internal_port_id == row["id"])))).scalars()]
     return found
 
 

@@ -103,6 +103,16 @@ floating_ips = Table(
     Column("router_id", UUID, ForeignKey("routers.id")), *stamped(), Index("floating_ips_project", "project_id"),
     Index("floating_ips_port", "port_id", "fixed_ip_address", unique=True), Index("floating_ips_router", "router_id"))
 
+forwardings = Table(
+    "port_forwardings", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
+    Column("floatingip_id", UUID, ForeignKey("floating_ips.id", ondelete="CASCADE"), nullable=False),
+    Column("internal_port_id", UUID, ForeignKey("ports.id"), nullable=False),
+    Column("internal_ip_address", String(45), nullable=False), Column("protocol", String(8), nullable=False),
+    Column("internal_port", Integer, nullable=False), Column("external_port", Integer, nullable=False),
+    Column("description", NAME, nullable=False, default=""), *stamped(),
+    Index("port_forwardings_outer", "floatingip_id", "protocol", "external_port", unique=True),
+    Index("port_forwardings_inner", "internal_port_id"))
+
 #: Who may use what is another project's: ``target_project`` is its id, or ``*``.
 rbac_policies = Table(
     "rbac_policies", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),

@@ -14,6 +14,7 @@ from magnetar_control.store.tables import hosts
 
 from . import qos, router_ports
 from .engine import (
+    LogicalForwarding,
     LogicalGroup,
     LogicalInterface,
     LogicalLimit,
@@ -27,7 +28,17 @@ from .engine import (
     Wanted,
     key_of,
 )
-from .tables import addresses, floating_ips, networks, ports, routers, security_group_rules, security_groups, subnets
+from .tables import (
+    addresses,
+    floating_ips,
+    forwardings,
+    networks,
+    ports,
+    routers,
+    security_group_rules,
+    security_groups,
+    subnets,
+)
 
 #: Ids in one statement.
 MANY = 500
@@ -147,16 +158,33 @@ def _routers(connection: Connection, ids: Sequence[str] | None, gateways: Sequen
         reached: dict[str, list[LogicalTranslation]] = {id: [] for id in known}
         for row in connection.execute(select(floating_ips, ports.c.mac_address).join(
                 ports, ports.c.id == floating_ips.c.own_port_id).where(
-                floating_ips.c.router_id.in_(known)).order_by(floating_ips.c.id)) if known else ():
+                floating_ips.c.router_id.in_(known), floating_ips.c.port_id.is_not(None)).order_by(
+                floating_ips.c.id)) if known else ():
             reached[row.router_id].append(LogicalTranslation(
                 row.id, "floating", row.floating_ip_address, row.fixed_ip_address, row.port_id, row.mac_address))
+        led = _forwardings(connection, known) if known else {}
         out = list(gateways) or (sorted(connection.execute(select(hosts.c.name)).scalars()) if known else [])
         for router in these:
-            yield _router(router, held[router.id], reached[router.id], out)
+            yield _router(router, held[router.id], reached[router.id], out, led.get(router.id, ()))
+
+
+def _forwardings(connection: Connection, router_ids: Sequence[str]) -> dict[str, list[LogicalForwarding]]:
+    """Router to the port forwardings at it, those of a floating IP and protocol together."""
+    row = forwardings.c
+    held: dict[tuple[str, ...], list[tuple[int, str, int]]] = {}
+    query = select(forwardings, *floating_ips.c["router_id", "floating_ip_address"]).join(
+        floating_ips, floating_ips.c.id == row.floatingip_id).where(floating_ips.c.router_id.in_(router_ids))
+    for one in connection.execute(query.order_by(row.floatingip_id, row.protocol, row.external_port)):
+        held.setdefault((one.router_id, one.floatingip_id, one.protocol, one.floating_ip_address), []).append(
+            (one.external_port, one.internal_ip_address, one.internal_port))
+    found: dict[str, list[LogicalForwarding]] = {}
+    for (router, floating, protocol, outside), targets in held.items():
+        found.setdefault(router, []).append(LogicalForwarding(floating, protocol, outside, tuple(targets)))
+    return found
 
 
 def _router(router: Row[Any], held: Sequence[RowMapping], reached: Sequence[LogicalTranslation],
-            out: Sequence[str]) -> LogicalRouter:
+            out: Sequence[str], led: Sequence[LogicalForwarding]) -> LogicalRouter:
     gateway = [one for one in held if one["device_owner"] == router_ports.GATEWAY]
     inside = [one for one in held if one["device_owner"] == router_ports.INTERFACE]
     sides: dict[str, list[RowMapping]] = {}
@@ -174,7 +202,7 @@ def _router(router: Row[Any], held: Sequence[RowMapping], reached: Sequence[Logi
     # The hosts that would have the gateway, drawn so that another host more changes little.
     chosen = sorted(out, key=lambda host: sha256(f"{router.id} {host}".encode()).digest())[:GATEWAYS]
     return LogicalRouter(router.id, router.name, router.admin_state_up, tuple(interfaces), tuple(routes),
-                         tuple(translations), tuple(chosen) if gateway else ())
+                         tuple(translations), tuple(chosen) if gateway else (), tuple(led))
 
 
 def _interface(side: Sequence[RowMapping]) -> LogicalInterface:

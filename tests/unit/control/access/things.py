@@ -13,6 +13,7 @@ from magnetar_control.services.image.tables import images, members
 from magnetar_control.services.network.tables import (
     addresses,
     floating_ips,
+    forwardings,
     networks,
     ports,
     qos_policies,
@@ -152,6 +153,9 @@ class Things:
         things["floatingip"] = self._add(
             floating_ips, project_id=id, name=f"{mark}floating IP", network_id=self.common["external"], own_port_id=own,
             floating_ip_address=f"192.0.2.{10 + number}")
+        things["port_forwarding"] = self._add(
+            forwardings, project_id=id, floatingip_id=things["floatingip"], internal_port_id=things["inner_port"],
+            internal_ip_address=f"10.20{number}.0.2", protocol="tcp", internal_port=22, external_port=22)
         self._qos(things, id, f"{mark}QoS policy")
         things["rbac_policy"] = self._policy(id, "network", things["inner"], fresh())
 
