@@ -13,6 +13,7 @@ import pytest
 
 from magnetar_control.services.network.engine import (
     Incomplete,
+    LogicalAddresses,
     LogicalForwarding,
     LogicalGroup,
     LogicalInterface,
@@ -164,6 +165,18 @@ def test_a_unit_that_is_not_wanted_goes_and_others_stay(engine):
     assert {one.unit for one in engine.differences(all_of(LAN, GROUP, ONE))} == {"group/g-1", "port/p1"}
 
 
+def test_addresses_of_rules_change_and_go(engine):
+    named = replace(GROUP, rules=(replace(SSH, remote_addresses="a-1"), OUT))
+    office = LogicalAddresses("a-1", ("192.0.2.0/24", "2001:db8::/64"))
+    eventually(lambda: engine.repair(all_of(LAN, office, named, ONE)))
+    for changed in (replace(office, addresses=()), replace(office, addresses=("198.51.100.7/32",)), office):
+        assert {one.unit for one in engine.differences(some(changed))} == {"addresses/a-1"}
+        engine.repair(some(changed))
+        assert engine.differences(some(changed)) == []
+    engine.repair(all_of(LAN, GROUP, ONE))
+    assert engine.differences(all_of(LAN, GROUP, ONE)) == []
+
+
 def test_a_router_changes_and_goes(engine):
     eventually(lambda: engine.repair(all_of(LAN, EXT, GROUP, ONE, TWO, ROUTER, *SIDES)))
     assert engine.differences(all_of(LAN, EXT, GROUP, ONE, TWO, ROUTER, *SIDES)) == []
@@ -217,14 +230,17 @@ def frame(sender: int, receiver: int, rest: str, address: str | None = None) -> 
 def test_packets_pass_where_a_rule_lets_them_and_nowhere_else(ovn):
     inner = LogicalGroup("g-2", rules=(
         LogicalRule("r3", "ingress", "IPv4", "udp", 53, 60, remote_group="g-1"),
-        LogicalRule("r4", "ingress", "IPv4", "icmp", 8, prefix="10.1.0.11/32")))
-    eventually(lambda: ovn.engine.repair(all_of(LAN, GROUP, inner, ONE, TWO, port(3, "g-2"), port(4),
+        LogicalRule("r4", "ingress", "IPv4", "icmp", 8, prefix="10.1.0.11/32"),
+        LogicalRule("r5", "ingress", "IPv4", "tcp", 443, 443, remote_addresses="a-1")))
+    office = LogicalAddresses("a-1", ("10.1.0.12/32", "2001:db8::/64"))
+    eventually(lambda: ovn.engine.repair(all_of(LAN, GROUP, office, inner, ONE, TWO, port(3, "g-2"), port(4),
                                                 port(5, secure=False))))
     for sender, receiver, rest, passes in (
             (1, 2, "tcp && tcp.dst == 22", True), (1, 2, "tcp && tcp.dst == 23", False),
             (1, 2, "udp && udp.dst == 22", False),
             (2, 3, "udp && udp.dst == 60", True), (2, 3, "udp && udp.dst == 61", False),
             (1, 3, "icmp4.type == 8 && icmp4.code == 0", True), (2, 3, "icmp4.type == 8 && icmp4.code == 0", False),
+            (2, 3, "tcp && tcp.dst == 443", True), (1, 3, "tcp && tcp.dst == 443", False),
             (3, 2, "tcp && tcp.dst == 22", False),  # no rule lets g-2 send
             (1, 4, "tcp && tcp.dst == 22", False), (4, 1, "tcp && tcp.dst == 22", False),  # no group, nothing passes
             (5, 1, "tcp && tcp.dst == 22", True), (5, 1, "tcp && tcp.dst == 80", False),

@@ -282,6 +282,7 @@ class Cloud:
             self._made(f"{top}/qos/policies/{policy}/{kind}_rules", f"{kind}_rule", rule)
         shared = {"object_type": "qos_policy", "object_id": policy, "action": "access_as_shared"}
         self._made(f"{top}/rbac-policies", "rbac_policy", {**shared, "target_tenant": self.known["projects"][0]})
+        self._made(f"{top}/address-groups", "address_group", {"name": "a", "addresses": ["10.0.0.0/8"]})
         self.known["rule-types"] = ["dscp_marking"]
 
     def _servers(self, user: str) -> None:

@@ -10,6 +10,7 @@ from typing import NoReturn
 from magnetar_control.api.failures import RoutedService
 from magnetar_control.services import Document
 from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network.address_groups import AddressGroupStore
 from magnetar_control.services.network.routers import RouterStore
 from magnetar_control.store.services import Service
 from magnetar_control.web import Answer, Fault, Request
@@ -19,7 +20,7 @@ from magnetar_core.errors import InvalidRequest, NotFound
 from . import attributes, qos_rules
 from .agents import AgentRoutes
 from .quotas import QuotaRoutes
-from .resources import FORMS, OF_ENGINE, ResourceRoutes
+from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group
 
 #: Alias to name of the extensions that hold here: what clients look for before they use it.
 EXTENSIONS = {
@@ -32,7 +33,9 @@ EXTENSIONS = {
     "Add security_group type to network RBAC", "security-group": "security-group", "sorting": "Sorting support",
     "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps"}
 #: Those that hold with an engine of networks besides.
-WITH_ENGINE = {"allowed-address-pairs": "Allowed Address Pairs",
+WITH_ENGINE = {"address-group": "Address group", "rbac-address-group": "Add address_group type to RBAC",
+               "security-groups-remote-address-group": "Remote address group id field for security group rules",
+               "allowed-address-pairs": "Allowed Address Pairs",
                "ext-gw-mode": "Neutron L3 Configurable external gateway mode",
                "extraroute": "Neutron Extra Route", "qos": "Quality of Service",
                "floating-ip-port-forwarding": "Floating IP Port Forwarding",
@@ -74,7 +77,9 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
         *(one for form in forms for one in ResourceRoutes(service.resources, form).routes()),
         *(one for path, key in NONE_OF.items()
           if key not in service.resources for one in _none_of(path, key)),
-        *((*_interfaces(service.routers), *qos_rules.routes()) if service.worker else ())], authenticate, refused)
+        *((*_interfaces(service.routers), *_addresses(service.addresses), *qos_rules.routes())
+          if service.worker else ()),
+    ], authenticate, refused)
 
 
 def _interfaces(routers: RouterStore) -> list[Guarded]:
@@ -83,6 +88,16 @@ def _interfaces(routers: RouterStore) -> list[Guarded]:
         return routers.interface(request.context, request.params["id"], wish, put=put)
 
     return [route(f"PUT /v2.0/routers/{{id}}/{verb}_router_interface", partial(done, put=verb == "add"))
+            for verb in ("add", "remove")]
+
+
+def _addresses(groups: AddressGroupStore) -> list[Guarded]:
+    def done(request: Request, put: bool) -> Document:
+        wish = attributes.ADDRESSES.check(request.json(), "body")
+        found = groups.move(request.context, request.params["id"], wish["addresses"], put=put)
+        return {"address_group": address_group(found, request.context.is_admin)}
+
+    return [route(f"PUT /v2.0/address-groups/{{id}}/{verb}_addresses", partial(done, put=verb == "add"))
             for verb in ("add", "remove")]
 
 

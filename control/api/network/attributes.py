@@ -179,6 +179,10 @@ RBAC_POLICY = Record(
     target_tenant=Field(Text(1, 255), "", required=True, on="create update"),
     project_id=Field(TEXT, "", on="create"), tenant_id=Field(TEXT, "", on="create"))
 
+#: Addresses of an address group: networks, an address as one of its own.
+ADDRESSES = record({"addresses": items(PREFIX)}, "addresses")
+ADDRESS_GROUP = attributes({"addresses": items(PREFIX)}, {"name": TEXT})
+
 SECURITY_GROUP = attributes({}, {"name": TEXT, "stateful": TRUTH}, required="name")
 
 _PORT = Nullable(Number(0, 65535))
@@ -186,5 +190,5 @@ SECURITY_GROUP_RULE = attributes(
     {"security_group_id": Id(), "direction": word("ingress", "egress"), "ethertype": word("IPv4", "IPv6"),
      "protocol": Parsed(_protocol, "must be the name of an IP protocol, or a number from 0 to 255"),
      "port_range_min": _PORT, "port_range_max": _PORT, "remote_ip_prefix": Nullable(PREFIX),
-     "remote_group_id": Nullable(Id())},
+     "remote_group_id": Nullable(Id()), "remote_address_group_id": Nullable(Id())},
     {}, required="security_group_id direction", description=Nullable(Text(0, 255)))

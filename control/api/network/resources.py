@@ -94,7 +94,7 @@ def security_group(row: Row, admin: bool) -> Document:
 def security_group_rule(row: Row, _admin: bool) -> Document:
     """A rule of a security group."""
     return _shown(row, "security_group_id", "direction", "ethertype", "protocol", "port_range_min", "port_range_max",
-                  "remote_ip_prefix", "remote_group_id")
+                  "remote_ip_prefix", "remote_group_id", "remote_address_group_id")
 
 
 def rbac_policy(row: Row, _admin: bool) -> Document:
@@ -114,6 +114,11 @@ def floatingip(row: Row, _admin: bool) -> Document:
     plain = ("floating_ip_address", "port_id", "fixed_ip_address", "router_id")
     return {**_shown(row, *plain), "floating_network_id": row["network_id"],
             "status": "ACTIVE" if row["router_id"] else "DOWN"}
+
+
+def address_group(row: Row, _admin: bool) -> Document:
+    """An address group."""
+    return _shown(row, "name", "addresses", "shared")
 
 
 def port_forwarding(row: Row, _admin: bool) -> Document:
@@ -148,6 +153,8 @@ OF_ENGINE = (Form(name="router", plural="routers", path="routers", body=attribut
              Form(name="port_forwarding", plural="port_forwardings",
                   path="floatingips/{floatingip_id}/port_forwardings", body=attributes.PORT_FORWARDING,
                   view=port_forwarding, above=("floatingips", "floatingip_id")),
+             Form(name="address_group", plural="address_groups", path="address-groups",
+                  body=attributes.ADDRESS_GROUP, view=address_group),
              Form(name="policy", plural="policies", path="qos/policies", body=attributes.QOS_POLICY, view=qos_policy,
                   store="qos_policies"),
              _qos_rule("bandwidth_limit", attributes.BANDWIDTH_LIMIT_RULE),

@@ -20,6 +20,7 @@ from magnetar_core.flows import Sure, always
 from . import changes, nics, qos, quotas, requested_networks, sharing
 from . import networks as network_resource
 from . import security_groups as security_group
+from .address_groups import ADDRESS_GROUP, AddressGroupStore
 from .changes import ChangeLog
 from .engine import EngineDifference, NetworkEngine
 from .floating_ips import FLOATING_IP, let_go
@@ -65,8 +66,9 @@ class EmbeddedNetworks:
                                                        self.resources["security_group_rules"])
         if engine is not None:
             self.routers = RouterStore(database, ROUTER, self.quota, self.log)
-            self.resources.update(routers=self.routers, **{name: NetworkStore(database, one, self.quota, self.log)
-                                  for name, one in OF_ENGINE.items()})
+            self.addresses = AddressGroupStore(database, ADDRESS_GROUP, self.quota, self.log)
+            self.resources.update(address_groups=self.addresses, routers=self.routers, **{
+                name: NetworkStore(database, one, self.quota, self.log) for name, one in OF_ENGINE.items()})
         self._usual = {name: network.defaults[name] for name in ("type", "mtu")}
         if engine is not None:
             self._usual.update(mtu=physical_mtu - network_resource.GENEVE, by_engine=True)

@@ -73,7 +73,8 @@ class LogicalPort:
 
 @dataclass(frozen=True)
 class LogicalRule:
-    """As Neutron has it: *least* and *most* are ports, or type and code of ICMP; ``None`` is any."""
+    """As Neutron has it: *least* and *most* are ports, or type and code of ICMP; ``None`` is any. *remote_addresses*:
+    id of a ``LogicalAddresses``."""
 
     id: str
     direction: str
@@ -83,6 +84,7 @@ class LogicalRule:
     most: int | None = None
     prefix: str | None = None
     remote_group: str | None = None
+    remote_addresses: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,14 @@ class LogicalGroup:
     id: str
     stateful: bool = True
     rules: tuple[LogicalRule, ...] = ()
+
+
+@dataclass(frozen=True)
+class LogicalAddresses:
+    """An address group: addresses and networks that rules name."""
+
+    id: str
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,10 +155,10 @@ class LogicalRouter:
     forwardings: tuple[LogicalForwarding, ...] = ()
 
 
-Unit = LogicalNetwork | LogicalPort | LogicalGroup | LogicalRouter
+Unit = LogicalNetwork | LogicalPort | LogicalGroup | LogicalRouter | LogicalAddresses
 #: Begin of the keys of units, by kind: ``port/UUID``.
 KINDS: dict[type, str] = {LogicalNetwork: "network", LogicalPort: "port", LogicalGroup: "group",
-                          LogicalRouter: "router"}
+                          LogicalRouter: "router", LogicalAddresses: "addresses"}
 
 
 def key_of(unit: Unit) -> str:

@@ -10,6 +10,7 @@ from ipaddress import ip_interface, ip_network
 from typing import Any
 
 from .engine import (
+    LogicalAddresses,
     LogicalGroup,
     LogicalInterface,
     LogicalNetwork,
@@ -35,8 +36,8 @@ MEASURE = 2000
 SWITCH, PORT, GROUP, ACL, DHCP = "Logical_Switch", "Logical_Switch_Port", "Port_Group", "ACL", "DHCP_Options"
 ROUTER, ROUTER_PORT, NAT = "Logical_Router", "Logical_Router_Port", "NAT"
 ROUTE, CHASSIS, QOS = "Logical_Router_Static_Route", "Gateway_Chassis", "QoS"
-BALANCER = "Load_Balancer"
-TABLES = (SWITCH, PORT, GROUP, ACL, DHCP, ROUTER, ROUTER_PORT, NAT, ROUTE, CHASSIS, QOS, BALANCER)
+BALANCER, SET = "Load_Balancer", "Address_Set"
+TABLES = (SWITCH, PORT, GROUP, ACL, DHCP, ROUTER, ROUTER_PORT, NAT, ROUTE, CHASSIS, QOS, BALANCER, SET)
 #: Columns that hold rows: table, column, and table of the rows.
 HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (SWITCH, "qos_rules", QOS),
            (GROUP, "ports", PORT), (GROUP, "acls", ACL),
@@ -77,6 +78,11 @@ def rows(unit: Unit) -> Iterator[NorthRow]:
         yield from _qos(unit)
     elif isinstance(unit, LogicalGroup):
         yield from _group(unit)
+    elif isinstance(unit, LogicalAddresses):
+        for version in (4, 6):  # a match is about one of them
+            yield NorthRow(key_of(unit), SET, f"{unit.id} {version}", {
+                "name": set_name(unit.id, version),
+                "addresses": tuple(sorted(one for one in unit.addresses if ip_network(one).version == version))})
     else:
         yield from _router(unit)
 
@@ -95,6 +101,11 @@ def always() -> Iterator[NorthRow]:
 def group_name(id: str) -> str:
     """Name of the port group of a security group: OVN's names of sets have no dashes."""
     return f"mag_{id.replace('-', '_')}"
+
+
+def set_name(id: str, version: int) -> str:
+    """Name of the address set of the addresses of one IP version of an address group."""
+    return f"mag_ag_{id.replace('-', '_')}_ip{version}"
 
 
 def mac_of(*words: str) -> str:
@@ -228,6 +239,8 @@ def match(group: str, rule: LogicalRule) -> str:
     there = f"{words[-1]}.{'src' if inward else 'dst'}"
     if rule.remote_group:
         words.append(f"{there} == ${group_name(rule.remote_group)}_{words[1]}")
+    elif rule.remote_addresses:
+        words.append(f"{there} == ${set_name(rule.remote_addresses, 6 if six else 4)}")
     elif rule.prefix and ip_network(rule.prefix).prefixlen:
         words.append(f"{there} == {rule.prefix}")
     return " && ".join([*words, *_protocol(rule, six)])

@@ -13,6 +13,7 @@ from magnetar_control.settings import Settings
 from magnetar_core.errors import Conflict, MagnetarError
 
 from .tables import (
+    address_groups,
     floating_ips,
     networks,
     ports,
@@ -27,7 +28,7 @@ from .tables import (
 OVER = "OverQuota"
 RESOURCES = ("network", "subnet", "port", "security_group", "security_group_rule", "rbac_policy")
 #: Those that there are with an engine besides.
-OF_ENGINE = ("router", "floatingip")
+OF_ENGINE = ("router", "floatingip", "address_group")
 
 
 def _counted(table: Table) -> Select[Any]:
@@ -37,7 +38,7 @@ def _counted(table: Table) -> Select[Any]:
 #: Statements that each new server needs among them, made once.
 _COUNTED = {name: _counted(table) for name, table in zip(
     (*RESOURCES, *OF_ENGINE), (networks, subnets, ports, security_groups, security_group_rules, rbac_policies,
-                             routers, floating_ips),
+                             routers, floating_ips, address_groups),
     strict=True)}
 
 

@@ -24,7 +24,7 @@ from . import sharing
 from .changes import ChangeLog
 from .nics import TAKEN
 from .resources import NetworkResource, NetworkStore, add, own, writing
-from .tables import addresses, ports, security_group_rules, security_groups
+from .tables import address_groups, addresses, ports, security_group_rules, security_groups
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
 #: Names and numbers of the protocols that have ports, and of those whose ports are an ICMP type and code.
@@ -37,7 +37,8 @@ OWN = own(security_groups)
 VISIBLE = sharing.own_or_shared(security_groups)
 ETHERTYPES = ("IPv4", "IPv6")
 #: What makes two rules the same.
-SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id")
+SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id",
+        "remote_address_group_id")
 _NAMES: BindParameter[str] = bindparam("names", expanding=True)
 _NAMED = select(security_groups.c.id, security_groups.c.name).where(
     security_groups.c.project_id == bindparam("project"),
@@ -189,6 +190,8 @@ def create_rule(engine: bool, connection: Connection, context: Context, values: 
                                              f"protocol is {values['protocol']}", values["port_range_min"])
     group = _existing(connection, context, values["security_group_id"])
     values["project_id"] = group["project_id"]
+    if values["remote_address_group_id"]:
+        _check_addresses(connection, context, engine, values["remote_address_group_id"])
     if values["remote_group_id"]:
         _existing(connection, context, values["remote_group_id"], VISIBLE)
     rule = security_group_rules.c
@@ -213,11 +216,22 @@ def _existing(connection: Connection, context: Context, id: str,
     return row
 
 
+def _check_addresses(connection: Connection, context: Context, engine: bool, id: str) -> None:
+    """Lock the address group that a rule names; raises ``NotFound``."""
+    if not engine:
+        raise InvalidField("remote_address_group_id", "must be null: address groups are for networks of OVN (setting "
+                                                      "ovn_northbound)", id)
+    seen = sharing.own_or_shared(address_groups)(context)
+    if connection.execute(select(address_groups.c.id).where(
+            address_groups.c.id == id, seen).with_for_update()).first() is None:
+        raise NotFound(f"Address group {id} could not be found.", type="AddressGroupNotFound")
+
+
 def _check_remote(values: Document) -> None:
     given = values["remote_ip_prefix"]
-    if values["remote_group_id"] and given:
-        raise InvalidRequest("Only remote_ip_prefix or remote_group_id may be provided.",
-                             type="SecurityGroupMultipleRemoteEntities")
+    if sum(bool(values[name]) for name in ("remote_ip_prefix", "remote_group_id", "remote_address_group_id")) > 1:
+        raise InvalidRequest("Only one of remote_ip_prefix, remote_group_id or remote_address_group_id may be "
+                             "provided.", type="SecurityGroupMultipleRemoteEntities")
     if given and f"IPv{ip_network(given).version}" != values["ethertype"]:
         raise InvalidRequest(f"Conflicting value ethertype {values['ethertype']} for CIDR {given}",
                              type="SecurityGroupRuleParameterConflict")

@@ -28,6 +28,7 @@ from magnetar_control.store.database import added, now
 from magnetar_core.errors import Conflict
 
 from .tables import (
+    address_groups,
     floating_ips,
     networks,
     ports,
@@ -73,7 +74,12 @@ def _limited(id: str) -> Sequence[Select[Any]]:
     return tuple(select(one.c.project_id).where(one.c.qos_policy_id == id) for one in (networks, ports))
 
 
+def _named(id: str) -> Sequence[Select[Any]]:
+    return (select(security_group_rules.c.project_id).where(security_group_rules.c.remote_address_group_id == id),)
+
+
 KINDS = {
+    "address_group": Shareable(address_groups, {SHARED: _named}, {}),
     "network": Shareable(networks, {SHARED: _on_network, EXTERNAL: _outside}, {SHARED: "shared", EXTERNAL: "external"}),
     "security_group": Shareable(security_groups, {SHARED: _in_group}, {}),
     "qos_policy": Shareable(qos_policies, {SHARED: _limited}, {SHARED: "shared"})}

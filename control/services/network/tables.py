@@ -81,12 +81,17 @@ security_groups = Table(
     "security_groups", API, *owned(), Column("stateful", Boolean, nullable=False, default=True), *stamped(),
     Index("security_groups_project", "project_id"))
 
+address_groups = Table(
+    "address_groups", API, *owned(), Column("addresses", DOCUMENT, nullable=False, default="[]"), *stamped(),
+    Index("address_groups_project", "project_id"))
+
 security_group_rules = Table(
     "security_group_rules", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
     Column("security_group_id", UUID, ForeignKey("security_groups.id", ondelete="CASCADE"), nullable=False),
     Column("direction", String(8), nullable=False), Column("ethertype", String(4), nullable=False),
     Column("protocol", String(40)), Column("port_range_min", Integer), Column("port_range_max", Integer),
-    Column("remote_ip_prefix", String(43)), Column("remote_group_id", UUID), Column("description", Text), *stamped(),
+    Column("remote_ip_prefix", String(43)), Column("remote_group_id", UUID), Column("description", Text),
+    Column("remote_address_group_id", UUID, ForeignKey("address_groups.id")), *stamped(),
     Index("security_group_rules_group", "security_group_id"))
 
 routers = Table(

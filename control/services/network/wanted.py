@@ -14,6 +14,7 @@ from magnetar_control.store.tables import hosts
 
 from . import qos, router_ports
 from .engine import (
+    LogicalAddresses,
     LogicalForwarding,
     LogicalGroup,
     LogicalInterface,
@@ -29,6 +30,7 @@ from .engine import (
     key_of,
 )
 from .tables import (
+    address_groups,
     addresses,
     floating_ips,
     forwardings,
@@ -56,8 +58,10 @@ def read(connection: Connection, scope: Iterable[str] | None = None, gateways: S
     if keys is not None:
         remote = {rule.remote_group for group in groups for rule in group.rules if rule.remote_group}
         groups += _groups(connection, sorted(remote - {group.id for group in groups}))
+    named = {rule.remote_addresses for group in groups for rule in group.rules if rule.remote_addresses}
+    sets = list(_addresses(connection, _ids(keys, "addresses", named)))
     outward = list(_routers(connection, _ids(keys, "router"), gateways))
-    units: list[Unit] = [*found, *groups, *outward, *_networks(
+    units: list[Unit] = [*sets, *found, *groups, *outward, *_networks(
         connection, _ids(keys, "network", {port.network_id for port in found}))]
     return Wanted({key_of(unit): unit for unit in units}, keys)
 
@@ -128,9 +132,15 @@ def _groups(connection: Connection, ids: Sequence[str] | None) -> Iterator[Logic
             yield LogicalGroup(group.id, group.stateful, tuple(rules.get(group.id, ())))
 
 
+def _addresses(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalAddresses]:
+    for condition in _some(address_groups.c.id, ids):
+        for row in connection.execute(select(*address_groups.c["id", "addresses"]).where(condition)):
+            yield LogicalAddresses(row.id, tuple(sorted(orjson.loads(row.addresses))))
+
+
 def _rule(row: Row[Any]) -> LogicalRule:
     return LogicalRule(row.id, row.direction, row.ethertype, row.protocol, row.port_range_min, row.port_range_max,
-                       row.remote_ip_prefix, row.remote_group_id)
+                       row.remote_ip_prefix, row.remote_group_id, row.remote_address_group_id)
 
 
 def _networks(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalNetwork]:

@@ -11,6 +11,7 @@ from sqlalchemy import insert
 from magnetar_control.api.v1.driver import NAMESPACE
 from magnetar_control.services.image.tables import images, members
 from magnetar_control.services.network.tables import (
+    address_groups,
     addresses,
     floating_ips,
     forwardings,
@@ -146,18 +147,24 @@ class Things:
         inner = {"network": things["inner"], "subnet": things["inner_subnet"]}
         things["inner_port"] = self._port(things, inner, 200 + number, 2, name=f"{mark}inner port")
         things["router"] = self._add(routers, project_id=id, name=f"{mark}router")
-        own = self._add(ports, project_id="", network_id=self.common["external"], status="ACTIVE", name="",
-                        mac_address=f"52:54:00:01:00:{number:02x}", device_owner="network:floatingip")
-        self._add(addresses, subnet_id=self.common["outer_subnet"], number=0xc0000200 + 10 + number, port_id=own,
-                  ip_address=f"192.0.2.{10 + number}")
-        things["floatingip"] = self._add(
-            floating_ips, project_id=id, name=f"{mark}floating IP", network_id=self.common["external"], own_port_id=own,
-            floating_ip_address=f"192.0.2.{10 + number}")
+        things["floatingip"] = self._floating(id, f"{mark}floating IP", 10 + number)
+        things["forwarded"] = self._floating(id, f"{mark}forwarded", 20 + number)
         things["port_forwarding"] = self._add(
-            forwardings, project_id=id, floatingip_id=things["floatingip"], internal_port_id=things["inner_port"],
+            forwardings, project_id=id, floatingip_id=things["forwarded"], internal_port_id=things["inner_port"],
             internal_ip_address=f"10.20{number}.0.2", protocol="tcp", internal_port=22, external_port=22)
+        things["address_group"] = self._add(address_groups, project_id=id, name=f"{mark}address group",
+                                            addresses=["198.51.100.0/24"])
         self._qos(things, id, f"{mark}QoS policy")
         things["rbac_policy"] = self._policy(id, "network", things["inner"], fresh())
+
+    def _floating(self, project, name, last):
+        """A floating IP 192.0.2.*last*; its id."""
+        own = self._add(ports, project_id="", network_id=self.common["external"], status="ACTIVE", name="",
+                        mac_address=f"52:54:00:01:00:{last:02x}", device_owner="network:floatingip")
+        self._add(addresses, subnet_id=self.common["outer_subnet"], number=0xc0000200 + last, port_id=own,
+                  ip_address=f"192.0.2.{last}")
+        return self._add(floating_ips, project_id=project, name=name, network_id=self.common["external"],
+                         own_port_id=own, floating_ip_address=f"192.0.2.{last}")
 
     def _qos(self, things, project, name, **values):
         policy = things["qos_policy"] = self._add(qos_policies, project_id=project, name=name, **values)
