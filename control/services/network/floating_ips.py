@@ -119,8 +119,9 @@ def let_go(connection: Connection, port_ids: Collection[str], stay: Sequence[str
         connection.execute(update(floating_ips).where(which).values(
             port_id=None, fixed_ip_address=None, router_id=None))
     inner = forwardings.c.internal_port_id.in_(port_ids) & forwardings.c.internal_ip_address.not_in(stay)
-    outer = dict(connection.execute(select(floating_ips.c.id, floating_ips.c.router_id).where(floating_ips.c.id.in_(
-        select(forwardings.c.floatingip_id).where(inner)))).tuples().all())
+    outer = {row.id: row.router_id for row in connection.execute(select(
+        floating_ips.c.id, floating_ips.c.router_id).where(floating_ips.c.id.in_(
+            select(forwardings.c.floatingip_id).where(inner))))}
     if outer:
         connection.execute(deleting(forwardings).where(inner))
         connection.execute(update(floating_ips).where(floating_ips.c.id.in_(outer), floating_ips.c.id.not_in(
