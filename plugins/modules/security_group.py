@@ -105,6 +105,7 @@ security_group:
           port_range_max: 22
           remote_ip_prefix: 192.0.2.0/24
           remote_group: null
+          remote_address_group: null
           description: ''
 actions:
   description: What was done, or would be in check mode, in order.

@@ -79,6 +79,7 @@ security_groups:
           port_range_max: 22
           remote_ip_prefix: 192.0.2.0/24
           remote_group: null
+          remote_address_group: null
           description: ''
 error:
   description: "For programs: V(code) says what kind of failure it is, V(details) has the values."

@@ -13,8 +13,11 @@ import pytest
 
 from magnetar_control.services.network.engine import (
     Incomplete,
+    LogicalAddresses,
+    LogicalForwarding,
     LogicalGroup,
     LogicalInterface,
+    LogicalLimit,
     LogicalNetwork,
     LogicalPort,
     LogicalRouter,
@@ -54,6 +57,7 @@ ROUTER = LogicalRouter(
                   LogicalTranslation("t2", "floating", "192.0.2.10", "10.1.0.12", "p2", "02:00:00:00:01:0a")))
 SIDES = (LogicalPort("i1", "n1", "02:00:00:00:01:01", (("s1", "10.1.0.1"),), secure=False, router="r1"),
          LogicalPort("i9", "n9", "02:00:00:00:01:09", (("s9", "192.0.2.9"),), secure=False, router="r1"))
+FORWARDING = LogicalForwarding("t3", "tcp", "192.0.2.11", ((2222, "10.1.0.11", 22), (80, "10.1.0.12", 8080)))
 ONE, TWO = port(1, "g-1"), port(2, "g-1")
 
 
@@ -145,6 +149,8 @@ def test_each_change_is_a_difference_of_its_unit_until_it_is_repaired(engine):
     eventually(lambda: engine.repair(all_of(LAN, GROUP, ONE)))
     for changed in (replace(LAN, mtu=1300), replace(LAN, subnets=()), replace(GROUP, rules=(SSH,)),
                     replace(GROUP, rules=()), replace(ONE, groups=()), replace(ONE, secure=False),
+                    replace(ONE, limits=(LogicalLimit("egress", 1000, 100), LogicalLimit("ingress", 500)), dscp=46),
+                    replace(ONE, limits=(LogicalLimit("egress", 2000),), dscp=0),
                     replace(ONE, hosts=("h1", "h2"), arriving=True), replace(ONE, enabled=False), ONE, GROUP, LAN):
         assert {one.unit for one in engine.differences(some(changed))} == {key_of(changed)}
         engine.repair(some(changed))
@@ -159,10 +165,24 @@ def test_a_unit_that_is_not_wanted_goes_and_others_stay(engine):
     assert {one.unit for one in engine.differences(all_of(LAN, GROUP, ONE))} == {"group/g-1", "port/p1"}
 
 
+def test_addresses_of_rules_change_and_go(engine):
+    named = replace(GROUP, rules=(replace(SSH, remote_addresses="a-1"), OUT))
+    office = LogicalAddresses("a-1", ("192.0.2.0/24", "2001:db8::/64"))
+    eventually(lambda: engine.repair(all_of(LAN, office, named, ONE)))
+    for changed in (replace(office, addresses=()), replace(office, addresses=("198.51.100.7/32",)), office):
+        assert {one.unit for one in engine.differences(some(changed))} == {"addresses/a-1"}
+        engine.repair(some(changed))
+        assert engine.differences(some(changed)) == []
+    engine.repair(all_of(LAN, GROUP, ONE))
+    assert engine.differences(all_of(LAN, GROUP, ONE)) == []
+
+
 def test_a_router_changes_and_goes(engine):
     eventually(lambda: engine.repair(all_of(LAN, EXT, GROUP, ONE, TWO, ROUTER, *SIDES)))
     assert engine.differences(all_of(LAN, EXT, GROUP, ONE, TWO, ROUTER, *SIDES)) == []
     for changed in (replace(ROUTER, routes=()), replace(ROUTER, translations=ROUTER.translations[:1]),
+                    replace(ROUTER, forwardings=(FORWARDING,)),
+                    replace(ROUTER, forwardings=(replace(FORWARDING, targets=FORWARDING.targets[:1]),)),
                     replace(ROUTER, chassis=("h2", "h3")), replace(ROUTER, enabled=False),
                     replace(ROUTER, interfaces=ROUTER.interfaces[:1]), ROUTER):
         assert {one.unit for one in engine.differences(some(changed))} == {"router/r1"}
@@ -210,14 +230,17 @@ def frame(sender: int, receiver: int, rest: str, address: str | None = None) -> 
 def test_packets_pass_where_a_rule_lets_them_and_nowhere_else(ovn):
     inner = LogicalGroup("g-2", rules=(
         LogicalRule("r3", "ingress", "IPv4", "udp", 53, 60, remote_group="g-1"),
-        LogicalRule("r4", "ingress", "IPv4", "icmp", 8, prefix="10.1.0.11/32")))
-    eventually(lambda: ovn.engine.repair(all_of(LAN, GROUP, inner, ONE, TWO, port(3, "g-2"), port(4),
+        LogicalRule("r4", "ingress", "IPv4", "icmp", 8, prefix="10.1.0.11/32"),
+        LogicalRule("r5", "ingress", "IPv4", "tcp", 443, 443, remote_addresses="a-1")))
+    office = LogicalAddresses("a-1", ("10.1.0.12/32", "2001:db8::/64"))
+    eventually(lambda: ovn.engine.repair(all_of(LAN, GROUP, office, inner, ONE, TWO, port(3, "g-2"), port(4),
                                                 port(5, secure=False))))
     for sender, receiver, rest, passes in (
             (1, 2, "tcp && tcp.dst == 22", True), (1, 2, "tcp && tcp.dst == 23", False),
             (1, 2, "udp && udp.dst == 22", False),
             (2, 3, "udp && udp.dst == 60", True), (2, 3, "udp && udp.dst == 61", False),
             (1, 3, "icmp4.type == 8 && icmp4.code == 0", True), (2, 3, "icmp4.type == 8 && icmp4.code == 0", False),
+            (2, 3, "tcp && tcp.dst == 443", True), (1, 3, "tcp && tcp.dst == 443", False),
             (3, 2, "tcp && tcp.dst == 22", False),  # no rule lets g-2 send
             (1, 4, "tcp && tcp.dst == 22", False), (4, 1, "tcp && tcp.dst == 22", False),  # no group, nothing passes
             (5, 1, "tcp && tcp.dst == 22", True), (5, 1, "tcp && tcp.dst == 80", False),
@@ -232,6 +255,17 @@ def test_packets_pass_where_a_rule_lets_them_and_nowhere_else(ovn):
     assert not ovn.central.passes("mag-n1", frame(1, 2, "tcp && tcp.dst == 22"), "p2")
 
 
+def test_what_a_port_sends_and_receives_is_measured_and_marked(ovn):
+    limits = (LogicalLimit("egress", 1000, 100), LogicalLimit("ingress", 2000))
+    eventually(lambda: ovn.engine.repair(all_of(LAN, replace(ONE, limits=limits, dscp=46), TWO)))
+    ovn.central.nb("--wait=sb", "sync")
+    flows = [line for line in ovn.central.sb("lflow-list", "mag-n1").splitlines() if "qos" in line]
+    for port, action in (("inport", "set_meter(1000, 100)"), ("outport", "set_meter(2000)"),
+                         ("inport", "ip.dscp = 46")):
+        assert any(f'{port} == "p1"' in line and action in line for line in flows), flows
+    assert not any('"p2"' in line for line in flows)
+
+
 def test_dhcp_answers_a_guest_whatever_its_groups(ovn):
     eventually(lambda: ovn.engine.repair(all_of(LAN, port(4))))
     request = ('inport == "p4" && eth.src == 02:00:00:00:00:04 && eth.dst == ff:ff:ff:ff:ff:ff && '
@@ -243,7 +277,7 @@ def test_routers_lead_from_network_to_network_and_out(ovn):
     far = LogicalNetwork("n2", "far", 1442, (LogicalSubnet("s2", "10.2.0.0/24", "10.2.0.1"),))
     there = LogicalPort("p7", "n2", "02:00:00:00:00:07", (("s2", "10.2.0.7"),), secure=False)
     second = LogicalInterface("i2", "02:00:00:00:01:02", ("10.2.0.1/24",))
-    router = replace(ROUTER, interfaces=(*ROUTER.interfaces, second))
+    router = replace(ROUTER, interfaces=(*ROUTER.interfaces, second), forwardings=(FORWARDING,))
     provider = LogicalPort("gw", "n9", "02:00:00:00:09:01", (("s9", "192.0.2.1"),), secure=False)
     side = LogicalPort("i2", "n2", "02:00:00:00:01:02", (("s2", "10.2.0.1"),), secure=False, router="r1")
     ovn.central.sb("chassis-add", "h1", "geneve", "127.0.0.1")
@@ -255,6 +289,11 @@ def test_routers_lead_from_network_to_network_and_out(ovn):
     way = ovn.central.traced("mag-n1", first + "ip4.dst == 198.51.100.1 && tcp && tcp.dst == 80")
     assert "reg0 = 192.0.2.1" in way
     assert "(192.0.2.9);" in way  # source translated
+    entry = ('inport == "gw" && eth.src == 02:00:00:00:09:01 && eth.dst == 02:00:00:00:01:09 && ip.ttl == 64 && '
+             "ip4.src == 192.0.2.1 && ip4.dst == 192.0.2.11 && tcp && tcp.dst == ")
+    for outer, inside in (("2222", "10.1.0.11:22"), ("80", "10.1.0.12:8080")):
+        assert f"backends={inside}" in ovn.central.traced("mag-n9", entry + outer)
+    assert "backends" not in ovn.central.traced("mag-n9", entry + "81")
     rows = ovn.central.nb("lr-nat-list", "mag-r1")
     assert "192.0.2.10" in rows
     assert "p2" in rows

@@ -19,6 +19,7 @@ from sqlalchemy import event, func, insert, select, update
 from magnetar_control import serve
 from magnetar_control.compute.held_action import HeldAction
 from magnetar_control.services.identity import tables as identity
+from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.services.volume import tables as volume
 from magnetar_control.settings_file import make
 from magnetar_control.store import hosts
@@ -62,7 +63,8 @@ class Cloud:
         )
         self.parts = serve.Parts(settings)
         self.parts.upgrade()
-        self.services = self.parts.services()
+        with mock.patch.object(serve, "engine_of", lambda _settings: FakeEngine()):
+            self.services = self.parts.services()
         self.parts.bootstrap()
         self.server = Server(self.parts.server(self.services))
         self.databases: dict[str, tuple[Database, Any]] = {"api": (self.parts.api_database, API)}
@@ -246,6 +248,7 @@ class Cloud:
         self._made(
             f"{top}/security-group-rules", "security_group_rule", {"security_group_id": group, "direction": "ingress"}
         )
+        self._networks_of_engine(top)
         self.known["network"] = [network, "a"]
         volume_ = self._made("/volume/v3/volumes", "volume", {"size": 1, "name": "a", "metadata": {"a": "b"}})
         with self.parts.api_database.write() as connection:
@@ -262,6 +265,25 @@ class Cloud:
             "os-quota-sets": [*self.known["projects"], self.project],
             "os-volume_attachments": [volume_],
         }
+
+    def _networks_of_engine(self, top: str) -> None:
+        flat = {"provider:network_type": "flat", "provider:physical_network": "ext", "router:external": True}
+        outside = self._made(f"{top}/networks", "network", {"name": "ext", **flat})
+        self._made(f"{top}/subnets", "subnet", {"network_id": outside, "cidr": "192.0.2.0/24", "enable_dhcp": False})
+        gateway = {"external_gateway_info": {"network_id": outside}}
+        router = self._made(f"{top}/routers", "router", {"name": "a", **gateway})
+        subnet = self.known["subnets"][0]
+        self._called("PUT", f"{top}/routers/{router}/add_router_interface", {"subnet_id": subnet})
+        floating = self._made(f"{top}/floatingips", "floatingip", {"floating_network_id": outside})
+        inner = {"internal_port_id": self.known["ports"][0], "internal_port": 22, "external_port": 22}
+        self._made(f"{top}/floatingips/{floating}/port_forwardings", "port_forwarding", {**inner, "protocol": "tcp"})
+        policy = self._made(f"{top}/qos/policies", "policy", {"name": "a"})
+        for kind, rule in (("bandwidth_limit", {"max_kbps": 5}), ("dscp_marking", {"dscp_mark": 8})):
+            self._made(f"{top}/qos/policies/{policy}/{kind}_rules", f"{kind}_rule", rule)
+        shared = {"object_type": "qos_policy", "object_id": policy, "action": "access_as_shared"}
+        self._made(f"{top}/rbac-policies", "rbac_policy", {**shared, "target_tenant": self.known["projects"][0]})
+        self._made(f"{top}/address-groups", "address_group", {"name": "a", "addresses": ["10.0.0.0/8"]})
+        self.known["rule-types"] = ["dscp_marking"]
 
     def _servers(self, user: str) -> None:
         with self.parts.api_database.write() as connection:

@@ -13,7 +13,7 @@ from magnetar_control.api.image.images import PATCHES
 from magnetar_control.api.image.members import MEMBER, STATUS
 from magnetar_control.api.image.query import CONTROLS as IMAGE_CONTROLS
 from magnetar_control.api.image.query import NUMBERS, TEXTS
-from magnetar_control.api.network.resources import CONTROLS, FORMS
+from magnetar_control.api.network.resources import CONTROLS, FORMS, OF_ENGINE
 from magnetar_control.api.nova import removed
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.nova.versions import VERSIONS
@@ -211,7 +211,8 @@ OCTETS = ("application/octet-stream",)
 
 # Network ------------------------------------------------------------------------------------------------------------
 def network_body(path: str) -> Schema | None:
-    form = next((one for one in FORMS if one.path == path.split("/")[2]), None) if path.count("/") > 1 else None
+    below = path.removeprefix("/v2.0/").removesuffix("/{id}")
+    form = next((one for one in (*FORMS, *OF_ENGINE) if one.path == below), None)
     if form is None:
         return None
     schema = form.body.schema()

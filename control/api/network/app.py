@@ -10,16 +10,17 @@ from typing import NoReturn
 from magnetar_control.api.failures import RoutedService
 from magnetar_control.services import Document
 from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network.address_groups import AddressGroupStore
 from magnetar_control.services.network.routers import RouterStore
 from magnetar_control.store.services import Service
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from . import attributes
+from . import attributes, qos_rules
 from .agents import AgentRoutes
 from .quotas import QuotaRoutes
-from .resources import FORMS, OF_ENGINE, ResourceRoutes
+from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group
 
 #: Alias to name of the extensions that hold here: what clients look for before they use it.
 EXTENSIONS = {
@@ -28,15 +29,22 @@ EXTENSIONS = {
     "net-mtu": "Network MTU", "pagination": "Pagination support", "port-security": "Port Security",
     "project-id": "project_id field enabled", "provider": "Provider Network",
     "quota-check-limit": "Quota engine limit check", "quota_details": "Quota details",
-    "quotas": "Quota management support", "security-group": "security-group", "sorting": "Sorting support",
+    "quotas": "Quota management support", "rbac-policies": "RBAC Policies", "rbac-security-groups":
+    "Add security_group type to network RBAC", "security-group": "security-group", "sorting": "Sorting support",
     "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps"}
 #: Those that hold with an engine of networks besides.
-WITH_ENGINE = {"allowed-address-pairs": "Allowed Address Pairs",
+WITH_ENGINE = {"address-group": "Address group", "rbac-address-group": "Add address_group type to RBAC",
+               "security-groups-remote-address-group": "Remote address group id field for security group rules",
+               "allowed-address-pairs": "Allowed Address Pairs",
                "ext-gw-mode": "Neutron L3 Configurable external gateway mode",
-               "extraroute": "Neutron Extra Route", "router": "Neutron L3 Router"}
+               "extraroute": "Neutron Extra Route", "qos": "Quality of Service",
+               "floating-ip-port-forwarding": "Floating IP Port Forwarding",
+               "qos-bw-limit-direction": "Direction for QoS bandwidth limit rule",
+               "qos-default": "QoS default policy", "qos-rule-type-details": "Details of QoS rule types",
+               "router": "Neutron L3 Router"}
 #: What Neutron has and a host's own networks have not: path to key of the empty list.
 NONE_OF = {"routers": "routers", "floatingips": "floatingips", "subnetpools": "subnetpools",
-           "trunks": "trunks", "service-providers": "service_providers", "rbac-policies": "rbac_policies"}
+           "trunks": "trunks", "service-providers": "service_providers"}
 #: Type in an error by its status, where the handler names none.
 TYPES = {401: "HTTPUnauthorized", 403: "PolicyNotAuthorized", 404: "HTTPNotFound", 405: "HTTPMethodNotAllowed",
          409: "Conflict", 413: "HTTPRequestEntityTooLarge", 415: "HTTPUnsupportedMediaType",
@@ -66,10 +74,12 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
         route("GET /v2.0/availability_zones", lambda _request: {"availability_zones": [
             {"name": "nova", "resource": "network", "state": "available"}]}),
         *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(),
-        *(one for form in forms for one in ResourceRoutes(service.resources[form.plural], form).routes()),
+        *(one for form in forms for one in ResourceRoutes(service.resources, form).routes()),
         *(one for path, key in NONE_OF.items()
           if key not in service.resources for one in _none_of(path, key)),
-        *(_interfaces(service.routers) if service.worker else ())], authenticate, refused)
+        *((*_interfaces(service.routers), *_addresses(service.addresses), *qos_rules.routes())
+          if service.worker else ()),
+    ], authenticate, refused)
 
 
 def _interfaces(routers: RouterStore) -> list[Guarded]:
@@ -78,6 +88,16 @@ def _interfaces(routers: RouterStore) -> list[Guarded]:
         return routers.interface(request.context, request.params["id"], wish, put=put)
 
     return [route(f"PUT /v2.0/routers/{{id}}/{verb}_router_interface", partial(done, put=verb == "add"))
+            for verb in ("add", "remove")]
+
+
+def _addresses(groups: AddressGroupStore) -> list[Guarded]:
+    def done(request: Request, put: bool) -> Document:
+        wish = attributes.ADDRESSES.check(request.json(), "body")
+        found = groups.move(request.context, request.params["id"], wish["addresses"], put=put)
+        return {"address_group": address_group(found, request.context.is_admin)}
+
+    return [route(f"PUT /v2.0/address-groups/{{id}}/{verb}_addresses", partial(done, put=verb == "add"))
             for verb in ("add", "remove")]
 
 

@@ -9,6 +9,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from magnetar_control.api.values import Address, Anything, Id, Null, Number, OrEmpty, Parsed, Truth, record
+from magnetar_control.services.network import sharing
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.values import Choices, ListOf, Mac, MapOf, Nullable, Text, Value
@@ -25,7 +26,8 @@ PROTOCOLS = frozenset({"ah", "dccp", "egp", "esp", "gre", "icmp", "icmpv6", "igm
 NAMES = {"tenant_id": "project_id", "provider:network_type": "type", "provider:physical_network": "bridge",
          "router:external": "external", "binding:host_id": "host", "binding:vnic_type": "vnic_type",
          "binding:profile": "profile", "provider:segmentation_id": "segment", "allowed_address_pairs": "pairs",
-         "external_gateway_info": "gateway", "floating_network_id": "network_id"}
+         "external_gateway_info": "gateway", "floating_network_id": "network_id",
+         "target_tenant": "target_project"}
 
 
 class Cidr(Value):
@@ -111,7 +113,7 @@ NETWORK = attributes(
     {"mtu": Number(576, 65535), "provider:network_type": Choices("nat", "isolated", "flat", "ovn", "vlan"),
      "provider:physical_network": Nullable(Text(0, 255)), "provider:segmentation_id": Nullable(Number(1, 4094))},
     {"name": TEXT, "admin_state_up": TRUTH, "shared": TRUTH, "is_default": TRUTH, "port_security_enabled": TRUTH,
-     "router:external": TRUTH})
+     "router:external": TRUTH, "qos_policy_id": Nullable(Id())})
 
 SUBNET = attributes(
     {"network_id": Id(), "cidr": Cidr(), "ip_version": VERSION, "subnetpool_id": Null(), "ipv6_ra_mode": MODE,
@@ -126,7 +128,7 @@ PORT = attributes(
     {"name": TEXT, "admin_state_up": TRUTH, "mac_address": Mac(), "device_id": TEXT, "device_owner": TEXT,
      # Null is as left out: an address is chosen.
      "fixed_ips": Nullable(ListOf(FixedIp(), 10_000)), "security_groups": items(Id()),
-     "allowed_address_pairs": items(AddressPair()),
+     "allowed_address_pairs": items(AddressPair()), "qos_policy_id": Nullable(Id()),
      "port_security_enabled": TRUTH, "binding:host_id": TEXT, "binding:profile": MapOf(Text(), Anything()),
      "binding:vnic_type": Choices("normal")}, required="network_id")
 
@@ -149,6 +151,38 @@ FLOATING_IP = attributes(
     {"floating_network_id": Id(), "floating_ip_address": Nullable(ADDRESS), "subnet_id": Nullable(Id())},
     {"port_id": Nullable(Id()), "fixed_ip_address": Nullable(ADDRESS)}, required="floating_network_id")
 
+QOS_POLICY = attributes({}, {"name": TEXT, "shared": TRUTH, "is_default": TRUTH}, required="name")
+_OUTER = Number(1, 65535)
+PORT_FORWARDING = Record(
+    **{name: Field(value, "", required=True, on="create update") for name, value in (
+        ("internal_port_id", Id()), ("internal_port", _OUTER), ("external_port", _OUTER),
+        ("protocol", word("tcp", "udp", "sctp")))},
+    internal_ip_address=Field(Nullable(ADDRESS), "", on="create update"),
+    description=Field(TEXT, "", on="create update"))
+#: kbit/s, or kbit.
+KBPS = 2**31 - 1
+BANDWIDTH_LIMIT_RULE = Record(
+    max_kbps=Field(Number(1, KBPS), "", required=True, on="create update"),
+    max_burst_kbps=Field(Number(0, KBPS), "", on="create update"),
+    direction=Field(word("egress", "ingress"), "", on="create update"))
+#: The code points that RFC 2474, 2597, 3246 and 5865 name, as Neutron has them.
+DSCP_MARKS = (0, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 46, 48, 56)
+DSCP_MARKING_RULE = Record(dscp_mark=Field(
+    Parsed(lambda value: {str(one): one for one in DSCP_MARKS}[str(value)], "must be one of "
+           + ", ".join(map(str, DSCP_MARKS)), type="integer", enum=list(DSCP_MARKS)), "", required=True,
+    on="create update"))
+
+RBAC_POLICY = Record(
+    object_type=Field(Choices(*sharing.KINDS), "", required=True, on="create"),
+    object_id=Field(Id(), "", required=True, on="create"),
+    action=Field(Choices(sharing.SHARED, sharing.EXTERNAL), "", required=True, on="create"),
+    target_tenant=Field(Text(1, 255), "", required=True, on="create update"),
+    project_id=Field(TEXT, "", on="create"), tenant_id=Field(TEXT, "", on="create"))
+
+#: Addresses of an address group: networks, an address as one of its own.
+ADDRESSES = record({"addresses": items(PREFIX)}, "addresses")
+ADDRESS_GROUP = attributes({"addresses": items(PREFIX)}, {"name": TEXT})
+
 SECURITY_GROUP = attributes({}, {"name": TEXT, "stateful": TRUTH}, required="name")
 
 _PORT = Nullable(Number(0, 65535))
@@ -156,5 +190,5 @@ SECURITY_GROUP_RULE = attributes(
     {"security_group_id": Id(), "direction": word("ingress", "egress"), "ethertype": word("IPv4", "IPv6"),
      "protocol": Parsed(_protocol, "must be the name of an IP protocol, or a number from 0 to 255"),
      "port_range_min": _PORT, "port_range_max": _PORT, "remote_ip_prefix": Nullable(PREFIX),
-     "remote_group_id": Nullable(Id())},
+     "remote_group_id": Nullable(Id()), "remote_address_group_id": Nullable(Id())},
     {}, required="security_group_id direction", description=Nullable(Text(0, 255)))

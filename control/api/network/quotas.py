@@ -15,9 +15,9 @@ from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest
 from magnetar_core.fields import Record
 
-#: Resources that Neutron has and embedded networking has not, the first two but with an engine: nothing of them may be
-#: had.
-NOTHING = ("router", "floatingip", "subnetpool", "rbac_policy", "trunk")
+#: Resources that Neutron has and embedded networking has not, the first three but with an engine: nothing of them may
+#: be had.
+NOTHING = ("router", "floatingip", "address_group", "subnetpool", "trunk")
 LIMIT, TRUTH = Number(-1, 2**31 - 1), Truth(("true", "True", "1"), ("false", "False", "0"))
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from magnetar_control.api.values import Number, Truth, to_second
 from magnetar_control.services import Document, Page
+from magnetar_control.services.network import qos
 from magnetar_control.services.network.resources import NetworkStore
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
-from magnetar_core.errors import InvalidField, InvalidRequest
+from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.fields import Record
 from magnetar_core.query import check_sort
 
@@ -30,13 +31,17 @@ Row = Mapping[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How a resource looks over HTTP: names, the attributes of bodies, and a view of (resource, for an admin)."""
+    """How a resource looks over HTTP: names, the attributes of bodies, and a view of (resource, for an admin). *store*:
+    the service's name of it, where that is another than *plural*; *above*: the service's name of what it is part of,
+    and the column and word of the path that say of which."""
 
     name: str
     plural: str
     path: str
     body: Record
     view: Callable[[Row, bool], Document]
+    store: str = ""
+    above: tuple[str, str] | None = None
 
     def attribute(self, name: str) -> Any:
         """The value type of an attribute; ``None`` for another name."""
@@ -54,7 +59,8 @@ def network(row: Row, admin: bool) -> Document:
     """A network; the provider part for admins."""
     provider = {"provider:network_type": row["type"], "provider:physical_network": row["bridge"],
                 "provider:segmentation_id": row["segment"]}
-    plain = ("name", "admin_state_up", "shared", "is_default", "mtu", "port_security_enabled", "subnets")
+    plain = ("name", "admin_state_up", "shared", "is_default", "mtu", "port_security_enabled", "subnets",
+             "qos_policy_id")
     return {**_shown(row, *plain), "status": "ACTIVE", "router:external": row["external"],
             "availability_zones": ["nova"], "availability_zone_hints": [], "ipv4_address_scope": None,
             "ipv6_address_scope": None, **(provider if admin else {})}
@@ -70,7 +76,7 @@ def subnet(row: Row, _admin: bool) -> Document:
 def port(row: Row, admin: bool) -> Document:
     """A port; the binding for admins."""
     plain = ("name", "network_id", "mac_address", "admin_state_up", "status", "device_id", "device_owner",
-             "port_security_enabled", "fixed_ips", "security_groups")
+             "port_security_enabled", "fixed_ips", "security_groups", "qos_policy_id")
     binding = {"binding:host_id": row["host"], "binding:profile": row["profile"], "binding:vif_details": {},
                "binding:vif_type": "bridge" if row["host"] else "unbound"}
     pairs = [{"ip_address": one["ip_address"], "mac_address": one.get("mac_address") or row["mac_address"]}
@@ -81,14 +87,20 @@ def port(row: Row, admin: bool) -> Document:
 
 def security_group(row: Row, admin: bool) -> Document:
     """A security group, with its rules."""
-    return {**_shown(row, "name", "stateful"), "shared": False,
+    return {**_shown(row, "name", "stateful", "shared"),
             "security_group_rules": [security_group_rule(rule, admin) for rule in row["rules"]]}
 
 
 def security_group_rule(row: Row, _admin: bool) -> Document:
     """A rule of a security group."""
     return _shown(row, "security_group_id", "direction", "ethertype", "protocol", "port_range_min", "port_range_max",
-                  "remote_ip_prefix", "remote_group_id")
+                  "remote_ip_prefix", "remote_group_id", "remote_address_group_id")
+
+
+def rbac_policy(row: Row, _admin: bool) -> Document:
+    """A policy that shares something."""
+    return {**{name: row[name] for name in ("id", "project_id", "object_type", "object_id", "action")},
+            "tenant_id": row["project_id"], "target_tenant": row["target_project"]}
 
 
 def router(row: Row, _admin: bool) -> Document:
@@ -101,39 +113,81 @@ def floatingip(row: Row, _admin: bool) -> Document:
     """A floating IP."""
     plain = ("floating_ip_address", "port_id", "fixed_ip_address", "router_id")
     return {**_shown(row, *plain), "floating_network_id": row["network_id"],
-            "status": "ACTIVE" if row["port_id"] else "DOWN"}
+            "status": "ACTIVE" if row["router_id"] else "DOWN"}
+
+
+def address_group(row: Row, _admin: bool) -> Document:
+    """An address group."""
+    return _shown(row, "name", "addresses", "shared")
+
+
+def port_forwarding(row: Row, _admin: bool) -> Document:
+    """A port forwarding of a floating IP."""
+    plain = ("id", "floatingip_id", "internal_port_id", "internal_ip_address", "internal_port", "external_port",
+             "protocol", "description")
+    return {**{name: row[name] for name in plain}, **{
+        f"{side}_port_range": f"{row[f'{side}_port']}:{row[f'{side}_port']}" for side in ("internal", "external")}}
+
+
+def qos_policy(row: Row, admin: bool) -> Document:
+    """A QoS policy, with its rules."""
+    return {**_shown(row, "name", "shared", "is_default"), "rules": [
+        {**qos_rule(rule, admin), "type": rule["kind"]} for rule in row["rules"]]}
+
+
+def qos_rule(row: Row, _admin: bool) -> Document:
+    """A rule of a QoS policy."""
+    return {"id": row["id"], "qos_policy_id": row["policy_id"], "tags": [],
+            **{name: row[name] for name in qos.KINDS[row["kind"]]}}
+
+
+def _qos_rule(kind: str, body: Record) -> Form:
+    return Form(name=f"{kind}_rule", plural=f"{kind}_rules", path=f"qos/policies/{{policy_id}}/{kind}_rules", body=body,
+                view=qos_rule, above=("qos_policies", "policy_id"))
 
 
 #: Those that there are with an engine besides.
 OF_ENGINE = (Form(name="router", plural="routers", path="routers", body=attributes.ROUTER, view=router),
              Form(name="floatingip", plural="floatingips", path="floatingips", body=attributes.FLOATING_IP,
-                  view=floatingip))
+                  view=floatingip),
+             Form(name="port_forwarding", plural="port_forwardings",
+                  path="floatingips/{floatingip_id}/port_forwardings", body=attributes.PORT_FORWARDING,
+                  view=port_forwarding, above=("floatingips", "floatingip_id")),
+             Form(name="address_group", plural="address_groups", path="address-groups",
+                  body=attributes.ADDRESS_GROUP, view=address_group),
+             Form(name="policy", plural="policies", path="qos/policies", body=attributes.QOS_POLICY, view=qos_policy,
+                  store="qos_policies"),
+             _qos_rule("bandwidth_limit", attributes.BANDWIDTH_LIMIT_RULE),
+             _qos_rule("dscp_marking", attributes.DSCP_MARKING_RULE))
 FORMS = tuple(Form(name=name, plural=f"{name}s", path=f"{name}s".replace("_", "-"), body=body, view=view)
               for name, body, view in (
                   ("network", attributes.NETWORK, network), ("subnet", attributes.SUBNET, subnet),
                   ("port", attributes.PORT, port),
                   ("security_group", attributes.SECURITY_GROUP, security_group),
                   ("security_group_rule", attributes.SECURITY_GROUP_RULE, security_group_rule)))
+FORMS += (Form(name="rbac_policy", plural="rbac_policies", path="rbac-policies", body=attributes.RBAC_POLICY,
+               view=rbac_policy),)
 
 
 class ResourceRoutes:
-    """The routes of one resource."""
+    """The routes of one resource, of the *stores* by the service's names."""
 
-    def __init__(self, resources: NetworkStore, form: Form) -> None:
-        self.resources, self.form = resources, form
+    def __init__(self, stores: Mapping[str, NetworkStore], form: Form) -> None:
+        self.resources, self.form = stores[form.store or form.plural], form
+        self.above = stores[form.above[0]] if form.above else None
 
     def routes(self) -> list[Guarded]:
         """Where they are."""
         every, one = f"/v2.0/{self.form.path}", f"/v2.0/{self.form.path}/{{id}}"
         routes = [route(f"GET {every}", self.list), route(f"POST {every}", self.create, 201),
                   route(f"GET {one}", self.show),
-                  route(f"DELETE {one}", lambda request: self.resources.delete(*request.named()), 204)]
+                  route(f"DELETE {one}", self.delete, 204)]
         return [*routes, route(f"PUT {one}", self.update)] if self.resources.resource.update else routes
 
     def list(self, request: Request) -> Document:
         """Those that fit the query, sorted and in pages."""
         query = ListQuery(self.form, self.resources, request)
-        page = query.page()
+        page = query.page(self._place(request))
         found = self.resources.list(request.context, page)
         answer: Document = {self.form.plural: [query.picked(self._view(request, one)) for one in found]}
         if page.limit and len(found) == page.limit:
@@ -142,7 +196,7 @@ class ResourceRoutes:
 
     def show(self, request: Request) -> Document:
         """One."""
-        found = self._view(request, self.resources.show(*request.named()))
+        found = self._view(request, self._found(request))
         return {self.form.name: ListQuery(self.form, self.resources, request).picked(found)}
 
     def create(self, request: Request) -> Document:
@@ -150,14 +204,40 @@ class ResourceRoutes:
         name, plural, body = self.form.name, self.form.plural, request.json()
         many = isinstance(body, dict) and isinstance(body.get(plural), list)
         wanted = body[plural] if many else [self._inner(body)]
-        made = self.resources.create(request.context, *(as_named(self.form.body.check(one, name)) for one in wanted))
+        place = self._place(request)
+        made = self.resources.create(request.context, *({**as_named(self.form.body.check(one, name)), **place}
+                                                        for one in wanted))
         shown = [self._view(request, one) for one in made]
         return {plural: shown} if many else {name: shown[0]}
 
     def update(self, request: Request) -> Document:
         """Change what is given."""
         values = as_named(self.form.body.changes(self._inner(request.json()), self.form.name))
-        return {self.form.name: self._view(request, self.resources.update(*request.named(values)))}
+        if self.above:
+            self._found(request)
+        return {self.form.name: self._view(request, self.resources.update(
+            request.context, request.params["id"], values))}
+
+    def delete(self, request: Request) -> None:
+        """Remove it."""
+        if self.above:
+            self._found(request)
+        self.resources.delete(request.context, request.params["id"])
+
+    def _place(self, request: Request) -> Document:
+        """The column that says what it is part of, as the path has it; that is there, or ``NotFound`` is raised."""
+        if self.above is None or self.form.above is None:
+            return {}
+        column = self.form.above[1]
+        return {column: self.above.show(request.context, request.params[column])["id"]}
+
+    def _found(self, request: Request) -> Document:
+        place, id = self._place(request), request.params["id"]
+        found = self.resources.show(request.context, id)
+        if any(found[name] != value for name, value in place.items()):
+            words = self.resources.resource.name.replace("_", " ")
+            raise NotFound(f"There is no {words} {found['id']} in {', '.join(place.values())}.")
+        return found
 
     def _inner(self, body: Any) -> Any:
         if not isinstance(body, dict) or self.form.name not in body:
@@ -165,6 +245,8 @@ class ResourceRoutes:
         return body[self.form.name]
 
     def _view(self, request: Request, found: Document) -> Document:
+        if request.context.project_id in found.get("shared_with", ()):
+            found = {**found, "shared": True}
         return self.form.view(found, request.context.is_admin)
 
 
@@ -184,8 +266,10 @@ class ListQuery:
         for name, value in request.query:
             self.given.setdefault(name, []).append(value)
 
-    def page(self) -> Page:
-        """What the list is asked for. Raises ``InvalidRequest`` for a parameter that is not known."""
+    def page(self, place: Mapping[str, str]) -> Page:
+        """What the list is asked for, of what is at *place* (column to value).
+
+        Raises ``InvalidRequest`` for a parameter that is not known."""
         keys, directions = self.given.get("sort_key", []), self.given.get("sort_dir", [])
         sort = [(self._known(name, "sorting"), directions[at:at + 1] == ["desc"]) for at, name in enumerate(keys)]
         try:
@@ -193,7 +277,8 @@ class ListQuery:
             limit = COUNT.check(self.given.get("limit", ["0"])[-1], "limit")
         except InvalidField as error:
             raise InvalidRequest(error.message, type="BadRequest") from None
-        return Page(filters=self._filters(), sort=sort, limit=limit, marker=self.given.get("marker", [None])[-1])
+        filters = {**self._filters(), **{name: [value] for name, value in place.items()}}
+        return Page(filters=filters, sort=sort, limit=limit, marker=self.given.get("marker", [None])[-1])
 
     def _filters(self) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = {}

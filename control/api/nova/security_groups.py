@@ -22,7 +22,8 @@ NO_PORTS = (-1, -1)
 
 def _known(one: Mapping[str, Any]) -> bool:
     """Whether Nova knows such rules: those for what comes in, from a group that is there still, or from addresses."""
-    return one["direction"] == "ingress" and (not one["remote_group_id"] or bool(one["remote_group"]))
+    return one["direction"] == "ingress" and not one["remote_address_group_id"] and (
+        not one["remote_group_id"] or bool(one["remote_group"]))
 
 
 def rule(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class CloudNetworks(CloudDriver):
         for one in _listed(caller, "subnets", filters={"ip_version": ["4"]}):
             subnets.setdefault(one["network_id"], one)
         return [shown(one, subnets.get(one["id"]), caller.context.is_admin) for one in _listed(caller, "networks")
-                if one["shared"] or one["project_id"] == caller.project]
+                if caller.project in (one["project_id"], *one["shared_with"]) or one["shared"]]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """What is left out is what the network service gives, and what follows from the addresses."""

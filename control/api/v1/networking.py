@@ -61,7 +61,7 @@ def reference(caller: Caller, kind: type[Kind], plural: str, given: tuple[str, s
 def usable(caller: Caller, field: str, key: str) -> str:
     """A network that ports may be on."""
     return reference(caller, Network, "networks", (field, key),
-                     lambda one: one["shared"] or one["project_id"] == caller.project)
+                     lambda one: one["shared"] or caller.project in (one["project_id"], *one["shared_with"]))
 
 
 def external(caller: Caller, field: str, key: str) -> str:

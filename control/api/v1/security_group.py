@@ -28,7 +28,8 @@ class SecurityGroups(Networking):
     def shown(self, row: Row) -> Document:
         return {"stateful": row["stateful"], "rules": _sorted(
             {**{name: one[name] for name in RULE}, "remote_group": one["remote_group_id"],
-             "description": one["description"] or ""} for one in row["rules"])}
+             "remote_address_group": one["remote_address_group_id"], "description": one["description"] or ""}
+            for one in row["rules"])}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         if want.get("rules") is None:
@@ -46,11 +47,13 @@ class SecurityGroups(Networking):
         elif group is not None:
             group = reference(caller, SecurityGroup, "security_groups", (f"{path}.remote_group", group),
                               lambda row: row["project_id"] == caller.project)
+        rule["remote_address_group_id"] = rule.pop("remote_address_group", None)
         found = attributes.SECURITY_GROUP_RULE.check({**rule, "security_group_id": NOTHING}, path)
         least, most = found.get("port_range_min"), found.get("port_range_max")
         if most is None and found.get("protocol") not in ICMP:
             most = least
         return {**{name: found.get(name) for name in RULE}, "port_range_max": most, "remote_group": group,
+                "remote_address_group": found.get("remote_address_group_id"),
                 "description": found.get("description") or ""}
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
@@ -84,6 +87,7 @@ def _asked(want: Document, id: str) -> list[Document] | None:
     if want.get("rules") is None:
         return None
     return [{**{name: one[name] for name in RULE}, "description": one["description"],
+             "remote_address_group_id": one["remote_address_group"],
              "remote_group_id": id if one["remote_group"] == want["name"] else one["remote_group"]}
             for one in want["rules"]]
 

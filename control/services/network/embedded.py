@@ -17,13 +17,16 @@ from magnetar_core import addresses
 from magnetar_core.errors import Conflict, Forbidden, Unavailable
 from magnetar_core.flows import Sure, always
 
-from . import changes, nics, quotas, requested_networks
+from . import changes, nics, qos, quotas, requested_networks, sharing
 from . import networks as network_resource
 from . import security_groups as security_group
+from .address_groups import ADDRESS_GROUP, AddressGroupStore
 from .changes import ChangeLog
 from .engine import EngineDifference, NetworkEngine
 from .floating_ips import FLOATING_IP, let_go
+from .forwardings import PORT_FORWARDING
 from .ports import PORT
+from .rbac import RBAC_POLICY
 from .resources import NetworkStore
 from .routers import ROUTER, RouterStore
 from .security_groups import SECURITY_GROUP, GroupStore, named, rule_resource
@@ -35,6 +38,9 @@ _BIND = update(ports).where(ports.c.device_id == bindparam("server"), nics.TAKEN
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving"]).join(
     networks, networks.c.id == ports.c.network_id).where(
     ports.c.device_id == bindparam("server"), nics.TAKEN, networks.c.by_engine)
+#: What there is with an engine besides routers.
+OF_ENGINE = {"floatingips": FLOATING_IP, "port_forwardings": PORT_FORWARDING,
+             "qos_policies": qos.POLICY, **{f"{one.name}s": one for one in qos.RULES}}
 NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 
@@ -55,12 +61,14 @@ class EmbeddedNetworks:
         network = network_resource.resource(physical_mtu if engine else None)
         self.resources: dict[str, NetworkStore] = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
                           for one in (network, resource(pools), PORT, rule_resource(engine is not None))}
+        self.resources["rbac_policies"] = NetworkStore(database, RBAC_POLICY, self.quota, self.log)
         self.resources["security_groups"] = GroupStore(database, SECURITY_GROUP, self.quota, self.log,
                                                        self.resources["security_group_rules"])
         if engine is not None:
             self.routers = RouterStore(database, ROUTER, self.quota, self.log)
-            self.resources.update(routers=self.routers, floatingips=NetworkStore(
-                database, FLOATING_IP, self.quota, self.log))
+            self.addresses = AddressGroupStore(database, ADDRESS_GROUP, self.quota, self.log)
+            self.resources.update(address_groups=self.addresses, routers=self.routers, **{
+                name: NetworkStore(database, one, self.quota, self.log) for name, one in OF_ENGINE.items()})
         self._usual = {name: network.defaults[name] for name in ("type", "mtu")}
         if engine is not None:
             self._usual.update(mtu=physical_mtu - network_resource.GENEVE, by_engine=True)
@@ -76,6 +84,8 @@ class EmbeddedNetworks:
             common = {"project_id": "", "name": "default", "created_at": now()}
             if added(connection, networks, id=id, shared=True, is_default=True, **self._usual, **common):
                 self.log.note(connection, f"network/{id}")
+                sharing.share(connection, "network", {"id": id, "project_id": ""}, sharing.SHARED,
+                              str(uuid.uuid5(NAMESPACE, "network default shared")))
                 added(connection, subnets, id=str(uuid.uuid5(NAMESPACE, "subnet default")), network_id=id,
                       cidr=str(net), gateway_ip=str(net[1]), dns_nameservers="[]", host_routes="[]", **common,
                       allocation_pools=orjson.dumps([{"start": str(net[2]), "end": str(net[-2])}]).decode())

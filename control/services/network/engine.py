@@ -41,10 +41,20 @@ class LogicalNetwork:
 
 
 @dataclass(frozen=True)
+class LogicalLimit:
+    """How much a port sends (egress) or receives (ingress): *kbps*, in kbit/s, and *burst* at once, in kbit; 0 is the
+    engine's usual one."""
+
+    direction: str
+    kbps: int
+    burst: int = 0
+
+
+@dataclass(frozen=True)
 class LogicalPort:
     """*addresses*: (subnet, address). *pairs*: (MAC, address or network) that it may send from besides. *groups* count
     only with *secure* (port security). *hosts*: where it may be; *arriving*: it is silent at the second of them until
-    its guest announces itself there. *router*: the router whose interface it is."""
+    its guest announces itself there. *router*: the router whose interface it is. *dscp*: the mark of what it sends."""
 
     id: str
     network_id: str
@@ -57,11 +67,14 @@ class LogicalPort:
     hosts: tuple[str, ...] = ()
     arriving: bool = False
     router: str | None = None
+    limits: tuple[LogicalLimit, ...] = ()
+    dscp: int | None = None
 
 
 @dataclass(frozen=True)
 class LogicalRule:
-    """As Neutron has it: *least* and *most* are ports, or type and code of ICMP; ``None`` is any."""
+    """As Neutron has it: *least* and *most* are ports, or type and code of ICMP; ``None`` is any. *remote_addresses*:
+    id of a ``LogicalAddresses``."""
 
     id: str
     direction: str
@@ -71,6 +84,7 @@ class LogicalRule:
     most: int | None = None
     prefix: str | None = None
     remote_group: str | None = None
+    remote_addresses: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,14 @@ class LogicalGroup:
     id: str
     stateful: bool = True
     rules: tuple[LogicalRule, ...] = ()
+
+
+@dataclass(frozen=True)
+class LogicalAddresses:
+    """An address group: addresses and networks that rules name."""
+
+    id: str
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +131,17 @@ class LogicalTranslation:
 
 
 @dataclass(frozen=True)
+class LogicalForwarding:
+    """Ports of a floating IP, *id*: *protocol* (tcp, udp, sctp) to its address *outside* leads on. *targets*: (port
+    outside, address inside, port inside)."""
+
+    id: str
+    protocol: str
+    outside: str
+    targets: tuple[tuple[int, str, int], ...]
+
+
+@dataclass(frozen=True)
 class LogicalRouter:
     """*routes*: (destination, next hop). *chassis*: hosts that may have the gateway, the first first."""
 
@@ -119,12 +152,13 @@ class LogicalRouter:
     routes: tuple[tuple[str, str], ...] = ()
     translations: tuple[LogicalTranslation, ...] = ()
     chassis: tuple[str, ...] = ()
+    forwardings: tuple[LogicalForwarding, ...] = ()
 
 
-Unit = LogicalNetwork | LogicalPort | LogicalGroup | LogicalRouter
+Unit = LogicalNetwork | LogicalPort | LogicalGroup | LogicalRouter | LogicalAddresses
 #: Begin of the keys of units, by kind: ``port/UUID``.
 KINDS: dict[type, str] = {LogicalNetwork: "network", LogicalPort: "port", LogicalGroup: "group",
-                          LogicalRouter: "router"}
+                          LogicalRouter: "router", LogicalAddresses: "addresses"}
 
 
 def key_of(unit: Unit) -> str:

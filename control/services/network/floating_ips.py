@@ -14,14 +14,14 @@ from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import ipam, router_ports
 from .requested_networks import subnets_of
-from .resources import NetworkResource, add, forbidden, own
+from .resources import NetworkResource, add, find, forbidden, own
 from .router_ports import FLOATING, GATEWAY, INTERFACE, OWN
-from .tables import addresses, floating_ips, ports, routers
+from .tables import addresses, floating_ips, forwardings, ports, routers
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it, with a port of its own that has the address; associate it where it says with which port."""
-    network = router_ports.external(connection, values["network_id"])
+    network = router_ports.external(connection, context, values["network_id"])
     address, subnet_id = values.pop("floating_ip_address", None), values.pop("subnet_id", None)
     if address and not context.is_admin:
         raise forbidden("create_floatingip:floating_ip_address", "only admins may choose it")
@@ -35,18 +35,24 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     given = connection.execute(select(addresses.c.ip_address).where(addresses.c.port_id == port)).scalar()
     wish = {name: values.pop(name, None) for name in ("port_id", "fixed_ip_address")}
     values.update(own_port_id=port, floating_ip_address=given)
-    values.update(_reached(connection, context, values, wish))
+    values.update(leads_to(connection, context, values, wish))
     add(connection, floating_ips, values)
 
 
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Associate it with a port, or with none."""
+    find(connection, context, FLOATING_IP, row["id"], lock=True)  # no port forwarding comes meanwhile
     if "port_id" in values or "fixed_ip_address" in values:
         wish = {"port_id": values.get("port_id", row["port_id"]), "fixed_ip_address": values.get("fixed_ip_address")}
-        values.update(_reached(connection, context, row, wish))
+        if wish["port_id"] is not None and connection.execute(select(forwardings.c.id).where(
+                forwardings.c.floatingip_id == row["id"]).limit(1)).first():
+            raise Conflict(f"Floating IP {row['id']} in use by port forwardings. Delete those first.",
+                           type="FipInUseByPortForwarding")
+        if wish["port_id"] is not None or row["port_id"] is not None:
+            values.update(leads_to(connection, context, row, wish))
 
 
-def _reached(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
+def leads_to(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
     """Columns of what it reaches: the port, its address and the router between."""
     if wish["port_id"] is None:
         return {"port_id": None, "fixed_ip_address": None, "router_id": None}
@@ -98,20 +104,29 @@ def _router(connection: Connection, network_id: str, subnet_id: str, port_id: st
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """It goes with its port."""
+    """It goes with its port, and its port forwardings."""
+    connection.execute(deleting(forwardings).where(forwardings.c.floatingip_id == row["id"]))
     connection.execute(deleting(floating_ips).where(floating_ips.c.id == row["id"]))
     router_ports.remove(connection, row["own_port_id"])
 
 
 def let_go(connection: Connection, port_ids: Collection[str], stay: Sequence[str] = ()) -> list[str]:
-    """Floating IPs of these ports reach nothing any more, but of the addresses that *stay*. Returns the units of their
-    routers."""
+    """Floating IPs of these ports reach nothing any more, but of the addresses that *stay*; port forwardings to them
+    go. Returns the units of their routers."""
     which = floating_ips.c.port_id.in_(port_ids) & floating_ips.c.fixed_ip_address.not_in(stay)
-    found = sorted(set(connection.execute(select(floating_ips.c.router_id).where(which)).scalars()))
+    found = set(connection.execute(select(floating_ips.c.router_id).where(which)).scalars())
     if found:
         connection.execute(update(floating_ips).where(which).values(
             port_id=None, fixed_ip_address=None, router_id=None))
-    return [f"router/{id}" for id in found]
+    inner = forwardings.c.internal_port_id.in_(port_ids) & forwardings.c.internal_ip_address.not_in(stay)
+    outer = {row.id: row.router_id for row in connection.execute(select(
+        floating_ips.c.id, floating_ips.c.router_id).where(floating_ips.c.id.in_(
+            select(forwardings.c.floatingip_id).where(inner))))}
+    if outer:
+        connection.execute(deleting(forwardings).where(inner))
+        connection.execute(update(floating_ips).where(floating_ips.c.id.in_(outer), floating_ips.c.id.not_in(
+            select(forwardings.c.floatingip_id))).values(router_id=None))
+    return [f"router/{id}" for id in sorted(found | set(outer.values()))]
 
 
 def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-# ruff: noqa: ARG001 - the functions of a resource take the same arguments
 """Networks. A network of type ``nat`` or ``isolated`` is made by the agents on each host that needs it; ``flat`` is a
 *bridge* that each host has already. With an engine, ``ovn`` is between hosts, and ``flat`` and ``vlan`` are on a
 physical network, by the name that hosts have for it."""
@@ -7,6 +6,7 @@ physical network, by the name that hosts have for it."""
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, false, select, tru
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField
 
-from . import changes
+from . import changes, qos, sharing
 from .requested_networks import visible
 from .resources import NetworkResource, add, own
 from .router_ports import OWN
@@ -28,6 +28,7 @@ DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,14}")
 PHYSICAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}")
 BRIDGE, SEGMENT, TYPE = "provider:physical_network", "provider:segmentation_id", "provider:network_type"
 #: Types that the agents make on each host, and those that an engine makes.
+ACTIONS = sharing.KINDS["network"].columns
 OF_AGENTS, OF_ENGINE = ("nat", "isolated"), ("ovn", "flat", "vlan")
 #: Bytes that Geneve takes of each packet between hosts: the headers of Ethernet, IPv4, UDP and Geneve with OVN's
 #: option.
@@ -41,7 +42,8 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Docume
     for id, network_id in connection.execute(select(subnets.c.id, subnets.c.network_id).where(
             subnets.c.network_id.in_(ids)).order_by(subnets.c.created_at)):
         ids[network_id].append(id)
-    return [{**row, "subnets": ids[row["id"]]} for row in rows]
+    shared = sharing.told(connection, rows)
+    return [{**row, "subnets": ids[row["id"]], "shared_with": shared[row["id"]]["shared_with"]} for row in rows]
 
 
 def create(physical_mtu: int | None, connection: Connection, context: Context, values: Document) -> None:
@@ -55,7 +57,14 @@ def create(physical_mtu: int | None, connection: Connection, context: Context, v
     else:
         _check_bridge(values)
         values["mtu"] = values["mtu"] or USUAL_MTU
+    if values["by_engine"] and "qos_policy_id" not in values:
+        values["qos_policy_id"] = qos.default(connection, values["project_id"])
+    else:
+        qos.check(connection, context, values, values)
     add(connection, networks, values)
+    for action, column in ACTIONS.items():
+        if values.get(column):
+            sharing.share(connection, "network", values, action, str(uuid.uuid4()))
 
 
 def _check_mtu(values: Document, most: int) -> None:
@@ -107,12 +116,13 @@ def _check_internal(values: Document, made: Document | RowMapping) -> None:
 
 def seen(context: Context) -> ColumnElement[bool]:
     """Networks that *context* may see: those that it may use, and external ones, by which routers reach out."""
-    return visible(context) | networks.c.external
+    return visible(context) | sharing.shared_with(networks, context.project_id or "", sharing.EXTERNAL)
 
 
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """It stays shared while others have ports on it. One with IPv6 is one project's (``subnets``)."""
     _check_internal(values, row)
+    qos.check(connection, context, row, values, row["qos_policy_id"])
     if values.get("shared") and not row["shared"] and connection.execute(select(subnets.c.id).where(
             subnets.c.network_id == row["id"], subnets.c.cidr.contains(":")).limit(1)).first():
         raise InvalidField("shared", "must be false for a network with a subnet of IPv6: OVN lets guests advertise as "
@@ -121,11 +131,13 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
             ports.c.network_id == row["id"], ports.c.device_owner.startswith(OWN)).limit(1)).first():
         raise Conflict(f"External network {row['id']} cannot be updated to be made non-external, since it has existing "
                        "gateway ports or floating IPs.", type="ExternalNetworkInUse")
-    if row["shared"] and values.get("shared") is False:
-        other = select(ports.c.id).where(ports.c.network_id == row["id"], ports.c.project_id != row["project_id"])
-        if connection.execute(other.limit(1)).first():
-            raise Conflict(f"Unable to reconfigure sharing settings for network {row['id']}. Multiple projects are "
-                        "using it.", type="InvalidSharedSetting")
+    for action, column in ACTIONS.items():
+        if column not in values:
+            continue
+        if values[column]:
+            sharing.share(connection, "network", row, action, str(uuid.uuid4()))
+        else:
+            sharing.unshare(connection, "network", row, action)
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
@@ -138,12 +150,13 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
         raise Conflict(f"Unable to complete operation on network {row['id']}. There are one or more ports still in "
                        f"use on the network{f', id for these ports is {named}' if named else ''}{others}.",
                        type="NetworkInUse")
+    sharing.forget(connection, row["id"])
 
 
 def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """The network; and its ports, where it goes up or down."""
+    """The network; and its ports, where it goes up or down, or has another QoS policy."""
     found = [f"network/{row['id']}"]
-    if changed and changed.get("admin_state_up", row["admin_state_up"]) != row["admin_state_up"]:
+    if changed and any(changed.get(name, row[name]) != row[name] for name in ("admin_state_up", "qos_policy_id")):
         found += changes.ports(connection.execute(select(ports.c.id).where(ports.c.network_id == row["id"])).scalars())
     return found
 

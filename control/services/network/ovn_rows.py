@@ -10,6 +10,7 @@ from ipaddress import ip_interface, ip_network
 from typing import Any
 
 from .engine import (
+    LogicalAddresses,
     LogicalGroup,
     LogicalInterface,
     LogicalNetwork,
@@ -34,13 +35,18 @@ ON_LINK = "0.0.0.0"  # noqa: S104 (of DHCP, RFC 3442)
 DROP, DROP_UNIT = "mag_drop", "group/drop"
 #: Priorities of ACLs: rules come before the drop, and never let a guest answer DHCP.
 FALL, LET, GUARD = 1001, 1002, 1003
+#: Priority of rows of QoS.
+MEASURE = 2000
 SWITCH, PORT, GROUP, ACL, DHCP = "Logical_Switch", "Logical_Switch_Port", "Port_Group", "ACL", "DHCP_Options"
 ROUTER, ROUTER_PORT, NAT = "Logical_Router", "Logical_Router_Port", "NAT"
-ROUTE, CHASSIS = "Logical_Router_Static_Route", "Gateway_Chassis"
-TABLES = (SWITCH, PORT, GROUP, ACL, DHCP, ROUTER, ROUTER_PORT, NAT, ROUTE, CHASSIS)
+ROUTE, CHASSIS, QOS = "Logical_Router_Static_Route", "Gateway_Chassis", "QoS"
+BALANCER, SET = "Load_Balancer", "Address_Set"
+TABLES = (SWITCH, PORT, GROUP, ACL, DHCP, ROUTER, ROUTER_PORT, NAT, ROUTE, CHASSIS, QOS, BALANCER, SET)
 #: Columns that hold rows: table, column, and table of the rows.
-HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (GROUP, "ports", PORT), (GROUP, "acls", ACL),
+HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (SWITCH, "qos_rules", QOS),
+           (GROUP, "ports", PORT), (GROUP, "acls", ACL),
            (ROUTER, "ports", ROUTER_PORT), (ROUTER, "nat", NAT), (ROUTER, "static_routes", ROUTE),
+           (ROUTER, "load_balancer", BALANCER),
            (ROUTER_PORT, "gateway_chassis", CHASSIS))
 #: Numbers of the protocols that Neutron names; OVN has words for the first four only.
 NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ah": 51, "dccp": 33, "egp": 8, "esp": 50, "gre": 47,
@@ -73,8 +79,14 @@ def rows(unit: Unit) -> Iterator[NorthRow]:
         yield from _network(unit)
     elif isinstance(unit, LogicalPort):
         yield _port(unit)
+        yield from _qos(unit)
     elif isinstance(unit, LogicalGroup):
         yield from _group(unit)
+    elif isinstance(unit, LogicalAddresses):
+        for version in (4, 6):  # a match is about one of them
+            yield NorthRow(key_of(unit), SET, f"{unit.id} {version}", {
+                "name": set_name(unit.id, version),
+                "addresses": tuple(sorted(one for one in unit.addresses if ip_network(one).version == version))})
     else:
         yield from _router(unit)
 
@@ -96,6 +108,11 @@ def always() -> Iterator[NorthRow]:
 def group_name(id: str) -> str:
     """Name of the port group of a security group: OVN's names of sets have no dashes."""
     return f"mag_{id.replace('-', '_')}"
+
+
+def set_name(id: str, version: int) -> str:
+    """Name of the address set of the addresses of one IP version of an address group."""
+    return f"mag_ag_{id.replace('-', '_')}_ip{version}"
 
 
 def mac_of(*words: str) -> str:
@@ -183,6 +200,23 @@ def _port(unit: LogicalPort) -> NorthRow:
     return NorthRow(key_of(unit), PORT, unit.id, {**columns, "options": options}, refs, tuple(inside))
 
 
+def _qos(unit: LogicalPort) -> Iterator[NorthRow]:
+    """What is measured and marked of a port's packets (ovn-nb(5), QoS): what it sends as it comes in, what it receives
+    as it goes out."""
+    rows: list[tuple[str, str, dict[str, int], dict[str, int]]] = []
+    for limit in unit.limits:
+        burst = {"burst": limit.burst} if limit.burst else {}
+        rows.append((f"{unit.id} {limit.direction}", limit.direction, {"rate": limit.kbps, **burst}, {}))
+    if unit.dscp is not None:
+        rows.append((f"{unit.id} dscp", "egress", {}, {"dscp": unit.dscp}))
+    for key, direction, bandwidth, action in rows:
+        out = direction == "egress"
+        yield NorthRow(key_of(unit), QOS, key, {
+            "priority": MEASURE, "direction": "from-lport" if out else "to-lport", "bandwidth": bandwidth,
+            "action": action, "match": f'{"inport" if out else "outport"} == "{unit.id}"'},
+            inside=((SWITCH, unit.network_id, "qos_rules"),))
+
+
 def _port_security(own: str, unit: LogicalPort) -> tuple[str, ...]:
     """For each MAC that it may send from, its addresses."""
     found = {unit.mac: own}
@@ -212,6 +246,8 @@ def match(group: str, rule: LogicalRule) -> str:
     there = f"{words[-1]}.{'src' if inward else 'dst'}"
     if rule.remote_group:
         words.append(f"{there} == ${group_name(rule.remote_group)}_{words[1]}")
+    elif rule.remote_addresses:
+        words.append(f"{there} == ${set_name(rule.remote_addresses, 6 if six else 4)}")
     elif rule.prefix and ip_network(rule.prefix).prefixlen:
         words.append(f"{there} == {rule.prefix}")
     return " && ".join([*words, *_protocol(rule, six)])
@@ -247,6 +283,11 @@ def _router(unit: LogicalRouter) -> Iterator[NorthRow]:
                        inside=((ROUTER, unit.id, "static_routes"),))
     for nat in unit.translations:
         yield _translation(unit, nat)
+    for led in unit.forwardings:  # a load balancer of one server for each port (ovn-nb(5), Load_Balancer)
+        yield NorthRow(key, BALANCER, f"{led.id} {led.protocol}", {
+            "name": f"mag-{led.id}-{led.protocol}", "protocol": (led.protocol,),
+            "vips": {f"{led.outside}:{port}": f"{address}:{inner}" for port, address, inner in led.targets}},
+            inside=((ROUTER, unit.id, "load_balancer"),))
 
 
 def _interface(unit: LogicalRouter, one: LogicalInterface) -> Iterator[NorthRow]:

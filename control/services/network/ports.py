@@ -14,15 +14,16 @@ from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
 
-from . import ipam
+from . import ipam, qos, sharing
 from .floating_ips import let_go
 from .networks import NETWORK
 from .nics import TAKEN, addresses_of
 from .requested_networks import subnets_of
+from .requested_networks import visible as usable_networks
 from .resources import NetworkResource, columns, find, forbidden, own
 from .router_ports import OWN
 from .security_groups import default_group
-from .tables import addresses, floating_ips, ports, security_groups
+from .tables import addresses, floating_ips, forwardings, networks, ports, security_groups
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
@@ -35,8 +36,8 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Docume
 def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it with its addresses and groups."""
     network = find(connection, context, NETWORK, values["network_id"])
-    usable = context.is_admin or network["shared"] or network["project_id"] == context.project_id
-    if network["external"] and not usable:
+    if network["external"] and connection.execute(select(networks.c.id).where(
+            networks.c.id == network["id"], usable_networks(context))).first() is None:
         raise forbidden("create_port", "the network is another project's; as an external one, routers and floating IPs "
                                        "have addresses of it")
     _may_choose(context, network, values)
@@ -45,6 +46,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     values.setdefault("port_security_enabled", network["port_security_enabled"])
     values["security_groups"] = _groups(connection, values)
     _check_pairs(network, values)
+    qos.check(connection, context, network, values)
     if not ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now()):
         raise _mac_in_use(values)
     choices = subnets_of(connection, [network["id"]])[network["id"]]
@@ -69,7 +71,8 @@ def units(connection: Connection, row: RowMapping, changed: Document | None) -> 
     found = [f"port/{row['id']}"]
     if changed is None or "fixed_ips" in changed:
         found += [f"router/{id}" for id in connection.execute(select(floating_ips.c.router_id).where(
-            floating_ips.c.port_id == row["id"])).scalars()]
+            (floating_ips.c.port_id == row["id"]) | floating_ips.c.id.in_(select(forwardings.c.floatingip_id).where(
+                forwardings.c.internal_port_id == row["id"])))).scalars()]
     return found
 
 
@@ -142,7 +145,8 @@ def _groups(connection: Connection, values: Document) -> list[str]:
     if given is None:
         return [default_group(connection, project)] if values["port_security_enabled"] else []
     there = set(connection.execute(select(security_groups.c.id).where(
-        security_groups.c.id.in_(given), security_groups.c.project_id == project)).scalars())
+        security_groups.c.id.in_(given), (security_groups.c.project_id == project) | sharing.shared_with(
+            security_groups, project)).with_for_update(read=True)).scalars())
     for id in given:
         if id not in there:
             raise NotFound(f"Security group {id} does not exist", type="SecurityGroupNotFound")
@@ -173,6 +177,9 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     if values.get("pairs") or values.get("port_security_enabled") is False:
         network = find(connection, context, NETWORK, row["network_id"])
         _check_pairs(network, {**row, "pairs": orjson.loads(row["pairs"]), **values})
+    if "qos_policy_id" in values:
+        network = find(connection, context, NETWORK, row["network_id"])
+        qos.check(connection, context, network, values, row["qos_policy_id"])
     if (fixed := values.pop("fixed_ips", None)) is not None:
         _readdress(connection, row, fixed)
 

@@ -12,13 +12,23 @@ from magnetar_control.services.quotas import Excess, Quotas
 from magnetar_control.settings import Settings
 from magnetar_core.errors import Conflict, MagnetarError
 
-from .tables import floating_ips, networks, ports, routers, security_group_rules, security_groups, subnets
+from .tables import (
+    address_groups,
+    floating_ips,
+    networks,
+    ports,
+    rbac_policies,
+    routers,
+    security_group_rules,
+    security_groups,
+    subnets,
+)
 
 #: Neutron's type of the error.
 OVER = "OverQuota"
-RESOURCES = ("network", "subnet", "port", "security_group", "security_group_rule")
+RESOURCES = ("network", "subnet", "port", "security_group", "security_group_rule", "rbac_policy")
 #: Those that there are with an engine besides.
-OF_ENGINE = ("router", "floatingip")
+OF_ENGINE = ("router", "floatingip", "address_group")
 
 
 def _counted(table: Table) -> Select[Any]:
@@ -27,7 +37,8 @@ def _counted(table: Table) -> Select[Any]:
 
 #: Statements that each new server needs among them, made once.
 _COUNTED = {name: _counted(table) for name, table in zip(
-    (*RESOURCES, *OF_ENGINE), (networks, subnets, ports, security_groups, security_group_rules, routers, floating_ips),
+    (*RESOURCES, *OF_ENGINE), (networks, subnets, ports, security_groups, security_group_rules, rbac_policies,
+                             routers, floating_ips, address_groups),
     strict=True)}
 
 
@@ -40,7 +51,7 @@ def of(limits: Mapping[str, int], engine: bool = False) -> Quotas:
 
 def defaults(settings: Settings) -> dict[str, int]:
     """The limits that the settings say, by resource."""
-    return {name: getattr(settings, f"quota_{name}s") for name in (*RESOURCES, *OF_ENGINE)}
+    return {name: getattr(settings, f"quota_{name}s".replace("ys", "ies")) for name in (*RESOURCES, *OF_ENGINE)}
 
 
 def _count(connection: Connection, project: str, names: Collection[str]) -> dict[str, int]:

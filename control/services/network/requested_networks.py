@@ -12,26 +12,26 @@ from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, RowMapping, bindparam, exists, or_, select, true
+from sqlalchemy import Connection, Row, RowMapping, bindparam, exists, or_, select
 
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidRequest
 
-from . import ipam
+from . import ipam, sharing
 from .tables import addresses, networks, ports, subnets
 
 #: Statements that each new server needs, made once.
 _SERVES = exists().where(subnets.c.network_id == networks.c.id).label("serves")
 _EACH = select(networks.c.id, networks.c.by_engine, _SERVES)
-_ANY = _EACH.where(or_(networks.c.project_id == bindparam("project"), networks.c.shared)).limit(2)
+_ANY = _EACH.where(or_(networks.c.project_id == bindparam("project"),
+                       sharing.shared_with(networks, bindparam("project")))).limit(2)
 _UP = _ANY.where(networks.c.admin_state_up)
 _SUBNETS = select(subnets).where(subnets.c.network_id.in_(bindparam("ids", expanding=True))).order_by(
     subnets.c.created_at, subnets.c.id)
 
 
-def visible(context: Context) -> ColumnElement[bool]:
-    """Networks that *context* may see."""
-    return true() if context.is_admin else or_(networks.c.project_id == (context.project_id or ""), networks.c.shared)
+#: Networks that a caller may use.
+visible = sharing.own_or_shared(networks)
 
 
 def checked(connection: Connection, context: Context, requested: Any) -> list[Document]:

@@ -32,9 +32,10 @@ class NetworkResource:
     *update* (none: it cannot change) checks and completes the values before they are set; *delete* says whether the row
     may go. *defaults*: values of a new one that are left out; *admin*: values that only admins change, or give a new
     one otherwise than by default; *filters*: of lists, besides the columns; *before_list*: what a list needs to be
-    there. *counts*: what a new one is more of, besides itself; *units*: what the engine has of a row, which is added,
-    goes (``None``) or is given values; *owner*: the project whose a new one will be, where that
-    is not said by its values."""
+    there. *counts*: what a new one is more of, besides itself; *writers_are_admins*: whether only admins make, change
+    and remove them; *after*: what is done when a row has changed, or gone; *units*: what the engine has of a row, which
+    is added, goes (``None``) or is given values; *owner*: the project whose a new one will be, where that is not said
+    by its values."""
 
     name: str
     table: Table
@@ -48,6 +49,8 @@ class NetworkResource:
     filters: Mapping[str, Filter] = field(default_factory=dict)
     before_list: Callable[[Connection, Context], None] | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    writers_are_admins: bool = False
+    after: Callable[[Connection, RowMapping], None] = lambda _connection, _row: None
     units: Callable[[Connection, RowMapping, Document | None], Sequence[str]] = lambda _connection, _row, _values: ()
     owner: Callable[[Connection, Context, Document], str] = lambda _connection, _context, values: values["project_id"]
 
@@ -143,6 +146,7 @@ class NetworkStore:
             if self.resource.delete:
                 self.resource.delete(connection, context, row)
             connection.execute(delete(self.resource.table).where(self.resource.table.c.id == id))
+            self.resource.after(connection, row)
 
     def _create(self, connection: Connection, context: Context, new: Documents) -> None:
         self._check_quota(connection, context, new)
@@ -160,6 +164,7 @@ class NetworkStore:
         self.resource.update(connection, context, row, values)
         self._note(connection, row, values)
         connection.execute(update(table).where(table.c.id == id).values(**columns(table, values), updated_at=now()))
+        self.resource.after(connection, row)
 
     def _rows(self, connection: Connection, *ids: str) -> Sequence[RowMapping]:
         """The rows of *ids*, in this order."""
@@ -178,13 +183,16 @@ class NetworkStore:
         """Raises ``Conflict`` where a project would have more than it may. Projects come in order, so that nobody waits
         in a circle."""
         owners = Counter(self.resource.owner(connection, context, values) for values in new)
-        for project, number in sorted(owners.items()):
+        counted = self.resource.name in self.quota.defaults
+        for project, number in sorted(owners.items()) if counted else ():
             self.quota.within(connection, project, **{self.resource.name: number}, **{
                 name: more * number for name, more in self.resource.counts.items()})
 
     def _check_writer(self, context: Context, verb: str) -> None:
         if not context.is_writer:
             raise forbidden(f"{verb}_{self.resource.name}", "it needs the role member of the project")
+        if self.resource.writers_are_admins and not context.is_admin:
+            raise forbidden(f"{verb}_{self.resource.name}", "only admins may")
 
     def _check_admin(self, context: Context, verb: str, names: AbstractSet[str]) -> None:
         for name in self.resource.admin & names:

@@ -7,13 +7,13 @@ import uuid
 from collections.abc import Sequence
 from ipaddress import ip_network
 
-from sqlalchemy import Connection, RowMapping, delete, select
+from sqlalchemy import Connection, RowMapping, delete, or_, select, true
 
-from magnetar_control.services import Document
+from magnetar_control.services import Context, Document
 from magnetar_control.store.database import added, now
 from magnetar_core.errors import Conflict, InvalidRequest
 
-from . import ipam
+from . import ipam, sharing
 from .tables import addresses, networks, ports, subnets
 
 INTERFACE, GATEWAY, FLOATING = "network:router_interface", "network:router_gateway", "network:floatingip"
@@ -77,10 +77,13 @@ def remove(connection: Connection, id: str) -> None:
     connection.execute(delete(ports).where(ports.c.id == id, ports.c.device_owner.startswith(OWN)))
 
 
-def external(connection: Connection, network_id: str) -> RowMapping:
-    """An external network, which all may use as one; raises ``InvalidRequest``."""
-    row = connection.execute(select(networks).where(networks.c.id == network_id)).mappings().first()
-    if row is None or not row["external"]:
+def external(connection: Connection, context: Context, network_id: str) -> RowMapping:
+    """An external network that *context* may use as one; raises ``InvalidRequest``."""
+    row = connection.execute(select(networks).where(
+        networks.c.id == network_id, networks.c.external, true() if context.is_admin else or_(
+            networks.c.project_id == (context.project_id or ""), sharing.shared_with(
+                networks, context.project_id or "", sharing.EXTERNAL))).with_for_update(read=True)).mappings().first()
+    if row is None:
         raise InvalidRequest(f"Bad request: network {network_id} is not a valid external network.", type="BadRequest")
     return row
 

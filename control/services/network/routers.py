@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
 import orjson
-from sqlalchemy import Connection, RowMapping, select, update
+from sqlalchemy import Connection, RowMapping, func, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
@@ -18,7 +18,7 @@ from . import ipam, router_ports
 from .requested_networks import subnets_of
 from .resources import NetworkResource, NetworkStore, add, find, own, writing
 from .router_ports import GATEWAY, INTERFACE
-from .tables import addresses, floating_ips, networks, ports, routers, subnets
+from .tables import addresses, floating_ips, forwardings, networks, ports, routers, subnets
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
@@ -67,7 +67,7 @@ def _set_gateway(connection: Connection, context: Context, id: str, wish: Docume
         router_ports.remove(connection, have[0]["id"])
     if not wish:
         return
-    network = router_ports.external(connection, wish["network_id"])
+    network = router_ports.external(connection, context, wish["network_id"])
     choices = subnets_of(connection, [network["id"]])[network["id"]]
     router_ports.check_apart([one for one in found if one["device_owner"] == INTERFACE], choices)
     if wish.get("external_fixed_ips") and not context.is_admin:
@@ -85,8 +85,12 @@ def _check_without_floating(connection: Connection, id: str, subnet_id: str | No
     """Raises ``Conflict`` where floating IPs reach servers through the router, of one subnet or any."""
     query = select(floating_ips.c.floating_ip_address).where(floating_ips.c.router_id == id)
     if subnet_id:
-        query = query.join(addresses, (addresses.c.port_id == floating_ips.c.port_id) & (
-            addresses.c.ip_address == floating_ips.c.fixed_ip_address)).where(addresses.c.subnet_id == subnet_id)
+        forwarding = forwardings.c
+        query = query.outerjoin(forwardings, forwarding.floatingip_id == floating_ips.c.id).join(
+            addresses, (addresses.c.port_id == func.coalesce(floating_ips.c.port_id, forwarding.internal_port_id)) & (
+                addresses.c.ip_address == func.coalesce(
+                    floating_ips.c.fixed_ip_address, forwarding.internal_ip_address))).where(
+            addresses.c.subnet_id == subnet_id)
     if used := connection.execute(query.limit(1)).scalar():
         raise Conflict(f"Router {id} is needed by floating IP {used}. Disassociate or delete that one first.",
                        type="RouterInterfaceInUseByFloatingIP" if subnet_id else

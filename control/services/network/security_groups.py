@@ -6,13 +6,13 @@ shown."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from ipaddress import ip_network
 from typing import Any
 
 import orjson
-from sqlalchemy import BindParameter, Connection, RowMapping, bindparam, or_, select, update
+from sqlalchemy import BindParameter, ColumnElement, Connection, RowMapping, bindparam, or_, select, update
 from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
@@ -20,10 +20,11 @@ from magnetar_control.services.quotas import Quotas
 from magnetar_control.store.database import Database, added, now
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
 
+from . import sharing
 from .changes import ChangeLog
 from .nics import TAKEN
 from .resources import NetworkResource, NetworkStore, add, own, writing
-from .tables import addresses, ports, security_group_rules, security_groups
+from .tables import address_groups, addresses, ports, security_group_rules, security_groups
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
 #: Names and numbers of the protocols that have ports, and of those whose ports are an ICMP type and code.
@@ -31,9 +32,13 @@ WITH_PORTS = frozenset({"tcp", "udp", "sctp", "dccp", "udplite", "6", "17", "33"
 #: Of these, OVN does not look at ports.
 WITHOUT_MATCH = frozenset({"dccp", "udplite", "33", "136"})
 ICMP = frozenset({"icmp", "icmpv6", "ipv6-icmp", "1", "58"})
+#: Groups of the caller's project, and those that a caller may see, and give to ports.
+OWN = own(security_groups)
+VISIBLE = sharing.own_or_shared(security_groups)
 ETHERTYPES = ("IPv4", "IPv6")
 #: What makes two rules the same.
-SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id")
+SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id",
+        "remote_address_group_id")
 _NAMES: BindParameter[str] = bindparam("names", expanding=True)
 _NAMED = select(security_groups.c.id, security_groups.c.name).where(
     security_groups.c.project_id == bindparam("project"),
@@ -93,7 +98,8 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Docume
             security_group_rules.c.security_group_id.in_(held))
             .order_by(security_group_rules.c.created_at, security_group_rules.c.id)).mappings():
         held[rule["security_group_id"]].append({**rule})
-    return [{**row, "rules": held[row["id"]]} for row in rows]
+    shared = sharing.told(connection, rows)
+    return [{**row, "rules": held[row["id"]], **shared[row["id"]]} for row in rows]
 
 
 def of_server(connection: Connection, server_id: str) -> list[Document]:
@@ -152,6 +158,7 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
         raise Conflict(f"Security Group {row['id']} in use.", type="SecurityGroupInUse")
     rule = security_group_rules.c
     connection.execute(deleting(security_group_rules).where(rule.remote_group_id == row["id"]))
+    sharing.forget(connection, row["id"])
 
 
 def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
@@ -169,7 +176,7 @@ def _prepare(connection: Connection, context: Context) -> None:
 
 
 SECURITY_GROUP = NetworkResource(
-    name="security_group", table=security_groups, visible=own(security_groups), documents=documents, create=create,
+    name="security_group", table=security_groups, visible=VISIBLE, documents=documents, create=create,
     update=check_update, delete=delete, defaults={"description": "", "stateful": True}, before_list=_prepare,
     counts={"security_group_rule": len(ETHERTYPES)}, units=units)
 
@@ -183,8 +190,10 @@ def create_rule(engine: bool, connection: Connection, context: Context, values: 
                                              f"protocol is {values['protocol']}", values["port_range_min"])
     group = _existing(connection, context, values["security_group_id"])
     values["project_id"] = group["project_id"]
+    if values["remote_address_group_id"]:
+        _check_addresses(connection, context, engine, values["remote_address_group_id"])
     if values["remote_group_id"]:
-        _existing(connection, context, values["remote_group_id"])
+        _existing(connection, context, values["remote_group_id"], VISIBLE)
     rule = security_group_rules.c
     same = select(rule.id).where(rule.security_group_id == group["id"],
                                  *(rule[name].is_not_distinct_from(values[name]) for name in SAME))
@@ -198,19 +207,31 @@ def _owner(connection: Connection, context: Context, values: Document) -> str:
     return str(_existing(connection, context, values["security_group_id"])["project_id"])
 
 
-def _existing(connection: Connection, context: Context, id: str) -> RowMapping:
+def _existing(connection: Connection, context: Context, id: str,
+              seen: Callable[[Context], ColumnElement[bool]] = OWN) -> RowMapping:
     row = connection.execute(select(security_groups).where(
-        security_groups.c.id == id, own(security_groups)(context))).mappings().first()
+        security_groups.c.id == id, seen(context))).mappings().first()
     if row is None:
         raise NotFound(f"Security group {id} does not exist", type="SecurityGroupNotFound")
     return row
 
 
+def _check_addresses(connection: Connection, context: Context, engine: bool, id: str) -> None:
+    """Lock the address group that a rule names; raises ``NotFound``."""
+    if not engine:
+        raise InvalidField("remote_address_group_id", "must be null: address groups are for networks of OVN (setting "
+                                                      "ovn_northbound)", id)
+    seen = sharing.own_or_shared(address_groups)(context)
+    if connection.execute(select(address_groups.c.id).where(
+            address_groups.c.id == id, seen).with_for_update()).first() is None:
+        raise NotFound(f"Address group {id} could not be found.", type="AddressGroupNotFound")
+
+
 def _check_remote(values: Document) -> None:
     given = values["remote_ip_prefix"]
-    if values["remote_group_id"] and given:
-        raise InvalidRequest("Only remote_ip_prefix or remote_group_id may be provided.",
-                             type="SecurityGroupMultipleRemoteEntities")
+    if sum(bool(values[name]) for name in ("remote_ip_prefix", "remote_group_id", "remote_address_group_id")) > 1:
+        raise InvalidRequest("Only one of remote_ip_prefix, remote_group_id or remote_address_group_id may be "
+                             "provided.", type="SecurityGroupMultipleRemoteEntities")
     if given and f"IPv{ip_network(given).version}" != values["ethertype"]:
         raise InvalidRequest(f"Conflicting value ethertype {values['ethertype']} for CIDR {given}",
                              type="SecurityGroupRuleParameterConflict")

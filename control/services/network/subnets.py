@@ -20,7 +20,7 @@ from magnetar_control.store.database import added
 from magnetar_core import addresses as core_addresses
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
-from . import changes, ipam
+from . import changes, ipam, sharing
 from .networks import NETWORK, OF_AGENTS
 from .requested_networks import visible as visible_networks
 from .resources import NetworkResource, add, find, forbidden
@@ -58,7 +58,7 @@ def create(ranges: Sequence[IPv4Network], connection: Connection, context: Conte
     if network["project_id"] != context.project_id and not context.is_admin:
         raise forbidden("create_subnet", "the network belongs to another project, which shares it")
     net = ip_network(values["cidr"])
-    _check_version(network, net, values)
+    _check_version(connection, network, net, values)
     if isinstance(net, IPv4Network):
         if network["type"] in OF_AGENTS:
             check_range(ranges, context, net)
@@ -85,7 +85,7 @@ def _make_known(connection: Connection, network: RowMapping, subnet: Document) -
               ip_address=address)
 
 
-def _check_version(network: RowMapping, net: AnyNetwork, values: Document) -> None:
+def _check_version(connection: Connection, network: RowMapping, net: AnyNetwork, values: Document) -> None:
     """Raises ``InvalidField`` where *values* do not say what a subnet of the IP version *net* has. Modes are Neutron's
     (API reference, "Create subnet")."""
     said = values.pop("ip_version", net.version)
@@ -99,7 +99,7 @@ def _check_version(network: RowMapping, net: AnyNetwork, values: Document) -> No
         return
     if not network["by_engine"]:
         raise InvalidField("cidr", "must be of IPv4: IPv6 is for networks of OVN", str(net))
-    if network["shared"]:
+    if sharing.is_shared(connection, network["id"]):
         raise InvalidField("cidr", "must be of IPv4 on a network that several projects use: OVN lets guests advertise "
                                    "as routers, by which one would lead others' traffic to itself", str(net))
     _check_modes(net, values)

@@ -16,6 +16,19 @@ def owned() -> tuple[Column[Any], ...]:
             Column("name", NAME, nullable=False), Column("description", NAME, nullable=False, default=""))
 
 
+qos_policies = Table(
+    "qos_policies", API, *owned(), Column("shared", Boolean, nullable=False, default=False),
+    Column("is_default", Boolean, nullable=False, default=False), *stamped(),
+    Index("qos_policies_project", "project_id"))
+
+#: ``kind``: see ``qos.KINDS``; a rule has the columns of its kind.
+qos_rules = Table(
+    "qos_rules", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
+    Column("policy_id", UUID, ForeignKey("qos_policies.id", ondelete="CASCADE"), nullable=False),
+    Column("kind", String(32), nullable=False), Column("direction", String(8), nullable=False),
+    Column("max_kbps", BigInteger), Column("max_burst_kbps", BigInteger), Column("dscp_mark", Integer), *stamped(),
+    Index("qos_rules_policy", "policy_id", "kind", "direction", unique=True))
+
 #: ``type``: nat or isolated, which the agents make on each host; flat, a bridge that the hosts have. Those
 #: ``by_engine``: ovn, between hosts; flat and vlan, the physical network ``bridge``, with the VLAN tag ``segment``.
 networks = Table(
@@ -25,8 +38,9 @@ networks = Table(
     Column("bridge", NAME), Column("segment", Integer), Column("by_engine", Boolean, nullable=False, default=False),
     Column("external", Boolean, nullable=False, default=False),
     Column("mtu", Integer, nullable=False, default=1500),
-    Column("port_security_enabled", Boolean, nullable=False, default=True), *stamped(),
-    Index("networks_project", "project_id"))
+    Column("port_security_enabled", Boolean, nullable=False, default=True),
+    Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")), *stamped(),
+    Index("networks_project", "project_id"), Index("networks_qos", "qos_policy_id"))
 
 subnets = Table(
     "subnets", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id", ondelete="CASCADE"), nullable=False),
@@ -52,8 +66,9 @@ ports = Table(
     # Of an engine's: what it may send from besides its own, where it is going, and whether its guest runs meanwhile.
     Column("pairs", DOCUMENT, nullable=False, default="[]"), Column("next_host", NAME, nullable=False, default=""),
     Column("arriving", Boolean, nullable=False, default=False),
+    Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")),
     *stamped(), Index("ports_network", "network_id"), Index("ports_device", "device_id"),
-    Index("ports_project", "project_id"))
+    Index("ports_project", "project_id"), Index("ports_qos", "qos_policy_id"))
 
 #: Each address once in a subnet: the key says so. ``number``: see ``ipam.number``.
 addresses = Table(
@@ -66,12 +81,17 @@ security_groups = Table(
     "security_groups", API, *owned(), Column("stateful", Boolean, nullable=False, default=True), *stamped(),
     Index("security_groups_project", "project_id"))
 
+address_groups = Table(
+    "address_groups", API, *owned(), Column("addresses", DOCUMENT, nullable=False, default="[]"), *stamped(),
+    Index("address_groups_project", "project_id"))
+
 security_group_rules = Table(
     "security_group_rules", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
     Column("security_group_id", UUID, ForeignKey("security_groups.id", ondelete="CASCADE"), nullable=False),
     Column("direction", String(8), nullable=False), Column("ethertype", String(4), nullable=False),
     Column("protocol", String(40)), Column("port_range_min", Integer), Column("port_range_max", Integer),
-    Column("remote_ip_prefix", String(43)), Column("remote_group_id", UUID), Column("description", Text), *stamped(),
+    Column("remote_ip_prefix", String(43)), Column("remote_group_id", UUID), Column("description", Text),
+    Column("remote_address_group_id", UUID, ForeignKey("address_groups.id")), *stamped(),
     Index("security_group_rules_group", "security_group_id"))
 
 routers = Table(
@@ -87,6 +107,24 @@ floating_ips = Table(
     Column("port_id", UUID, ForeignKey("ports.id")), Column("fixed_ip_address", String(45)),
     Column("router_id", UUID, ForeignKey("routers.id")), *stamped(), Index("floating_ips_project", "project_id"),
     Index("floating_ips_port", "port_id", "fixed_ip_address", unique=True), Index("floating_ips_router", "router_id"))
+
+forwardings = Table(
+    "port_forwardings", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
+    Column("floatingip_id", UUID, ForeignKey("floating_ips.id", ondelete="CASCADE"), nullable=False),
+    Column("internal_port_id", UUID, ForeignKey("ports.id"), nullable=False),
+    Column("internal_ip_address", String(45), nullable=False), Column("protocol", String(8), nullable=False),
+    Column("internal_port", Integer, nullable=False), Column("external_port", Integer, nullable=False),
+    Column("description", NAME, nullable=False, default=""), *stamped(),
+    Index("port_forwardings_outer", "floatingip_id", "protocol", "external_port", unique=True),
+    Index("port_forwardings_inner", "internal_port_id"))
+
+#: Who may use what is another project's: ``target_project`` is its id, or ``*``.
+rbac_policies = Table(
+    "rbac_policies", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
+    Column("object_type", String(32), nullable=False), Column("object_id", UUID, nullable=False),
+    Column("action", String(32), nullable=False), Column("target_project", NAME, nullable=False), *stamped(),
+    Index("rbac_policies_object", "object_id", "action", "target_project", unique=True),
+    Index("rbac_policies_project", "project_id"))
 
 #: Units (``engine.py``) that have changed, for the engine: a row goes when the engine has it.
 changes = Table(

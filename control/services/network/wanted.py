@@ -12,10 +12,13 @@ from sqlalchemy import ColumnElement, Connection, Row, RowMapping, select, true
 
 from magnetar_control.store.tables import hosts
 
-from . import router_ports
+from . import qos, router_ports
 from .engine import (
+    LogicalAddresses,
+    LogicalForwarding,
     LogicalGroup,
     LogicalInterface,
+    LogicalLimit,
     LogicalNetwork,
     LogicalPort,
     LogicalRouter,
@@ -26,7 +29,18 @@ from .engine import (
     Wanted,
     key_of,
 )
-from .tables import addresses, floating_ips, networks, ports, routers, security_group_rules, security_groups, subnets
+from .tables import (
+    address_groups,
+    addresses,
+    floating_ips,
+    forwardings,
+    networks,
+    ports,
+    routers,
+    security_group_rules,
+    security_groups,
+    subnets,
+)
 
 #: Ids in one statement.
 MANY = 500
@@ -44,8 +58,10 @@ def read(connection: Connection, scope: Iterable[str] | None = None, gateways: S
     if keys is not None:
         remote = {rule.remote_group for group in groups for rule in group.rules if rule.remote_group}
         groups += _groups(connection, sorted(remote - {group.id for group in groups}))
+    named = {rule.remote_addresses for group in groups for rule in group.rules if rule.remote_addresses}
+    sets = list(_addresses(connection, _ids(keys, "addresses", named)))
     outward = list(_routers(connection, _ids(keys, "router"), gateways))
-    units: list[Unit] = [*found, *groups, *outward, *_networks(
+    units: list[Unit] = [*sets, *found, *groups, *outward, *_networks(
         connection, _ids(keys, "network", {port.network_id for port in found}))]
     return Wanted({key_of(unit): unit for unit in units}, keys)
 
@@ -66,7 +82,8 @@ def _some(column: ColumnElement[Any], ids: Sequence[str] | None) -> Iterator[Col
 
 def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalPort]:
     for condition in _some(ports.c.id, ids):
-        on_engine = select(ports, networks.c.admin_state_up.label("network_up")).join(
+        on_engine = select(ports, networks.c.admin_state_up.label("network_up"), networks.c.qos_policy_id.label(
+            "network_policy")).join(
             networks, networks.c.id == ports.c.network_id).where(
             networks.c.by_engine, ports.c.device_owner != router_ports.FLOATING, condition)
         given: dict[str, list[tuple[str, str]]] = {}
@@ -74,18 +91,31 @@ def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[Logica
                 addresses.c.port_id.in_(on_engine.with_only_columns(ports.c.id))).order_by(
                 addresses.c.subnet_id, addresses.c.number)):
             given.setdefault(row.port_id, []).append((row.subnet_id, row.ip_address))
-        for port in connection.execute(on_engine).mappings():
-            yield _port(port, given.get(port["id"], []))
+        rows = connection.execute(on_engine).mappings().all()
+        policies = qos.rules_of(connection, {id for row in rows if (id := _policy(row))})
+        for port in rows:
+            yield _port(port, given.get(port["id"], []), policies.get(_policy(port) or "", ()))
 
 
-def _port(row: RowMapping, given: Sequence[tuple[str, str]]) -> LogicalPort:
+def _policy(port: RowMapping) -> str | None:
+    """The QoS policy that counts for a port: its own, or its network's. The cloud's own ports have none."""
+    if port["device_owner"].startswith(router_ports.OWN):
+        return None
+    found: str | None = port["qos_policy_id"] or port["network_policy"]
+    return found
+
+
+def _port(row: RowMapping, given: Sequence[tuple[str, str]], rules: Sequence[RowMapping]) -> LogicalPort:
     places = tuple(dict.fromkeys(host for host in (row["host"], row["next_host"]) if host))
     secure = row["port_security_enabled"]
     pairs = [(one.get("mac_address") or row["mac_address"], one["ip_address"]) for one in orjson.loads(row["pairs"])]
     return LogicalPort(
         row["id"], row["network_id"], row["mac_address"], tuple(given), row["admin_state_up"] and row["network_up"],
         secure, tuple(pairs), tuple(sorted(orjson.loads(row["security_groups"]))) if secure else (), places,
-        row["arriving"], row["device_id"] if row["device_owner"].startswith(router_ports.OWN) else None)
+        row["arriving"], row["device_id"] if row["device_owner"].startswith(router_ports.OWN) else None,
+        tuple(LogicalLimit(one["direction"], one["max_kbps"], one["max_burst_kbps"]) for one in rules
+              if one["kind"] == "bandwidth_limit"),
+        next((one["dscp_mark"] for one in rules if one["kind"] == "dscp_marking"), None))
 
 
 def _groups(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalGroup]:
@@ -102,9 +132,15 @@ def _groups(connection: Connection, ids: Sequence[str] | None) -> Iterator[Logic
             yield LogicalGroup(group.id, group.stateful, tuple(rules.get(group.id, ())))
 
 
+def _addresses(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalAddresses]:
+    for condition in _some(address_groups.c.id, ids):
+        for row in connection.execute(select(*address_groups.c["id", "addresses"]).where(condition)):
+            yield LogicalAddresses(row.id, tuple(sorted(orjson.loads(row.addresses))))
+
+
 def _rule(row: Row[Any]) -> LogicalRule:
     return LogicalRule(row.id, row.direction, row.ethertype, row.protocol, row.port_range_min, row.port_range_max,
-                       row.remote_ip_prefix, row.remote_group_id)
+                       row.remote_ip_prefix, row.remote_group_id, row.remote_address_group_id)
 
 
 def _networks(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalNetwork]:
@@ -132,16 +168,33 @@ def _routers(connection: Connection, ids: Sequence[str] | None, gateways: Sequen
         reached: dict[str, list[LogicalTranslation]] = {id: [] for id in known}
         for row in connection.execute(select(floating_ips, ports.c.mac_address).join(
                 ports, ports.c.id == floating_ips.c.own_port_id).where(
-                floating_ips.c.router_id.in_(known)).order_by(floating_ips.c.id)) if known else ():
+                floating_ips.c.router_id.in_(known), floating_ips.c.port_id.is_not(None)).order_by(
+                floating_ips.c.id)) if known else ():
             reached[row.router_id].append(LogicalTranslation(
                 row.id, "floating", row.floating_ip_address, row.fixed_ip_address, row.port_id, row.mac_address))
+        led = _forwardings(connection, known) if known else {}
         out = list(gateways) or (sorted(connection.execute(select(hosts.c.name)).scalars()) if known else [])
         for router in these:
-            yield _router(router, held[router.id], reached[router.id], out)
+            yield _router(router, held[router.id], reached[router.id], out, led.get(router.id, ()))
+
+
+def _forwardings(connection: Connection, router_ids: Sequence[str]) -> dict[str, list[LogicalForwarding]]:
+    """Router to the port forwardings at it, those of a floating IP and protocol together."""
+    row = forwardings.c
+    held: dict[tuple[str, ...], list[tuple[int, str, int]]] = {}
+    query = select(forwardings, *floating_ips.c["router_id", "floating_ip_address"]).join(
+        floating_ips, floating_ips.c.id == row.floatingip_id).where(floating_ips.c.router_id.in_(router_ids))
+    for one in connection.execute(query.order_by(row.floatingip_id, row.protocol, row.external_port)):
+        held.setdefault((one.router_id, one.floatingip_id, one.protocol, one.floating_ip_address), []).append(
+            (one.external_port, one.internal_ip_address, one.internal_port))
+    found: dict[str, list[LogicalForwarding]] = {}
+    for (router, floating, protocol, outside), targets in held.items():
+        found.setdefault(router, []).append(LogicalForwarding(floating, protocol, outside, tuple(targets)))
+    return found
 
 
 def _router(router: Row[Any], held: Sequence[RowMapping], reached: Sequence[LogicalTranslation],
-            out: Sequence[str]) -> LogicalRouter:
+            out: Sequence[str], led: Sequence[LogicalForwarding]) -> LogicalRouter:
     gateway = [one for one in held if one["device_owner"] == router_ports.GATEWAY]
     inside = [one for one in held if one["device_owner"] == router_ports.INTERFACE]
     sides: dict[str, list[RowMapping]] = {}
@@ -159,7 +212,7 @@ def _router(router: Row[Any], held: Sequence[RowMapping], reached: Sequence[Logi
     # The hosts that would have the gateway, drawn so that another host more changes little.
     chosen = sorted(out, key=lambda host: sha256(f"{router.id} {host}".encode()).digest())[:GATEWAYS]
     return LogicalRouter(router.id, router.name, router.admin_state_up, tuple(interfaces), tuple(routes),
-                         tuple(translations), tuple(chosen) if gateway else ())
+                         tuple(translations), tuple(chosen) if gateway else (), tuple(led))
 
 
 def _interface(side: Sequence[RowMapping]) -> LogicalInterface:

@@ -143,8 +143,10 @@ class SecurityGroup(Resource):
             port_range_max=Field(_PORT, "The last port, or the code of ICMP."),
             remote_ip_prefix=Field(Nullable(PREFIX), "From or to these addresses only."),
             remote_group=Field(Nullable(REFERENCE), "From or to ports of this security group only, by name or uuid."),
+            remote_address_group=Field(Nullable(Value()), "From or to addresses of this address group only, by uuid."),
             description=Field(Nullable(DESCRIPTION), "Free text.")), MANY),
         "All rules that it has: others are removed, and equal ones count once. A port_range_max that is omitted is as "
         "port_range_min. Without this, a new group lets everything out, and another one's rules stay.",
         sample=[{"direction": "ingress", "ethertype": "IPv4", "protocol": "tcp", "port_range_min": 22,
-                 "port_range_max": 22, "remote_ip_prefix": "192.0.2.0/24", "remote_group": None, "description": ""}])
+                 "port_range_max": 22, "remote_ip_prefix": "192.0.2.0/24", "remote_group": None,
+                 "remote_address_group": None, "description": ""}])

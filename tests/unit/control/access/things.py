@@ -11,9 +11,16 @@ from sqlalchemy import insert
 from magnetar_control.api.v1.driver import NAMESPACE
 from magnetar_control.services.image.tables import images, members
 from magnetar_control.services.network.tables import (
+    address_groups,
     addresses,
+    floating_ips,
+    forwardings,
     networks,
     ports,
+    qos_policies,
+    qos_rules,
+    rbac_policies,
+    routers,
     security_group_rules,
     security_groups,
     subnets,
@@ -112,6 +119,59 @@ class Things:
         things["nic"] = self._port(own, things, number, 3, name=f"{mark}nic", device_id=fresh_of(things, "server"),
                                    device_owner="compute:nova", host="kvm1", place=0)
 
+    def _outside(self):
+        """An external network of the operator, for all."""
+        self.common["external"] = self._subnetted("", "external", "192.0.2", "outer_subnet", self.common, external=True,
+                                                  bridge="ext")
+        self._policy("", "network", self.common["external"], action="access_as_external")
+
+    def _policy(self, project, kind, id, target="*", action="access_as_shared"):
+        """An RBAC policy; its id."""
+        return self._add(rbac_policies, project_id=project, object_type=kind, object_id=id, action=action,
+                         target_project=target)
+
+    def _subnetted(self, project, name, prefix, noun, things, **values):
+        """A network of OVN with a subnet, which is noted as *noun*; its id."""
+        id = self._add(networks, project_id=project, name=name, type="flat" if "bridge" in values else "ovn",
+                       by_engine=True, **values)
+        things[noun] = self._add(
+            subnets, project_id=project, name=name, network_id=id, cidr=f"{prefix}.0/24", gateway_ip=f"{prefix}.1",
+            dns_nameservers=[], host_routes=[], allocation_pools=[{"start": f"{prefix}.2", "end": f"{prefix}.254"}])
+        return id
+
+    def _of_engine(self, project):
+        """What there is on networks of OVN: a port, a router that leads out, a floating IP, a QoS policy."""
+        things, mark, id = self.things[project], MARK.format(project), self.projects[project]
+        number = PROJECTS.index(project) + 1
+        things["inner"] = self._subnetted(id, f"{mark}inner", f"10.20{number}.0", "inner_subnet", things)
+        inner = {"network": things["inner"], "subnet": things["inner_subnet"]}
+        things["inner_port"] = self._port(things, inner, 200 + number, 2, name=f"{mark}inner port")
+        things["router"] = self._add(routers, project_id=id, name=f"{mark}router")
+        things["floatingip"] = self._floating(id, f"{mark}floating IP", 10 + number)
+        things["forwarded"] = self._floating(id, f"{mark}forwarded", 20 + number)
+        things["port_forwarding"] = self._add(
+            forwardings, project_id=id, floatingip_id=things["forwarded"], internal_port_id=things["inner_port"],
+            internal_ip_address=f"10.20{number}.0.2", protocol="tcp", internal_port=22, external_port=22)
+        things["address_group"] = self._add(address_groups, project_id=id, name=f"{mark}address group",
+                                            addresses=["198.51.100.0/24"])
+        self._qos(things, id, f"{mark}QoS policy")
+        things["rbac_policy"] = self._policy(id, "network", things["inner"], fresh())
+
+    def _floating(self, project, name, last):
+        """A floating IP 192.0.2.*last*; its id."""
+        own = self._add(ports, project_id="", network_id=self.common["external"], status="ACTIVE", name="",
+                        mac_address=f"52:54:00:01:00:{last:02x}", device_owner="network:floatingip")
+        self._add(addresses, subnet_id=self.common["outer_subnet"], number=0xc0000200 + last, port_id=own,
+                  ip_address=f"192.0.2.{last}")
+        return self._add(floating_ips, project_id=project, name=name, network_id=self.common["external"],
+                         own_port_id=own, floating_ip_address=f"192.0.2.{last}")
+
+    def _qos(self, things, project, name, **values):
+        policy = things["qos_policy"] = self._add(qos_policies, project_id=project, name=name, **values)
+        rule = {"project_id": project, "policy_id": policy, "direction": "egress"}
+        things["limit_rule"] = self._add(qos_rules, kind="bandwidth_limit", max_kbps=5, max_burst_kbps=0, **rule)
+        things["mark_rule"] = self._add(qos_rules, kind="dscp_marking", dscp_mark=8, **rule)
+
     def _port(self, own, things, number, last, **values):
         id = self._add(ports, project_id=own["project"], network_id=things["network"], status="DOWN",
                        mac_address=f"52:54:00:00:{number % 256:02x}:{last:02x}", description="", **values)
@@ -180,5 +240,9 @@ class Things:
         shared = self.things["shared"]
         shared |= {"shared_image": shared["image"], "member": self._member(shared["image"], self.projects["red"])}
         self._networks("blue", "public", shared=True)
+        public, blue = self.things["public"], self.projects["blue"]
+        self._qos(public, blue, "open QoS policy", shared=True)
+        for kind, noun in (("network", "network"), ("qos_policy", "qos_policy")):
+            self._policy(blue, kind, public[noun])
         self._add(store.flavors, id=fresh_of(self.things["public"], "flavor"), name="open flavor", vcpus=1, ram=64,
                   disk=1, extra_specs='{"hw:cpu_policy": "shared"}')

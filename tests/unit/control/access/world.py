@@ -23,6 +23,7 @@ from magnetar_control.services.identity import assignments
 from magnetar_control.services.identity import tables as identity
 from magnetar_control.services.identity.resources import DEFAULT, new_row
 from magnetar_control.services.identity.tokens import Claims, new_id
+from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.services.volume import tables as volume
 from magnetar_control.settings_file import make
 from magnetar_control.store import tables as store
@@ -71,7 +72,8 @@ class World(Things):
             "state_dir": str(folder), "network_cidr": "10.20.0.0/16", "shares": {FREE_SHARE: "free"}}))
         self.parts.agents = Agents()
         self.parts.upgrade()
-        services = self.parts.services()
+        with patch.object(serve, "engine_of", lambda _settings: FakeEngine()):
+            services = self.parts.services()
         self.parts.bootstrap()
         self.mounts = self.parts.applications(services)
         self.v1 = self.mounts[""].v1
@@ -88,10 +90,12 @@ class World(Things):
         with self.api.write() as self.connection:
             self._people()
             self._host()
+            self._outside()
             for project in PROJECTS:
                 self._compute(project)
                 self._images(project)
                 self._networks(project)
+                self._of_engine(project)
                 self._volumes(project)
             self._shared()
         for project in PROJECTS:

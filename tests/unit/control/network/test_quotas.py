@@ -12,8 +12,9 @@ from magnetar_core.errors import MagnetarError
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
 
 OF_RED = "/v2.0/quotas/red"
-DEFAULTS = {"network": 100, "subnet": 500, "port": 500, "security_group": 10, "security_group_rule": 100}
-NOTHING = dict.fromkeys(("router", "floatingip", "subnetpool", "rbac_policy", "trunk"), 0)
+DEFAULTS = {"network": 100, "subnet": 500, "port": 500, "security_group": 10, "security_group_rule": 100,
+            "rbac_policy": 10}
+NOTHING = dict.fromkeys(("router", "floatingip", "address_group", "subnetpool", "trunk"), 0)
 
 
 def limited(ask, **limits):
@@ -36,12 +37,14 @@ def bodies(ask):
         "security_group": ("security-groups", lambda n: {"name": f"g{n}"}),
         "security_group_rule": ("security-group-rules", lambda n: {
             "security_group_id": group, "direction": "ingress", "protocol": "tcp", "port_range_min": n + 1,
-            "port_range_max": n + 1})}
+            "port_range_max": n + 1}),
+        "rbac_policy": ("rbac-policies", lambda n: {
+            "object_type": "network", "object_id": id, "action": "access_as_shared", "target_tenant": f"p{n}"})}
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_a_project_has_no_more_than_its_quota(ask, name):
-    path, body = bodies(ask)[name]
+    (path, body), plural = bodies(ask)[name], f"{name}s".replace("ys", "ies")
     used = ask("GET", f"{OF_RED}/details")["quota"][name]["used"]
     limited(ask, **{name: used + 2})
     for number in range(2):
@@ -53,7 +56,7 @@ def test_a_project_has_no_more_than_its_quota(ask, name):
     assert ask("GET", f"{OF_RED}/details.json")["quota"][name] == {
         "limit": used + 2, "used": used + 2, "reserved": 0}
     limited(ask, **{name: used + 3})
-    assert ask.ask("POST", f"/v2.0/{path}", {f"{name}s": [body(3), body(4)]})[0] == 409  # all or none
+    assert ask.ask("POST", f"/v2.0/{path}", {plural: [body(3), body(4)]})[0] == 409  # all or none
     ask("POST", f"/v2.0/{path}", {name: body(3)})
     limited(ask, **{name: -1})
     ask("POST", f"/v2.0/{path}", {name: body(4)})

@@ -128,6 +128,10 @@ def test_the_rules_of_a_group_are_one_list(ann: Caller) -> None:
                                                   {"protocol": "icmp", "port_range_min": 8}]})
     kept = ann.get(f"/network/v2.0/security-group-rules?security_group_id={group['id']}").json["security_group_rules"]
     assert {one["id"] for one in kept} & set(ids) == {id for id, port in ids.items() if port == 80}
+    body = {"address_group": {"name": "office", "addresses": ["192.0.2.0/24"]}}
+    office = ann.call("POST", "/network/v2.0/address-groups", body).json["address_group"]["id"]
+    named = ensured(ann, "security_group/web", {"rules": [{"protocol": "tcp", "remote_address_group": office}]})
+    assert [one["remote_address_group"] for one in named["rules"]] == [office]
     assert ensured(ann, "security_group/web", {"description": "x"})["description"] == "x"
     assert ensured(ann, "security_group/web", {"rules": []})["rules"] == []
 

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: ARG001 - the functions of a resource take the same arguments
+"""QoS policies: how much ports may send and receive, and how their packets are marked. A port has its own policy, or
+its network's. They act on networks of an engine."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, select
+
+from magnetar_control.services import Context, Document
+from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound
+
+from . import changes, sharing
+from .resources import NetworkResource, add, find
+from .router_ports import OWN
+from .tables import networks, ports, qos_policies, qos_rules
+
+#: Kinds of rules, with what of the row each has.
+KINDS: dict[str, tuple[str, ...]] = {"bandwidth_limit": ("max_kbps", "max_burst_kbps", "direction"),
+                                     "dscp_marking": ("dscp_mark",)}
+
+
+def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """The rows, with their rules."""
+    held = rules_of(connection, [row["id"] for row in rows])
+    shared = sharing.told(connection, rows)
+    return [{**row, "rules": held.get(row["id"], []), "shared_with": shared[row["id"]]["shared_with"]} for row in rows]
+
+
+def rules_of(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:
+    """Policy to its rules."""
+    found: dict[str, list[RowMapping]] = {}
+    for rule in connection.execute(select(qos_rules).where(qos_rules.c.policy_id.in_(ids)).order_by(
+            qos_rules.c.created_at, qos_rules.c.id)).mappings() if ids else ():
+        found.setdefault(rule["policy_id"], []).append(rule)
+    return found
+
+
+#: Policies that a caller may see, and use.
+visible = sharing.own_or_shared(qos_policies)
+
+
+def create(connection: Connection, context: Context, values: Document) -> None:
+    """Add it."""
+    _check_default(connection, values["project_id"], values)
+    add(connection, qos_policies, values)
+    if values["shared"]:
+        sharing.share(connection, "qos_policy", values, sharing.SHARED, str(uuid.uuid4()))
+
+
+def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """It stays shared while others use it."""
+    if values.get("is_default") and not row["is_default"]:
+        _check_default(connection, row["project_id"], values)
+    if values.get("shared"):
+        sharing.share(connection, "qos_policy", row, sharing.SHARED, str(uuid.uuid4()))
+    elif "shared" in values:
+        sharing.unshare(connection, "qos_policy", row, sharing.SHARED)
+
+
+def _check_default(connection: Connection, project: str, values: Document) -> None:
+    there = default(connection, project) if values.get("is_default") else None
+    if there is not None:
+        raise Conflict(f"A default QoS policy exists for project {project}: {there}. Make it no default first.",
+                       type="QoSPolicyDefaultAlreadyExists")
+
+
+def default(connection: Connection, project: str) -> str | None:
+    """The policy that new networks of a project have."""
+    return connection.execute(select(qos_policies.c.id).where(
+        qos_policies.c.project_id == project, qos_policies.c.is_default).with_for_update()).scalar()
+
+
+def delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """It goes when no network or port has it."""
+    find(connection, context, POLICY, row["id"], lock=True)
+    for word, table in (("Network", networks), ("Port", ports)):
+        user = connection.execute(select(table.c.id).where(table.c.qos_policy_id == row["id"]).limit(1)).scalar()
+        if user is not None:
+            raise Conflict(f"QoS Policy {row['id']} is used by {word} {user}. Take it from there first.",
+                           type="QosPolicyInUse")
+    sharing.forget(connection, row["id"])
+
+
+def check(connection: Connection, context: Context, network: RowMapping | Document, given: Document,
+          had: str | None = None) -> None:
+    """Whether the ``qos_policy_id`` of *given* values of a network or port may be, on *network*; *had*: what it was.
+    Whose policy somebody does not see, stays: it is the operator's limit. The policy is locked."""
+    if "qos_policy_id" not in given or given["qos_policy_id"] == had:
+        return
+    if had is not None and connection.execute(select(qos_policies.c.id).where(
+            qos_policies.c.id == had, visible(context))).first() is None:
+        raise Forbidden(f"Policy {had} cannot be removed: it is another project's.",
+                        type="PolicyRemoveAuthorizationError")
+    id = given["qos_policy_id"]
+    if id is None:
+        return
+    if not network["by_engine"]:
+        raise InvalidField("qos_policy_id", "must be null: QoS policies act on networks that OVN makes, and this is "
+                                            f"one of type {network['type']}, without it", id)
+    if connection.execute(select(qos_policies.c.id).where(
+            qos_policies.c.id == id, visible(context)).with_for_update()).first() is None:
+        raise NotFound(f"QoS policy {id} could not be found.", type="QosPolicyNotFound")
+
+
+def ports_with(connection: Connection, policy_id: str) -> list[str]:
+    """Units of the ports for which a policy counts."""
+    by_network = ports.c.qos_policy_id.is_(None) & (networks.c.qos_policy_id == policy_id)
+    query = select(ports.c.id).join(networks, networks.c.id == ports.c.network_id).where(
+        ~ports.c.device_owner.startswith(OWN), (ports.c.qos_policy_id == policy_id) | by_network)
+    return changes.ports(connection.execute(query).scalars())
+
+
+POLICY = NetworkResource(
+    name="qos_policy", table=qos_policies, visible=visible, documents=documents, create=create, update=change,
+    delete=delete, writers_are_admins=True,
+    defaults={"description": "", "shared": False, "is_default": False})
+
+
+def _create_rule(kind: str, connection: Connection, context: Context, values: Document) -> None:
+    policy = find(connection, context, POLICY, values["policy_id"], lock=True)
+    values.update(kind=kind, project_id=policy["project_id"])
+    _check_alone(connection, values["policy_id"], values)
+    add(connection, qos_rules, values)
+
+
+def _check_alone(connection: Connection, policy_id: str, values: Mapping[Any, Any]) -> None:
+    """A policy has one rule of a kind in a direction."""
+    rule = qos_rules.c
+    there = connection.execute(select(rule.id).where(
+        rule.policy_id == policy_id, rule.kind == values["kind"], rule.direction == values["direction"],
+        rule.id != values["id"])).scalar()
+    if there is not None:
+        raise Conflict(f"Rule {values['kind']} already exists for direction {values['direction']} in QoS policy "
+                       f"{policy_id}: {there}. Change that one.", type="QoSRulesConflict")
+
+
+def _change_rule(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    find(connection, context, POLICY, row["policy_id"], lock=True)
+    _check_alone(connection, row["policy_id"], {**row, **values})
+
+
+def _rule(kind: str, **defaults: Any) -> NetworkResource:
+    return NetworkResource(
+        name=f"{kind}_rule", table=qos_rules, create=partial(_create_rule, kind), update=_change_rule,
+        visible=lambda context: (qos_rules.c.kind == kind) & qos_rules.c.policy_id.in_(
+            select(qos_policies.c.id).where(visible(context))),
+        writers_are_admins=True, defaults={"direction": "egress", **defaults},
+        units=lambda connection, row, _values: ports_with(connection, row["policy_id"]))
+
+
+RULES = tuple(_rule(kind, **defaults) for kind, defaults in (
+    ("bandwidth_limit", {"max_burst_kbps": 0}), ("dscp_marking", {})))
