@@ -216,7 +216,7 @@ class Volumes(Protocol):
     #: For callers: ``services.volume.volumes.VolumeStore`` and ``services.volume.snapshots.SnapshotStore``.
     volumes: Any
     snapshots: Any
-    #: The volume types: ``services.volume.volumes.Types``.
+    #: The volume types: ``services.volume.types.TypeStore``.
     types: Any
 
     def act(self, context: Context, id: str, action: Callable[..., Document | None], **given: Any) -> Document | None:

@@ -24,7 +24,8 @@ from .snapshots import SnapshotStore, begin
 from .tables import attachments as held
 from .tables import snapshots
 from .tables import volumes as table
-from .volumes import Types, VolumeStore, attachments_of, documents
+from .types import TypeStore
+from .volumes import VolumeStore, attachments_of, documents
 from .worker import BELL, Hosts, Reach, Worker
 
 GIB = 2**30
@@ -47,7 +48,7 @@ class EmbeddedVolumes:
         self.database, self.images, self.zone = database, images, zone
         self.quota = quotas.of(limits or {})
         self.reach = Reach(hosts, agents, ensure_image, images)
-        self.types = Types(tuple(pools))
+        self.types = TypeStore(database, tuple(pools))
         self.volumes, self.snapshots = VolumeStore(database), SnapshotStore(database)
         self.attachments = attachments.AttachmentStore(database, used)
         self.show, self.snapshot = self.volumes.find, self.snapshots.find
@@ -101,15 +102,18 @@ class EmbeddedVolumes:
             "metadata": orjson.dumps(fields.get("metadata") or {}).decode(),
             "multiattach": bool(fields.get("multiattach")), "image_id": fields.get("image_id"),
             "snapshot_id": fields.get("snapshot_id"), "source_volid": fields.get("source_volume_id"),
-            "availability_zone": self.zone, "volume_type": None if copied and not given else self.types.named(given)}
+            "availability_zone": self.zone}
         if fields.get("image_id"):
             values.update(self._of_image(context, fields["image_id"], size))
             if not given and (named := document(values["image_metadata"]).get(TYPE)):
-                if not self.has_type(context, named):
+                if not self.types.has(context, named):
                     raise InvalidRequest(f"Invalid input received: the property {TYPE} of image {fields['image_id']} "
                                          f"names the volume type {named[:80]}, which could not be found. Give another "
                                          "volume_type.")
-                values["volume_type"] = self.types.named(named)
+                given = named
+        chosen = None if copied and not given else self.types.find(context, given)
+        values.update(volume_type=chosen and chosen.name, pool=chosen and chosen.pool,
+                      multiattach=values["multiattach"] or bool(chosen and chosen.multiattach))
         if not values["host"] and not copied:
             values["host"] = self.reach.roomiest()
         return values
@@ -242,8 +246,8 @@ class EmbeddedVolumes:
             return {row.id: row.server_id for row in connection.execute(select(held.c.id, held.c.server_id).where(
                 held.c.server_id.is_not(None)))}
 
-    def has_type(self, _context: Context, name: str) -> bool:
-        return any(name in (one, self.types.id(one)) for one in self.types.pools)
+    def has_type(self, context: Context, name: str) -> bool:
+        return self.types.has(context, name)
 
     def where(self, id: str) -> str:
         """Raises ``NotFound`` where there is no such volume, 409 before it has a host."""

@@ -251,7 +251,8 @@ def _mine(table: Table, row: Row) -> ColumnElement[bool]:
 
 def _create_volume(worker: Worker, row: Row) -> Document:
     row = {**row, "host": worker.place(row)}
-    want: Document = {"name": f"volume-{row['id']}", "size": row["size"], "pool": row["volume_type"],
+    want: Document = {"name": f"volume-{row['id']}", "size": row["size"],
+                      "pool": row["pool"] or row["volume_type"],
                       "multiattach": row["multiattach"]}
     if row["image_id"]:
         worker.reach.ensure_image(row["host"], row["image_id"])

@@ -119,6 +119,11 @@ class Things:
                   ip_address=f"10.{number}.0.{last}")
         return id
 
+    def _volume_types(self):
+        """One that all have, and one that few projects have."""
+        self._add(volume.types, name="shared-disks", is_public=True, extra_specs={"multiattach": "<is> True"})
+        self._add(volume.types, name="few", is_public=False)
+
     def _volumes(self, project):
         things, mark = self.things[project], MARK.format(project)
         row = {"project_id": self.projects[project], "user_id": things["user"], "size": 1, "host": "kvm1",

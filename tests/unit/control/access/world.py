@@ -88,6 +88,7 @@ class World(Things):
         with self.api.write() as self.connection:
             self._people()
             self._host()
+            self._volume_types()
             for project in PROJECTS:
                 self._compute(project)
                 self._images(project)
