@@ -31,7 +31,7 @@ class LimitRoutes:
     def routes(self) -> list[Guarded]:
         """Where they are, below ``/v3``."""
         quotas, service = "os-quota-sets/{id}", self.service
-        return [route("GET types/{id}/encryption", self.encryption, who="admin"), route("GET limits", self.limits),
+        return [route("GET limits", self.limits),
                 route(f"GET {quotas}", self.quota), route(f"PUT {quotas}", self.set_quota),
                 route(f"DELETE {quotas}", self.drop_quota),
                 route(f"GET {quotas}/defaults", lambda request: {"quota_set": {
@@ -39,11 +39,6 @@ class LimitRoutes:
                 route("GET os-availability-zone", lambda _request: {"availabilityZoneInfo": [
                     {"zoneName": service.zone, "zoneState": {"available": True}}]}),
                 route("GET os-services", self.services), route("GET messages", self.messages)]
-
-    def encryption(self, request: Request) -> Document:
-        """How volumes of a type are encrypted: not at all."""
-        self.service.types.find(*request.named())
-        return {}
 
     def limits(self, request: Request) -> Document:
         """What the project may have, and has."""

@@ -34,7 +34,8 @@ def volume(request: Request, row: Row) -> Document:
     found = {
         **{name: row[name] for name in ("id", "name", "description", "size", "created_at", "updated_at", "snapshot_id",
                                         "source_volid", "multiattach", "user_id", "volume_type", "availability_zone")},
-        "status": row["status"], "bootable": "true" if row["bootable"] else "false", "encrypted": False,
+        "status": row["status"], "bootable": "true" if row["bootable"] else "false",
+        "encrypted": (hidden := row["encryption_key_id"] is not None),
         "metadata": {**row["metadata"], **({"readonly": "True"} if row["readonly"] else {})},
         "links": links(request, "volumes", row["id"]), "attachments": [
             _held(request, one) for one in row["attachments"] if one["status"] in ("attached", "detaching")],
@@ -49,7 +50,8 @@ def volume(request: Request, row: Row) -> Document:
     return found | since(
         request, (13, True, "group_id", None), (21, admin, "provider_id", None), (48, True, "service_uuid", None),
         (48, True, "shared_targets", shared), (61, admin, "cluster_name", None),
-        (63, True, "volume_type_id", row["volume_type_id"]), (65, True, "consumes_quota", True))
+        (63, True, "volume_type_id", row["volume_type_id"]),
+        (64, hidden, "encryption_key_id", row["encryption_key_id"]), (65, True, "consumes_quota", True))
 
 
 def is_shown_later(name: str) -> bool:

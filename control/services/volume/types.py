@@ -45,6 +45,7 @@ class VolumeType:
     is_public: bool = True
     is_fixed: bool = True
     extra_specs: Mapping[str, str] = field(default_factory=dict)
+    encryption: Mapping[str, Any] | None = None
 
     @property
     def multiattach(self) -> bool:
@@ -121,6 +122,19 @@ class TypeStore:
                 extra_specs=orjson.dumps(specs).decode(), updated_at=now()))
             return specs
 
+    def encrypt(self, context: Context, given: str, values: Mapping[str, Any] | None) -> VolumeType:
+        """Have new volumes of the type encrypted as *values* say, or no more. Raises ``NotFound`` where they are not to
+        be any more, and are not, ``InvalidRequest`` while volumes have the type."""
+        with self.database.write() as connection:
+            one = self._unused(connection, context, given)
+            if values is None and one.encryption is None:
+                raise NotFound(f"Volume type {one.name} has no encryption.")
+            told = None if values is None else {
+                "encryption_id": (one.encryption or {}).get("encryption_id") or str(uuid.uuid4()), **values}
+            connection.execute(update(types).where(types.c.id == one.id).values(
+                encryption=told and orjson.dumps(told).decode(), updated_at=now()))
+            return self._seen(connection, context, one.id)
+
     def projects(self, context: Context, given: str) -> list[str]:
         """The projects that may use a type that is not public. Raises ``NotFound`` for a public one, as Cinder does."""
         with self.database.read() as connection:
@@ -159,7 +173,7 @@ class TypeStore:
     def _of(self, row: Mapping[Any, Any]) -> VolumeType:
         specs = document(row["extra_specs"])
         return VolumeType(row["id"], row["name"], specs.get(POOL, self.pools[0]), row["description"], row["is_public"],
-                          False, specs)
+                          False, specs, document(row["encryption"]) or None)
 
     def _seen(self, connection: Connection, context: Context, given: str | None) -> VolumeType:
         found = self._all(connection, context)

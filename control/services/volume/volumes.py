@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, RowMapping, func, insert, select, update
@@ -18,11 +19,14 @@ from .tables import attachments, snapshots, volumes
 from .types import ids
 from .worker import BELL
 
+#: Of the uuids of keys.
+KEYS = uuid.UUID("c1b1b0a4-4f0c-5d0e-9a3e-3f4b6a0d7e55")
 #: Status of an attachment to that of its volume; the first that there is counts.
 FOLLOWING = {"attached": "in-use", "detaching": "detaching", "attaching": "attaching", "reserved": "reserved"}
 #: Columns that are shown.
 SHOWN = ("id", "name", "description", "status", "size", "multiattach", "bootable", "host", "volume_type", "pool",
-         "readonly", "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault", "created_at",
+         "encryption_key_id", "readonly",
+         "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault", "created_at",
          "updated_at")
 #: Columns of their attachments that are shown with them.
 HELD = ("id", "volume_id", "server_id", "host", "device", "attached_at", "status")
@@ -44,9 +48,16 @@ def create(connection: Connection, context: Context, quota: Quotas, values: Docu
                                  f"{source['size']} GiB.")
     if not values.get("size"):
         raise InvalidRequest("Invalid input received: size is required for a volume that is made from nothing else.")
+    if values["multiattach"] and values["encryption_key_id"]:
+        raise InvalidRequest("Invalid input received: Multiattach cannot be used with encrypted volumes.")
     quota.within(connection, values["project_id"], per_volume_gigabytes=values["size"], volumes=1,
                  gigabytes=values["size"])
     connection.execute(insert(volumes).values(status="creating", task="create", created_at=now(), **values))
+
+
+def key_id(volume_id: str) -> str:
+    """The uuid of a volume's key in the key manager."""
+    return str(uuid.uuid5(KEYS, volume_id))
 
 
 def _source(connection: Connection, context: Context, values: Document) -> RowMapping | None:
@@ -62,6 +73,12 @@ def _source(connection: Connection, context: Context, values: Document) -> RowMa
             raise wrong_status(volumes, row, ("available", "in-use"))
     else:
         return None
+    hidden = origin is not None and origin["encryption_key_id"] is not None
+    if hidden and values["volume_type"] and not values["encryption_key_id"]:
+        raise InvalidRequest(f"Invalid input received: {row['id']} is encrypted, and volumes of the type "
+                             f"{values['volume_type']} are not. A copy has an encrypted type too.")
+    if hidden:
+        values["encryption_key_id"] = key_id(values["id"])
     if not values["volume_type"]:
         values["volume_type"] = row["volume_type"]
         if origin is not None:

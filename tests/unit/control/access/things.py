@@ -122,7 +122,9 @@ class Things:
     def _volume_types(self):
         """One that all have, and one that few projects have."""
         self._add(volume.types, name="shared-disks", is_public=True, extra_specs={"multiattach": "<is> True"})
-        self._add(volume.types, name="few", is_public=False)
+        self._add(volume.types, name="few", is_public=False, encryption={
+            "encryption_id": "00000000-0000-4000-8000-000000000001", "provider": "luks", "cipher": None,
+            "key_size": 256, "control_location": "front-end"})
 
     def _volumes(self, project):
         things, mark = self.things[project], MARK.format(project)

@@ -114,3 +114,59 @@ def test_a_type_of_few_projects(ask, admin):
     admin("GET", "/v3/types/default/os-volume-type-access", status=404)
     assert [one["name"] for one in admin("GET", "/v3/types?is_public=none")["volume_types"]] == [
         "default", "fast", "gold"]
+
+
+LUKS = {"provider": "luks", "cipher": "aes-xts-plain64", "key_size": 256, "control_location": "front-end"}
+
+
+def _encrypted(admin, **more):
+    made = _type(admin, **more)
+    return made, admin("POST", f"/v3/types/{made['id']}/encryption", {"encryption": LUKS})["encryption"]
+
+
+def test_the_encryption_of_a_type(ask, admin):
+    made, told = _encrypted(admin)
+    at = f"/v3/types/{made['id']}/encryption"
+    assert told == {"volume_type_id": made["id"], "encryption_id": told["encryption_id"], **LUKS} == admin("GET", at)
+    assert admin("GET", f"{at}/cipher") == {"cipher": "aes-xts-plain64"}
+    admin("POST", at, {"encryption": LUKS}, status=400)
+    one = f"{at}/{told['encryption_id']}"
+    assert admin("PUT", one, {"encryption": {"key_size": 512}})["encryption"]["key_size"] == 512
+    admin("PUT", f"{at}/other", {"encryption": {"key_size": 512}}, status=404)
+    admin("DELETE", one, status=202)
+    assert admin("GET", at) == {}
+    for wrong in ({"provider": "plain"}, {**LUKS, "control_location": "back-end"}, {**LUKS, "key_size": 300},
+                  {**LUKS, "cipher": "aes-cbc-essiv"}):
+        admin("POST", at, {"encryption": wrong}, status=400)
+    admin("POST", "/v3/types/default/encryption", {"encryption": LUKS}, status=400)
+
+
+def test_an_encrypted_volume_and_its_copies_have_a_key_that_goes_with_them(ask, admin, service, cloud):
+    _encrypted(admin)
+    volume = _volume(ask, volume_type="gold")
+    work(service)
+    seen = ask("GET", f"/v3/volumes/{volume['id']}")["volume"]
+    assert (seen["status"], seen["encrypted"]) == ("available", True)
+    key = seen["encryption_key_id"]
+    assert ask("GET", f"/v3/volumes/{volume['id']}/encryption") == {"encryption_key_id": key, **LUKS}
+    assert cloud.on_host()[volume["id"]]["format"] == "luks"
+    secret = (cloud.root / "keys" / key).read_text()
+    assert (cloud.root / "keys" / key).stat().st_mode & 0o777 == 0o600
+    kept = b"".join(path.read_bytes() for path in (cloud.root / "state").rglob("*") if path.is_file())
+    assert secret.encode() not in kept
+    copy = _volume(ask, source_volid=volume["id"])
+    work(service)
+    other = ask("GET", f"/v3/volumes/{copy['id']}")["volume"]["encryption_key_id"]
+    assert other != key and (cloud.root / "keys" / other).read_text() == secret
+    ask("POST", "/v3/volumes", {"volume": {"size": 1, "source_volid": volume["id"], "volume_type": "default"}},
+        status=400)
+    ask("POST", f"/v3/volumes/{volume['id']}/action", {"os-volume_upload_image": {"image_name": "leak"}}, status=400)
+    ask("DELETE", f"/v3/volumes/{volume['id']}", status=202)
+    work(service)
+    assert [path.name for path in (cloud.root / "keys").iterdir()] == [other]
+
+
+def test_what_is_encrypted_is_for_one_server(ask, admin):
+    _encrypted(admin, extra_specs={"multiattach": "<is> True"})
+    refused = ask("POST", "/v3/volumes", {"volume": {"size": 1, "volume_type": "gold"}}, status=400)
+    assert "Multiattach" in refused["badRequest"]["message"]
