@@ -8,7 +8,7 @@ starting a running domain, are not errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
@@ -18,7 +18,7 @@ from magnetar_agent.hardware.firmware import Firmware
 from magnetar_agent.hardware.numa import Numa
 from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
-from magnetar_agent.storage import Backing, Disk, Export, HypervisorStorage, Mirror, NetworkSource, SharedFolder
+from magnetar_agent.storage import Disk, DiskKey, Export, HypervisorDisks, HypervisorStorage, Mirror, SharedFolder
 from magnetar_core.hardware.numa import HostCell
 
 #: Why a guest lacks a type of graphics.
@@ -115,15 +115,6 @@ class DomainSpec:
 
 
 @dataclass(frozen=True)
-class DiskSeen:
-    """What a disk file of ours says of itself; *backing* is only a name, and a guest may have written it."""
-
-    format: str
-    virtual_size: int
-    backing: Path | None = None
-
-
-@dataclass(frozen=True)
 class MigrationParams:
     """How a running domain goes to another host: unix sockets here that lead to libvirt's and to QEMU's two there (QEMU
     listens on the same paths there), and what differs there: *folder* of its files (here, there), *nics* by MAC
@@ -173,11 +164,7 @@ class DomainEvent:
     reason: str = "unknown"
 
 
-#: ``progress(done_bytes, total_bytes)``; it raises ``Cancelled`` when the operation was cancelled.
-Progress = Callable[[int, int], None]
-
-
-class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorage, Protocol):
+class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorDisks, HypervisorStorage, Protocol):
     """A host on which domains, networks and disks are made."""
 
     # The host ---------------------------------------------------------------------------------------------------
@@ -228,8 +215,8 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
         """Forget a stopped domain with its managed save, UEFI's variables and what is in its TPM. Not ours:
         ``Conflict``. Gone: fine."""
 
-    def start(self, uuid: str, paused: bool = False, secret: str | None = None) -> None:
-        """Start a stopped domain, or restore a suspended one. *secret*: of its TPM, where it has one."""
+    def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
+        """Start a stopped domain, or restore a suspended one. *secret*: of its TPM, *keys*: of its encrypted disks."""
 
     def save_tpm(self, uuid: str, path: Path) -> None:
         """Copy what is in the TPM of a domain that is off to the file *path*; where there is nothing, there is no file
@@ -298,17 +285,6 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
     def inject_nmi(self, uuid: str) -> None:
         """Send a non-maskable interrupt, on which the guest writes a dump or panics, as it is set up."""
 
-    # Backups of disks in use -------------------------------------------------------------------------------------
-    def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2") -> None:
-        """Begin to copy the disk *target* of an active domain, as it is at this instant, with all that it stands on,
-        into a disk of *format* that stands alone. ``finish_copy`` makes it *path*."""
-
-    def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
-        """Wait for the end of the copy: complete and flushed at *path*, or an error and nothing left."""
-
-    def abort_copy(self, uuid: str, path: Path) -> None:
-        """Abort a copy that nobody waits for, and remove its file; fine when there is none."""
-
     # Another disk for a running domain ---------------------------------------------------------------------------
     def capacity(self, uuid: str, target: str) -> int:
         """Bytes that the guest of an active domain sees of its disk *target*."""
@@ -369,26 +345,7 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorStorag
     def stray(self, uuid: str) -> None:
         """Abort a migration of this domain that an earlier process of the agent began, and wait for its end."""
 
-    # Disks ------------------------------------------------------------------------------------------------------
-    def disk(self, path: Path, format: str) -> DiskSeen | None:
-        """What a disk file of this *format* is; ``None`` when it is missing. The format is not found from the content,
-        which is the guest's: its raw disk may hold any header."""
-
-    def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
-                  label: str | None = None) -> None:
-        """Make an empty disk or an overlay on *backing*, complete or not at all. *label* asks for a swap or ext4
-        (``swap`` or a file system label) signature."""
-
-    def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
-                  progress: Progress) -> None:
-        """Copy and convert, complete or not at all; sparse; flushed to disk."""
-
-    def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
-        """Copy into what is there already, a raw disk in a storage pool; flushed, but not complete when it raises."""
-
-    def grow_disk(self, path: Path, format: str, size: int) -> None:
-        """Grow a disk of a stopped domain."""
-
+    # Other files ----------------------------------------------------------------------------------------------------
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
         """Write an ISO 9660 image with Joliet and Rock Ridge names, complete or not at all."""
 

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Disks, and the part of ``LocalHypervisor`` about storage pools of libvirt, where volumes may be (LVM, RBD)."""
+"""Disks, and the parts of ``LocalHypervisor`` about them and about storage pools of libvirt (LVM, RBD)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+#: ``progress(done_bytes, total_bytes)``; it raises ``Cancelled`` when the operation was cancelled.
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,15 @@ class NetworkSource:
     hosts: tuple[tuple[str, str | None], ...] = ()
     user: str | None = None
     secret: str | None = None
+
+
+@dataclass(frozen=True)
+class DiskKey:
+    """What a disk is encrypted with (LUKS): the uuid *id* by which libvirt knows it, and the passphrase *secret*, which
+    is never seen in a definition, nor in a log."""
+
+    id: str
+    secret: str = field(default="", repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,8 @@ class Disk:
     It is the file *path*; with *block* a block device; with *remote* neither, and *path* is only its name. *boot* is
     its turn among the devices to boot from, counted from 1; domains without any boot from their first disk. Without
     *backing* it stands alone, whatever its header says. *place*: bus and address, where libvirt has said them. *packed*
-    (ring) and *limits* (see ``hardware.limits``) follow from the server's hardware; they are not seen."""
+    (ring) and *limits* (see ``hardware.limits``) follow from the server's hardware; they are not seen. With *key* it is
+    encrypted, and *format* says what is inside, which is raw."""
 
     path: Path
     target: str
@@ -51,9 +65,19 @@ class Disk:
     remote: NetworkSource | None = None
     boot: int | None = None
     backing: Backing | None = None
+    key: DiskKey | None = None
     place: tuple[str, str] | None = field(default=None, compare=False)
     packed: bool = field(default=False, compare=False)
     limits: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class DiskSeen:
+    """What a disk file of ours says of itself; *backing* is only a name, and a guest may have written it."""
+
+    format: str
+    virtual_size: int
+    backing: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -114,3 +138,36 @@ class HypervisorStorage(Protocol):
 
     def remove_content(self, pool: str, name: str, wipe: bool) -> None:
         """Remove it, with *wipe* overwritten by zeros; gone is fine."""
+
+
+class HypervisorDisks(Protocol):
+    """The part of ``LocalHypervisor`` about disks that are files, and copies of disks in use."""
+
+    def disk(self, path: Path, format: str) -> DiskSeen | None:
+        """What a disk file of this *format* is; ``None`` when it is missing. The format is not found from the content,
+        which is the guest's: its raw disk may hold any header."""
+
+    def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
+                  label: str | None = None, key: DiskKey | None = None) -> None:
+        """Make an empty disk or an overlay on *backing*, complete or not at all. *label* asks for a swap or ext4
+        (``swap`` or a file system label) signature. *key*: of one of the format luks, here and below."""
+
+    def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
+                  progress: Progress, key: DiskKey | None = None) -> None:
+        """Copy and convert, complete or not at all; sparse; flushed to disk."""
+
+    def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
+        """Copy into what is there already, a raw disk in a storage pool; flushed, but not complete when it raises."""
+
+    def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
+        """Grow a disk of a stopped domain."""
+
+    def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
+        """Begin to copy the disk *target* of an active domain, as it is at this instant, with all that it stands on,
+        into a disk of *format* that stands alone, encrypted with the *key*. ``finish_copy`` makes it *path*."""
+
+    def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
+        """Wait for the end of the copy: complete and flushed at *path*, or an error and nothing left."""
+
+    def abort_copy(self, uuid: str, path: Path) -> None:
+        """Abort a copy that nobody waits for, and remove its file; fine when there is none."""

@@ -40,7 +40,7 @@ from magnetar_control.services.identity.service_user import ServiceUser
 from magnetar_control.services.image import EmbeddedImages
 from magnetar_control.services.image import quotas as image_quotas
 from magnetar_control.services.image.remote import Remote
-from magnetar_control.services.key_manager import CertificateFolder
+from magnetar_control.services.key_manager import EmbeddedKeys
 from magnetar_control.services.network import EmbeddedNetworks, Wait, engine_of
 from magnetar_control.services.network import quotas as network_quotas
 from magnetar_control.services.volume import EmbeddedVolumes
@@ -94,7 +94,7 @@ class Parts:
         database, settings = self.api_database, self.settings
         self.identity = EmbeddedIdentity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
             keystone.of(settings)
-        keys = CertificateFolder(settings.certificates)
+        keys = EmbeddedKeys(settings.certificates, settings.keys)
         self.images = EmbeddedImages(database, settings.images, reserve=settings.image_reserve_mb << 20,
                                      limits=image_quotas.defaults(settings),
                                      keys=keys if settings.verify_image_signatures else None)
@@ -109,7 +109,8 @@ class Parts:
         self.delivery = Delivery(self.asked, settings.action_timeout)
         self.volumes = EmbeddedVolumes(database, self.places, self.agents, self.bring, self.asked,
                                        zone=settings.default_availability_zone, used=self.has,
-                                       limits=volume_quotas.defaults(settings))
+                                       limits=volume_quotas.defaults(settings), keys=keys,
+                                       pools=settings.volume_pools)
         return Services(self.identity, self.asked, self.networks, self.volumes, keys)
 
     def places(self) -> list[dict[str, Any]]:

@@ -64,6 +64,11 @@ class Settings:
         "verify_image_signatures; a request that names trusted certificates has both done.", False)
     default_trusted_certificate_ids: list[str] = _doc(
         "Trusted certificates of servers that name none, where both of these are true.", list)
+    keys_dir: Path | None = _doc("Folder of the embedded key manager for the keys of encrypted volumes, which the "
+                                 "service alone can read; machines with the same database share it; the folder keys in "
+                                 "state_dir when left out.")
+    volume_pools: list[str] = _doc("Pools of the agents (their setting pools) in which volumes may lie: a volume "
+                                   "type for each, of which the first is the usual one.", lambda: ["default"])
     certificates_dir: Path | None = _doc("Folder of the embedded key manager: a certificate is UUID.pem in it, which "
                                          "root or the service owns and nobody else may write; the folder certificates "
                                          "in state_dir when left out.")
@@ -300,6 +305,11 @@ class Settings:
     def certificates(self) -> Path:
         """Folder of the embedded key manager."""
         return self.certificates_dir or self.state_dir / "certificates"
+
+    @property
+    def keys(self) -> Path:
+        """Folder of the keys of the embedded key manager."""
+        return self.keys_dir or self.state_dir / "keys"
 
     @property
     def trusted_certificates(self) -> list[str]:

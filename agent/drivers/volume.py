@@ -22,6 +22,7 @@ from magnetar_agent.volumes import (
     finished,
     gib,
     holders,
+    keys,
     pools,
     reimaging,
     status,
@@ -55,12 +56,15 @@ class VolumeDriver(DocumentDriver):
         """Resolve the source, and choose format and size."""
         found = dict(want)
         pool = pools.named(host, found["pool"])
-        found["format"] = found.get("format") or ("raw" if found["multiattach"] else pool.formats[0])
+        hidden = _origin_is_encrypted(host, found) if document is None else False
+        found["format"] = found.get("format") or (
+            keys.LUKS if hidden else "raw" if found["multiattach"] else pool.formats[0])
         if found["format"] not in pool.formats:
             raise InvalidField("format", f"must be {' or '.join(pool.formats)} in pool {pool.name!r}", found["format"])
         if found["multiattach"] and found["format"] != "raw":
             raise InvalidField("format", "must be raw for a volume with multiattach: two QEMUs would ruin a qcow2")
         least, anew = source(host, found, document), reimaging.complete(host, found, document)
+        _encryption(host, found, document)
         if document is None or not finished(document) or anew:
             pool.check_usable()
             found["size"] = _size(found.get("size"), anew or least)
@@ -204,6 +208,25 @@ def source(host: LocalHost, found: Fields, document: Document | None) -> int:
     return least
 
 
+def _origin_is_encrypted(host: LocalHost, found: Fields) -> bool:
+    field, named = content.source_of(found)
+    origin = host.documents.standing(content.SOURCES[field], named) if field else None
+    return bool(origin and origin.state.get(keys.SEALED))
+
+
+def _encryption(host: LocalHost, found: Fields, document: Document | None) -> None:
+    """A copy of what is encrypted is encrypted, with the same key. A key that is given is sealed at once."""
+    if document is not None:
+        found["key"] = document.want.get("key")
+        return
+    hidden = _origin_is_encrypted(host, found)
+    if hidden and found["format"] != keys.LUKS:
+        raise InvalidField("format", f"must be {keys.LUKS}: what it is made from is encrypted", found["format"])
+    if found["key"] and found["format"] != keys.LUKS:
+        raise InvalidField("key", f"is for volumes of format {keys.LUKS}")
+    found["key"] = keys.seal(host, found["key"]) if found["key"] and not hidden else None
+
+
 def _fits(host: LocalHost, pool: Pool, size: int) -> None:
     """Raises ``InvalidField`` for *size* GiB that alone are more than the *pool* may promise."""
     there, ratio = pool.capacity(), host.settings.disk_allocation_ratio
@@ -236,8 +259,12 @@ def _make(task: Task) -> None:
     pool, size = pools.named(host, want["pool"]), want["size"] * GIB
     field, named = content.source_of(want)
     origin = host.documents.get(content.SOURCES[field], named) if field else None
-    _begin(task, pool, size, {"source_name": origin.name, "bootable": field == "image" or bool(
-        origin.state.get("bootable"))} if origin else {})
+    notes = {"source_name": origin.name, "bootable": field == "image" or bool(
+        origin.state.get("bootable"))} if origin else {}
+    if want["format"] == keys.LUKS and keys.SEALED not in task.document.state:
+        drawn = (origin and origin.state.get(keys.SEALED)) or want.get("key") or keys.seal(host, keys.draw())
+        notes[keys.SEALED] = drawn
+    _begin(task, pool, size, notes)
     renewed = task.document.state.get("renewed")
     if renewed and not pool.atomic:
         pool.remove(id)  # nothing of before is to shine through
@@ -245,7 +272,7 @@ def _make(task: Task) -> None:
         if field:
             COPIES[field](task, pool, size, want["format"], named)
         else:
-            pool.make(id, want["format"], size)
+            pool.make(id, want["format"], size, keys.of(host, task.document))
     task.document.state.pop("renewed", None)
     if want.get("reimage"):
         task.document.state["reimaged"] = want["reimage"]
@@ -266,8 +293,9 @@ def _take(task: Task) -> None:
     if volume is None:
         raise Conflict("The volume was removed before its snapshot was taken.")
     pool, size = pools.named(host, volume.want["pool"]), volume.state["bytes"]
+    sealed = {name: volume.state[name] for name in (keys.SEALED,) if name in volume.state}
     _begin(task, pool, size, {"pool": volume.want["pool"], "format": volume.want["format"], "volume_name": volume.name,
-                              "bootable": bool(volume.state.get("bootable"))})
+                              "bootable": bool(volume.state.get("bootable")), **sealed})
     if not (pool.atomic and pool.has(task.document.id)):
         copying.from_volume(task, pool, size, volume.want["format"], volume.id)
     _made(task, pool, size)
@@ -308,7 +336,7 @@ def _grow(task: Task) -> None:
     pool = pools.named(host, document.want["pool"])
     with exports.not_served(host, document.id):
         if pool.beneath or not live:
-            pool.grow(document.id, document.want["format"], size)
+            pool.grow(document.id, document.want["format"], size, keys.of(host, document))
         for uuid, target in _running(host, document) if live else ():  # a rescue may have come in between
             host.hypervisor.resize(uuid, target, size)
     document.state["bytes"] = size

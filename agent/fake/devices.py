@@ -8,8 +8,8 @@ from xml.etree import ElementTree as ET
 
 from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.state import FakeDomain, State, parse
-from magnetar_agent.hypervisor import DiskSeen, DomainEvent, Nic
-from magnetar_agent.storage import Disk
+from magnetar_agent.hypervisor import DomainEvent, Nic
+from magnetar_agent.storage import Disk, DiskSeen
 from magnetar_agent.virt.devices import plugged
 from magnetar_agent.virt.domain import render_device
 from magnetar_core.errors import HypervisorError
@@ -34,6 +34,8 @@ class Devices(State):
                 return
             if isinstance(device, Disk) and device.remote is None and not device.path.exists():
                 raise HypervisorError(f"libvirt could not attach a device to the domain {uuid}: no file {device.path}.")
+            if isinstance(device, Disk) and device.key and not device.key.secret:
+                raise HypervisorError(f"libvirt could not attach a device to the domain {uuid}: no secret.")
             root = ET.fromstring(domain.live)  # noqa: S314 (made here)
             devices = root.find("devices")
             assert devices is not None

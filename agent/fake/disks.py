@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar_agent.fake.exports import Exports
-from magnetar_agent.hypervisor import DiskSeen, Progress
-from magnetar_agent.storage import Backing, NetworkSource
+from magnetar_agent.storage import Backing, DiskKey, DiskSeen, NetworkSource, Progress
 from magnetar_agent.virt import iso, vfat
 from magnetar_agent.virt.disks import complete
 from magnetar_core.errors import HypervisorError
@@ -33,16 +32,18 @@ class Disks(Exports):
             return read(path, format)
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
-                  label: str | None = None) -> None:
+                  label: str | None = None, key: DiskKey | None = None) -> None:
         with self._call("make_disk", needs_libvirt=False):
+            _check_key(format, key)
             if backing and not backing.path.exists():
                 raise HypervisorError(f"qemu-img could not make the disk {path}: {backing.path} does not exist.")
             with complete(path) as part:
                 write(part, DiskSeen(format, size, backing.path if backing else None))
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
-                  progress: Progress) -> None:
+                  progress: Progress, key: DiskKey | None = None) -> None:
         with self._call("copy_disk", needs_libvirt=False):
+            _check_key(format, key)
             if isinstance(source, Path):
                 self._unlocked(source)
             else:
@@ -60,8 +61,9 @@ class Disks(Exports):
                 else:
                     write(part, DiskSeen(format, seen.virtual_size))
 
-    def grow_disk(self, path: Path, format: str, size: int) -> None:
+    def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
         with self._call("grow_disk", needs_libvirt=False):
+            _check_key(format, key)
             self._unlocked(path)
             seen = read(path, format)
             if seen is None:
@@ -83,6 +85,11 @@ class Disks(Exports):
             self.permitted.extend(paths)
 
 
+def _check_key(format: str, key: DiskKey | None) -> None:
+    if format == "luks" and not (key and key.secret):
+        raise HypervisorError("qemu-img could not open the disk: it is encrypted, and there is no key.")
+
+
 def sparse(source: Path, target: Path) -> None:
     """Copy a file without its holes."""
     with source.open("rb") as old, target.open("wb") as new:
@@ -100,7 +107,7 @@ def sparse(source: Path, target: Path) -> None:
 
 def write(path: Path, disk: DiskSeen) -> None:
     """Make the file, or change its size; what a raw one holds stays."""
-    if disk.format == "raw":
+    if disk.format in ("raw", "luks"):  # which has no header here
         with path.open("ab") as file:
             file.truncate(disk.virtual_size)
         return
@@ -116,6 +123,8 @@ def read(path: Path, format: str | None = None) -> DiskSeen | None:
         return None
     with path.open("rb") as file:
         head = file.read(4096)
+    if format == "luks":
+        return DiskSeen("luks", path.stat().st_size)
     if format == "raw" or not head.startswith(b"QFI\xfb") or len(head) < _QCOW2.size:
         return DiskSeen("raw", path.stat().st_size)
     _magic, _version, at, length, _bits, size = _QCOW2.unpack_from(head)[:6]

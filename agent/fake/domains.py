@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -10,6 +11,7 @@ from xml.etree import ElementTree as ET
 
 from magnetar_agent.fake.state import FakeDomain, State, parse
 from magnetar_agent.hypervisor import Domain, DomainEvent, DomainSpec
+from magnetar_agent.storage import DiskKey
 from magnetar_agent.virt.domain import render
 from magnetar_core.errors import Conflict, HypervisorError
 from magnetar_core.power import CRASHED, LIVE, OFF, PAUSED, RUNNING, SUSPENDED
@@ -58,12 +60,16 @@ class Domains(State):
                 del self._domains[uuid]
                 self._events.append(DomainEvent(uuid, "undefined"))
 
-    def start(self, uuid: str, paused: bool = False, secret: str | None = None) -> None:
+    def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
         with self._call("start", f"domain {uuid}"):
             domain = self._ours(uuid)
             if domain.state in LIVE:
                 return
             self._check_parts(domain.seen())
+            for disk in domain.seen().disks:
+                if disk.key and disk.key.id not in [key.id for key in keys if key.secret]:
+                    raise HypervisorError(f"libvirt could not start the domain {uuid}: there is no secret "
+                                          f"{disk.key.id}.")
             if "<tpm " in domain.xml:
                 domain.tpm = domain.tpm or f"{secret} {uuid4()}"
                 if secret is None or not domain.tpm.startswith(secret):

@@ -11,11 +11,11 @@ from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.domains import Domains
 from magnetar_agent.fake.exports import Exports
 from magnetar_agent.fake.state import parse
-from magnetar_agent.hypervisor import DiskSeen
+from magnetar_agent.storage import DiskSeen
 from magnetar_core.errors import Conflict, HypervisorError
 
 if TYPE_CHECKING:
-    from magnetar_agent.hypervisor import Progress
+    from magnetar_agent.storage import DiskKey, Progress
 
 
 class GuestAgent(Domains, Exports):
@@ -48,7 +48,7 @@ class GuestAgent(Domains, Exports):
             self._active(uuid, "send an NMI to")
             self.interrupted.append(uuid)
 
-    def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2") -> None:
+    def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
         with self._call("begin_copy", "copies"):
             self._active(uuid, "copy a disk of")
             if uuid in self._copies:

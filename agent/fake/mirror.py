@@ -11,8 +11,7 @@ from xml.etree import ElementTree as ET
 from magnetar_agent.fake.devices import Devices
 from magnetar_agent.fake.disks import Disks, read, sparse, write
 from magnetar_agent.fake.state import FakeDomain, parse
-from magnetar_agent.hypervisor import DiskSeen
-from magnetar_agent.storage import Mirror
+from magnetar_agent.storage import DiskSeen, Mirror
 from magnetar_agent.virt.domain import render_device
 from magnetar_core.errors import Conflict, HypervisorError
 from magnetar_core.power import LIVE

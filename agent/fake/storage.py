@@ -8,8 +8,7 @@ from pathlib import Path
 
 from magnetar_agent.fake.disks import read, sparse
 from magnetar_agent.fake.state import State
-from magnetar_agent.hypervisor import Progress
-from magnetar_agent.storage import Disk, NetworkSource, PoolContent
+from magnetar_agent.storage import Disk, NetworkSource, PoolContent, Progress
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar_agent.volumes import attaching, finished, holders, pools
+from magnetar_agent.volumes import attaching, content, finished, holders
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.reconcile import missing
 
@@ -46,6 +46,8 @@ def complete(host: LocalHost, want: Fields) -> Fields:
         missing(InvalidField("source.volume", "must name a volume of this host", reference), "volume", reference)
         return {"disk_format": format}
     _check(host, volume)
+    content.refuse_encrypted(volume, "no image is made of it: the image would hold its content in clear text. In a "
+                             "server, copy what is needed to another volume, and make the image of that")
     return {"source": {"volume": volume.id}, "disk_format": format}
 
 
@@ -73,7 +75,7 @@ def take(task: Task, id: str) -> None:
             if volume is None or volume.deleting:
                 raise Conflict(f"Volume {id} was removed before the image had its content.")
             _check(host, volume)
-            disk = pools.named(host, volume.want["pool"]).disk(id, volume.want["format"])
+            disk = content.disk(host, volume)
             path.unlink(missing_ok=True)
             host.hypervisor.copy_disk(disk.remote or disk.path, disk.format, path, format, task.operation.advance)
         importing.adopt(host, image, path, task.operation)

@@ -116,6 +116,9 @@ def _root(host: LocalHost, document: Document) -> Disk:
     if item and root.serial != item["volume"]:
         raise Conflict(f"The root disk of server {document.name!r} is the volume {item['volume']}, which is not "
                        "attached to it any more. Attach it again, then repeat the call.")
+    if root.key:
+        raise Conflict(f"Server {document.name!r} boots from an encrypted volume, so no image is made of it: the image "
+                       "would hold its content in clear text. Take a volume_snapshot of the volume instead.")
     if root.remote:
         remote.check_reachable(host, document)
     return root

@@ -12,6 +12,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from magnetar_agent.servers import folder
+from magnetar_agent.volumes import attaching
 from magnetar_core.server_plan import hardware
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def draw_secret(task: Task) -> None:
 
 
 def start(host: LocalHost, document: Document, paused: bool = False) -> None:
-    """Start the guest, with the secret of its TPM where it has one. What came of that is put into its place first."""
+    """Start the guest, with the secret of its TPM where it has one, and the keys of encrypted volumes. What came of the
+    TPM is put into its place first."""
     path = folder(host, document.id) / COPY
     if document.state.get(CAME):
         host.hypervisor.load_tpm(document.id, path)
@@ -40,7 +42,7 @@ def start(host: LocalHost, document: Document, paused: bool = False) -> None:
         host.documents.write(document)
         path.unlink(missing_ok=True)
     secret = document.state[SECRET] if hardware(document.want).get("tpm_version") else None
-    host.hypervisor.start(document.id, paused, secret)
+    host.hypervisor.start(document.id, paused, secret, attaching.keys_of(host, document.id))
 
 
 def copy(host: LocalHost, server: Document) -> None:

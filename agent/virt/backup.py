@@ -12,12 +12,13 @@ import libvirt  # type: ignore[import-untyped]
 
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
+from . import disk_keys
 from .disks import PART, flush
 from .power import Domains
 from .templates import fill
 
 if TYPE_CHECKING:
-    from magnetar_agent.hypervisor import Progress
+    from magnetar_agent.storage import DiskKey, Progress
 
 #: Seconds between two looks at a job.
 LOOK = 0.1
@@ -28,12 +29,17 @@ END = 120.0
 class Backups(Domains):
     """The part of ``LocalHypervisor`` that copies disks of active domains."""
 
-    def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2") -> None:
+    def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
         """The copy is of this instant: QEMU saves what the guest is about to overwrite."""
         part = path.with_name(path.name + PART)
         part.unlink(missing_ok=True)
-        xml = fill("backup.xml.j2", {"target": target, "path": part, "format": format}, self.templates)
-        self._with("copy a disk of", uuid, lambda domain: domain.backupBegin(xml, None, 0))
+        xml = fill("backup.xml.j2", {"target": target, "path": part, "format": format, "key": key},
+                   self.templates)
+
+        def begin(domain: Any) -> None:
+            with disk_keys.unlocked(domain.connect(), [key]):
+                domain.backupBegin(xml, None, 0)
+        self._with("copy a disk of", uuid, begin)
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
         """Wait for the job, which is the domain's only one, and look how it ended."""

@@ -12,7 +12,7 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_agent.hypervisor import Nic
 from magnetar_agent.storage import Disk
 
-from . import qemu_img
+from . import disk_keys, qemu_img
 from .disks import direct_io
 from .domain import render_device
 
@@ -62,7 +62,8 @@ class Devices:
                     domain.attachDeviceFlags('<controller type="scsi" index="0" model="virtio-scsi"/>', _LIVE)
             if isinstance(device, Disk):
                 qemu_img.check([device], self.qemu_user())
-            domain.attachDeviceFlags(self.device_xml(device), _LIVE)
+            with disk_keys.unlocked(domain.connect(), [device.key] if isinstance(device, Disk) else ()):
+                domain.attachDeviceFlags(self.device_xml(device), _LIVE)
         self._with_seen("attach a device to", uuid, plug)
 
     def detach(self, uuid: str, device: Disk | Nic) -> None:

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from magnetar_core.errors import HypervisorError, NoSpace
 
-from . import iso, qcow2, qemu_img, vfat
+from . import disk_keys, iso, qcow2, qemu_img, vfat
 from .process import follow, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from magnetar_agent.hypervisor import DiskSeen, Progress
-    from magnetar_agent.storage import Backing, Disk, NetworkSource
+    from magnetar_agent.storage import Backing, Disk, DiskKey, DiskSeen, NetworkSource, Progress
 
 #: Ends the name of a file that is not complete.
 PART = ".part"
@@ -34,21 +33,28 @@ class Disks:
         return qemu_img.seen(path, format) if path.exists() else None
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
-                  label: str | None = None) -> None:
+                  label: str | None = None, key: DiskKey | None = None) -> None:
         """An empty disk, an overlay on *backing*, or a disk that holds nothing but a swap area or an ext4."""
         with complete(path) as part:
-            if label is not None:
+            if key is not None:
+                _encrypted(part, size, key)
+            elif label is not None:
                 _labelled(part, format, size, label)
             else:
                 _empty(part, format, size, backing)
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
-                  progress: Progress) -> None:
-        """``qemu-img convert``; *progress* may end it by raising."""
+                  progress: Progress, key: DiskKey | None = None) -> None:
+        """``qemu-img convert``; *progress* may end it by raising. What is encrypted is not zero where nothing was
+        written, so zeros are written too."""
         total = self._copied_size(source, source_format)
         with complete(path) as part:
-            _empty(part, format, total)
-            self._convert(source, source_format, part, format, total, progress, "--target-is-zero")
+            if key is not None:
+                _encrypted(part, total, key)
+                self._convert(source, source_format, part, format, total, progress, key=key)
+            else:
+                _empty(part, format, total)
+                self._convert(source, source_format, part, format, total, progress, "--target-is-zero")
         progress(total, total)
 
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
@@ -58,11 +64,11 @@ class Disks:
         progress(total, total)
 
     def _convert(self, source: Path | NetworkSource, source_format: str, target: Path | NetworkSource, format: str,
-                 total: int, progress: Progress, *more: str) -> None:
+                 total: int, progress: Progress, *more: str, key: DiskKey | None = None) -> None:
         user = self.qemu_user()
-        with qemu_img.Nodes(user) as nodes:
+        with qemu_img.Nodes(user, key) as nodes:
             options, name = nodes.target(target, format)
-            words = [*more, *options, "--", nodes.source(source, source_format), name]
+            words = [*more, *nodes.options, *options, "--", nodes.source(source, source_format), name]
             follow(["qemu-img", "convert", "-p", "-n", *words], f"copy the disk {source}",
                    lambda percent: progress(int(total * percent / 100), total),
                    user=qemu_img.who(user, source, target), files=nodes.files)
@@ -72,7 +78,7 @@ class Disks:
             raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
         return qemu_img.size_of(source, format, self.qemu_user())
 
-    def grow_disk(self, path: Path, format: str, size: int) -> None:
+    def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
         """``qemu-img resize``; never shrinks."""
         seen = self.disk(path, format)
         if seen is None:
@@ -80,9 +86,10 @@ class Disks:
         if seen.virtual_size > size:
             raise HypervisorError(f"The disk {path} has {seen.virtual_size} bytes already; it is not shrunk to {size}.")
         if seen.virtual_size < size:
-            with qemu_img.Nodes(self.qemu_user()) as nodes:
-                run(["qemu-img", "resize", "-q", "--", nodes.source(path, format, write=True), str(size)],
-                    f"grow the disk {path}", user=nodes.user, files=nodes.files)
+            with qemu_img.Nodes(self.qemu_user(), key) as nodes:
+                words = [*nodes.options, "--", nodes.source(path, format, write=True)]
+                run(["qemu-img", "resize", "-q", *words, str(size)], f"grow the disk {path}", user=nodes.user,
+                    files=nodes.files)
             flush(path)
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
@@ -200,6 +207,16 @@ def _empty(part: Path, format: str, size: int, backing: Backing | None = None) -
         _sparse(part, size)
     else:
         raise HypervisorError(f"The disk {part.stem} cannot be made: only a qcow2 stands on another.")
+
+
+def _encrypted(part: Path, size: int, key: DiskKey) -> None:
+    """A disk of the format LUKS 1, AES-256 in XTS mode. Guessing is made slow for passphrases that people choose; a key
+    of 256 random bits needs none of that, and each opening of the disk would take seconds."""
+    with disk_keys.handed([key]) as (words, files):
+        run(["qemu-img", "create", "-q", "-f", "luks", *words, "-o",
+             f"key-secret={disk_keys.name_of(0)},cipher-alg=aes-256,cipher-mode=xts,ivgen-alg=plain64,hash-alg=sha256,"
+             "iter-time=10", "--", str(part), str(size)], f"make the disk {part.stem}", files=files)
+    part.chmod(0o640)
 
 
 def _sparse(path: Path, size: int) -> None:

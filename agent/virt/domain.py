@@ -18,7 +18,7 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_agent.hardware.cpu import cpu
 from magnetar_agent.hardware.devices import devices
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
-from magnetar_agent.storage import Backing, Disk, NetworkSource
+from magnetar_agent.storage import Backing, Disk, DiskKey, NetworkSource
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 
 from .templates import FOLDER, NAMESPACE, fill
@@ -165,6 +165,7 @@ def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:
         remote=None if source is None or disk.get("type") != "network" else _remote(source),
         boot=None if boot is None else int(boot.get("order", "0")),
         backing=_backing(disk),
+        key=_key(disk),
         place=_place(disk, "" if target is None else target.get("bus", "")),
     )
 
@@ -196,6 +197,11 @@ def _backing(disk: ET.Element) -> Backing | None:
     if source is None:
         return None
     return Backing(Path(_where(source)), "raw" if format is None else format.get("type", "raw"))
+
+
+def _key(disk: ET.Element) -> DiskKey | None:
+    secret = disk.find("source/encryption[@format='luks']/secret")
+    return None if secret is None else DiskKey(secret.get("uuid", ""))
 
 
 def _where(source: ET.Element) -> str:

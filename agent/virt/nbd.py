@@ -25,6 +25,7 @@ import libvirt_qemu  # type: ignore[import-untyped]
 from magnetar_agent.sockets import bound
 from magnetar_core.errors import HypervisorError
 
+from . import disk_keys
 from .disks import direct_io
 from .process import bound_to_us, run
 from .qemu_img import check, seen
@@ -156,11 +157,12 @@ class _Server(threading.Thread):
         check([export.disk], self.user)
         # As libvirt does before QEMU gets a disk. While a domain has it, libvirt has done so.
         os.chown(self._overlay() if export.stand_in else export.disk.path, *self.user)
-        with bound(export.socket, self.user[1]) as listener:
+        key = export.disk.key
+        with bound(export.socket, self.user[1]) as listener, disk_keys.handed([key] if key else []) as (words, files):
             listener.listen(BACKLOG)
             process = self._process = subprocess.Popen(  # noqa: S603 (a list of ours; the shell's text is fixed)
-                self._command(), stdin=listener.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                start_new_session=True, env={**os.environ, "LC_ALL": "C"})
+                self._command(words), pass_fds=files, stdin=listener.fileno(), stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, start_new_session=True, env={**os.environ, "LC_ALL": "C"})
         try:
             if self._ended.is_set():  # it was told to end before there was a process
                 process.terminate()
@@ -170,12 +172,12 @@ class _Server(threading.Thread):
             self._listens.clear()
             self._kill(process)
 
-    def _command(self) -> list[str]:
+    def _command(self, keys: list[str]) -> list[str]:
         direct = self.export.disk.block or direct_io(self.export.disk.path.parent)
         return [*_LISTENS, *bound_to_us(self.user),
                 "qemu-nbd", "--persistent", "--shared=0", f"--export-name={self.export.name}",
                 f"--cache={'none' if direct else 'writeback'}", f"--aio={'native' if direct else 'threads'}",
-                "--discard=unmap", *(["--read-only"] if self.export.disk.readonly else []),
+                "--discard=unmap", *keys, *(["--read-only"] if self.export.disk.readonly else []),
                 "json:" + json.dumps(self._node())]
 
     def _node(self) -> dict[str, Any]:
@@ -185,6 +187,8 @@ class _Server(threading.Thread):
         if disk.shareable:  # a multiattach disk is raw and is opened without a lock
             file["locking"] = "off"
         node: dict[str, Any] = {"driver": disk.format, "file": file}
+        if disk.key:
+            node.update({"driver": "luks", "key-secret": disk_keys.name_of(0)})
         if disk.format == "qcow2":
             node["backing"] = None
         if not self.export.stand_in:
@@ -198,7 +202,7 @@ class _Server(threading.Thread):
     def _make_overlay(self) -> None:
         disk, overlay = self.export.disk, self._overlay()
         overlay.unlink(missing_ok=True)
-        size = seen(disk.path, disk.format).virtual_size
+        size = seen(disk.path, "luks" if disk.key else disk.format).virtual_size
         # Without -u qemu-img would refuse, since a running QEMU has the disk; and it would look into it.
         run(["qemu-img", "create", "-q", "-u", "-f", "qcow2", "-F", disk.format, "-b", str(disk.path), "--",
              str(overlay), str(size)], f"make a stand-in for {disk.path}")

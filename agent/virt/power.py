@@ -14,15 +14,16 @@ import libvirt  # type: ignore[import-untyped]
 
 from magnetar_core.errors import Conflict, HypervisorError
 
-from . import qemu_img, tpm
+from . import disk_keys, qemu_img, tpm
 from .disks import direct_io
 from .domain import DomainState, parse, render, with_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from magnetar_agent.hypervisor import Domain as DomainSeen
     from magnetar_agent.hypervisor import DomainSpec
+    from magnetar_agent.storage import DiskKey
 
     from .connection import Connection
 
@@ -99,7 +100,7 @@ class Domains:
         self._with("undefine", uuid, undefine, missing_is_fine=True)
         tpm.forget(uuid)
 
-    def start(self, uuid: str, paused: bool = False, secret: str | None = None) -> None:
+    def start(self, uuid: str, paused: bool = False, secret: str | None = None, keys: Sequence[DiskKey] = ()) -> None:
         """virDomainCreate: boots, or restores the managed save. A crashed one is cleared away first."""
         def start(domain: Any, seen: DomainSeen) -> None:
             if domain.isActive():
@@ -107,7 +108,7 @@ class Domains:
                     return
                 domain.destroy()
             qemu_img.check(seen.disks, self.qemu_user())
-            with tpm.unlocked(domain.connect(), uuid, secret):
+            with tpm.unlocked(domain.connect(), uuid, secret), disk_keys.unlocked(domain.connect(), keys):
                 domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
         self._with_seen("start", uuid, start, flags=_INACTIVE)
 

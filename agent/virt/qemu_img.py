@@ -12,26 +12,29 @@ from __future__ import annotations
 import json
 import os
 import stat
+import struct
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from magnetar_agent.hypervisor import DiskSeen
-from magnetar_agent.storage import NetworkSource
+from magnetar_agent.storage import DiskSeen, NetworkSource
 from magnetar_core.errors import HypervisorError, ImageRefused
 from magnetar_core.image_format import disk_formats, qcow2_header
 
+from . import disk_keys
 from .process import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from magnetar_agent.storage import Disk
+    from magnetar_agent.storage import Disk, DiskKey
 
     from .process import User
 
 #: How much of a disk is looked at: the headers that ``qcow2`` writes, and signatures.
 FIRST = 64 * 1024
+#: Of a header of LUKS 1: magic, version, and the sector in which the content begins.
+_LUKS = struct.Struct(">6sH96xI")
 #: What an overlay may stand on, beside it: the links that ``servers.image_links`` makes to the content of images.
 BENEATH = ("base", "rescue.base")
 
@@ -61,10 +64,12 @@ def who(user: tuple[int, int], *places: Path | NetworkSource) -> User:
 class Nodes:
     """Descriptors for one run of qemu-img, its *user*'s while this is entered; owners are as before afterwards."""
 
-    def __init__(self, user: tuple[int, int]) -> None:
+    def __init__(self, user: tuple[int, int], key: DiskKey | None = None) -> None:
         self.user = user
-        self.files: list[int] = []
         self._undo = ExitStack()
+        #: Words for the program before those of its disks, and the descriptors that it needs. *key*: of one of them.
+        self.options, files = self._undo.enter_context(disk_keys.handed([key] if key else []))
+        self.files = [*files]
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +84,8 @@ class Nodes:
             return "json:" + json.dumps(_remote(source))
         held = self._open(source, write)
         node: dict[str, Any] = {"driver": format, "file": self._file(held)}
+        if format == "luks":
+            node["key-secret"] = disk_keys.name_of(0)
         if format == "qcow2":
             node["backing"] = self._beneath(_seen(held, source, format), source)
         return "json:" + json.dumps(node)
@@ -88,6 +95,7 @@ class Nodes:
         if isinstance(target, NetworkSource):
             return ["-O", "raw"], "json:" + json.dumps(_remote(target))
         file = self._file(self._open(target, write=True))
+        format = f"luks,key-secret={disk_keys.name_of(0)}" if format == "luks" else format
         return ["--target-image-opts"], f"driver={format},file.driver={file['driver']},file.filename={file['filename']}"
 
     def _beneath(self, disk: DiskSeen, path: Path) -> dict[str, Any] | None:
@@ -152,13 +160,25 @@ def _held(path: Path, how: int) -> Iterator[int]:
 
 
 def _seen(held: int, path: Path, format: str) -> DiskSeen:
+    size = -(-os.lseek(held, 0, os.SEEK_END) // 512) * 512
     if format == "raw":
-        return DiskSeen("raw", -(-os.lseek(held, 0, os.SEEK_END) // 512) * 512)
+        return DiskSeen("raw", size)
+    if format == "luks":
+        return DiskSeen("luks", max(0, size - _luks_begin(held, path)))
     try:
         header = qcow2_header(os.pread(held, FIRST, 0))
     except ImageRefused as error:
         raise _foreign(path, error.message.rstrip(".")) from None
     return DiskSeen(format, header.virtual_size, Path(os.fsdecode(header.backing)) if header.backing else None)
+
+
+def _luks_begin(held: int, path: Path) -> int:
+    """Where in a disk of the format LUKS 1 the content begins, in bytes."""
+    head = os.pread(held, _LUKS.size, 0).ljust(_LUKS.size, b"\0")
+    magic, version, sectors = _LUKS.unpack(head)
+    if magic != b"LUKS\xba\xbe" or version != 1:
+        raise _foreign(path, "it has no header of LUKS")
+    return int(sectors) * 512
 
 
 def _readable(held: int, was: os.stat_result, group: int) -> None:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from magnetar_agent.hypervisor import Nic
-from magnetar_agent.storage import Disk
-from magnetar_agent.volumes import pools, remote
+from magnetar_agent.storage import Disk, DiskKey
+from magnetar_agent.volumes import content, keys, remote
 from magnetar_core.errors import Conflict
 from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.power import LIVE
@@ -96,6 +96,13 @@ def disks(host: LocalHost, id: str) -> list[Disk]:
     return [found for one in of_server(host, id) if (found := disk(host, one))]
 
 
+def keys_of(host: LocalHost, id: str) -> list[DiskKey]:
+    """The keys that QEMU needs to start a server. Volumes that come through a socket are decrypted before."""
+    volumes = [host.documents.get("volume", one.want["volume"]) for one in of_server(host, id)
+               if not one.want.get("origin")]
+    return [key for volume in volumes if volume and (key := keys.of(host, volume))]
+
+
 def disk(host: LocalHost, attachment: Document) -> Disk | None:
     """The attachment as QEMU has it; ``None`` when its volume has gone."""
     want = attachment.want
@@ -103,7 +110,7 @@ def disk(host: LocalHost, attachment: Document) -> Disk | None:
     if origin:
         place, several = remote.disk(host, attachment), origin["multiattach"]
     elif volume:
-        place = pools.named(host, volume.want["pool"]).disk(volume.id, volume.want["format"])
+        place = content.disk(host, volume)
         several = volume.want["multiattach"]
     else:
         return None

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from magnetar_agent.volumes import finished, pools
-from magnetar_core.errors import InvalidField
+from magnetar_agent.volumes import finished, keys, pools
+from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.reconcile import missing
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
+    from magnetar_agent.storage import Disk
 
 #: Field of a volume that names what it is made from, and the kind of that.
 SOURCES = {"image": "image", "source_volume": "volume", "snapshot": "volume_snapshot"}
@@ -40,6 +42,19 @@ def source_of(want: Fields) -> tuple[str | None, str]:
     if want.get("reimage"):
         return "image", want["reimage"]["image"]
     return next(((name, want[name]) for name in SOURCES if want.get(name)), (None, ""))
+
+
+def disk(host: LocalHost, document: Document) -> Disk:
+    """The content of a volume or snapshot as QEMU reaches it, with its key where it is encrypted."""
+    pool, format = (document.want["pool"], document.want["format"]) if document.kind == "volume" else (
+        document.state["pool"], document.state["format"])
+    return replace(pools.named(host, pool).disk(document.id, format), key=keys.of(host, document))
+
+
+def refuse_encrypted(document: Document, what: str) -> None:
+    """Raise ``Conflict`` for an encrypted volume, with *what* cannot be done with it."""
+    if document.state.get(keys.SEALED):
+        raise Conflict(f"Volume {document.name!r} is encrypted, so {what}.")
 
 
 def begun(state: Fields) -> bool:

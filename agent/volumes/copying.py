@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.images import importing
 from magnetar_agent.storage import Disk
-from magnetar_agent.volumes import attaching, attachments, exports, holders, pools
+from magnetar_agent.volumes import attaching, attachments, content, exports, holders, keys
 from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ def from_image(task: Task, pool: Pool, size: int, format: str, image: str) -> No
     """A copy of the content of the image with this uuid."""
     path, found = importing.content_by_id(task.host, image)
     source = Disk(path, "", "qcow2" if found == "qcow2" else "raw")
-    pool.fill(task.document.id, format, size, source, task.operation.advance)
+    pool.fill(task.document.id, format, size, source, task.operation.advance, keys.of(task.host, task.document))
 
 
 def from_snapshot(task: Task, pool: Pool, size: int, format: str, snapshot: str) -> None:
     """A copy of a snapshot, which nobody changes."""
     with task.host.locks.hold("volume_snapshot", snapshot):
         source = _standing(task.host, "volume_snapshot", snapshot)
-        disk = pools.named(task.host, source.state["pool"]).disk(source.id, source.state["format"])
-        pool.fill(task.document.id, format, size, disk, task.operation.advance)
+        disk, key = content.disk(task.host, source), keys.of(task.host, task.document)
+        pool.fill(task.document.id, format, size, disk, task.operation.advance, key)
 
 
 def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> None:
@@ -60,9 +60,8 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
                 _capture(task, pool, size, format, *running[0])
         else:
             there = exports.served(host, volume)
-            disk = exports.disk_at_socket(host, there[0].id, volume) if there else \
-                pools.named(host, source.want["pool"]).disk(source.id, source.want["format"])
-            pool.fill(task.document.id, format, size, disk, task.operation.advance)
+            disk = exports.disk_at_socket(host, there[0].id, volume) if there else content.disk(host, source)
+            pool.fill(task.document.id, format, size, disk, task.operation.advance, keys.of(host, task.document))
 
 
 def _capture(task: Task, pool: Pool, size: int, format: str, attachment: Document, target: str) -> None:
@@ -71,7 +70,8 @@ def _capture(task: Task, pool: Pool, size: int, format: str, attachment: Documen
         if attaching.device(task.host, attachment) != target:
             name = attaching.server_name(task.host, attachment)
             raise Conflict(f"Server {name!r} was stopped or rescued just when the copy began. Repeat the call.")
-    pool.capture(task.document.id, format, size, attachment.want["server"], target, begun, task.operation.advance)
+    pool.capture(task.document.id, format, size, attachment.want["server"], target, begun, task.operation.advance,
+                 keys.of(task.host, task.document))
 
 
 def _standing(host: LocalHost, noun: str, id: str) -> Document:

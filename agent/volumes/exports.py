@@ -22,7 +22,7 @@ from magnetar_agent.documents import Document
 from magnetar_agent.link import Door, Offer
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.storage import Disk, Export, NetworkSource
-from magnetar_agent.volumes import gib, pools
+from magnetar_agent.volumes import content, gib, keys, pools
 from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound, unforeseen
 from magnetar_core.kinds import Volume, VolumeExport
 from magnetar_core.operations import Operation
@@ -57,7 +57,7 @@ def path(host: LocalHost, id: str) -> Path:
 
 def origin(host: LocalHost, volume: Document) -> Fields:
     """What the other host needs to know of the volume for its attachment."""
-    shared = pools.named(host, volume.want["pool"]).shared
+    shared = pools.named(host, volume.want["pool"]).shared and not volume.state.get(keys.SEALED)
     return {"host": host.name, "peer": host.links.name(), "address": None,
             "volume_name": volume.name, "size": gib(volume.state.get("bytes", 1)),
             "multiattach": volume.want["multiattach"], "format": volume.want["format"] if shared else "raw",
@@ -65,16 +65,17 @@ def origin(host: LocalHost, volume: Document) -> Fields:
 
 
 def wanted(host: LocalHost, document: Document) -> Export | None:
-    """What qemu-nbd is to serve for the export; ``None`` for a shared pool, which the other host reaches by itself."""
+    """What qemu-nbd is to serve for the export; ``None`` for a shared pool, which the other host reaches by itself.
+    What is encrypted is read and written by qemu-nbd here, so that the key stays on this host."""
     volume = host.documents.get("volume", document.want["volume"])
     if volume is None:
         raise Conflict(f"The volume {document.want['volume']} of the export is gone from this host.")
     if volume.state.get("renewed"):
         raise Conflict(f"The content of volume {volume.name!r} is being made anew.")
     pool = pools.named(host, volume.want["pool"])
-    if pool.shared:
+    if pool.shared and not volume.state.get(keys.SEALED):
         return None
-    disk = replace(pool.disk(volume.id, volume.want["format"]), readonly=document.want["readonly"],
+    disk = replace(content.disk(host, volume), readonly=document.want["readonly"],
                    shareable=volume.want["multiattach"])
     return Export(document.id, volume.id, disk, path(host, document.id), bool(document.state.get("stand_in")))
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from magnetar_agent.documents import sync_folder
-from magnetar_agent.hypervisor import Progress
-from magnetar_agent.storage import Disk
+from magnetar_agent.storage import Disk, DiskKey, Progress
 from magnetar_agent.volumes import ours
+from magnetar_agent.volumes.keys import LUKS
 from magnetar_agent.volumes.storage import StoragePool, copy, taken
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 
@@ -66,17 +66,19 @@ class Pool(Protocol):
     def settle(self, id: str) -> None:
         """The content is complete, and its document says so."""
 
-    def make(self, id: str, format: str, size: int) -> None:
-        """Make an empty one, complete or not at all."""
+    def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
+        """Make an empty one, complete or not at all. *key*: of one of the format luks, here and below."""
 
-    def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress) -> None:
-        """Make a copy of *source*, which nobody writes to, grown to *size*; complete or not at all."""
+    def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress,
+             key: DiskKey | None = None) -> None:
+        """Make a copy of *source*, which nobody writes to, grown to *size*; complete or not at all. Where that is
+        encrypted, the *key* is its own."""
 
-    def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun,
-                progress: Progress) -> None:
+    def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun, progress: Progress,
+                key: DiskKey | None = None) -> None:
         """Make a copy of the disk *target* of the running domain *uuid*, grown to *size*."""
 
-    def grow(self, id: str, format: str, size: int) -> None:
+    def grow(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
         """Grow what no running domain has."""
 
     def remove(self, id: str) -> None:
@@ -92,7 +94,7 @@ class Pool(Protocol):
 class FolderPool:
     """Files in a folder, called by their uuid. With *mounted* the folder must be a mount point (NFS)."""
 
-    formats: tuple[str, ...] = ("qcow2", "raw")
+    formats: tuple[str, ...] = ("qcow2", "raw", "luks")
     atomic = True
     beneath = False
 
@@ -137,27 +139,31 @@ class FolderPool:
         if self.shared:
             (self.folder / f"{id}{BEGUN}").unlink(missing_ok=True)
 
-    def make(self, id: str, format: str, size: int) -> None:
+    def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
         self._prepare()
-        self.hypervisor.make_disk(self.folder / id, format, size)
+        self.hypervisor.make_disk(self.folder / id, format, size, key=key)
         self.hypervisor.permit([self.folder / id])
 
-    def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress) -> None:
+    def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress,
+             key: DiskKey | None = None) -> None:
         self._prepare()
         new = self.folder / f"{id}.new"
-        self.hypervisor.copy_disk(source.remote or source.path, source.format, new, format, progress)
-        self._settle(new, id, format, size)
+        if source.key:  # with the same key: it is copied as it lies there
+            self.hypervisor.copy_disk(source.path, "raw", new, "raw", progress)
+        else:
+            self.hypervisor.copy_disk(source.remote or source.path, source.format, new, format, progress, key=key)
+        self._settle(new, id, format, size, key)
 
-    def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun,
-                progress: Progress) -> None:
+    def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Begun, progress: Progress,
+                key: DiskKey | None = None) -> None:
         self._prepare()
         new = self.folder / f"{id}.new"
-        copy(self.hypervisor, uuid, target, new, format, begun, progress)
-        self._settle(new, id, format, size)
+        copy(self.hypervisor, uuid, target, new, format, begun, progress, key)
+        self._settle(new, id, format, size, key)
 
-    def grow(self, id: str, format: str, size: int) -> None:
+    def grow(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
         self._prepare()
-        self.hypervisor.grow_disk(self.folder / id, format, size)
+        self.hypervisor.grow_disk(self.folder / id, format, size, key=key)
 
     def remove(self, id: str) -> None:
         if not self.folder.exists() and not self.shared:
@@ -171,15 +177,15 @@ class FolderPool:
                                       f"{self.name!r}, then delete the volume again.") from error
 
     def disk(self, id: str, format: str) -> Disk:
-        return Disk(self.folder / id, "", format)
+        return Disk(self.folder / id, "", "raw" if format == LUKS else format)
 
     def names(self) -> list[str]:
         if not self._usable():
             return []
         return [path.name for path in self.folder.iterdir() if ours(path.name)]
 
-    def _settle(self, new: Path, id: str, format: str, size: int) -> None:
-        self.hypervisor.grow_disk(new, format, size)
+    def _settle(self, new: Path, id: str, format: str, size: int, key: DiskKey | None) -> None:
+        self.hypervisor.grow_disk(new, format, size, key=key)
         new.chmod(0o640)
         self.hypervisor.permit([new])
         new.rename(self.folder / id)

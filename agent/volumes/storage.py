@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar_agent.storage import Disk
+from magnetar_agent.storage import Disk, DiskKey
 from magnetar_agent.volumes import ours
 from magnetar_core.errors import Conflict, HypervisorError, MagnetarError, NoSpace
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from magnetar_agent.hypervisor import LocalHypervisor, Progress
+    from magnetar_agent.hypervisor import LocalHypervisor
+    from magnetar_agent.storage import Progress
 
 
 def taken(pool: str, id: str, way: str) -> Conflict:
@@ -28,10 +29,10 @@ def taken(pool: str, id: str, way: str) -> Conflict:
 
 
 def copy(hypervisor: LocalHypervisor, uuid: str, target: str, new: Path, format: str, begun: Callable[[], None],
-         progress: Progress) -> None:
+         progress: Progress, key: DiskKey | None = None) -> None:
     """Have QEMU copy a disk in use to the file *new*."""
     hypervisor.abort_copy(uuid, new)  # that of an agent which died
-    hypervisor.begin_copy(uuid, target, new, format)
+    hypervisor.begin_copy(uuid, target, new, format, key)
     try:
         begun()
     except BaseException:
@@ -82,17 +83,18 @@ class StoragePool:
     def settle(self, id: str) -> None:
         """Nothing: complete and incomplete content have the same name."""
 
-    def make(self, id: str, format: str, size: int) -> None:
+    def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
         self._whole(id, lambda: self._blank(id, size))
 
-    def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress) -> None:
+    def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress,
+             key: DiskKey | None = None) -> None:
         def fill() -> None:
             self._blank(id, size)
             self.hypervisor.copy_into(source.remote or source.path, source.format, self.disk(id, format), progress)
         self._whole(id, fill)
 
     def capture(self, id: str, format: str, size: int, uuid: str, target: str, begun: Callable[[], None],
-                progress: Progress) -> None:
+                progress: Progress, key: DiskKey | None = None) -> None:
         new = self._scratch(id)
         new.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
         try:
@@ -101,7 +103,7 @@ class StoragePool:
         finally:
             new.unlink(missing_ok=True)
 
-    def grow(self, id: str, format: str, size: int) -> None:
+    def grow(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
         self.hypervisor.grow_content(self.pool, id, size)
 
     def remove(self, id: str) -> None:

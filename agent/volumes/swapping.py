@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from magnetar_agent.migrations import refuse_while_it_moves
 from magnetar_agent.servers import spec
 from magnetar_agent.task import NotRemovable
-from magnetar_agent.volumes import GIB, attaching, pools, remote
+from magnetar_agent.volumes import GIB, attaching, content, pools, remote
 from magnetar_agent.volumes.attaching import GIVES_WAY, PIVOTING, REPLACED, SWAPPED
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound, Unreachable
 from magnetar_core.kinds import VolumeAttachment
@@ -69,6 +69,10 @@ def complete(host: LocalHost, found: Fields, server: Document, old: Document | N
 
 def _check_volumes(host: LocalHost, server: Document, old: Document, volume: Document, found: Fields) -> None:
     other = host.documents.get("volume", old.want["volume"])
+    for one in (volume, other):
+        if one is not None:
+            content.refuse_encrypted(one, "it cannot be swapped: stop the server, and attach a copy of it "
+                                     "(source_volume) in its place")
     origin = old.want.get("origin") or {}
     several = origin.get("multiattach") or (other and other.want["multiattach"])
     if several or volume.want["multiattach"]:

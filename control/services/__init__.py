@@ -216,7 +216,7 @@ class Volumes(Protocol):
     #: For callers: ``services.volume.volumes.VolumeStore`` and ``services.volume.snapshots.SnapshotStore``.
     volumes: Any
     snapshots: Any
-    #: The volume types: ``services.volume.volumes.Types``.
+    #: The volume types: ``services.volume.types.TypeStore``.
     types: Any
 
     def act(self, context: Context, id: str, action: Callable[..., Document | None], **given: Any) -> Document | None:
@@ -289,10 +289,17 @@ class Volumes(Protocol):
 
 
 class KeyManager(Protocol):
-    """Barbican, as Nova uses it for images that are signed."""
+    """Barbican, as Nova and Cinder use it: certificates for images that are signed, keys of encrypted volumes."""
 
     def certificate(self, context: Context, id: str) -> bytes:
         """The X.509 certificate with this uuid, PEM or DER. Raises ``NotFound``."""
+
+    def create_key(self, id: str, like: str | None = None) -> str:
+        """The key with this uuid, 64 hexadecimal digits; it is drawn, or is the same as the key *like*, when there is
+        none yet. Raises ``NotFound`` where there is no key *like*."""
+
+    def delete_key(self, id: str) -> None:
+        """Forget a key; fine where there is none. What it encrypts can be read by nobody who has not got it."""
 
 
 @dataclass(frozen=True)

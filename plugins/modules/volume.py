@@ -99,7 +99,9 @@ volume:
       type: str
       sample: default
     format:
-      description: Format of its content on the host; that of the pool when omitted.
+      description: Format of its content on the host; that of its source when that is encrypted, else that of the
+        pool, when omitted. With C(luks) it is encrypted (AES-256 in XTS mode), in pools that are folders; the host
+        draws the key and keeps it. A copy of an encrypted volume is encrypted too.
       type: str
       sample: qcow2
     image:

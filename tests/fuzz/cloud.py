@@ -250,6 +250,7 @@ class Cloud:
         )
         self._networks_of_engine(top)
         self.known["network"] = [network, "a"]
+        self._made("/volume/v3/types", "volume_type", {"name": "gold", "extra_specs": {"multiattach": "<is> True"}})
         volume_ = self._made("/volume/v3/volumes", "volume", {"size": 1, "name": "a", "metadata": {"a": "b"}})
         with self.parts.api_database.write() as connection:
             connection.execute(update(volume.volumes).values(status="available", host="kvm1"))
@@ -260,7 +261,8 @@ class Cloud:
         self.known |= {
             "volume": [volume_, "a"],
             "volume_snapshot": [self.known["snapshots"][0], "a"],
-            "types": ["default"],
+            "types": ["default", "gold"],
+            "extra_specs": ["multiattach"],
             "metadata": ["a"],
             "os-quota-sets": [*self.known["projects"], self.project],
             "os-volume_attachments": [volume_],

@@ -21,7 +21,7 @@ from magnetar_control.api.v1.app import DRIVERS
 from magnetar_control.api.v1.consoles import OpenConsoleRequest
 from magnetar_control.api.v1.driver import CloudDriver
 from magnetar_control.api.v1.events import EVENTS
-from magnetar_control.api.volume import attachments, limits, nouns, snapshots, volumes
+from magnetar_control.api.volume import attachments, encryption, limits, nouns, snapshots, types, volumes
 from magnetar_control.api.volume.values import METADATA
 from magnetar_control.services.identity.application_credentials import FIELDS as CREDENTIAL
 from magnetar_control.services.identity.resources import RESOURCES
@@ -254,6 +254,15 @@ VOLUMES: dict[tuple[str, str], Schema] = {
     ("POST", "attachments"): wrapped("attachment", attachments.CREATE.schema()),
     ("PUT", "attachments/{id}"): wrapped("attachment", attachments.UPDATE.schema()),
     ("POST", "attachments/{id}/action"): wrapped("os-complete", {"type": "object"}),
+    ("POST", "types"): wrapped("volume_type", types.CREATE.schema()),
+    ("POST", "types/{id}/encryption"): wrapped("encryption", encryption.CREATE.schema()),
+    ("PUT", "types/{id}/encryption/{encryption_id}"): wrapped("encryption", encryption.UPDATE.schema()),
+    ("PUT", "types/{id}"): wrapped("volume_type", types.UPDATE.schema()),
+    ("POST", "types/{id}/extra_specs"): wrapped("extra_specs", types.SPECS.schema()),
+    ("PUT", "types/{id}/extra_specs/{key}"): types.SPECS.schema(),
+    ("POST", "types/{id}/action"): either(
+        *(_action(name, types.ACCESS.schema()) for name in ("addProjectAccess", "removeProjectAccess"))
+    ),
     ("PUT", "os-quota-sets/{id}"): wrapped("quota_set", limits.QUOTA_SET.schema()),
 }
 for _noun in ("volumes", "snapshots"):

@@ -302,6 +302,45 @@ def test_a_rescue_with_stable_devices(lab: LabAgent, guest_image: dict[str, Path
     lab.delete("image", "rescue")
 
 
+@pytest.mark.deep(shard="one host")  # on fakes it is shown that keys are needed, and go where the content goes
+def test_what_is_encrypted_is_read_by_the_guest_alone(lab: LabAgent) -> None:
+    """Attached, copied, grown and booted from; on the disk nothing of it is in clear text, nor is a key anywhere."""
+    lab.ensure("volume", "hidden", {"size": 1, "format": "luks"})
+    attach(lab, "hidden")
+    write(lab, "hidden", "magnetar-in-the-dark")
+    lab.ensure("volume_snapshot", "hidden-then", {"volume": "hidden"})
+    lab.ensure("volume", "hidden", {"size": 2})
+    assert eventually(lambda: (disk(lab, "hidden") or {}).get("bytes") == 2 * GIB, "it has grown")
+    detach(lab, "hidden")
+    for name, source in (("live-copy", {"snapshot": "hidden-then"}), ("copy", {"source_volume": "hidden"})):
+        assert lab.ensure("volume", name, source)["resource"]["format"] == "luks"
+        attach(lab, name)
+        assert read(lab, name) == "magnetar-in-the-dark"
+        detach(lab, name)
+    hidden = [lab.show("volume", name)["id"] for name in ("hidden", "live-copy", "copy")]
+    hidden.append(lab.show("volume_snapshot", "hidden-then")["id"])
+    for id in hidden:
+        with (lab.state / "volumes" / id).open("rb") as content:
+            assert content.read(6) == b"LUKS\xba\xbe"
+    search = ["grep", "--recursive", "--text", "--fixed-strings", "--quiet", "magnetar-in-the-dark"]
+    assert subprocess.run([*search, str(lab.state / "volumes")], check=False).returncode == 1
+    with pytest.raises(Conflict, match="encrypted"):
+        lab.ensure("image", "leak", {"source": {"volume": "hidden"}})
+    lab.ensure("volume", "hidden-root", {"image": "disk", "size": 1, "format": "luks"})
+    lab.ensure("server", "dark", {"flavor": SIZES, "block_device_mapping": [
+        {"source_type": "volume", "destination_type": "volume", "uuid": "hidden-root", "boot_index": 0}]})
+    lab.up("dark")
+    lab.power("dark", "off")
+    lab.power("dark", "running")
+    lab.up("dark", 2)
+    lab.delete("server", "dark")
+    assert not lab.libvirt.listSecrets()
+    assert (lab.state / "keys" / "seal").stat().st_mode & 0o777 == 0o600
+    for name in ("hidden-root", "copy", "live-copy", "hidden"):
+        lab.delete("volume", name)
+    lab.delete("volume_snapshot", "hidden-then")
+
+
 def test_a_full_pool(lab: LabAgent) -> None:
     """What does not fit leaves nothing. A guest that fills the pool up waits until there is room, and loses nothing
     (QEMU's werror=enospc). The pool passes for NFS, as it is mounted."""

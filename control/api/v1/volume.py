@@ -225,7 +225,7 @@ class CloudVolumes(Stored):
                 raise InvalidField("size", f"must be at least {least} GiB, which its {field} needs", size)
         if want["pool"] != "default":
             try:
-                caller.cloud.services.volume.types.named(want["pool"])
+                caller.cloud.services.volume.types.find(caller.context, want["pool"])
             except NotFound as error:
                 raise InvalidField("pool", f"must be one that there is. {error.message}", want["pool"]) from None
         assumed = any(want.get(field) and not is_uuid(want[field]) for field, _statuses in SOURCES)

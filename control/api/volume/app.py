@@ -17,9 +17,11 @@ from magnetar_core.errors import InvalidRequest
 
 from . import metadata
 from .attachments import AttachmentRoutes
+from .encryption import EncryptionRoutes
 from .limits import LimitRoutes
 from .pools import PoolRoutes
 from .snapshots import SnapshotRoutes
+from .types import TypeRoutes
 from .volumes import VolumeRoutes
 
 LEAST, MOST = (3, 0), (3, 70)
@@ -79,7 +81,8 @@ class VolumeApplication(RoutedService):
                 raise InvalidRequest("Malformed request url: its project is not that of the token.")
 
         routes = [
-            *(one for routes in (VolumeRoutes, SnapshotRoutes, AttachmentRoutes, LimitRoutes, PoolRoutes)
+            *(one for routes in (VolumeRoutes, SnapshotRoutes, AttachmentRoutes, LimitRoutes, PoolRoutes, TypeRoutes,
+                                          EncryptionRoutes)
               for one in routes(service).routes()),
             *metadata.routes("volumes/{id}", service.volumes), *metadata.routes("snapshots/{id}", service.snapshots),
             *(route(f"GET {path}", partial(_nothing, key)) for path, key in NONE_OF.items())]

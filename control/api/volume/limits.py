@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Types, limits, quotas, zones, services and messages: the small answers that clients look for."""
+"""Limits, quotas, zones, services and messages: the small answers that clients look for."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ class LimitRoutes:
     def routes(self) -> list[Guarded]:
         """Where they are, below ``/v3``."""
         quotas, service = "os-quota-sets/{id}", self.service
-        return [route("GET types", self.types), route("GET types/{id}", self.type),
-                route("GET types/{id}/extra_specs", self.extra_specs),
-                route("GET types/{id}/encryption", self.encryption, who="admin"), route("GET limits", self.limits),
+        return [route("GET limits", self.limits),
                 route(f"GET {quotas}", self.quota), route(f"PUT {quotas}", self.set_quota),
                 route(f"DELETE {quotas}", self.drop_quota),
                 route(f"GET {quotas}/defaults", lambda request: {"quota_set": {
@@ -41,27 +39,6 @@ class LimitRoutes:
                 route("GET os-availability-zone", lambda _request: {"availabilityZoneInfo": [
                     {"zoneName": service.zone, "zoneState": {"available": True}}]}),
                 route("GET os-services", self.services), route("GET messages", self.messages)]
-
-    def types(self, request: Request) -> Document:
-        """One for each pool."""
-        known = self.service.types
-        wanted = dict(request.query).get("name")
-        return {"volume_types": [views.type(known, name) for name in known.pools if wanted in (None, name)]}
-
-    def type(self, request: Request) -> Document:
-        """One, also by its name; ``default`` is the first where none has that name."""
-        known, id = self.service.types, request.params["id"]
-        name = known.pools[0] if id == "default" and "default" not in known.pools else known.named(id)
-        return {"volume_type": views.type(known, name)}
-
-    def extra_specs(self, request: Request) -> Document:
-        self.service.types.named(request.params["id"])
-        return {"extra_specs": {}}
-
-    def encryption(self, request: Request) -> Document:
-        """How volumes of a type are encrypted: not at all."""
-        self.service.types.named(request.params["id"])
-        return {}
 
     def limits(self, request: Request) -> Document:
         """What the project may have, and has."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from magnetar_control.services import Document
 from magnetar_control.services.volume import EmbeddedVolumes
+from magnetar_control.services.volume.types import BACKEND_NAME
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import NotFound
@@ -15,7 +16,7 @@ from magnetar_core.errors import NotFound
 from .values import TRUTH
 
 #: What hosts are called here, and what they say of themselves.
-BACKEND, VENDOR, PROTOCOL = "magnetar", "Magnetar", "nbd"
+VENDOR, PROTOCOL = "Magnetar", "nbd"
 
 
 class PoolRoutes:
@@ -41,18 +42,18 @@ class PoolRoutes:
     def capabilities(self, request: Request) -> Document:
         """What volumes of a host can be asked for by extra specs: nothing."""
         name, _at, backend = request.params["host"].partition("@")
-        if backend not in ("", BACKEND) or all(host["name"] != name for host in self.service.reach.hosts()):
+        if backend not in ("", BACKEND_NAME) or all(host["name"] != name for host in self.service.reach.hosts()):
             raise NotFound(f"Host {request.params['host'][:80]} could not be found.")
-        return {"namespace": f"OS::Storage::Capabilities::{name}@{BACKEND}", "vendor_name": VENDOR,
-                "volume_backend_name": BACKEND, "pool_name": self.service.types.pools[0], "driver_version": "1",
+        return {"namespace": f"OS::Storage::Capabilities::{name}@{BACKEND_NAME}", "vendor_name": VENDOR,
+                "volume_backend_name": BACKEND_NAME, "pool_name": self.service.types.pools[0], "driver_version": "1",
                 "storage_protocol": PROTOCOL, "display_name": f"Disks of {name}", "description": None,
                 "visibility": "public", "replication_targets": [], "properties": {}}
 
 
 def _pool(host: Any, pool: str, detailed: bool) -> Document:
-    name = f"{host['name']}@{BACKEND}#{pool}"
+    name = f"{host['name']}@{BACKEND_NAME}#{pool}"
     return {"name": name, "capabilities": {
-        "pool_name": pool, "volume_backend_name": BACKEND, "vendor_name": VENDOR, "storage_protocol": PROTOCOL,
+        "pool_name": pool, "volume_backend_name": BACKEND_NAME, "vendor_name": VENDOR, "storage_protocol": PROTOCOL,
         "driver_version": "1", "backend_state": "up" if host["up"] else "down", "total_capacity_gb": host["disk_gb"],
         "free_capacity_gb": host["disk_gb_free"], "reserved_percentage": 0, "thin_provisioning_support": True,
         "multiattach": True, "QoS_support": False}} if detailed else {"name": name}

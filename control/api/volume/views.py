@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar_control.services import Document
-from magnetar_control.services.volume.volumes import Types
+from magnetar_control.services.volume.types import BACKEND_NAME, SHOWN_TO_ALL, VolumeType
 from magnetar_control.web import Request
 
 Row = Mapping[Any, Any]
@@ -29,12 +29,13 @@ def brief(request: Request, row: Row) -> Document:
     return {"id": row["id"], "name": row["name"], "links": links(request, "volumes", row["id"])}
 
 
-def volume(request: Request, row: Row, types: Types) -> Document:
+def volume(request: Request, row: Row) -> Document:
     """A volume in full."""
     found = {
         **{name: row[name] for name in ("id", "name", "description", "size", "created_at", "updated_at", "snapshot_id",
                                         "source_volid", "multiattach", "user_id", "volume_type", "availability_zone")},
-        "status": row["status"], "bootable": "true" if row["bootable"] else "false", "encrypted": False,
+        "status": row["status"], "bootable": "true" if row["bootable"] else "false",
+        "encrypted": (hidden := row["encryption_key_id"] is not None),
         "metadata": {**row["metadata"], **({"readonly": "True"} if row["readonly"] else {})},
         "links": links(request, "volumes", row["id"]), "attachments": [
             _held(request, one) for one in row["attachments"] if one["status"] in ("attached", "detaching")],
@@ -43,13 +44,14 @@ def volume(request: Request, row: Row, types: Types) -> Document:
         found["volume_image_metadata"] = row["volume_image_metadata"]
     admin, shared = request.context.is_admin, None if request.extra["version"] >= (3, 69) else False
     if admin:
-        host = f"{row['host']}@magnetar#{row['volume_type']}" if row["host"] else None
+        host = f"{row['host']}@{BACKEND_NAME}#{row['pool']}" if row["host"] else None
         found |= {"migration_status": None, "os-vol-host-attr:host": host, "os-vol-mig-status-attr:migstat": None,
                   "os-vol-mig-status-attr:name_id": None}
     return found | since(
         request, (13, True, "group_id", None), (21, admin, "provider_id", None), (48, True, "service_uuid", None),
         (48, True, "shared_targets", shared), (61, admin, "cluster_name", None),
-        (63, True, "volume_type_id", types.id(row["volume_type"])), (65, True, "consumes_quota", True))
+        (63, True, "volume_type_id", row["volume_type_id"]),
+        (64, hidden, "encryption_key_id", row["encryption_key_id"]), (65, True, "consumes_quota", True))
 
 
 def is_shown_later(name: str) -> bool:
@@ -95,6 +97,9 @@ def attachment(request: Request, row: Row, detailed: bool = True) -> Document:
     return found
 
 
-def type(types: Types, name: str) -> Document:
-    return {"id": types.id(name), "name": name, "is_public": True, "os-volume-type-access:is_public": True,
-            "description": f"Volumes in the pool {name} of a compute host.", "extra_specs": {}, "qos_specs_id": None}
+def type(request: Request, one: VolumeType) -> Document:
+    """A volume type. Others than administrators see those extra specs that users act on."""
+    admin = request.context.is_admin
+    return {"id": one.id, "name": one.name, "is_public": one.is_public, "description": one.description,
+            "os-volume-type-access:is_public": one.is_public, "qos_specs_id": None,
+            "extra_specs": {name: value for name, value in one.extra_specs.items() if admin or name in SHOWN_TO_ALL}}

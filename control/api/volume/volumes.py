@@ -100,7 +100,7 @@ class VolumeRoutes(NounRoutes):
         return self.service.volumes.list(request.context, asked, attached=detailed)
 
     def view(self, request: Request, row: Any, detailed: bool = True) -> Document:
-        return views.volume(request, row, self.service.types) if detailed else views.brief(request, row)
+        return views.volume(request, row) if detailed else views.brief(request, row)
 
     def summary(self, request: Request) -> Document:
         """How many, and how large together (3.12); their metadata (3.36)."""
@@ -143,7 +143,7 @@ class VolumeRoutes(NounRoutes):
         volume, image = made["volume"], made["image"]
         return {**{name: volume[name] for name in ("id", "status", "size", "updated_at")},
                 "display_description": volume["description"], "image_id": image["id"], "image_name": image["name"],
-                "volume_type": views.type(self.service.types, volume["volume_type"]), **named,
+                "volume_type": views.type(request, self.service.types.of(volume["volume_type"])), **named,
                 **({name: image[name] for name in ("visibility", "protected")} if since else {})}
 
     def act(self, request: Request) -> Answer:

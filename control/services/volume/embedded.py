@@ -12,7 +12,7 @@ import orjson
 from sqlalchemy import select
 
 from magnetar_control.agents import Agents
-from magnetar_control.services import Context, Document, Images
+from magnetar_control.services import Context, Document, Images, KeyManager
 from magnetar_control.store.database import Database
 from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
 from magnetar_core.flows import Sure, always
@@ -24,7 +24,8 @@ from .snapshots import SnapshotStore, begin
 from .tables import attachments as held
 from .tables import snapshots
 from .tables import volumes as table
-from .volumes import Types, VolumeStore, attachments_of, documents
+from .types import TypeStore
+from .volumes import VolumeStore, attachments_of, documents
 from .worker import BELL, Hosts, Reach, Worker
 
 GIB = 2**30
@@ -38,16 +39,16 @@ class EmbeddedVolumes:
     """See ``services.Volumes``; in the API *database*, their content on compute hosts. *hosts* gives [{name, endpoint,
     disk_gb, disk_gb_free, up}], *ensure_image* (host, image's uuid) has a host have an image, *images* shows images,
     *pools* are those of the agents, the default one first; *used* says whether a server has an attachment; *limits*:
-    see ``quotas.of``."""
+    see ``quotas.of``; *keys* has the keys of encrypted ones."""
 
     def __init__(self, database: Database, hosts: Hosts, agents: Agents, ensure_image: Callable[[str, str], None],
                  images: Images | None = None, pools: Sequence[str] = ("default",), zone: str = "nova",
                  pause: float = 2.0, used: attachments.Used = lambda _server, _attachment: False,
-                 limits: Mapping[str, int] | None = None) -> None:
+                 limits: Mapping[str, int] | None = None, keys: KeyManager | None = None) -> None:
         self.database, self.images, self.zone = database, images, zone
         self.quota = quotas.of(limits or {})
-        self.reach = Reach(hosts, agents, ensure_image, images)
-        self.types = Types(tuple(pools))
+        self.reach = Reach(hosts, agents, ensure_image, images, keys)
+        self.types = TypeStore(database, tuple(pools))
         self.volumes, self.snapshots = VolumeStore(database), SnapshotStore(database)
         self.attachments = attachments.AttachmentStore(database, used)
         self.show, self.snapshot = self.volumes.find, self.snapshots.find
@@ -101,15 +102,19 @@ class EmbeddedVolumes:
             "metadata": orjson.dumps(fields.get("metadata") or {}).decode(),
             "multiattach": bool(fields.get("multiattach")), "image_id": fields.get("image_id"),
             "snapshot_id": fields.get("snapshot_id"), "source_volid": fields.get("source_volume_id"),
-            "availability_zone": self.zone, "volume_type": None if copied and not given else self.types.named(given)}
+            "availability_zone": self.zone}
         if fields.get("image_id"):
             values.update(self._of_image(context, fields["image_id"], size))
             if not given and (named := document(values["image_metadata"]).get(TYPE)):
-                if not self.has_type(context, named):
+                if not self.types.has(context, named):
                     raise InvalidRequest(f"Invalid input received: the property {TYPE} of image {fields['image_id']} "
                                          f"names the volume type {named[:80]}, which could not be found. Give another "
                                          "volume_type.")
-                values["volume_type"] = self.types.named(named)
+                given = named
+        chosen = None if copied and not given else self.types.find(context, given)
+        values.update(volume_type=chosen and chosen.name, pool=chosen and chosen.pool,
+                      multiattach=values["multiattach"] or bool(chosen and chosen.multiattach),
+                      encryption_key_id=volumes.key_id(id) if chosen and chosen.encryption else None)
         if not values["host"] and not copied:
             values["host"] = self.reach.roomiest()
         return values
@@ -155,6 +160,9 @@ class EmbeddedVolumes:
         volume = self.volumes.show(context, id)
         if self.images is None or volume["status"] != "available":  # before the image is there
             raise wrong_status(table, volume, ("available",))
+        if volume["encryption_key_id"]:
+            raise InvalidRequest(f"Invalid volume: Volume {id} is encrypted, and no image is made of it, as that would "
+                                 "hold its content in clear text. In a server, copy what is needed to another volume.")
         told = volume["volume_image_metadata"]
         image = self.images.create(context, name, **fields, **{
             one: int(told.get(one) or 0) for one in ("min_disk", "min_ram")}, properties={
@@ -242,8 +250,8 @@ class EmbeddedVolumes:
             return {row.id: row.server_id for row in connection.execute(select(held.c.id, held.c.server_id).where(
                 held.c.server_id.is_not(None)))}
 
-    def has_type(self, _context: Context, name: str) -> bool:
-        return any(name in (one, self.types.id(one)) for one in self.types.pools)
+    def has_type(self, context: Context, name: str) -> bool:
+        return self.types.has(context, name)
 
     def where(self, id: str) -> str:
         """Raises ``NotFound`` where there is no such volume, 409 before it has a host."""

@@ -25,8 +25,26 @@ def _thing() -> tuple[Column[Any], ...]:
             *stamped())
 
 
+#: Volume types that administrators have made; see ``types``.
+types = Table(
+    "volume_types", API, Column("id", UUID, primary_key=True), Column("name", NAME, nullable=False, unique=True),
+    Column("description", NAME), Column("is_public", Boolean, nullable=False, default=True),
+    Column("extra_specs", DOCUMENT, nullable=False, default="{}"),
+    # {encryption_id, provider, cipher, key_size, control_location}.
+    Column("encryption", DOCUMENT), *stamped())
+
+#: The projects that may use a type that is not public.
+type_projects = Table(
+    "volume_type_projects", API,
+    Column("type_id", UUID, ForeignKey("volume_types.id", ondelete="CASCADE"), primary_key=True),
+    Column("project_id", NAME, primary_key=True))
+
 volumes = Table(
     "volumes", API, *_thing(), Column("volume_type", NAME, nullable=False),
+    # The agents' pool that it lies in; that which the type is called where it is null.
+    Column("pool", NAME),
+    # In the key manager, of one that is encrypted.
+    Column("encryption_key_id", UUID),
     Column("availability_zone", NAME, nullable=False), Column("bootable", Boolean, nullable=False, default=False),
     Column("multiattach", Boolean, nullable=False, default=False),
     Column("readonly", Boolean, nullable=False, default=False),

@@ -5,26 +5,27 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.services.quotas import Quotas
 from magnetar_control.store.database import now
-from magnetar_core.errors import InvalidRequest, NotFound
+from magnetar_core.errors import InvalidRequest
 
 from .rows import NamedStore, VolumeListing, asked, check_admin, check_writer, document, mine, seen, wrong_status
 from .snapshots import DELETABLE as SNAPSHOTS_DELETABLE
 from .tables import attachments, snapshots, volumes
+from .types import ids
 from .worker import BELL
 
-#: Of the uuids of volume types.
-NAMESPACE = uuid.UUID("0d4f4a51-7b3f-5a55-8f0c-2f9f4d1d9c07")
+#: Of the uuids of keys.
+KEYS = uuid.UUID("c1b1b0a4-4f0c-5d0e-9a3e-3f4b6a0d7e55")
 #: Status of an attachment to that of its volume; the first that there is counts.
 FOLLOWING = {"attached": "in-use", "detaching": "detaching", "attaching": "attaching", "reserved": "reserved"}
 #: Columns that are shown.
-SHOWN = ("id", "name", "description", "status", "size", "multiattach", "bootable", "host", "volume_type", "readonly",
+SHOWN = ("id", "name", "description", "status", "size", "multiattach", "bootable", "host", "volume_type", "pool",
+         "encryption_key_id", "readonly",
          "availability_zone", "project_id", "user_id", "snapshot_id", "source_volid", "fault", "created_at",
          "updated_at")
 #: Columns of their attachments that are shown with them.
@@ -47,9 +48,16 @@ def create(connection: Connection, context: Context, quota: Quotas, values: Docu
                                  f"{source['size']} GiB.")
     if not values.get("size"):
         raise InvalidRequest("Invalid input received: size is required for a volume that is made from nothing else.")
+    if values["multiattach"] and values["encryption_key_id"]:
+        raise InvalidRequest("Invalid input received: Multiattach cannot be used with encrypted volumes.")
     quota.within(connection, values["project_id"], per_volume_gigabytes=values["size"], volumes=1,
                  gigabytes=values["size"])
     connection.execute(insert(volumes).values(status="creating", task="create", created_at=now(), **values))
+
+
+def key_id(volume_id: str) -> str:
+    """The uuid of a volume's key in the key manager."""
+    return str(uuid.uuid5(KEYS, volume_id))
 
 
 def _source(connection: Connection, context: Context, values: Document) -> RowMapping | None:
@@ -65,7 +73,16 @@ def _source(connection: Connection, context: Context, values: Document) -> RowMa
             raise wrong_status(volumes, row, ("available", "in-use"))
     else:
         return None
-    values["volume_type"] = values["volume_type"] or row["volume_type"]
+    hidden = origin is not None and origin["encryption_key_id"] is not None
+    if hidden and values["volume_type"] and not values["encryption_key_id"]:
+        raise InvalidRequest(f"Invalid input received: {row['id']} is encrypted, and volumes of the type "
+                             f"{values['volume_type']} are not. A copy has an encrypted type too.")
+    if hidden:
+        values["encryption_key_id"] = key_id(values["id"])
+    if not values["volume_type"]:
+        values["volume_type"] = row["volume_type"]
+        if origin is not None:
+            values.update(pool=origin["pool"], multiattach=values["multiattach"] or origin["multiattach"])
     if origin is not None:
         values.setdefault("image_metadata", origin["image_metadata"])
     return row
@@ -114,7 +131,9 @@ def attachments_of(connection: Connection, ids: Iterable[str]) -> dict[str, list
 def documents(connection: Connection, rows: Sequence[RowMapping], attached: bool = True) -> Documents:
     """Volumes as ``services.Volumes`` has them; *attached*: with their attachments."""
     held = attachments_of(connection, [row["id"] for row in rows]) if attached else {}
-    return [{**{name: row[name] for name in SHOWN}, "metadata": document(row["metadata"]),
+    known = ids(connection, (row["volume_type"] for row in rows))
+    return [{**{name: row[name] for name in SHOWN}, "volume_type_id": known[row["volume_type"]],
+             "pool": row["pool"] or row["volume_type"], "metadata": document(row["metadata"]),
              "volume_image_metadata": document(row["image_metadata"]),
              "attachments": [{name: one[name] for name in HELD} for one in held.get(row["id"], ())]} for row in rows]
 
@@ -143,22 +162,3 @@ class VolumeStore(NamedStore):
         with self.database.write() as connection:
             begin_delete(connection, seen(connection, volumes, context, id), cascade=cascade, force=force)
             self.database.ring(connection, BELL)
-
-
-@dataclass(frozen=True)
-class Types:
-    """The volume types: one for each of the agents' *pools* (their setting ``pools``), of which the first is the
-    default. Their uuids follow from the names."""
-
-    pools: Sequence[str]
-
-    def id(self, name: str) -> str:
-        """Uuid of the type of this name."""
-        return str(uuid.uuid5(NAMESPACE, name))
-
-    def named(self, given: str | None) -> str:
-        """Name of the type that *given* (a name, a uuid, or nothing) is; raises ``NotFound``."""
-        found = next((name for name in self.pools if given in (name, self.id(name))), None) if given else self.pools[0]
-        if found is None:
-            raise NotFound(f"Volume type {given} could not be found. There are: {', '.join(self.pools)}.")
-        return found

@@ -23,7 +23,7 @@ from sqlalchemy import ColumnElement, RowMapping, Table, and_, delete, or_, sele
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import PATIENCE, AgentClient, Agents, plain
-from magnetar_control.services import Context, Document, Images
+from magnetar_control.services import Context, Document, Images, KeyManager
 from magnetar_control.store.database import Database, now
 from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unreachable
 
@@ -51,12 +51,13 @@ Row = Mapping[Any, Any]
 @dataclass(frozen=True)
 class Reach:
     """How hosts are reached: *hosts* gives [{name, endpoint, disk_gb, disk_gb_free, up}]; *ensure_image* has a host
-    have an image. *images*: where images of volumes go."""
+    have an image. *images*: where images of volumes go; *keys*: those of encrypted volumes."""
 
     hosts: Hosts
     agents: Agents
     ensure_image: Callable[[str, str], None]
     images: Images | None = None
+    keys: KeyManager | None = None
 
     def client(self, name: str) -> AbstractContextManager[AgentClient]:
         """A client of the agent of a host, which gets an answer soon where that counts as down: its volumes are not to
@@ -251,7 +252,8 @@ def _mine(table: Table, row: Row) -> ColumnElement[bool]:
 
 def _create_volume(worker: Worker, row: Row) -> Document:
     row = {**row, "host": worker.place(row)}
-    want: Document = {"name": f"volume-{row['id']}", "size": row["size"], "pool": row["volume_type"],
+    want: Document = {"name": f"volume-{row['id']}", "size": row["size"],
+                      "pool": row["pool"] or row["volume_type"],
                       "multiattach": row["multiattach"]}
     if row["image_id"]:
         worker.reach.ensure_image(row["host"], row["image_id"])
@@ -260,8 +262,21 @@ def _create_volume(worker: Worker, row: Row) -> Document:
         want["snapshot"] = row["snapshot_id"]
     elif row["source_volid"]:
         want["source_volume"] = row["source_volid"]
+    if row["encryption_key_id"]:
+        want.update(format="luks", key=_key(worker, row))
     worker.ensure(row, "volume", want)
     return {"status": "available", "host": row["host"]}
+
+
+def _key(worker: Worker, row: Row) -> str:
+    """The key of a volume, which is made once. That of a copy is the key of its source."""
+    if worker.reach.keys is None:
+        raise Conflict("There is no key manager here, so no volume can be encrypted.")
+    with worker.database.read() as connection:
+        origin = row["source_volid"] or connection.execute(select(snapshots.c.volume_id).where(
+            snapshots.c.id == row["snapshot_id"])).scalar()
+        like = connection.execute(select(volumes.c.encryption_key_id).where(volumes.c.id == origin)).scalar()
+    return worker.reach.keys.create_key(row["encryption_key_id"], like)
 
 
 def _extend_volume(worker: Worker, row: Row) -> Document:
@@ -307,6 +322,8 @@ def _delete(noun: str, worker: Worker, row: Row) -> None:
     if row["host"] and any(host["name"] == row["host"] for host in worker.reach.hosts()):
         with worker.reach.client(row["host"]) as client:
             client.delete(noun, row["id"], timeout=LIMIT)
+    if row.get("encryption_key_id") and worker.reach.keys:
+        worker.reach.keys.delete_key(row["encryption_key_id"])
 
 
 TASKS: Mapping[tuple[str, str], Callable[[Worker, Row], Document | None]] = {

@@ -244,7 +244,7 @@ class Slow:
         self._whole = getattr(host.fake, method)
         setattr(host.fake, method, self)
 
-    def __call__(self, *given: Any) -> None:
+    def __call__(self, *given: Any, **more: Any) -> None:
         *others, progress = given
 
         def told(done: int, total: int) -> None:
@@ -254,7 +254,7 @@ class Slow:
                 while not self.on.wait(0.01):
                     progress(done, total)
 
-        self._whole(*others, told)
+        self._whole(*others, told, **more)
 
 
 @pytest.mark.parametrize(("noun", "want", "runs"), [

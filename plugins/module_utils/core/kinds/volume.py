@@ -8,7 +8,8 @@ from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, U
 from .common import REFERENCE, REQUEST, TAG, TIME, Resource
 from .export import ORIGIN
 
-FORMATS = ("qcow2", "raw")
+#: The last one is encrypted, by QEMU's own LUKS, with a key that the host has.
+FORMATS = ("qcow2", "raw", "luks")
 #: Name of a pool, as the agent's setting ``pools`` has it.
 POOL = Text(1, 63, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "may have letters, digits, and . - _ only")
 SIZE = Integer(1, 2**20)
@@ -36,8 +37,12 @@ class Volume(Resource):
                  "also while a running server has it, and never shrinks.", sample=10)
     pool = Field(POOL, "The pool it lies in, one of the agent's setting C(pools).", default="default", on=FIXED,
                  aliases=("volume_type",), sample="default")
-    format = Field(Choices(*FORMATS), "Format of its content on the host; that of the pool when omitted.", on=FIXED,
-                   sample="qcow2")
+    format = Field(Choices(*FORMATS), "Format of its content on the host; that of its source when that is encrypted, "
+                   "else that of the pool, when omitted. With V(luks) it is encrypted (AES-256 in XTS mode), in pools "
+                   "that are folders; the host draws the key and keeps it. A copy of an encrypted volume is encrypted "
+                   "too.", on=FIXED, sample="qcow2")
+    key = Field(Nullable(Text(64, 64, "[0-9a-f]*", "must be 64 hexadecimal digits")), "What a cloud has it encrypted "
+                "with.", default=None, on="create update", secret=True, option=False, compared=False)
     image = Field(Nullable(REFERENCE), "Image that it is made from, by name or uuid.", default=None, on=FIXED,
                   sample=None)
     source_volume = Field(Nullable(REFERENCE), "Volume of this host that it is made a copy of, by name or uuid.",

@@ -179,6 +179,13 @@ class Things:
                   ip_address=f"10.{number}.0.{last}")
         return id
 
+    def _volume_types(self):
+        """One that all have, and one that few projects have."""
+        self._add(volume.types, name="shared-disks", is_public=True, extra_specs={"multiattach": "<is> True"})
+        self._add(volume.types, name="few", is_public=False, encryption={
+            "encryption_id": "00000000-0000-4000-8000-000000000001", "provider": "luks", "cipher": None,
+            "key_size": 256, "control_location": "front-end"})
+
     def _volumes(self, project):
         things, mark = self.things[project], MARK.format(project)
         row = {"project_id": self.projects[project], "user_id": things["user"], "size": 1, "host": "kvm1",

@@ -91,6 +91,7 @@ class World(Things):
             self._people()
             self._host()
             self._outside()
+            self._volume_types()
             for project in PROJECTS:
                 self._compute(project)
                 self._images(project)

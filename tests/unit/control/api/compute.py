@@ -16,7 +16,7 @@ from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.compute.cloud import Cloud
 from magnetar_control.services import Context, Services
 from magnetar_control.services.image import EmbeddedImages
-from magnetar_control.services.key_manager import CertificateFolder
+from magnetar_control.services.key_manager import EmbeddedKeys
 from magnetar_control.services.network import EmbeddedNetworks, quotas
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.settings_file import make
@@ -139,8 +139,8 @@ class Compute:
         images = EmbeddedImages(self.api, Path(folder) / "images")
         self.cloud = Cloud(given, self.store, Services(
             Identity(), images, EmbeddedNetworks(self.api, limits=quotas.defaults(given)), EmbeddedVolumes(
-                self.api, list, Agents(), lambda _host, _image: None, images), CertificateFolder(given.certificates)),
-            Agents())
+                self.api, list, Agents(), lambda _host, _image: None, images),
+            EmbeddedKeys(given.certificates, given.keys)), Agents())
         self.application = ComputeApplication(self.cloud, OPERATIONS)
         self.admin, self.alice, self.bob, self.rita = (Caller(self.application, token) for token in WHO)
 

@@ -17,6 +17,7 @@ from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.settings import AgentSettings
 from magnetar_control.agents import Agents
 from magnetar_control.api.volume.app import VolumeApplication
+from magnetar_control.services.key_manager import EmbeddedKeys
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.store.database import Database
 from tests.unit.agent.serving import served
@@ -125,7 +126,7 @@ def work(service: EmbeddedVolumes) -> int:
 def service(database: Database, cloud: Cloud) -> EmbeddedVolumes:
     """Without threads: tests say when the work is done."""
     return EmbeddedVolumes(database, cloud.hosts, cloud.agents, cloud.ensure_image, Images(), pools=("default", "fast"),
-                           pause=0.0)
+                           pause=0.0, keys=EmbeddedKeys(cloud.root / "certificates", cloud.root / "keys"))
 
 
 @pytest.fixture

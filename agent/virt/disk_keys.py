@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keys of encrypted disks, for programs that read and write these.
+
+libvirt has a key in its memory only (virSecretDefineXML, private and ephemeral) and only while it opens the disk.
+qemu-img and qemu-nbd read theirs from a file without a name, so it stands in no argument and on no disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import libvirt  # type: ignore[import-untyped]
+
+from magnetar_agent.storage import DiskKey
+
+_XML = '<secret ephemeral="yes" private="yes"><uuid>{}</uuid></secret>'
+#: Descriptors below are those that programs are started with.
+FIRST = 10
+_held: Counter[str] = Counter()
+_guard = threading.Lock()
+
+
+@contextmanager
+def unlocked(conn: Any, keys: Iterable[DiskKey | None]) -> Iterator[None]:
+    """libvirt has these keys meanwhile. Others may open the same disk at the same time."""
+    mine = [key for key in keys if key is not None]
+    with _guard:
+        for key in mine:
+            conn.secretDefineXML(_XML.format(key.id)).setValue(key.secret.encode())
+            _held[key.id] += 1
+    try:
+        yield
+    finally:
+        with _guard:
+            for key in mine:
+                _held[key.id] -= 1
+                if not _held[key.id]:
+                    del _held[key.id]
+                    with suppress(libvirt.libvirtError):
+                        conn.secretLookupByUUIDString(key.id).undefine()
+
+
+def name_of(number: int) -> str:
+    """The name of the object for a key, for ``key-secret``."""
+    return f"key{number}"
+
+
+@contextmanager
+def handed(keys: Sequence[DiskKey]) -> Iterator[tuple[list[str], list[int]]]:
+    """Options that make objects of the keys, called ``name_of`` their place, and descriptors that the program needs."""
+    words, files = [], []
+    try:
+        for number, key in enumerate(keys):
+            made = os.memfd_create("key", os.MFD_CLOEXEC)
+            held = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, FIRST)
+            os.close(made)
+            files.append(held)
+            os.write(held, key.secret.encode())
+            words += ["--object", f"secret,id={name_of(number)},file=/proc/self/fd/{held}"]
+        yield words, files
+    finally:
+        for held in files:
+            os.close(held)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keys of encrypted volumes and snapshots (format ``luks``): QEMU opens these with a passphrase, which is the key.
+
+A document has its key only as it was sealed with the host's own key (AES-GCM), the file ``STATE_DIR/keys/seal``, which
+root alone can read. A copy of an encrypted volume has the key of its source, so it is copied as it lies on the disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from magnetar_agent.documents import write_atomically
+from magnetar_agent.storage import DiskKey
+from magnetar_core.errors import Conflict
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
+
+#: The format of what is encrypted, and the name of the sealed key in a document's ``state``.
+LUKS, SEALED = "luks", "sealed_key"
+#: Bytes of a key, of the host's own key, and of a nonce.
+SIZE, OWN, NONCE = 32, 32, 12
+_MAKING = threading.Lock()
+
+
+def draw() -> str:
+    """A new key, in hexadecimal digits."""
+    return secrets.token_hex(SIZE)
+
+
+def seal(host: LocalHost, key: str) -> str:
+    """The key as documents may have it."""
+    nonce = secrets.token_bytes(NONCE)
+    return base64.b64encode(nonce + AESGCM(_own(host)).encrypt(nonce, key.encode(), None)).decode()
+
+
+def of(host: LocalHost, document: Document) -> DiskKey | None:
+    """The key of a volume or snapshot; ``None`` for one that is not encrypted. Raises ``Conflict`` where it is lost."""
+    sealed = document.state.get(SEALED)
+    if sealed is None:
+        return None
+    given = base64.b64decode(sealed)
+    try:
+        secret = AESGCM(_own(host, make=False)).decrypt(given[:NONCE], given[NONCE:], None).decode()
+    except (InvalidTag, FileNotFoundError):
+        raise Conflict(f"The key of the encrypted {document.kind.replace('_', ' ')} {document.name!r} cannot be read: "
+                       f"{_path(host)} is missing, or not the one with which it was sealed. Restore that file from a "
+                       "backup of this host; without it the content cannot be read by anybody.") from None
+    return DiskKey(document.id, secret)
+
+
+def _path(host: LocalHost) -> Path:
+    return Path(host.settings.state_dir) / "keys" / "seal"
+
+
+def _own(host: LocalHost, make: bool = True) -> bytes:
+    """The host's own key, which is made when it is needed first."""
+    path = _path(host)
+    with _MAKING:
+        if make and not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(path, os.urandom(OWN))
+        return path.read_bytes()
