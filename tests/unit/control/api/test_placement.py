@@ -1,7 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Placement's API, as far as it reads: ``tests/cases/scheduler/placement.yml``, and what openstacksdk asks for."""
+"""Placement's API, as far as it reads: ``tests/cases/scheduler/placement.yml``, and what openstacksdk and osc-placement
+ask for."""
 
+import os
+import re
+import shlex
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openstack
@@ -12,7 +19,10 @@ from sqlalchemy import event
 from tests.unit.control.cloud import Cloud
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:openstack")
-CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/scheduler/placement.yml").read_text(encoding="utf-8"))
+OPENSTACK = (sys.executable, "-m", "openstackclient.shell")
+FOLDER = Path(__file__).parents[3] / "cases"
+CASES = yaml.safe_load((FOLDER / "scheduler/placement.yml").read_text(encoding="utf-8"))
+COMMANDS = yaml.safe_load((FOLDER / "clients/placement.yml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +157,23 @@ def test_a_list_takes_few_queries_and_the_sdk_reads_it(cloud, ids):
     assert [one.name for one in placement.resource_classes()] == ["VCPU", "MEMORY_MB", "DISK_GB", "PCPU"]
     assert "CUSTOM_SSD" in {one.name for one in placement.traits()}
     connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.deep(shard="images and clients of one host")
+def test_osc_placement_reads_it(cloud, ids, tmp_path):
+    text = (Path(cloud.parts.settings.state_dir) / "clouds.yaml").read_text()
+    (tmp_path / "clouds.yaml").write_text(text.replace("127.0.0.1:8774", f"127.0.0.1:{cloud.port}"))
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "OS_CLOUD": "magnetar",
+                   "OS_CLIENT_CONFIG_FILE": str(tmp_path / "clouds.yaml")}
+
+    def wrong(step):
+        words = [*OPENSTACK, "--os-placement-api-version", "1.39", *shlex.split(step["run"].format(**ids))]
+        done = subprocess.run(words, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              env=environment, timeout=180)
+        told = re.search((step.get("says") or step["refused"]).format(**ids), done.stdout)
+        return None if told and bool(done.returncode) == ("refused" in step) else f"{step['run']}\n{done.stdout[-800:]}"
+
+    with ThreadPoolExecutor(2) as threads:
+        found = [one for one in threads.map(wrong, COMMANDS) if one]
+    assert not found, "\n\n".join(found)
