@@ -18,7 +18,7 @@ from .placement import Placement, Provider
 
 
 @dataclass(frozen=True)
-class Group:
+class RequestGroup:
     """Resources by class, and what their provider must be like. *suffix* is empty for the group without a number.
     *traits*: all names in it, required or forbidden."""
 
@@ -29,11 +29,11 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CandidateRequest:
     """A request: its groups, what each candidate must be like, whether groups with a suffix must have different
     providers, and how many candidates are enough (``None``: all)."""
 
-    groups: Sequence[Group]
+    groups: Sequence[RequestGroup]
     tests: Sequence[Callable[[Provider], bool]] = ()
     traits: frozenset[str] = frozenset()
     isolate: bool = False
@@ -48,7 +48,7 @@ class Wanted:
         return dict(total)
 
 
-def candidates(placement: Placement, wanted: Wanted) -> list[Provider]:
+def candidates(placement: Placement, wanted: CandidateRequest) -> list[Provider]:
     """The hosts that have room for all groups and are as they ask, by name. Asks the database no more than
     ``providers`` does. Raises ``InvalidRequest`` for a trait that there is not."""
     every = placement.providers()

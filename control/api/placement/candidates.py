@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from magnetar_control.compute.candidates import Group, Wanted, candidates
+from magnetar_control.compute.candidates import CandidateRequest, RequestGroup, candidates
 from magnetar_control.compute.placement import Placement, Provider
 from magnetar_control.services import Document
 from magnetar_control.web import Request
@@ -42,7 +42,7 @@ class CandidateRoutes:
                 "provider_summaries": {one.id: _summary(one, wanted, minor) for one in found}}
 
 
-def _wanted(given: Sequence[tuple[str, str]], minor: int) -> Wanted:
+def _wanted(given: Sequence[tuple[str, str]], minor: int) -> CandidateRequest:
     """The request of a query. Raises ``InvalidRequest``."""
     own, groups = _sorted(given, minor)
     if not any("resources" in values for values in groups.values()):
@@ -63,7 +63,7 @@ def _wanted(given: Sequence[tuple[str, str]], minor: int) -> Wanted:
     if own.get("root_required", [""])[0].startswith("in:"):
         raise InvalidRequest("root_required is all of A,B and none of !C; in: is for required only.")
     of_root = [query.required(value, minor) for value in own.get("root_required", ())]
-    return Wanted([_group(suffix, values, minor) for suffix, values in groups.items()],
+    return CandidateRequest([_group(suffix, values, minor) for suffix, values in groups.items()],
                   [test for test, _names in of_root], frozenset().union(*(names for _test, names in of_root)),
                   policy == "isolate", int(limit) if limit else None)
 
@@ -99,15 +99,15 @@ def _together(given: Iterable[str], groups: Iterable[str]) -> frozenset[str]:
     return found
 
 
-def _group(suffix: str, values: Values, minor: int) -> Group:
+def _group(suffix: str, values: Values, minor: int) -> RequestGroup:
     traits = [query.required(value, minor) for value in values.get("required", ())]
     tests = [*(test for test, _names in traits), *(query.member_of(one, minor) for one in values.get("member_of", ())),
              *(query.in_tree(one) for one in values.get("in_tree", ()))]
     amounts = query.resources(values["resources"][0]) if "resources" in values else {}
-    return Group(suffix, amounts, tests, frozenset().union(*(names for _test, names in traits)))
+    return RequestGroup(suffix, amounts, tests, frozenset().union(*(names for _test, names in traits)))
 
 
-def _allocation(one: Provider, wanted: Wanted, minor: int) -> Document:
+def _allocation(one: Provider, wanted: CandidateRequest, minor: int) -> Document:
     """What would be claimed: a list until 1.11, then by uuid; since 1.34 with the provider of each group."""
     if minor < 12:
         return {"allocations": [{"resource_provider": {"uuid": one.id}, "resources": wanted.resources}]}
@@ -115,7 +115,7 @@ def _allocation(one: Provider, wanted: Wanted, minor: int) -> Document:
     return {"allocations": {one.id: {"resources": wanted.resources}}, **mappings}
 
 
-def _summary(one: Provider, wanted: Wanted, minor: int) -> Document:
+def _summary(one: Provider, wanted: CandidateRequest, minor: int) -> Document:
     """Capacity and use of the classes that are asked for, since 1.27 of all; traits since 1.17, its tree since 1.29."""
     names = one.inventories if minor >= 27 else [name for name in one.inventories if name in wanted.resources]
     found: dict[str, Any] = {"resources": {
