@@ -72,6 +72,10 @@ class Provider:
         return {name: self.row[f"{column}_used"] for name, column in zip(CLASSES, RESOURCES, strict=True)
                 if name in self.inventories}
 
+    def capacity(self, name: str) -> int:
+        """How much of a class all consumers together may get, of a class that it has an inventory of."""
+        return int(self.row[f"{dict(zip(CLASSES, RESOURCES, strict=True))[name]}_limit"])
+
     def room(self, name: str) -> int:
         """How much of a class one consumer may still get."""
         column = dict(zip(CLASSES, RESOURCES, strict=True)).get(name)

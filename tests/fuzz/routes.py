@@ -271,7 +271,8 @@ for _noun in ("volumes", "snapshots"):
     VOLUMES["PUT", f"{_noun}/{{id}}/metadata/{{key}}"] = wrapped("meta", METADATA.value.schema())
 PLACEMENT_QUERY: dict[str, Schema] = dict.fromkeys(
     ("name", "uuid", "in_tree", "member_of", "resources", "required", "associated", "project_id", "user_id",
-     "consumer_type"),
+     "consumer_type", "limit", "group_policy", "root_required", "same_subtree", "resources1", "required1",
+     "member_of_A", "in_tree-b"),
     TEXT,
 )
 VOLUME_QUERY: dict[str, Schema] = dict.fromkeys(

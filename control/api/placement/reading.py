@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from magnetar_control.compute.placement import CLASSES, Placement, Provider
@@ -13,13 +12,15 @@ from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidRequest, NotFound
 
+from . import query
+from .candidates import CandidateRoutes
+
 #: What a provider links to, and since when.
 LINKS = (("self", ""), ("inventories", "/inventories"), ("usages", "/usages"), ("aggregates", "/aggregates"),
          ("traits", "/traits"), ("allocations", "/allocations"))
 SINCE = {"aggregates": 1, "traits": 6, "allocations": 11}
 #: Parameters of the list of providers, and since when.
 PARAMETERS = {"name": 0, "uuid": 0, "member_of": 3, "resources": 4, "in_tree": 14, "required": 18}
-Test = Callable[[Provider], bool]
 
 
 class PlacementRoutes:
@@ -36,7 +37,8 @@ class PlacementRoutes:
             (f"{one}/traits", self.traits_of, 200), (f"{one}/allocations", self.held, 200),
             ("resource_classes", self.classes, 200), ("resource_classes/{name}", self.class_, 200),
             ("traits", self.traits, 200), ("traits/{name}", self.trait, 204),
-            ("allocations/{uuid}", self.allocations, 200), ("usages", self.usage, 200))]
+            ("allocations/{uuid}", self.allocations, 200), ("usages", self.usage, 200),
+            ("allocation_candidates", CandidateRoutes(self.placement).list, 200))]
 
     def _one(self, request: Request) -> Provider:
         return self.placement.provider(request.params["uuid"])
@@ -178,55 +180,20 @@ def _class(request: Request, name: str) -> Document:
     return {"name": name, "links": [{"rel": "self", "href": f"/placement/resource_classes/{name}"}]}
 
 
-def _test(name: str, value: str, minor: int) -> Test:
+def _test(name: str, value: str, minor: int) -> query.Test:
     """What a parameter of the list asks of a provider. Raises ``InvalidRequest``."""
     if PARAMETERS.get(name, minor + 1) > minor:
         raise InvalidRequest(f"Badly formed querystring: at 1.{minor} there is no {name[:80]}. There are "
                              f"{', '.join(one for one, since in PARAMETERS.items() if since <= minor)}.")
     if name == "name":
         return lambda one: one.name == value
-    if name in ("uuid", "in_tree"):
+    if name == "uuid":
         return lambda one: one.id == value.lower()
+    if name == "in_tree":
+        return query.in_tree(value)
     if name == "member_of":
-        return _member_of(value, minor)
-    return _resources(value) if name == "resources" else _required(value, minor)
-
-
-def _member_of(value: str, minor: int) -> Test:
-    """``UUID``, ``in:UUID,UUID``; since 1.32 with a ``!`` before it: in none of these."""
-    against = value.startswith("!")
-    if against and minor < 32:
-        raise InvalidRequest("member_of: ! is there from microversion 1.32 on.")
-    wanted = frozenset(value.removeprefix("!").removeprefix("in:").split(","))
-    return lambda one: wanted.isdisjoint(group.uuid for group in one.aggregates) is against
-
-
-def _resources(value: str) -> Test:
-    """``VCPU:2,MEMORY_MB:512``: the provider has room for so much."""
-    wanted = {}
-    for word in value.split(","):
-        match = re.fullmatch(r"([A-Z0-9_]+):([1-9][0-9]{0,9})", word)
-        if match is None:
-            raise InvalidRequest(f"Badly formed resources parameter: expected VCPU:1,MEMORY_MB:512, got {value[:80]}.")
-        wanted[match[1]] = int(match[2])
-        if match[1] not in CLASSES:
-            raise InvalidRequest(f"Invalid resource class in resources parameter: {match[1][:80]}; there are "
-                                 f"{', '.join(CLASSES)}.")
-    return lambda one: all(one.room(name) >= amount for name, amount in wanted.items())
-
-
-def _required(value: str, minor: int) -> Test:
-    """``A,B`` all of them; since 1.22 ``!A`` none of them; since 1.39 ``in:A,B`` one of them."""
-    if value.startswith("in:"):
-        if minor < 39:
-            raise InvalidRequest("required: in: is there from microversion 1.39 on.")
-        some = frozenset(value.removeprefix("in:").split(","))
-        return lambda one: not some.isdisjoint(one.traits)
-    words = value.split(",")
-    against = frozenset(word[1:] for word in words if word.startswith("!"))
-    if against and minor < 22:
-        raise InvalidRequest("required: ! is there from microversion 1.22 on.")
-    wanted = frozenset(word for word in words if not word.startswith("!"))
-    if "" in wanted | against:
-        raise InvalidRequest(f"Invalid query-string parameters: expected A,B for required, got {value[:80]!r}.")
-    return lambda one: wanted <= one.traits and against.isdisjoint(one.traits)
+        return query.member_of(value, minor)
+    if name == "required":
+        return query.required(value, minor)[0]
+    wanted = query.resources(value)
+    return lambda one: all(one.room(kind) >= amount for kind, amount in wanted.items())

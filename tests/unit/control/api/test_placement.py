@@ -1,7 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Placement's API, as far as it reads: ``tests/cases/scheduler/placement.yml``, and what openstacksdk asks for."""
+"""Placement's API, as far as it reads: ``tests/cases/scheduler/placement.yml``, and what openstacksdk and osc-placement
+ask for."""
 
+import os
+import re
+import shlex
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openstack
@@ -12,7 +19,10 @@ from sqlalchemy import event
 from tests.unit.control.cloud import Cloud
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:openstack")
-CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/scheduler/placement.yml").read_text(encoding="utf-8"))
+OPENSTACK = (sys.executable, "-m", "openstackclient.shell")
+FOLDER = Path(__file__).parents[3] / "cases"
+CASES = yaml.safe_load((FOLDER / "scheduler/placement.yml").read_text(encoding="utf-8"))
+COMMANDS = yaml.safe_load((FOLDER / "clients/placement.yml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +89,11 @@ def test_what_is_shown(cloud, ids, case):
     assert told["openstack-api-version"] == f"placement {case['version']}"
     if "providers" in case:
         assert [one["name"] for one in reply.json["resource_providers"]] == case["providers"]
+    if "candidates" in case:
+        names = {ids[name]: name for name in ("kvm1", "kvm2")}
+        found = [names[id] for one in reply.json["allocation_requests"] for id in one["allocations"]]
+        assert found == case["candidates"]
+        assert [names[id] for id in reply.json["provider_summaries"]] == case["candidates"]
     assert "shows" not in case or holds(filled(case["shows"], ids), reply.json), reply
 
 
@@ -106,12 +121,33 @@ def test_only_administrators_read_and_nobody_writes(cloud, ids):
     assert cloud.admin.delete(f"/placement/allocations/{ids['server']}").status == 405
 
 
+@pytest.mark.parametrize(("version", "host", "request_"), [
+    ("1.10", {"resources": {"VCPU": {"capacity": 32, "used": 1}}},
+     {"allocations": [{"resource_provider": {"uuid": "{kvm1}"}, "resources": {"VCPU": 3}}]}),
+    ("1.26", {"resources": {"VCPU": {"capacity": 32, "used": 1}}, "traits": None},
+     {"allocations": {"{kvm1}": {"resources": {"VCPU": 3}}}}),
+    ("1.39", {"resources": {"VCPU": {"capacity": 32, "used": 1}, "MEMORY_MB": None, "DISK_GB": None}, "traits": None,
+              "parent_provider_uuid": None, "root_provider_uuid": "{kvm1}"},
+     {"allocations": {"{kvm1}": {"resources": {"VCPU": 3}}}, "mappings": {"": ["{kvm1}"], "_b": ["{kvm1}"]}})])
+def test_candidates_in_the_form_of_each_version(cloud, ids, version, host, request_):
+    groups = "resources=VCPU:2&resources_b=VCPU:1" if version == "1.39" else "resources=VCPU:3"
+    found = get(cloud, f"/allocation_candidates?{groups}", version).json
+    assert found["allocation_requests"][0] == filled(request_, ids)
+    summary, host = found["provider_summaries"][ids["kvm1"]], filled(host, ids)
+    assert summary.keys() == host.keys() and summary["resources"].keys() == host["resources"].keys()
+    assert summary["resources"]["VCPU"] == host["resources"]["VCPU"]
+    assert "traits" not in host or "CUSTOM_SSD" in summary["traits"]
+    assert summary.get("root_provider_uuid") == host.get("root_provider_uuid")
+
+
 def test_a_list_takes_few_queries_and_the_sdk_reads_it(cloud, ids):
     asked = []
     engine = cloud.parts.working.store.api.reading
     event.listen(engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
-    assert get(cloud, "/resource_providers", "1.39").status == 200
-    assert len([one for one in asked if "hosts" in one and one.startswith("SELECT")]) <= 2
+    for path in ("/resource_providers", "/allocation_candidates?resources=VCPU:1"):
+        asked.clear()
+        assert get(cloud, path, "1.39").status == 200
+        assert len([one for one in asked if "hosts" in one and one.startswith("SELECT")]) <= 2
     connection = openstack.connect(
         auth_url=f"http://127.0.0.1:{cloud.port}/identity/v3", username="admin", password=cloud.password,
         project_name="admin", user_domain_id="default", project_domain_id="default", region_name=None)
@@ -121,3 +157,23 @@ def test_a_list_takes_few_queries_and_the_sdk_reads_it(cloud, ids):
     assert [one.name for one in placement.resource_classes()] == ["VCPU", "MEMORY_MB", "DISK_GB", "PCPU"]
     assert "CUSTOM_SSD" in {one.name for one in placement.traits()}
     connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.deep(shard="images and clients of one host")
+def test_osc_placement_reads_it(cloud, ids, tmp_path):
+    text = (Path(cloud.parts.settings.state_dir) / "clouds.yaml").read_text()
+    (tmp_path / "clouds.yaml").write_text(text.replace("127.0.0.1:8774", f"127.0.0.1:{cloud.port}"))
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "OS_CLOUD": "magnetar",
+                   "OS_CLIENT_CONFIG_FILE": str(tmp_path / "clouds.yaml")}
+
+    def wrong(step):
+        words = [*OPENSTACK, "--os-placement-api-version", "1.39", *shlex.split(step["run"].format(**ids))]
+        done = subprocess.run(words, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              env=environment, timeout=180)
+        told = re.search((step.get("says") or step["refused"]).format(**ids), done.stdout)
+        return None if told and bool(done.returncode) == ("refused" in step) else f"{step['run']}\n{done.stdout[-800:]}"
+
+    with ThreadPoolExecutor(2) as threads:
+        found = [one for one in threads.map(wrong, COMMANDS) if one]
+    assert not found, "\n\n".join(found)
