@@ -41,7 +41,7 @@ REFUSED = {
                     "say (cpu_allocation_ratio, ram_allocation_ratio, disk_allocation_ratio) count without it"),
     **dict.fromkeys(("ExactCoreFilter", "ExactRamFilter", "ExactDiskFilter"), "it was for bare metal"),
     "TrustedFilter": "hosts are not attested",
-    "PciPassthroughFilter": "PCI devices are not given to guests",
+    "PciPassthroughFilter": "HardwareFilter, which is always applied, looks for PCI devices",
     "BaremetalFilter": "it was for bare metal"}
 PROFILE, ROOM, NAME, HOST, CELLS = "profile", "room", "name", "host", "cells"
 
