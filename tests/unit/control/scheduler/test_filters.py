@@ -104,6 +104,8 @@ CASES = {
     "a PCI device that is free": ({"info": {"pci_devices": {"gpu": {"total": 2, "free": 1}}}},
                                   {"extra_specs": {"pci_passthrough:alias": "gpu:1"}}, None),
     "PCI devices that others have": ({"info": {"pci_devices": {"gpu": {"total": 2, "free": 1}}}},
+                                     {"extra_specs": {"pci_passthrough:alias": "gpu:2"}}, "PciPassthroughFilter"),
+    "more PCI devices than it has": ({"info": {"pci_devices": {"gpu": {"total": 1, "free": 1}}}},
                                      {"extra_specs": {"pci_passthrough:alias": "gpu:2"}}, "HardwareFilter"),
     "a PCI alias that it does not know": ({"info": {"pci_devices": {"nic": {"total": 2, "free": 2}}}},
                                           {"extra_specs": {"pci_passthrough:alias": "gpu:1"}}, "HardwareFilter"),
