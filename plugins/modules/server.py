@@ -70,12 +70,8 @@ EXAMPLES = r"""
     flavor: small
     networks: [lan]
     block_device_mapping:
-      - source_type: image
-        destination_type: volume
-        uuid: debian
-        boot_index: 0
-        volume_size: 20
-        delete_on_termination: true
+      - {source_type: image, destination_type: volume, uuid: debian, boot_index: 0, volume_size: 20,
+         delete_on_termination: true}
       - {source_type: blank, destination_type: volume, volume_size: 5, tag: logs}
     timeout: 600
 
