@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from magnetar_agent.hardware.firmware import Firmware
 from magnetar_agent.hardware.numa import Numa
+from magnetar_agent.hardware.pci import PciDevice
 from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
 from magnetar_agent.storage import Disk, DiskKey, Export, HypervisorDisks, HypervisorStorage, Mirror, SharedFolder
@@ -108,10 +109,10 @@ class DomainSpec:
     #: Whether it has a SPICE server, and the channel of the guest's SPICE agent, beside VNC.
     spice: bool = False
     hardware: Mapping[str, Any] = field(default_factory=dict)
-    #: Which CPUs, NUMA cells and pages of the host it has.
+    #: CPUs, NUMA cells and pages of the host, firmware (``None`` for BIOS) and PCI devices that it has.
     numa: Numa = field(default_factory=Numa)
-    #: UEFI; ``None`` for BIOS.
     firmware: Firmware | None = None
+    pci: tuple[PciDevice, ...] = ()
 
 
 @dataclass(frozen=True)

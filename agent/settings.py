@@ -15,6 +15,7 @@ from typing import Any
 
 from magnetar_core import vendordata
 from magnetar_core.errors import InvalidField, InvalidSettings
+from magnetar_core.hardware import pci
 from magnetar_core.hardware.cpus import CpuSet, cpu_set, cpu_text
 from magnetar_core.hardware.traits import check_custom
 from magnetar_core.kinds.server import SHUTDOWN_MAX
@@ -99,6 +100,15 @@ class AgentSettings:
     reserved_huge_pages: dict[int, dict[int, int]] = _doc(
         "NUMA cell to {KiB of a page: how many} large pages that servers do not get, such as {0: {2048: 64}}.",
         default_factory=dict)
+    pci_device_spec: tuple[dict[str, str], ...] = _doc(
+        "PCI devices that servers may have: a list of {vendor_id, product_id, address (may have * and ?), managed "
+        "(true or false)}, see docs/pci.md. Left out: none.", default=(),
+        metadata={"words": ("vendor_id", "product_id", "address", "managed"), "needed": ()})
+    pci_alias: tuple[dict[str, str], ...] = _doc(
+        "What servers call them: a list of {name, vendor_id, product_id}; hosts of a cloud should have the same.",
+        default=(), metadata={"words": ("name", "vendor_id", "product_id"),
+                              "needed": ("name", "vendor_id", "product_id")})
+    sysfs: Path = _doc("Where the kernel tells of devices.", default=Path("/sys"))
     disk_allocation_ratio: float = _doc("Most that the disks of one server, or one volume, may promise, as a multiple "
                                         "of the file system that they are on.", default=1.0,
                                         metadata={"min": 0.01, "max": 1000})
@@ -323,6 +333,23 @@ def _pools(key: dataclasses.Field[Any], value: Any) -> dict[str, dict[str, str]]
     return found
 
 
+def _devices(key: dataclasses.Field[Any], value: Any) -> tuple[dict[str, str], ...]:
+    words, found = key.metadata["words"], []
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSettings(f"{key.name}: must be a list of {{{', '.join(words)}}} (got {value!r}).")
+    for at, one in enumerate(value):
+        where = f"{key.name}[{at}]"
+        if not isinstance(one, dict) or not one or not set(words).issuperset(one):
+            raise InvalidSettings(f"{where}: must have some of {', '.join(words)}, and nothing else (got {one!r}).")
+        if lost := [word for word in key.metadata["needed"] if word not in one]:
+            raise InvalidSettings(f"{where}: needs {', '.join(lost)}.")
+        try:
+            found.append({word: pci.checked(word, text) for word, text in one.items()})
+        except ValueError as error:
+            raise InvalidSettings(f"{where}: {error}.") from None
+    return tuple(found)
+
+
 def _pages(key: dataclasses.Field[Any], value: Any) -> dict[int, dict[int, int]]:
     whole = isinstance(value, dict) and all(
         isinstance(sizes, dict) and all(isinstance(one, int) and not isinstance(one, bool) and one >= 0
@@ -350,7 +377,7 @@ CHECKS = {
     "Path": _path, "tuple[Path, ...]": _paths, "tuple[str, ...]": _names, "int": _number,
     "float": _number, "bool": _boolean, "str": _text,
     "dict[str, str]": _scopes, "dict[str, dict[str, str]]": _pools,
-    "dict[str, Path]": _folders, "dict[int, dict[int, int]]": _pages,
+    "tuple[dict[str, str], ...]": _devices, "dict[str, Path]": _folders, "dict[int, dict[int, int]]": _pages,
 }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.facts import traits_of
-from magnetar_agent.servers import GIB
+from magnetar_agent.servers import GIB, pci
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
@@ -73,7 +73,8 @@ def _specs(host: LocalHost, flavor: Fields) -> Fields:
 def _check_host(host: LocalHost, found: Fields) -> None:
     """Raises ``InvalidField`` for what this host cannot give."""
     hardware, facts = found["hardware"], host.hypervisor.host()
-    for name, what in lacking(hardware, {**facts, "virt_types": [found["virt_type"]]}):
+    for name, what in lacking(hardware, {
+            **facts, "virt_types": [found["virt_type"]], "pci_devices": pci.told(host, whole=True)}):
         raise InvalidField(f"hardware.{name}", f"cannot be had on host {host.name}, which lacks {what}. Install it and "
                            "restart libvirtd, or choose another host", hardware[name])
     if any(name.startswith("vif_") for name in hardware) and (lacks := host.hypervisor.lacks_traffic_control()):

@@ -12,7 +12,7 @@ from magnetar_agent.hardware import devices
 from magnetar_agent.hardware.firmware import Firmware, firmware
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.networks import tap_name
-from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, placement, rescue, resize, shares
+from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, pci, placement, rescue, resize, shares
 from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import Conflict
@@ -162,7 +162,7 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
         metadata={"name": want["name"], "flavor": want["flavor"].get("name", "")},
         shares=shares.of(host, state), spice=_spice(host), hardware=hardware(want),
         numa=placement.described(host, want),
-        firmware=boots_by(host, document),
+        firmware=boots_by(host, document), pci=pci.of(host, want),
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from magnetar_agent import configdrive
 from magnetar_agent.documents import HELD, Document, Fields, sync_folder
+from magnetar_agent.host import LocalHost
 from magnetar_agent.servers import (
     GIB,
     MIB,
@@ -18,6 +19,7 @@ from magnetar_agent.servers import (
     guest_data,
     image_links,
     nics,
+    pci,
     placement,
     rebuild,
     rescue,
@@ -134,7 +136,7 @@ def define(task: Task) -> None:
     place = folder(task.host, task.document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     task.host.hypervisor.permit([place])
-    placement.settle(task.host, task.document)
+    settled(task.host, task.document)
     tpm.draw_secret(task)
     task.host.hypervisor.define(spec.domain(task.host, task.document))
 
@@ -169,9 +171,14 @@ def start_paused(task: Task) -> None:
 
 
 def _settle_placement(task: Task) -> None:
-    """CPUs and pages of the host must be there when QEMU starts; the host may have fewer than before."""
-    if placement.settle(task.host, task.document):
+    """CPUs, pages and devices of the host must be there when QEMU starts; the host may have fewer than before."""
+    if settled(task.host, task.document):
         task.host.hypervisor.define(spec.domain(task.host, task.document))
+
+
+def settled(host: LocalHost, document: Document) -> bool:
+    """See ``settle`` of ``placement`` and ``pci``."""
+    return bool(placement.settle(host, document) + pci.settle(host, document))
 
 
 def _check_free(task: Task) -> None:

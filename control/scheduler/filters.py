@@ -41,7 +41,6 @@ REFUSED = {
                     "say (cpu_allocation_ratio, ram_allocation_ratio, disk_allocation_ratio) count without it"),
     **dict.fromkeys(("ExactCoreFilter", "ExactRamFilter", "ExactDiskFilter"), "it was for bare metal"),
     "TrustedFilter": "hosts are not attested",
-    "PciPassthroughFilter": "PCI devices are not given to guests",
     "BaremetalFilter": "it was for bare metal"}
 PROFILE, ROOM, NAME, HOST, CELLS = "profile", "room", "name", "host", "cells"
 
@@ -290,6 +289,16 @@ def lacking_hardware(host: HostState, spec: RequestSpec) -> str:
     return " and ".join(f"lacks {what}" for _field, what in lacking(spec.hardware, host.profile.capabilities))
 
 
+def devices(host: HostState, spec: RequestSpec) -> bool:
+    """The host has enough free PCI devices of the aliases that the server asks for."""
+    return not host.pci.lacks(spec.hardware)
+
+
+def lacking_devices(host: HostState, spec: RequestSpec) -> str:
+    """What the host lacks of them."""
+    return " and ".join(f"lacks {what}" for what in host.pci.lacks(spec.hardware))
+
+
 def near(host: HostState, spec: RequestSpec) -> bool:
     """The host has an address in the network of the hints build_near_host_ip and cidr."""
     try:
@@ -350,6 +359,7 @@ FILTERS: tuple[Filter, ...] = (
     Filter("ServerGroupAffinityFilter", NAME, together, lambda spec: spec.group and spec.group.policy == "affinity"),
     Filter("ComputeCapabilitiesFilter", HOST, figures,
            lambda spec: any(path[0] in FIGURES for path, _text in wanted_capabilities(spec))),
+    Filter("PciPassthroughFilter", HOST, devices, lambda spec: spec.hardware.get("pci_alias"), lacks=lacking_devices),
     Filter("TypeAffinityFilter", HOST, other_flavor, lambda spec: not spec.forced),
     Filter("MetricsFilter", HOST, metered, lambda spec: not spec.forced, optioned=True,
            active=lambda options: options.metrics),

@@ -10,6 +10,7 @@ from typing import Any
 from magnetar_control.store.allocations import Amounts
 
 from .numa import HostNuma
+from .pci import HostPci
 
 #: The numbers of a host: what fits (CPUs, MiB, GiB), what is free of each, and those that have a name below. Weighers
 #: of one's own add theirs at the end.
@@ -38,7 +39,7 @@ class HostState:
     """One host. ``limits``: what may be claimed; ``used``: what is."""
 
     __slots__ = ("block", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops", "limits", "metrics",
-                 "metrics_weight", "name", "numa", "numbers", "profile", "servers", "totals", "used")
+                 "metrics_weight", "name", "numa", "numbers", "pci", "profile", "servers", "totals", "used")
 
     def __init__(self, id: str, name: str) -> None:
         self.id, self.name, self.host_ip = id, name, ""
@@ -50,7 +51,7 @@ class HostState:
         self.images: frozenset[str] = frozenset()  # ids of the images whose content is there
         self.flavors: frozenset[str] = frozenset()  # names of the flavors of its servers
         self.block: Block | None = None
-        self.numa = HostNuma()
+        self.numa, self.pci = HostNuma(), HostPci()
         self.numbers = self.counted()
 
     def counted(self) -> Row:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -103,6 +104,7 @@ class HostStates:
             host.servers = row["servers"]
             if before is not None and any(before[one] > row[one] for one in FREED):
                 host.numa.freed()
+                host.pci.freed()
             if host.counted() != host.numbers:
                 self._touch(host)
             if host.block is None or before is None or any(before[key] != row[key] for key in PROFILED):
@@ -127,9 +129,10 @@ class HostStates:
             if look.flavors is not None and (host := self.hosts.get(name)):
                 host.flavors = frozenset(look.flavors.get(name, ()))
 
-    def used(self, name: str, more: Amounts, flavor: str = "", numa: Needs | None = None) -> None:
-        """A server of a *flavor* was placed on a host: add *more* to what is claimed of it, and *numa* to what comes to
-        its cells. It keeps the disks busy from now on."""
+    def used(self, name: str, more: Amounts, flavor: str = "", numa: Needs | None = None,
+             hardware: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """A server of a *flavor* was placed on a host: add *more* to what is claimed of it, *numa* to what comes to
+        its cells, and the devices of its *hardware*. It keeps the disks busy from now on."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.used = Amounts(*(had + n for had, n in zip(host.used, more, strict=True)))
@@ -137,6 +140,7 @@ class HostStates:
                 host.io_ops += 1
                 host.flavors |= {flavor}
                 host.numa.coming += () if numa is None else (numa,)
+                host.pci.placed(hardware)
                 self._touch(host)
 
     def busy(self, name: str, io_ops: int) -> None:
@@ -222,11 +226,14 @@ class HostStates:
     def _profile(self, row: Mapping[Any, Any]) -> Profile:
         name, info = row["name"], orjson.loads(row["info"])
         self.hosts[name].numa.hear(info)
+        self.hosts[name].pci.hear(info)
         aggregates = tuple(one.metadata for one in self._aggregates.get(name, ()))
         zone = next((one["availability_zone"] for one in aggregates if "availability_zone" in one), self.default_zone)
         enabled = not (row["disabled"] or row["cell_disabled"])
         up = self._up.get(name, False) and not row["forced_down"]
         capabilities = {key: info[key] for key in CAPABILITIES if info.get(key) is not None}
+        if devices := self.hosts[name].pci.whole():
+            capabilities["pci_devices"] = devices
         if can_plug_in(info, name):
             capabilities["ovn"] = True
         traits, isolated = sorted(info.get("traits") or ()), name in self.rules.options.isolated_hosts

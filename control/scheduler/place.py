@@ -40,7 +40,7 @@ def place(database: Database, states: HostStates, spec: RequestSpec, *, map_cell
             continue
         for found in candidates:
             if _claimed(database, spec, found, map_cell):
-                states.used(found.host, spec.amounts, spec.flavor_name, spec.numa)
+                states.used(found.host, spec.amounts, spec.flavor_name, spec.numa, spec.hardware)
                 return found
             read_host(database, states, found.host)
             refused[found.host] += 1
@@ -62,7 +62,7 @@ def place_all(database: Database, states: HostStates, requests: Sequence[Request
             [one] = choose(states, spec, random=random)
         except NoValidHost:  # as far as the memory knows
             continue
-        states.used(one.host, spec.amounts, spec.flavor_name, spec.numa)
+        states.used(one.host, spec.amounts, spec.flavor_name, spec.numa, spec.hardware)
         found.append((spec, one))
     if not found:
         return {}

@@ -108,6 +108,14 @@ hosts:
       sample:
         - '1.2'
         - '2.0'
+    pci_devices:
+      description: PCI devices that servers can have, {total, free} by the aliases that they ask by; a device of
+        several aliases counts for each.
+      type: dict
+      sample:
+        gpu:
+          total: 2
+          free: 1
     vcpus:
       description: CPUs of the host that servers share.
       type: int

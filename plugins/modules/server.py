@@ -70,12 +70,8 @@ EXAMPLES = r"""
     flavor: small
     networks: [lan]
     block_device_mapping:
-      - source_type: image
-        destination_type: volume
-        uuid: debian
-        boot_index: 0
-        volume_size: 20
-        delete_on_termination: true
+      - {source_type: image, destination_type: volume, uuid: debian, boot_index: 0, volume_size: 20,
+         delete_on_termination: true}
       - {source_type: blank, destination_type: volume, volume_size: 5, tag: logs}
     timeout: 600
 
@@ -245,6 +241,10 @@ server:
       description: 'Dedicated CPUs, NUMA cells and pages of the host that it has, empty for none: cells, for each
         of its own host, memory_mb, page (KiB) and pins (CPU of the host by virtual CPU); and emulator (a CPU).
         Of a single host.'
+      type: dict
+      sample: {}
+    pci_devices:
+      description: 'PCI devices of the host that it has: address to the alias that asked for it. Of a single host.'
       type: dict
       sample: {}
     volumes_attached:

@@ -174,6 +174,10 @@ servers:
         Of a single host.'
       type: dict
       sample: {}
+    pci_devices:
+      description: 'PCI devices of the host that it has: address to the alias that asked for it. Of a single host.'
+      type: dict
+      sample: {}
     volumes_attached:
       description: 'The volumes that it has: {id, name, device, delete_on_termination}.'
       type: list

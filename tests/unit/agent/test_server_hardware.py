@@ -14,6 +14,7 @@ import yaml
 from magnetar_agent.hardware import devices
 from magnetar_agent.hardware import numa as domain_numa
 from magnetar_agent.hardware.firmware import firmware
+from magnetar_agent.hardware.pci import PciDevice
 from magnetar_agent.hypervisor import DomainSpec, Nic
 from magnetar_agent.servers import spec
 from magnetar_agent.storage import Disk
@@ -148,7 +149,8 @@ def drawn(hardware: dict[str, Any], kvm: bool) -> ET.Element:
         disks=tuple(devices.disk(hardware, devices.own_disk(hardware, one)) for one in disks),
         nics=(devices.nic(hardware, nic, 2),), console_log=Path("/s/console.log"), hardware=hardware,
         numa=domain_numa.numa(hardware, 2, 64, placed, CELLS, "0-1,6-7" if asked else ""),
-        firmware=firmware(hardware, "q35", {"secure_boot": True}, Path("/s")))))
+        firmware=firmware(hardware, "q35", {"secure_boot": True}, Path("/s")),
+        pci=(PciDevice("0000:81:00.1", "10de", "1eb8", 0),) if "pci_alias" in hardware else ())))
 
 
 def canonical(text: str) -> str:

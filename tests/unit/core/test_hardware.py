@@ -48,7 +48,8 @@ def test_a_row_says_what_acts_or_what_is_missing():
 
 
 #: Of those whose values are texts, or that stand in a list.
-TEXTS = {"cpu_dedicated_mask": ["0-1", "0,^2,3"], "numa_cpus": ["0-1"], "numa_mem": ["512"],
+TEXTS = {"pci_alias": ["gpu:1", "gpu:1,nic:2"],
+         "cpu_dedicated_mask": ["0-1", "0,^2,3"], "numa_cpus": ["0-1"], "numa_mem": ["512"],
          "mem_page_size": ["small", "large", "any", "4", "2MB", "1GiB"]}
 
 

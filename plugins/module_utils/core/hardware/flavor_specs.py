@@ -29,7 +29,7 @@ ROWS = (
     Spec(r"hw:mem_encryption", BOOLEAN, usual=FALSE, lacks="memory is not encrypted"),
     Spec(r"hw:mem_encryption_model", "amd-sev|amd-sev-es", lacks="memory is not encrypted"),
     Spec(r"hw:pci_numa_affinity_policy", "required|preferred|legacy|socket", usual="legacy",
-         lacks="PCI devices are not given to guests"),
+         lacks="devices are at the server's NUMA cells, or where the host tells none (legacy)"),
     Spec(r"hw:pmem", r"[a-zA-Z0-9_-]+(,[a-zA-Z0-9_-]+)*", lacks="guests get no persistent memory"),
     Spec(r"hw:redirected_usb_ports", NUMBER, usual="0", lacks="no USB devices are redirected"),
     Spec(r"hw:sound_model", "sb16|es1370|pcspk|ac97|ich6|ich9|usb|virtio", lacks="guests have no sound"),
@@ -40,7 +40,6 @@ ROWS = (
     Spec(r"os:vram", "64|128|256|512|1024", lacks="it is for Hyper-V; here there is hw_video:ram_max_mb"),
     Spec(r"os:resolution", "1024x768|1280x1024|1600x1200|1920x1200|2560x1600|3840x2160",
          lacks="the resolution is the guest's choice"),
-    Spec(r"pci_passthrough:alias", r"[^:]+:[0-9]+(,\s*[^:]+:[0-9]+)*", lacks="PCI devices are not given to guests"),
     Spec("quota:" + _VMWARE, NUMBER, lacks="it is for VMware; with libvirt there are quota:cpu_shares, "
          "cpu_quota, disk_* and vif_*"),
     Spec(r"quota:(cpu|disk_io|memory|vif)_shares_level", "custom|high|normal|low", usual="normal",

@@ -6,10 +6,15 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Mapping
 
+from .pci import counts
+
 UEFI = "a UEFI firmware that libvirt knows; on Debian the package ovmf has it"
 SECURE_BOOT = "a UEFI firmware with secure boot and keys that libvirt knows; on Debian the package ovmf has it"
 
 KVM = "KVM, without which a guest has no CPU of the host"
+PCI = ("PCI devices of alias %s: the server needs %d, and %d of %d are free (the agent's settings pci_device_spec and "
+       "pci_alias say which there are)")
+NO_PCI = "PCI devices of alias %s (the agent's settings pci_device_spec and pci_alias say which there are)"
 TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
 
 
@@ -25,3 +30,10 @@ def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tu
     version = hardware.get("tpm_version")
     if version and version not in (host.get("tpm_versions") or ()):
         yield "tpm_version", TPM % version
+    there = host.get("pci_devices") or {}
+    for alias, count in counts(hardware["pci_alias"]).items() if hardware.get("pci_alias") else ():
+        known = there.get(alias)
+        if known is None:
+            yield "pci_alias", NO_PCI % alias
+        elif known["free"] < count:
+            yield "pci_alias", PCI % (alias, count, known["free"], known["total"])

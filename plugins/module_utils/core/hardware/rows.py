@@ -14,6 +14,7 @@ from ..errors import InvalidField
 from ..fields import Field, Record
 from ..values import Boolean, Choices, Integer, ListOf, Value
 from .cpus import CPUS, CpuSet, PageSize
+from .pci import ALIASES, PciAliases
 
 FALSE, TRUE = r"(?i:0|f|false|off|n|no)", r"(?i:1|t|true|on|y|yes)"
 BOOLEAN = "%s|%s" % (TRUE, FALSE)
@@ -250,6 +251,10 @@ ROWS: tuple[Row, ...] = (
         "virtio", image="hw_pointer_model", words={"usbtablet": "usb", "ps2mouse": "ps2"}, source=_GLANCE),
     Row("pointer", Choices("virtio", "usb"), "The bus of the tablet.", "virtio", image="hw_input_bus",
         source=_GLANCE),
+    Row("pci_alias", PciAliases(), "PCI devices of the host that the guest gets, by aliases with counts, such as "
+        "V(gpu:1,nic:2). It cannot be suspended, or moved while it runs.", None, "pci_passthrough:alias", known=ALIASES,
+        lacks="an alias has letters, digits, and . - _ only", needs="such devices free on a host (its agent's settings "
+        "pci_device_spec and pci_alias), and an IOMMU that is on"),
     Row("guest_agent", Boolean(), "Whether the guest has the channel of QEMU's guest agent.", True,
         image="hw_qemu_guest_agent", source=_GLANCE),
 )

@@ -27,6 +27,9 @@ class Host(Kind):
     firmware = Field(ListOf(Text()), "What guests can boot by here.", on=READ, sample=["bios", "uefi"])
     secure_boot = Field(Boolean(), "Whether guests can have secure boot.", on=READ, sample=True)
     tpm_versions = Field(ListOf(Text()), "Versions of TPM that guests can have.", on=READ, sample=["1.2", "2.0"])
+    pci_devices = Field(MapOf(Text(), Value()), "PCI devices that servers can have, {total, free} by the aliases that "
+                        "they ask by; a device of several aliases counts for each.", on=READ,
+                        sample={"gpu": {"total": 2, "free": 1}})
     vcpus = Field(Integer(), "CPUs of the host that servers share.", on=READ, sample=16)
     pcpus = Field(Integer(), "CPUs of the host that servers have for themselves.", on=READ, sample=0)
     vcpus_used = Field(Integer(), "Virtual CPUs of running servers that share them.", on=READ, sample=4)

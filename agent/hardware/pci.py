@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The host's PCI devices that guests may be given: those in sysfs that the settings allow, and which alias names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: How ``class`` in sysfs begins for bridges, which are never given to guests.
+_BRIDGE = "0x06"
+
+
+class PciDevice(NamedTuple):
+    """A device. *address* is like ``0000:81:00.0``, both ids are four hexadecimal digits, *numa_node* is -1 where the
+    host does not tell. *managed*: libvirt takes it from the host's driver when a guest starts, and gives it back."""
+
+    address: str
+    vendor_id: str
+    product_id: str
+    numa_node: int
+    managed: bool = True
+
+    def place(self) -> dict[str, str]:
+        """Attributes of libvirt's ``address``."""
+        domain, bus, rest = self.address.split(":")
+        slot, _dot, function = rest.partition(".")
+        return {"domain": f"0x{domain}", "bus": f"0x{bus}", "slot": f"0x{slot}", "function": f"0x{function}"}
+
+
+def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
+    """The devices under *sysfs* that one of *specs* (the setting ``pci_device_spec``) allows, by address; the first
+    that does says whether it is managed. Not bridges, and not a physical function while it has virtual ones."""
+    if not specs:
+        return []
+    found = []
+    try:
+        folders = sorted((sysfs / "bus/pci/devices").iterdir())
+    except OSError:
+        return []
+    for folder in folders:
+        if _read(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
+            continue
+        vendor, product = (_read(folder / name).removeprefix("0x").lower() for name in ("vendor", "device"))
+        one = PciDevice(folder.name, vendor, product, int(_read(folder / "numa_node") or -1))
+        for spec in specs:
+            if vendor and _suits(one, spec):
+                found.append(one._replace(managed=spec.get("managed", "yes") == "yes"))
+                break
+    return found
+
+
+def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
+    """Whether *alias* names the device. One alias may stand several times in *aliases* (the setting ``pci_alias``)."""
+    return any(one["name"] == alias and _suits(device, one) for one in aliases)
+
+
+def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:
+    return (spec.get("vendor_id", device.vendor_id) == device.vendor_id
+            and spec.get("product_id", device.product_id) == device.product_id
+            and fnmatchcase(device.address, spec.get("address", "*")))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""PCI devices of a host: who gets which, when they are free again, and what is refused. Its sysfs is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from magnetar_agent import inventory
+from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.hardware.pci import PciDevice, allowed
+from magnetar_agent.servers import pci
+from magnetar_agent.settings import AgentSettings
+from magnetar_core.errors import Conflict, InvalidField, InvalidSettings, MagnetarError
+from magnetar_core.hardware.numa import HostCell
+
+from .conftest import SMALL, Host
+from .pair import WAY, Kvm, Pair
+
+GPU, NIC = ("10de", "1eb8"), ("8086", "1572")
+SETTINGS: dict[str, Any] = {
+    "pci_device_spec": [{"vendor_id": "10DE"}, {"address": "0000:3?:00.*", "managed": False}],
+    "pci_alias": [{"name": "gpu", "vendor_id": "10de", "product_id": "1eb8"},
+                  {"name": "nic", "vendor_id": "8086", "product_id": "1572"}]}
+ONE = {"flavor": SMALL, "hardware": {"pci_alias": "gpu:1"}}
+
+
+def device(sysfs: Path, address: str, kind: tuple[str, str], node: int = -1, what: str = "0x030200") -> Path:
+    """A device in a made-up sysfs."""
+    folder = sysfs / "bus/pci/devices" / address
+    folder.mkdir(parents=True)
+    for name, text in (("vendor", f"0x{kind[0]}"), ("device", f"0x{kind[1]}"), ("numa_node", str(node)),
+                       ("class", what)):
+        (folder / name).write_text(f"{text}\n")
+    return folder
+
+
+def remove(sysfs: Path, address: str) -> None:
+    """It is pulled out."""
+    (sysfs / "bus/pci/devices" / address).rename(sysfs / address)
+
+
+def made(sysfs: Path) -> Path:
+    """Two GPUs, a NIC, and what nobody gets."""
+    device(sysfs, "0000:81:00.0", GPU, 0)
+    device(sysfs, "0000:c1:00.0", GPU, 1)
+    device(sysfs, "0000:31:00.0", NIC, 0, "0x020000")
+    (device(sysfs, "0000:31:00.1", NIC, 0, "0x020000") / "virtfn0").symlink_to("../0000:31:02.0")
+    device(sysfs, "0000:80:00.0", ("10de", "0001"), 0, "0x060400")
+    device(sysfs, "0000:41:00.0", NIC, 0, "0x020000")
+    return sysfs
+
+
+@pytest.fixture
+def big(tmp_path: Path) -> Iterator[Host]:
+    """A host with devices."""
+    host = Host(tmp_path, sysfs=made(tmp_path / "sys"), **SETTINGS)
+    host.start()
+    yield host
+    host.agent.close()
+
+
+def places(host: Host | Kvm, name: str = "web1") -> list[str]:
+    """Buses of the devices in a server's domain, and whether libvirt takes care of them."""
+    document = host.agent.host.documents.find("server", name)
+    assert document is not None
+    root = ET.fromstring(host.fake.xml(document.id))
+    return [f"{one.find('source/address').get('bus')} {one.get('managed')}"  # type: ignore[union-attr]
+            for one in root.iterfind("devices/hostdev")]
+
+
+def told(host: Host) -> dict[str, int]:
+    """What the host says is free."""
+    return {name: one["free"] for name, one in inventory.usage(host.agent.host)["pci_devices"].items()}
+
+
+# Who gets what ------------------------------------------------------------------------------------------------------
+def test_the_devices_that_settings_allow(tmp_path: Path) -> None:
+    settings = AgentSettings(sysfs=made(tmp_path), **SETTINGS)
+    assert allowed(settings.sysfs, settings.pci_device_spec) == [
+        PciDevice("0000:31:00.0", *NIC, 0, False), PciDevice("0000:81:00.0", *GPU, 0),
+        PciDevice("0000:c1:00.0", *GPU, 1)]
+    assert allowed(tmp_path / "none", settings.pci_device_spec) == [] == allowed(tmp_path, ())
+
+
+def test_a_server_has_devices_for_itself(big: Host) -> None:
+    big.ensure("server", "web1", {"flavor": SMALL, "hardware": {"pci_alias": "nic:1,gpu:1"}})
+    assert places(big) == ["0x31 no", "0x81 yes"] and told(big) == {"gpu": 1, "nic": 0}
+    assert big.show()["hardware"] == {"pci_alias": "gpu:1,nic:1"}
+    assert big.show()["pci_devices"] == {"0000:31:00.0": "nic", "0000:81:00.0": "gpu"}
+    assert not big.ensure("server", "web1", {"hardware": {"pci_alias": "gpu:1,nic:1"}}).changed
+    big.ensure("server", "web2", ONE)
+    assert places(big, "web2") == ["0xc1 yes"] and told(big) == {"gpu": 0, "nic": 0}
+    with pytest.raises(Conflict, match="needs 1 PCI devices of alias gpu, and host .* has 0 free"):
+        big.ensure("server", "web3", ONE)
+    big.ensure("server", "web1", None)
+    assert told(big) == {"gpu": 1, "nic": 1}
+    big.restart()
+    assert told(big) == {"gpu": 1, "nic": 1} and places(big, "web2") == ["0xc1 yes"]
+
+
+def test_a_flavor_asks_for_them(big: Host) -> None:
+    big.ensure("flavor", "gpu", {**SMALL, "extra_specs": {"pci_passthrough:alias": "gpu:2"}})
+    big.ensure("server", "web1", {"flavor": "gpu"})
+    assert places(big) == ["0x81 yes", "0xc1 yes"]
+
+
+def test_two_that_start_at_once_never_have_the_same(big: Host) -> None:
+    def make(at: int) -> bool:
+        try:
+            big.ensure("server", f"web{at}", ONE)
+        except Conflict:
+            return False
+        return True
+    with ThreadPoolExecutor(6) as threads:
+        done = list(threads.map(make, range(6)))
+    assert sum(done) == 2
+    assert sorted(places(big, f"web{at}")[0] for at, well in enumerate(done) if well) == ["0x81 yes", "0xc1 yes"]
+
+
+def test_an_alias_that_the_host_lacks(big: Host) -> None:
+    for name in ("fpga", "gpu:1,fpga"):
+        with pytest.raises(InvalidField, match=r"lacks PCI devices of alias fpga .*pci_device_spec and pci_alias"):
+            big.ensure("server", "web1", {"flavor": SMALL, "hardware": {"pci_alias": f"{name}:1"}})
+    with pytest.raises(InvalidField, match="the server needs 3, and 2 of 2 are free"):
+        big.ensure("server", "web1", {"flavor": SMALL, "hardware": {"pci_alias": "gpu:3"}})
+    with pytest.raises(InvalidField, match="must name aliases and how many devices"):
+        big.ensure("server", "web1", {"flavor": SMALL, "hardware": {"pci_alias": "gpu"}})
+    assert big.agent.host.documents.find("server", "web1") is None
+
+
+def test_a_dry_run_takes_nothing(big: Host) -> None:
+    assert big.ensure("server", "web1", ONE, dry_run=True).changed
+    assert told(big) == {"gpu": 2, "nic": 1}
+
+
+def test_devices_are_at_the_cells_of_the_guest(big: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = tuple(HostCell(at, frozenset(), frozenset(range(4 * at, 4 * at + 4)), 3072) for at in range(2))
+    monkeypatch.setattr(FakeHypervisor, "cells", cells)
+    want = {"flavor": SMALL, "hardware": {"pci_alias": "gpu:1", "numa_nodes": 1}}
+    big.ensure("server", "web1", want)
+    assert places(big) == ["0x81 yes"]
+    with pytest.raises(Conflict, match=r"0 free at the server's NUMA cells \(0 of the host\)"):
+        big.ensure("server", "web2", want)
+
+
+# Changes ------------------------------------------------------------------------------------------------------------
+def test_a_resize_holds_both_until_the_guest_is_off(big: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    big.ensure("server", "web1", ONE)
+    during: list[dict[str, int]] = []
+    shutdown = FakeHypervisor.shutdown
+
+    def stop(fake: FakeHypervisor, uuid: str) -> None:
+        during.append(told(big))
+        shutdown(fake, uuid)
+    monkeypatch.setattr(FakeHypervisor, "shutdown", stop)
+    big.ensure("server", "web1", {"hardware": {"pci_alias": "nic:1"}}, allow_reboot=True)
+    assert during == [{"gpu": 1, "nic": 0}] and told(big) == {"gpu": 2, "nic": 0} and places(big) == ["0x31 no"]
+    big.ensure("server", "web1", {"hardware": {}}, allow_reboot=True)
+    assert during[1] == {"gpu": 2, "nic": 0} and told(big) == {"gpu": 2, "nic": 1} and places(big) == []
+
+
+def test_a_device_that_is_gone_is_replaced_at_the_next_start(big: Host) -> None:
+    big.ensure("server", "web1", {**ONE, "power": "off"})
+    remove(big.root / "sys", "0000:81:00.0")
+    big.ensure("server", "web1", {"power": "running"})
+    assert places(big) == ["0xc1 yes"]
+
+
+def test_a_host_with_too_few_devices_refuses_the_start_and_keeps_the_server(big: Host) -> None:
+    big.ensure("server", "web1", {**ONE, "power": "off"})
+    big.ensure("server", "web2", ONE)
+    remove(big.root / "sys", "0000:81:00.0")
+    with pytest.raises(Conflict, match="needs 1 PCI devices of alias gpu, and host .* has 0 free"):
+        big.ensure("server", "web1", {"power": "running"})
+    assert big.show()["power_state"] == "off" and told(big) == {"gpu": 0, "nic": 1}
+    big.ensure("server", "web2", None)
+    big.ensure("server", "web1", {"power": "running"})
+    assert places(big) == ["0xc1 yes"]
+
+
+def test_it_cannot_be_suspended(big: Host) -> None:
+    big.ensure("server", "web1", ONE)
+    with pytest.raises(InvalidField, match="power: cannot be suspended while the server has PCI devices"):
+        big.ensure("server", "web1", {"power": "suspended"})
+    assert big.show()["power_state"] == "running"
+
+
+# Moves --------------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def equipped(pair: Pair, tmp_path: Path) -> Pair:
+    """Two hosts with a GPU each, at other addresses."""
+    for kvm, address in ((pair.one, "0000:81:00.0"), (pair.two, "0000:c1:00.0")):
+        settings, sysfs = AgentSettings(**SETTINGS), tmp_path / address.replace(":", "-")
+        device(sysfs, address, GPU)
+        for name, value in (("sysfs", sysfs), ("pci_device_spec", settings.pci_device_spec),
+                            ("pci_alias", settings.pci_alias)):
+            object.__setattr__(kvm.agent.host.settings, name, value)
+    return pair
+
+
+def test_a_cold_move_gives_it_those_of_the_other_host(equipped: Pair) -> None:
+    equipped.make(**ONE)
+    assert places(equipped.one) == ["0x81 yes"]
+    assert equipped.migrate(type="cold") == WAY
+    assert places(equipped.two) == ["0xc1 yes"] and pci.held(equipped.one.agent.host) == set()
+
+
+def test_a_guest_with_devices_does_not_move_while_it_runs(equipped: Pair) -> None:
+    id = equipped.make(**ONE)
+    with pytest.raises(MagnetarError, match="has PCI devices .* cannot move while the guest runs. Migrate it cold"):
+        equipped.migrate(type="live")
+    equipped.check(id, equipped.one)
+
+
+def test_a_target_without_devices_refuses_before_anything_moves(equipped: Pair) -> None:
+    equipped.two.side().client.ensure("server", "other", {**ONE, "image": None, "networks": []})
+    id = equipped.make(**ONE)
+    with pytest.raises(MagnetarError, match="the server needs 1, and 0 of 1 are free"):
+        equipped.migrate(type="cold")
+    equipped.check(id, equipped.one)
+
+
+# Settings -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("settings", "why"), [
+    ({"pci_device_spec": {"vendor_id": "10de"}}, "must be a list of {vendor_id, product_id, address, managed}"),
+    ({"pci_device_spec": [{"devname": "eth0"}]}, r"pci_device_spec\[0\]: must have some of vendor_id"),
+    ({"pci_device_spec": [{"vendor_id": 1000}]}, "vendor_id: must be four hexadecimal digits as a text"),
+    ({"pci_device_spec": [{"address": "eth0"}]}, "address: must be like 0000:81:00.0"),
+    ({"pci_alias": [{"name": "gpu"}]}, r"pci_alias\[0\]: needs vendor_id, product_id"),
+    ({"pci_alias": [{"name": "a:b", "vendor_id": "10de", "product_id": "1eb8"}]}, "name: must have letters")], ids=str)
+def test_settings_that_make_no_sense(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidSettings, match=why):
+        AgentSettings(**settings)
