@@ -165,9 +165,9 @@ def test_nobody_serves_a_volume_while_it_grows(home: Trio, monkeypatch: pytest.M
     """Who looks after exports lets it be."""
     grow = home.one.fake.grow_disk
 
-    def slow(*given: Any) -> None:
+    def slow(*given: Any, **more: Any) -> None:
         home.one.agent.remote_volumes.look()
-        grow(*given)
+        grow(*given, **more)
 
     monkeypatch.setattr(home.one.fake, "grow_disk", slow)
     home.one.side().client.ensure("volume", "own", {"size": 2})

@@ -147,11 +147,11 @@ class Hung:
         host.fake = FakeHypervisor(host.root / "libvirt")
         real = host.fake.copy_disk
 
-        def copy(*args: Any) -> None:
+        def copy(source: Any, source_format: str, path: Path, format: str, progress: Any, key: Any = None) -> None:
             self.begun.set()
             while not self.go.wait(0.05):
-                args[-1](0, 1)  # it says how far it is, which is where a cancel takes hold
-            real(*args)
+                progress(0, 1)  # it says how far it is, which is where a cancel takes hold
+            real(source, source_format, path, format, progress, key)
 
         host.fake.copy_disk = copy  # type: ignore[method-assign]
         host.agent = host._agent()

@@ -83,9 +83,9 @@ def test_a_server_that_is_made_is_built_then_active(
     """It is not yet SHUTOFF when it is defined and waits for its start."""
     start, seen = host.fake.start, threading.Event()
 
-    def waits(uuid: str, paused: bool = False, secret: str | None = None) -> None:
-        assert seen.wait(60)
-        start(uuid, paused, secret)
+    def waits(*given: Any) -> None:
+        assert seen.wait(120)
+        start(*given)
 
     monkeypatch.setattr(host.fake, "start", waits)
     events = client.watch()

@@ -34,9 +34,9 @@ class Starts:
         self.ids, self.whole = [], kvm.fake.start
         kvm.fake.start = self
 
-    def __call__(self, id, *more):
+    def __call__(self, id, *more, **named):
         self.ids.append(id)
-        self.whole(id, *more)
+        self.whole(id, *more, **named)
 
 
 @pytest.mark.parametrize("boots", [True, False])
