@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
 from magnetar_agent.migrations import ARRIVING
-from magnetar_agent.volumes import attaching, exports, pools, remote
+from magnetar_agent.volumes import attaching, content, exports, pools, remote
 from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
 from magnetar_core.kinds import VolumeAttachment, VolumeExport
 
@@ -36,6 +36,9 @@ def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
                            "that has ended, or repeat it.")
         if not one.want.get("origin") and volume is None:
             raise Conflict(f"The volume {one.want['volume']} of server {server.name!r} is gone. Detach it first.")
+        if volume and want["type"] == "live":
+            content.refuse_encrypted(volume, f"server {server.name!r} does not leave this host while it runs. Ask for "
+                                             "type cold, or detach the volume first")
         if volume and want["type"] == "live" and (asked := _post_copy(want)) and \
                 not exports.origin(host, volume)["pool"]:
             raise Conflict(f"Server {server.name!r} uses volume {volume.name!r} of this very host, which has to change "

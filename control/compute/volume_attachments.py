@@ -199,6 +199,9 @@ def check_swap(caller: Caller, target: Target, volume_id: str, new_volume_id: st
         raise InvalidRequest(f"Volume {old['id']} is the root disk of the server, which cannot be swapped.")
     if old["multiattach"] or new["multiattach"]:
         raise InvalidRequest("Swapping multi-attach volumes is not supported: other servers may write to them.")
+    if old.get("encryption_key_id") or new.get("encryption_key_id"):
+        raise InvalidRequest("Swapping encrypted volumes is not supported. Stop the server, and attach a copy of the "
+                             "volume instead of it.")
     if new["status"] != "available":
         raise InvalidRequest(f"Invalid volume: New volume must be detached in order to swap: volume {new_volume_id} "
                              f"status must be available. Currently in '{new['status']}'")

@@ -161,6 +161,16 @@ def home(trio: Trio) -> Trio:
     return trio
 
 
+def test_a_server_with_an_encrypted_volume_goes_cold(pair: Pair) -> None:
+    id = pair.make()
+    pair.one.side().client.ensure("volume", "hidden", {"size": 1, "format": "luks"})
+    attach(pair.one.side(), pair.one.side(), "web1", "hidden", {})
+    with pytest.raises(Conflict, match="encrypted, so server 'web1' does not leave this host while it runs"):
+        pair.migrate(type="live")
+    pair.migrate(type="cold")
+    assert pair.two.runs(id) and not pair.one.knows(id)
+
+
 def test_nobody_serves_a_volume_while_it_grows(home: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who looks after exports lets it be."""
     grow = home.one.fake.grow_disk

@@ -9,7 +9,9 @@ import uuid
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
+from magnetar_control.services.volume.tables import volumes
 from magnetar_core.errors import Cancelled
 from magnetar_core.flows import attach
 from magnetar_core.flows.migrate import Side
@@ -91,6 +93,10 @@ def test_refused(owner: Owner) -> None:
         reply = owner.swap(server, old, new)
         assert reply.status == 400 and word in reply.json["badRequest"]["message"], reply
     assert owner.swap(server, old, old, "2.84").status == 400
+    with owner.cloud.parts.api_database.write() as connection:
+        connection.execute(update(volumes).where(volumes.c.id == small).values(encryption_key_id=small))
+    reply = owner.swap(server, old, small)
+    assert reply.status == 400 and "encrypted" in reply.json["badRequest"]["message"]
     assert owner.swap(server, small, old).status == 404
     big = owner.volume(size=2)
     owner.call.act(server, "os-stop")
