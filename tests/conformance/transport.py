@@ -42,7 +42,7 @@ class Target:
     network: str = ""
     zone: str = ""
     hosts: list[str] = field(default_factory=list)
-    timeout: float = 10.0
+    timeout: float = 60.0
 
     @property
     def maximum(self) -> int:
