@@ -84,8 +84,7 @@ class EmbeddedNetworks:
             common = {"project_id": "", "name": "default", "created_at": now()}
             if added(connection, networks, id=id, shared=True, is_default=True, **self._usual, **common):
                 self.log.note(connection, f"network/{id}")
-                sharing.share(connection, "network", {"id": id, "project_id": ""}, sharing.SHARED,
-                              str(uuid.uuid5(NAMESPACE, "network default shared")))
+                sharing.begin(connection, "network", {"id": id, "project_id": "", "shared": True})
                 added(connection, subnets, id=str(uuid.uuid5(NAMESPACE, "subnet default")), network_id=id,
                       cidr=str(net), gateway_ip=str(net[1]), dns_nameservers="[]", host_routes="[]", **common,
                       allocation_pools=orjson.dumps([{"start": str(net[2]), "end": str(net[-2])}]).decode())

@@ -6,7 +6,6 @@ physical network, by the name that hosts have for it."""
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, false, select, tru
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField
 
-from . import changes, qos, sharing
+from . import changes, ipam, qos, sharing
 from .requested_networks import visible
 from .resources import NetworkResource, add, own
 from .router_ports import OWN
@@ -28,7 +27,6 @@ DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,14}")
 PHYSICAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,62}")
 BRIDGE, SEGMENT, TYPE = "provider:physical_network", "provider:segmentation_id", "provider:network_type"
 #: Types that the agents make on each host, and those that an engine makes.
-ACTIONS = sharing.KINDS["network"].columns
 OF_AGENTS, OF_ENGINE = ("nat", "isolated"), ("ovn", "flat", "vlan")
 #: Bytes that Geneve takes of each packet between hosts: the headers of Ethernet, IPv4, UDP and Geneve with OVN's
 #: option.
@@ -62,9 +60,7 @@ def create(physical_mtu: int | None, connection: Connection, context: Context, v
     else:
         qos.check(connection, context, values, values)
     add(connection, networks, values)
-    for action, column in ACTIONS.items():
-        if values.get(column):
-            sharing.share(connection, "network", values, action, str(uuid.uuid4()))
+    sharing.begin(connection, "network", values)
 
 
 def _check_mtu(values: Document, most: int) -> None:
@@ -123,21 +119,14 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     """It stays shared while others have ports on it. One with IPv6 is one project's (``subnets``)."""
     _check_internal(values, row)
     qos.check(connection, context, row, values, row["qos_policy_id"])
-    if values.get("shared") and not row["shared"] and connection.execute(select(subnets.c.id).where(
-            subnets.c.network_id == row["id"], subnets.c.cidr.contains(":")).limit(1)).first():
+    if values.get("shared") and not row["shared"] and ipam.has_ipv6(connection, row["id"]):
         raise InvalidField("shared", "must be false for a network with a subnet of IPv6: OVN lets guests advertise as "
                                      "routers, by which one would lead others' traffic to itself", True)
     if row["external"] and values.get("external") is False and connection.execute(select(ports.c.id).where(
             ports.c.network_id == row["id"], ports.c.device_owner.startswith(OWN)).limit(1)).first():
         raise Conflict(f"External network {row['id']} cannot be updated to be made non-external, since it has existing "
                        "gateway ports or floating IPs.", type="ExternalNetworkInUse")
-    for action, column in ACTIONS.items():
-        if column not in values:
-            continue
-        if values[column]:
-            sharing.share(connection, "network", row, action, str(uuid.uuid4()))
-        else:
-            sharing.unshare(connection, "network", row, action)
+    sharing.follow(connection, "network", row, values)
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:

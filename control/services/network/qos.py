@@ -5,7 +5,6 @@ its network's. They act on networks of an engine."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -49,18 +48,14 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it."""
     _check_default(connection, values["project_id"], values)
     add(connection, qos_policies, values)
-    if values["shared"]:
-        sharing.share(connection, "qos_policy", values, sharing.SHARED, str(uuid.uuid4()))
+    sharing.begin(connection, "qos_policy", values)
 
 
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """It stays shared while others use it."""
     if values.get("is_default") and not row["is_default"]:
         _check_default(connection, row["project_id"], values)
-    if values.get("shared"):
-        sharing.share(connection, "qos_policy", row, sharing.SHARED, str(uuid.uuid4()))
-    elif "shared" in values:
-        sharing.unshare(connection, "qos_policy", row, sharing.SHARED)
+    sharing.follow(connection, "qos_policy", row, values)
 
 
 def _check_default(connection: Connection, project: str, values: Document) -> None:

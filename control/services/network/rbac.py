@@ -11,9 +11,10 @@ from sqlalchemy import Connection, RowMapping, select
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 
+from . import ipam
 from .resources import NetworkResource, add, forbidden, own
 from .sharing import ALL, EXTERNAL, KINDS, SHARED, mark, uncovered
-from .tables import rbac_policies, subnets
+from .tables import rbac_policies
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
@@ -53,8 +54,7 @@ def _check_network(connection: Connection, kind: str, action: str, network: RowM
     if action == EXTERNAL and not (network["by_engine"] and network["bridge"]):
         raise InvalidField("object_id", "must be a network of OVN on a physical network (type flat or vlan) for "
                                         f"{EXTERNAL}: the others do not reach out of the hosts", network["id"])
-    if kind == "network" and action == SHARED and connection.execute(select(subnets.c.id).where(
-            subnets.c.network_id == network["id"], subnets.c.cidr.contains(":")).limit(1)).first():
+    if kind == "network" and action == SHARED and ipam.has_ipv6(connection, network["id"]):
         raise InvalidField("object_id", "must be a network without IPv6: OVN lets guests advertise as routers, by "
                                         "which one would lead others' traffic to itself", network["id"])
 

@@ -4,6 +4,7 @@ policy for all projects (``*``) is what ``shared`` and ``router:external`` say o
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -118,14 +119,28 @@ def is_shared(connection: Connection, id: str) -> bool:
         rbac_policies.c.object_id == id, rbac_policies.c.action == SHARED).limit(1)).first() is not None
 
 
-def share(connection: Connection, kind: str, row: Mapping[Any, Any], action: str, new_id: str) -> None:
-    """Share it with all, by a policy with the id *new_id*."""
-    added(connection, rbac_policies, id=new_id, project_id=row["project_id"], object_type=kind, object_id=row["id"],
-          action=action, target_project=ALL, created_at=now())
+def begin(connection: Connection, kind: str, row: Mapping[Any, Any]) -> None:
+    """Share what is new with all, where a column of it says so."""
+    for action, column in KINDS[kind].columns.items():
+        if row.get(column):
+            _share(connection, kind, row, action)
 
 
-def unshare(connection: Connection, kind: str, row: Mapping[Any, Any], action: str) -> None:
-    """Share it no more with all. Raises ``Conflict`` where others use it who may not without."""
+def follow(connection: Connection, kind: str, row: Mapping[Any, Any], values: Mapping[str, Any]) -> None:
+    """Share it with all, or no more, as columns that are in *values* say. Raises ``Conflict`` where others use it."""
+    for action, column in KINDS[kind].columns.items():
+        if values.get(column):
+            _share(connection, kind, row, action)
+        elif column in values:
+            _unshare(connection, kind, row, action)
+
+
+def _share(connection: Connection, kind: str, row: Mapping[Any, Any], action: str) -> None:
+    added(connection, rbac_policies, id=str(uuid.uuid4()), project_id=row["project_id"], object_type=kind,
+          object_id=row["id"], action=action, target_project=ALL, created_at=now())
+
+
+def _unshare(connection: Connection, kind: str, row: Mapping[Any, Any], action: str) -> None:
     policy = rbac_policies.c
     if others := uncovered(connection, kind, row, action, policy.target_project == ALL):
         what = "sharing settings" if action == SHARED else "external access"

@@ -32,11 +32,6 @@ def service(sqlite, engine):
     return found
 
 
-@pytest.fixture
-def ask(service) -> Asker:
-    return Asker(application(service, authenticate))
-
-
 def _network(ask: Asker, cidr: str = "10.1.0.0/24", **fields) -> dict:
     network = ask("POST", "/v2.0/networks", {"network": {"name": "lan", **fields}})["network"]
     subnet = {"network_id": network["id"], "cidr": cidr, "ip_version": 4}

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.store.database import Database
-from tests.unit.control.serving import ADMIN, Asker, authenticate
+from tests.unit.control.serving import ADMIN, Asker
 
 
 @pytest.fixture
@@ -26,12 +25,6 @@ def service(database: Database, engine: FakeEngine) -> EmbeddedNetworks:
     found = EmbeddedNetworks(database, default_cidr=None, engine=engine, gateways=["h1", "h2"])
     engine.claim()
     return found
-
-
-@pytest.fixture
-def ask(service: EmbeddedNetworks) -> Asker:
-    """Asks as a user."""
-    return Asker(application(service, authenticate))
 
 
 @pytest.fixture

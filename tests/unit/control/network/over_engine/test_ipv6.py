@@ -7,30 +7,10 @@ import uuid
 
 import pytest
 
-from magnetar_control.api.network.app import application
-from magnetar_control.services.network import EmbeddedNetworks
-from magnetar_control.services.network.fake_engine import FakeEngine
-from tests.unit.control.serving import ADMIN, ALICE, Asker, authenticate
+from tests.unit.control.serving import ADMIN, ALICE, Asker
 
 SLAAC = {"ipv6_address_mode": "slaac", "ipv6_ra_mode": "slaac"}
 MAC, OF_MAC = "fa:16:3e:12:34:56", "fd00:1::f816:3eff:fe12:3456"
-
-
-@pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest.fixture
-def service(database, engine):
-    found = EmbeddedNetworks(database, default_cidr=None, engine=engine, gateways=["h1"])
-    engine.claim()
-    return found
-
-
-@pytest.fixture
-def ask(service) -> Asker:
-    return Asker(application(service, authenticate))
 
 
 @pytest.fixture

@@ -9,38 +9,9 @@ import pytest
 
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
-from magnetar_control.services.network.fake_engine import FakeEngine
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
 
 SERVER = str(uuid.uuid4())
-
-
-@pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest.fixture
-def service(database, engine):
-    found = EmbeddedNetworks(database, default_cidr=None, engine=engine, gateways=["h1", "h2"])
-    engine.claim()
-    return found
-
-
-@pytest.fixture
-def ask(service) -> Asker:
-    return Asker(application(service, authenticate))
-
-
-@pytest.fixture
-def outside(ask) -> dict:
-    """An external network, 192.0.2.0/24."""
-    admin = ask.as_(ADMIN)
-    network = admin("POST", "/v2.0/networks", {"network": {
-        "name": "ext", "provider:network_type": "flat", "provider:physical_network": "ext", "router:external": True}})
-    id = network["network"]["id"]
-    admin("POST", "/v2.0/subnets", {"subnet": {"network_id": id, "cidr": "192.0.2.0/24", "enable_dhcp": False}})
-    return network["network"]
 
 
 def _subnet(ask: Asker, cidr: str = "10.1.0.0/24", **fields) -> dict:
