@@ -24,7 +24,7 @@ from magnetar_agent import reconcile
 from magnetar_agent.boot import boot_id
 from magnetar_agent.documents import CLOUD, HELD, REPLACEMENT, Document, write_atomically
 from magnetar_agent.migrations import moving
-from magnetar_agent.servers import snapshot, spec, tpm, verbs
+from magnetar_agent.servers import snapshot, tpm, verbs
 from magnetar_agent.volumes import remote
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError
@@ -169,8 +169,7 @@ class PowerSync:
             return False
         times.append(time.monotonic())
         self.host.hypervisor.destroy(document.id)
-        if verbs.settled(self.host, document):
-            self.host.hypervisor.define(spec.domain(self.host, document))
+        verbs.settle(self.host, document)
         tpm.start(self.host, document)
         log.warning("server %s crashed (%s) and was started again", document.name, reason,
                     extra={"server": document.id})

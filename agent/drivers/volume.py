@@ -64,7 +64,7 @@ class VolumeDriver(DocumentDriver):
         if found["multiattach"] and found["format"] != "raw":
             raise InvalidField("format", "must be raw for a volume with multiattach: two QEMUs would ruin a qcow2")
         least, anew = source(host, found, document), reimaging.complete(host, found, document)
-        _encryption(host, found, document)
+        _encryption(host, found, document, hidden)
         if document is None or not finished(document) or anew:
             pool.check_usable()
             found["size"] = _size(found.get("size"), anew or least)
@@ -214,12 +214,11 @@ def _origin_is_encrypted(host: LocalHost, found: Fields) -> bool:
     return bool(origin and origin.state.get(keys.SEALED))
 
 
-def _encryption(host: LocalHost, found: Fields, document: Document | None) -> None:
-    """A copy of what is encrypted is encrypted, with the same key. A key that is given is sealed at once."""
+def _encryption(host: LocalHost, found: Fields, document: Document | None, hidden: bool) -> None:
+    """A copy of what is encrypted (*hidden*) is encrypted, with the same key. A key that is given is sealed at once."""
     if document is not None:
         found["key"] = document.want.get("key")
         return
-    hidden = _origin_is_encrypted(host, found)
     if hidden and found["format"] != keys.LUKS:
         raise InvalidField("format", f"must be {keys.LUKS}: what it is made from is encrypted", found["format"])
     if found["key"] and found["format"] != keys.LUKS:
@@ -293,7 +292,7 @@ def _take(task: Task) -> None:
     if volume is None:
         raise Conflict("The volume was removed before its snapshot was taken.")
     pool, size = pools.named(host, volume.want["pool"]), volume.state["bytes"]
-    sealed = {name: volume.state[name] for name in (keys.SEALED,) if name in volume.state}
+    sealed = {keys.SEALED: volume.state[keys.SEALED]} if keys.SEALED in volume.state else {}
     _begin(task, pool, size, {"pool": volume.want["pool"], "format": volume.want["format"], "volume_name": volume.name,
                               "bootable": bool(volume.state.get("bootable")), **sealed})
     if not (pool.atomic and pool.has(task.document.id)):

@@ -39,11 +39,10 @@ def check_attachments(host: LocalHost, server: Document, want: Fields) -> None:
         if volume and want["type"] == "live":
             content.refuse_encrypted(volume, f"server {server.name!r} does not leave this host while it runs. Ask for "
                                              "type cold, or detach the volume first")
-        if volume and want["type"] == "live" and (asked := _post_copy(want)) and \
-                not exports.origin(host, volume)["pool"]:
-            raise Conflict(f"Server {server.name!r} uses volume {volume.name!r} of this very host, which has to change "
-                           "hands while the guest stands still; post-copy does not let it. Do without post_copy, and "
-                           "choose on_time_limit pause.", field=asked)
+            if (asked := _post_copy(want)) and not exports.origin(host, volume)["pool"]:
+                raise Conflict(f"Server {server.name!r} uses volume {volume.name!r} of this very host, which has to "
+                               "change hands while the guest stands still; post-copy does not let it. Do without "
+                               "post_copy, and choose on_time_limit pause.", field=asked)
 
 
 def _post_copy(want: Fields) -> str | None:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hardware.pci import PciDevice, allowed, named
 from magnetar_agent.locks import CHOICES
+from magnetar_agent.servers import placement
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.pci import counts
 from magnetar_core.power import LIVE, SUSPENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
@@ -40,23 +41,16 @@ def asked(want: Mapping[str, Any]) -> dict[str, int]:
 
 def held(host: LocalHost, without: str = "") -> set[str]:
     """Addresses that servers of this host have, and those on their way here, but for the server *without*."""
-    return {address for id, want in _wants(host) if id != without
+    return {address for want in placement.holders(host, without)
             for name in (FIELD, BEFORE) for address in want.get(name) or ()}
-
-
-def _wants(host: LocalHost) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for document in host.documents.peek("server"):
-        yield document.id, document.want
-    for one in host.documents.peek("migration"):
-        coming = one.state.get("server")
-        if coming and one.want["side"] == "target" and not one.state.get("settled") \
-                and host.documents.look("server", one.want["server"]) is None:
-            yield one.want["server"], coming["want"]
 
 
 def told(host: LocalHost, whole: bool = False) -> dict[str, dict[str, int]]:
     """``pci_devices`` of ``kinds.Host``: total and free by alias. *whole*: as if no server had any."""
-    there, taken, aliases = devices(host), set() if whole else held(host), host.settings.pci_alias
+    aliases = host.settings.pci_alias
+    if not aliases:
+        return {}
+    there, taken = devices(host), set() if whole else held(host)
     found = {}
     for alias in dict.fromkeys(one["name"] for one in aliases):
         suited = [one for one in there if named(one, alias, aliases)]
@@ -67,6 +61,8 @@ def told(host: LocalHost, whole: bool = False) -> dict[str, dict[str, int]]:
 def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None) -> dict[str, str]:
     """What the server *id* with these fields gets: of what it *had*, what is there still, and then the first free
     ones. Hold the lock of choices until it is written. Raises ``Conflict``."""
+    if not asked(want):
+        return {}
     taken, aliases, found = held(host, id), host.settings.pci_alias, {}
     free = [one for one in devices(host) if one.address not in taken]
     # What fewer aliases name is left for those that need it.
@@ -109,7 +105,7 @@ def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
         raise InvalidField("power", "cannot be suspended while the server has PCI devices, whose state cannot be "
                                     "saved; stop it, or pause it", SUSPENDED)
     same = asked(found) == asked(old) if old else False
-    made = dict(had) if same and had else choose(host, found, id, had) if asked(found) else {}
+    made = dict(had) if same and had else choose(host, found, id, had)
     found.update({FIELD: made} if made else {})
     before = {**before, **({} if same else had)}
     found.update({BEFORE: before} if before else {})
@@ -120,8 +116,8 @@ def arrive(host: LocalHost, want: Fields, id: str) -> None:
     Raises ``Conflict``."""
     want.pop(FIELD, None)
     want.pop(BEFORE, None)
-    if asked(want):
-        want[FIELD] = choose(host, want, id)
+    if made := choose(host, want, id):
+        want[FIELD] = made
 
 
 def check_coming(host: LocalHost, told: Fields, live: bool) -> None:
@@ -143,7 +139,7 @@ def settle(host: LocalHost, document: Document) -> bool:
         return False  # the guest has them
     with host.locks.hold(*CHOICES):
         had = want.get(FIELD) or {}
-        made = choose(host, want, document.id, had) if asked(want) else {}
+        made = choose(host, want, document.id, had)
         if made == had and BEFORE not in want:
             return False
         want.pop(FIELD, None)

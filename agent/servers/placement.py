@@ -57,14 +57,20 @@ def shared(host: LocalHost) -> str:
 
 def held(host: LocalHost, without: str = "") -> Iterator[Placement]:
     """What servers of this host have, and those on their way here, but for the server *without*."""
+    for want in holders(host, without):
+        yield from _parts(want)
+
+
+def holders(host: LocalHost, without: str = "") -> Iterator[Mapping[str, Any]]:
+    """The fields of the servers that have something of this host: those here, and those on their way here."""
     for document in host.documents.peek("server"):
         if document.id != without:
-            yield from _parts(document.want)
+            yield document.want
     for one in host.documents.peek("migration"):
         coming = one.state.get("server")
         if coming and one.want["side"] == "target" and not one.state.get("settled") and one.want["server"] != without \
                 and host.documents.look("server", one.want["server"]) is None:
-            yield from _parts(coming["want"])
+            yield coming["want"]
 
 
 def _parts(want: Mapping[str, Any]) -> Iterator[Placement]:

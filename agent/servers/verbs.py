@@ -136,7 +136,7 @@ def define(task: Task) -> None:
     place = folder(task.host, task.document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     task.host.hypervisor.permit([place])
-    settled(task.host, task.document)
+    _settled(task.host, task.document)
     tpm.draw_secret(task)
     task.host.hypervisor.define(spec.domain(task.host, task.document))
 
@@ -156,7 +156,7 @@ def start(task: Task) -> None:
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
-    _settle_placement(task)
+    settle(task.host, task.document)
     tpm.start(task.host, task.document)
 
 
@@ -166,19 +166,19 @@ def start_paused(task: Task) -> None:
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
-    _settle_placement(task)
+    settle(task.host, task.document)
     tpm.start(task.host, task.document, paused=True)
 
 
-def _settle_placement(task: Task) -> None:
+def settle(host: LocalHost, document: Document) -> None:
     """CPUs, pages and devices of the host must be there when QEMU starts; the host may have fewer than before."""
-    if settled(task.host, task.document):
-        task.host.hypervisor.define(spec.domain(task.host, task.document))
+    if _settled(host, document):
+        host.hypervisor.define(spec.domain(host, document))
 
 
-def settled(host: LocalHost, document: Document) -> bool:
-    """See ``settle`` of ``placement`` and ``pci``."""
-    return bool(placement.settle(host, document) + pci.settle(host, document))
+def _settled(host: LocalHost, document: Document) -> bool:
+    """Whether the document has changed; see ``settle`` of ``placement`` and ``pci``."""
+    return any([placement.settle(host, document), pci.settle(host, document)])
 
 
 def _check_free(task: Task) -> None:

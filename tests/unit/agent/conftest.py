@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from magnetar_agent.agent import Agent
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.ensure import permissions
+from magnetar_core.errors import Conflict
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.kinds.server import destination
 from magnetar_core.operations import Operation
@@ -130,3 +132,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(ENDS[-1])
+
+
+def made_at_once(host: Host, want: dict[str, Any], many: int) -> list[bool]:
+    """Have *many* servers of the same fields, web0 and so on, made at once; which of them were made."""
+    def make(at: int) -> bool:
+        try:
+            host.ensure("server", f"web{at}", want)
+        except Conflict:
+            return False
+        return True
+
+    with ThreadPoolExecutor(many) as threads:
+        return list(threads.map(make, range(many)))

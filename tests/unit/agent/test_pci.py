@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -19,7 +18,7 @@ from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, InvalidField, InvalidSettings, MagnetarError
 from magnetar_core.hardware.numa import HostCell
 
-from .conftest import SMALL, Host
+from .conftest import SMALL, Host, made_at_once
 from .pair import WAY, Kvm, Pair
 
 GPU, NIC = ("10de", "1eb8"), ("8086", "1572")
@@ -111,14 +110,7 @@ def test_a_flavor_asks_for_them(big: Host) -> None:
 
 
 def test_two_that_start_at_once_never_have_the_same(big: Host) -> None:
-    def make(at: int) -> bool:
-        try:
-            big.ensure("server", f"web{at}", ONE)
-        except Conflict:
-            return False
-        return True
-    with ThreadPoolExecutor(6) as threads:
-        done = list(threads.map(make, range(6)))
+    done = made_at_once(big, ONE, 6)
     assert sum(done) == 2
     assert sorted(places(big, f"web{at}")[0] for at, well in enumerate(done) if well) == ["0x81 yes", "0xc1 yes"]
 

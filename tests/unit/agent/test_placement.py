@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -19,7 +18,7 @@ from magnetar_agent.virt.capabilities import host_cells
 from magnetar_core.errors import Conflict, InvalidField, InvalidSettings, MagnetarError
 from magnetar_core.hardware.numa import HostCell, held_cpus
 
-from .conftest import Host
+from .conftest import Host, made_at_once
 from .pair import WAY, Kvm, Pair
 
 TWO = {"vcpus": 2, "ram": 256}
@@ -139,14 +138,7 @@ def test_reserved_pages_are_nobody_s(tmp_path: Path) -> None:
 
 
 def test_two_that_start_at_once_never_have_the_same(big: Host) -> None:
-    def make(at: int) -> bool:
-        try:
-            big.ensure("server", f"web{at}", PINNED)
-        except Conflict:
-            return False
-        return True
-    with ThreadPoolExecutor(8) as threads:
-        done = list(threads.map(make, range(8)))
+    done = made_at_once(big, PINNED, 8)
     assert sum(done) == 2
     had = [held_cpus(placed(big, f"web{at}")) for at, well in enumerate(done) if well]
     assert len(frozenset().union(*had)) == 4 and len(big.agent.host.documents.list("server")) == 2
