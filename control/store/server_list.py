@@ -25,6 +25,10 @@ Rows = Sequence[Any]
 #: Text columns that every locale sorts by code points, since all values have one form.
 SAME = frozenset(("id", "created_at", "updated_at", "launched_at", "terminated_at"))
 NEWEST_FIRST = (("created_at", True), ("id", True))
+# Conditions of nearly every list, made once: to make one takes as long as to read a row.
+OF_PROJECT: Condition = servers.c.project_id == bindparam("project")
+GONE, SOFT = servers.c.deleted_at.is_not(None), servers.c.vm_state == SOFT_DELETED
+ALL_GONE, FOR_GOOD, KEPT, IN_USE = (GONE | SOFT,), (GONE,), (~GONE,), (~GONE, ~SOFT)
 
 
 @dataclass(kw_only=True)
@@ -75,20 +79,20 @@ def page(store: Store, wanted: ServerListRequest, columns: Rows, timeout: float,
     asked = partial(_rows, wanted=wanted, columns=columns, after=after)
     answers = scatter_gather(store, asked, timeout, cell0=True)
     results = [(cell, answers[cell.id]) for cell, _database in store.databases() if cell.id in answers]
-    rows, seen, merged = [], set(), len([1 for _cell, found in results if found]) > 1
-    told = [row for _cell, found in reversed(results) for row in found or ()]
-    if merged:  # rows of servers that have moved last: one that leaves its cell is older, and so is that in cell0
-        told.sort(key=lambda row: row.leaving is not None)
-    for row in told:
-        if row.id not in seen:
-            seen.add(row.id)
-            rows.append(row)
-    if merged:
-        for name, descending in reversed(wanted.sort):
-            rows.sort(key=lambda row, name=name: _null(getattr(row, name)), reverse=descending)  # type: ignore[misc]
+    told = [found for _cell, found in reversed(results) if found]
+    rows = list(told[0]) if len(told) == 1 else _merged(told, wanted.sort)
     missing = [cell for cell, found in results if found is None]
     return ServerPage(rows[:wanted.limit], len(rows) >= wanted.limit > 0,
                       _unknown(store, missing, wanted, wanted.limit - len(rows)) if missing else ())
+
+
+def _merged(told: Sequence[Rows], sort: Sequence[tuple[str, bool]]) -> list[Any]:
+    """The rows of several cells in order, each server once: of one that leaves its cell, the row where it goes to."""
+    each = sorted((row for found in told for row in found), key=lambda row: row.leaving is not None)
+    rows = list({row.id: row for row in reversed(each)}.values())
+    for name, descending in reversed(sort):
+        rows.sort(key=lambda row, name=name: _null(getattr(row, name)), reverse=descending)  # type: ignore[misc]
+    return rows
 
 
 def _rows(database: Database, wanted: ServerListRequest, columns: tuple[Any, ...],
@@ -97,15 +101,18 @@ def _rows(database: Database, wanted: ServerListRequest, columns: tuple[Any, ...
     if after is not None:
         order = [(_sorts(name, database.kind), descending) for name, descending in wanted.sort]
         conditions.append(beyond(order, after, nulls=True))
-    question = _question(columns, tuple(wanted.sort), database.kind).where(*conditions)
+    question = _question(columns, tuple(wanted.sort), database.kind, _common(wanted))
+    if conditions:
+        question = question.where(*conditions)
     with database.read() as connection:
-        return connection.execute(question, {"most": wanted.limit}).all()
+        return connection.execute(question, {"most": wanted.limit, "project": wanted.project}).all()
 
 
 @lru_cache(maxsize=200)
-def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind: str) -> Select[Any]:
+def _question(columns: tuple[Any, ...], sort: tuple[tuple[str, bool], ...], kind: str,
+              conditions: tuple[Condition, ...]) -> Select[Any]:
     """The common part of lists, cached: naming all columns takes longer than a short list."""
-    question: Select[Any] = select(*columns).limit(bindparam("most", type_=Integer))
+    question: Select[Any] = select(*columns).where(*conditions).limit(bindparam("most", type_=Integer))
     for name, descending in sort:
         column = _sorts(name, kind)
         question = question.order_by(column.desc().nulls_last() if descending else column.asc().nulls_first())
@@ -135,10 +142,20 @@ def _unknown(store: Store, cells: Sequence[CellMapping], wanted: ServerListReque
 
 
 # Conditions of filters ------------------------------------------------------------------------------------------
+def _common(wanted: ServerListRequest) -> tuple[Condition, ...]:
+    """Whose servers, and whether deleted ones, or those that are not; soft-deleted ones are with the former."""
+    mine = (OF_PROJECT,) if wanted.project else ()
+    if wanted.deleted:
+        return (*mine, *(FOR_GOOD if wanted.soft_deleted is False else ALL_GONE))
+    if wanted.since or wanted.before:
+        return mine
+    named = wanted.equal.get("vm_state") == SOFT_DELETED or "SOFT_DELETED" in map(str.upper, wanted.statuses or ())
+    return (*mine, *(KEPT if wanted.soft_deleted or named else IN_USE))
+
+
 def _conditions(wanted: ServerListRequest, kind: str) -> list[Condition]:
-    """What the rows must fit, for an engine."""
-    found = [servers.c.project_id == wanted.project] if wanted.project else []
-    found += [servers.c[column] == value for column, value in wanted.equal.items()]
+    """What the rows must fit besides, for an engine."""
+    found = [servers.c[column] == value for column, value in wanted.equal.items()]
     found += [servers.c[column].regexp_match(pattern) for column, pattern in wanted.matching]
     found += [_with_address(kind, version, pattern) for version, pattern in wanted.addresses.items() if pattern]
     for tags, every, negated in wanted.tags:
@@ -156,18 +173,7 @@ def _conditions(wanted: ServerListRequest, kind: str) -> list[Condition]:
         changed = func.coalesce(servers.c.updated_at, servers.c.created_at)
         found += [changed >= wanted.since] if wanted.since else []
         found += [changed <= wanted.before] if wanted.before else []
-    if wanted.deleted or not (wanted.since or wanted.before):
-        found += _with_deleted(wanted)
     return found
-
-
-def _with_deleted(wanted: ServerListRequest) -> list[Condition]:
-    """Deleted servers, or those that are not; soft-deleted ones are with the former."""
-    gone, soft = servers.c.deleted_at.is_not(None), servers.c.vm_state == SOFT_DELETED
-    if wanted.deleted:
-        return [gone if wanted.soft_deleted is False else gone | soft]
-    named = wanted.equal.get("vm_state") == SOFT_DELETED or "SOFT_DELETED" in map(str.upper, wanted.statuses or ())
-    return [~gone] if wanted.soft_deleted or named else [~gone, ~soft]
 
 
 def _with_address(kind: str, version: int, pattern: str) -> Condition:

@@ -140,9 +140,11 @@ def _trimmed(field: ApiField, value: Any) -> Any:
 
 
 class Shape(NamedTuple):
-    """An answer at a version to one who may see it: names and reader of the plain columns; the others with what makes
+    """An answer at a version to one who may see it: a document of all names that are always shown, to be copied, which
+    is quicker than one that grows name by name; names and reader of the plain columns; the others with what makes
     them; those that are not always shown, with what says when; the columns that all of them read."""
 
+    empty: dict[str, Any]
     names: tuple[str, ...]
     plain: Callable[[Any], tuple[Any, ...]]
     made: tuple[tuple[str, Callable[[Any, Any], Any]], ...]
@@ -215,7 +217,9 @@ class Fields:
         plain = [row for row in rows if row.show is None and row.when is None]
         columns = [row.column for row in plain]
         read = self._getter(*columns) if columns else lambda _row: ()
-        return Shape(tuple(row.wire for row in plain), read if len(columns) != 1 else lambda row: (read(row),),
+        names = tuple(row.wire for row in plain)
+        empty = dict.fromkeys((*names, *(row.wire for row in rows if row.show is not None and row.when is None)))
+        return Shape(empty, names, read if len(columns) != 1 else lambda row: (read(row),),
                      tuple((row.wire, row.show) for row in rows if row.show is not None and row.when is None),
                      tuple((row.wire, row.show or self._reader(row.column), row.when)
                            for row in rows if row.when is not None),
@@ -237,7 +241,7 @@ class View:
     def __init__(self, call: Call, fields: Fields, answer: str = "show") -> None:
         self.call, self.version = call, call.version
         self.root = call.request.root + ("/" + call.request.extra["project"] if "project" in call.request.extra else "")
-        self.names, self.plain, self.made, self.optional, _columns = fields.shape(call, answer)
+        self.empty, self.names, self.plain, self.made, self.optional, _columns = fields.shape(call, answer)
 
     def document(self, row: Any) -> dict[str, Any]:
         """All fields of a row."""
@@ -249,7 +253,8 @@ class View:
         # A field of a named tuple is read in a fifth of the time that a field of SQLAlchemy's row takes.
         quick = rows and isinstance(rows[0], Row)
         for row in map(_named_tuple(tuple(rows[0]._fields))._make, rows) if quick else rows:
-            shown: dict[str, Any] = dict(zip(names, plain(row), strict=True))
+            shown: dict[str, Any] = self.empty.copy()
+            shown.update(zip(names, plain(row), strict=True))
             for name, show in made:
                 shown[name] = show(self, row)
             for name, show, when in optional:

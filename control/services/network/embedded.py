@@ -9,7 +9,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, true, update
+from sqlalchemy import bindparam, delete, select, true, update
 
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, added, now
@@ -149,15 +149,13 @@ class EmbeddedNetworks:
 
     def _bind(self, server_id: str, host: str, status: str, sure: Sure) -> None:
         with self.database.write() as connection:
-            self._note_ports(connection, (ports.c.device_id == server_id) & nics.TAKEN & (
-                (ports.c.host != host) | (ports.c.next_host != "") | ports.c.arriving))
+            if self.log.enabled:
+                self.log.note(connection, *changes.ports(connection.execute(select(ports.c.id).where(
+                    ports.c.device_id == server_id, nics.TAKEN,
+                    (ports.c.host != host) | (ports.c.next_host != "") | ports.c.arriving)).scalars()))
             connection.execute(_BIND, {"server": server_id, "host": host, "next_host": "", "arriving": False,
                                        "updated_at": now(), "status": status})
             sure()
-
-    def _note_ports(self, connection: Connection, which: ColumnElement[bool]) -> None:
-        if self.log.enabled:
-            self.log.note(connection, *changes.ports(connection.execute(select(ports.c.id).where(which)).scalars()))
 
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always) -> None:
         which = (ports.c.device_id == server_id) & nics.TAKEN & (true() if port_id is None else ports.c.id == port_id)

@@ -142,14 +142,15 @@ def _first_free(connection: Connection, subnet: RowMapping, pools: Sequence[tupl
                  if one not in given), None)
 
 
-def add_port(connection: Connection, **row: Any) -> bool:
-    """Add a port, whose MAC is drawn unless given; false when there is one of this id, or of the given MAC."""
+def add_port(connection: Connection, **row: Any) -> str | None:
+    """Add a port, whose MAC is drawn unless given; its MAC. ``None`` when there is one of this id, or of the given
+    MAC."""
     if "mac_address" in row:
-        return added(connection, ports, **row)
+        return str(row["mac_address"]) if added(connection, ports, **row) else None
     for _try in range(TRIES):
         drawn = ":".join((PREFIX, *(f"{byte:02x}" for byte in secrets.token_bytes(3))))
         if added(connection, ports, **row, mac_address=drawn):
-            return True
+            return drawn
         if connection.execute(select(ports.c.id).where(ports.c.id == row["id"])).first():
-            return False
+            return None
     raise Unavailable("Unable to generate a unique MAC address; try again.", type="MacAddressGenerationFailure")

@@ -79,10 +79,10 @@ def allocated(connection: Connection, context: Context, server_id: str, requeste
 
 def _make(connection: Connection, context: Context, id: str, wanted: Document, choices: Sequence[RowMapping],
           values: Document) -> None:
-    if not ipam.add_port(connection, id=id, project_id=context.project_id, name="", network_id=wanted["network_id"],
-                         status="DOWN", made_for_server=True, created_at=now(), **values):
+    mac = ipam.add_port(connection, id=id, project_id=context.project_id, name="", network_id=wanted["network_id"],
+                        status="DOWN", made_for_server=True, created_at=now(), **values)
+    if mac is None:
         return  # another conductor made it meanwhile
-    mac = str(connection.execute(select(ports.c.mac_address).where(ports.c.id == id)).scalar())
     if wanted.get("fixed_ip"):
         ipam.give(connection, id, wanted["network_id"], choices, wanted["fixed_ip"],
                   f"any of the subnets on network {wanted['network_id']}")

@@ -47,10 +47,10 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     values["security_groups"] = _groups(connection, values)
     _check_pairs(network, values)
     qos.check(connection, context, network, values)
-    if not ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now()):
+    mac = ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now())
+    if mac is None:
         raise _mac_in_use(values)
     choices = subnets_of(connection, [network["id"]])[network["id"]]
-    mac = str(connection.execute(select(ports.c.mac_address).where(ports.c.id == values["id"])).scalar())
     if values.get("fixed_ips") is None:
         ipam.give_all(connection, values["id"], mac, choices, network["id"])
         return
