@@ -13,6 +13,7 @@ from .tables import console_tokens as tokens
 
 #: Unused tokens that a server may have; a new one takes the place of the oldest.
 OF_SERVER = 32
+_OF_SERVER = delete(tokens).where(tokens.c.server_id == bindparam("server"))
 _HASH: BindParameter[str] = bindparam("key")
 _OLDER = select(tokens.c.number).where(tokens.c.server_id == bindparam("server")).order_by(
     tokens.c.number.desc()).offset(OF_SERVER - 1)
@@ -60,4 +61,4 @@ def drop(connection: Connection, hash: str) -> None:
 
 def end(connection: Connection, server_id: str) -> None:
     """Those of a server are not good any more."""
-    connection.execute(delete(tokens).where(tokens.c.server_id == server_id))
+    connection.execute(_OF_SERVER, {"server": server_id})

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, RowMapping, Select, func, select, update
+from sqlalchemy import Connection, RowMapping, Select, bindparam, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from .allocations import RESOURCES, SHARED, USUAL, Group, Ratios, limits
@@ -28,6 +28,10 @@ def _rows(*where: ColumnElement[bool]) -> Select[Any]:
         hosts, cells, cells.c.id == hosts.c.cell_id).where(*where).order_by(hosts.c.name)
 
 
+#: The host of a name or id; made once, which takes longer than to ask it.
+_NAMED = _rows((hosts.c.name == bindparam("host")) | (hosts.c.id == bindparam("host")))
+
+
 def every(connection: Connection, cell_id: str | None = None) -> list[RowMapping]:
     """All hosts (of one cell), by name."""
     where = [] if cell_id is None else [hosts.c.cell_id == cell_id]
@@ -36,7 +40,7 @@ def every(connection: Connection, cell_id: str | None = None) -> list[RowMapping
 
 def show(connection: Connection, name: str) -> RowMapping | None:
     """The host of that name or id."""
-    return connection.execute(_rows((hosts.c.name == name) | (hosts.c.id == name))).mappings().one_or_none()
+    return connection.execute(_NAMED, {"host": name}).mappings().one_or_none()
 
 
 def register(connection: Connection, name: str, cell_id: str, endpoint: str) -> str:

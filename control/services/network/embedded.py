@@ -9,7 +9,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 import orjson
-from sqlalchemy import bindparam, delete, select, true, update
+from sqlalchemy import String, bindparam, delete, select, update
 
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, added, now
@@ -34,6 +34,12 @@ from .subnets import check_range, resource
 from .tables import networks, ports, security_groups, subnets
 from .worker import EngineWorker, Wait
 
+# Statements that each server needs, made once: to make one takes longer than to execute it.
+_RELEASED = (ports.c.device_id == bindparam("server")) & nics.TAKEN & (
+    bindparam("port", type_=String).is_(None) | (ports.c.id == bindparam("port", type_=String)))
+_MADE_RELEASED = delete(ports).where(_RELEASED, ports.c.made_for_server)
+_LET_GO = update(ports).where(_RELEASED).values(
+    device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None, tag=None)
 _BIND = update(ports).where(ports.c.device_id == bindparam("server"), nics.TAKEN)
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving"]).join(
     networks, networks.c.id == ports.c.network_id).where(
@@ -158,16 +164,14 @@ class EmbeddedNetworks:
             sure()
 
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always) -> None:
-        which = (ports.c.device_id == server_id) & nics.TAKEN & (true() if port_id is None else ports.c.id == port_id)
+        which = {"server": server_id, "port": port_id}
         with self.database.write() as connection:
             if self.log.enabled:
-                ids = connection.execute(select(ports.c.id).where(which)).scalars().all()
-                gone = connection.execute(select(ports.c.id).where(which, ports.c.made_for_server)).scalars().all()
-                self.log.note(connection, *changes.ports(ids), *let_go(connection, gone))
-            connection.execute(delete(ports).where(which, ports.c.made_for_server))
-            connection.execute(update(ports).where(which).values(
-                device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None,
-                tag=None, updated_at=now()))
+                rows = connection.execute(select(*ports.c["id", "made_for_server"]).where(_RELEASED), which).all()
+                self.log.note(connection, *changes.ports(row.id for row in rows),
+                              *let_go(connection, [row.id for row in rows if row.made_for_server]))
+            connection.execute(_MADE_RELEASED, which)
+            connection.execute(_LET_GO, {**which, "updated_at": now()})
             sure()
 
     def names(self) -> set[str]:
