@@ -124,7 +124,7 @@ def test_a_volume_that_was_attached(owner: Owner, stalls: Callable[..., bool]) -
 
         def undone() -> None:
             assert owner.detach(server, volume).status == 202
-            until(lambda: owner.state(volume) == "available")
+            until(lambda: owner.state(volume) == "available" and not kept(owner, server, "volumes", "volume_id"))
 
         stood = stalls(at, number, "attach_volume", undone)
         has = volume in kept(owner, server, "volumes", "volume_id")
