@@ -104,6 +104,8 @@ def test_of_clouds(cloud):
                                  {**kvm1, "status": "enabled"}]),
             ("aggregate", [{**fast, "hosts": ["kvm1"]}, {**fast, "metadata": {"ssd": "true"}}]),
             ("server_group", [{"name": "apart", "policy": "anti-affinity"}]),
+            ("volume_type", [{"name": "fast", "extra_specs": {"multiattach": "<is> True"}},
+                             {"name": "fast", "description": "x"}, {"name": "fast", "state": "absent"}]),
             ("quota", [{"name": "admin", "instances": 20}, {"name": "admin", "state": "absent"}])):
         results = [cloud(module, **options) for options in changes]
         for result in results:
@@ -129,7 +131,7 @@ def test_of_clouds(cloud):
     cloud("share_attachment", **shared, state="absent")
     cloud("server", name="web1", state="running")
     for module in ("aggregate", "availability_zone", "cell", "compute_service", "hypervisor", "limits", "migration",
-                   "quota", "server_group", "usage"):
+                   "quota", "server_group", "usage", "volume_type"):
         found = cloud(f"{module}_info")
         assert not found.get("failed"), found
         check(f"{module}_info", found)
@@ -183,7 +185,7 @@ def test_every_module_is_checked():
     known = {name for noun in CASES for name in (noun, f"{noun}_info")} | {
         "aggregate_info", "availability_zone_info", "cell_info", "compute_service_info", "hypervisor_info",
         "limits_info", "quota_info", "server_group_info", "usage_info", "floating_ip_info", "port_info", "router_info",
-        "security_group_info", "subnet_info"}
+        "security_group_info", "subnet_info", "volume_type_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

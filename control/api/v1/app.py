@@ -37,12 +37,13 @@ from .server_request import FLAVORS, KEYPAIRS, NETWORKS
 from .subnet import Subnets
 from .usage import Usages
 from .volume import IMAGES, SNAPSHOTS, VOLUMES
+from .volume_type import VolumeTypes
 
 #: The drivers of all kinds that the cloud serves, by the word in the path.
 DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
     ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), Subnets(), Ports(),
-    Routers(), FloatingIps(), SecurityGroups())}
+    Routers(), FloatingIps(), SecurityGroups(), VolumeTypes())}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Seconds that a request waits which does not say.
 WAIT = 20.0

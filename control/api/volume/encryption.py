@@ -89,8 +89,13 @@ def _shown(one: VolumeType) -> Document:
     return {"volume_type_id": one.id, **(one.encryption or {})}
 
 
-def _checked(given: Document) -> Document:
+def check_key_size(given: Document) -> None:
+    """Raises ``InvalidField``."""
     if given.get("key_size") not in (None, 256, 512):
         raise InvalidField("encryption.key_size", "must be 256, or 512, which counts both keys of XTS",
                            given["key_size"])
+
+
+def _checked(given: Document) -> Document:
+    check_key_size(given)
     return given

@@ -83,6 +83,26 @@ class TypeStore:
             row = connection.execute(select(types).where(types.c.name == name)).mappings().first()
         return self._of(row) if row else self._of_pool(name)
 
+    def admitted(self) -> dict[str, list[str]]:
+        """The projects that may use types which are not public, by the types' uuids."""
+        found: dict[str, list[str]] = {}
+        with self.database.read() as connection:
+            for row in connection.execute(select(type_projects).order_by(type_projects.c.project_id)):
+                found.setdefault(row.type_id, []).append(row.project_id)
+        return found
+
+    def check(self, specs: Mapping[str, str], name: str | None) -> None:
+        """Raises what ``create`` would of extra specs, and of a *name* that is to be free."""
+        self._checked(specs)
+        if name is not None:
+            with self.database.read() as connection:
+                self._check_free(connection, name)
+
+    def check_change(self, context: Context, given: str, *, anew: bool) -> None:
+        """Raises what a change would; *anew*: of what its volumes were made with, or its removal."""
+        with self.database.read() as connection:
+            (self._unused if anew else self._made)(connection, context, given)
+
     def create(self, context: Context, name: str, description: str | None = None, is_public: bool = True,
                extra_specs: Mapping[str, str] | None = None) -> VolumeType:
         """Raises ``Conflict`` where the name is taken, ``InvalidRequest`` for extra specs that nothing acts on."""

@@ -334,6 +334,49 @@ def test_aggregates(cloud: Cloud) -> None:
     assert not admin.delete("/v1/aggregate/quick").json["changed"]
 
 
+def test_volume_types(cloud: Cloud) -> None:
+    """Made, changed and removed by administrators; the others see those that they may use."""
+    admin, member = cloud.admin, cloud.caller("ann", "shop")
+    want = {"description": "x", "is_public": False, "projects": [member.project_id],
+            "extra_specs": {"multiattach": "<is> True", "pool_name": "default"}}
+    planned = ensure(admin, "volume_type/fast", want, dry_run=True).json
+    made = ensure(admin, "volume_type/fast", want).json
+    assert planned["changed"] and made["changed"] and planned["diff"] == made["diff"]
+    shown = made["resource"]
+    assert {name: shown[name] for name in want} == want and shown["encryption"] == {}
+    assert (shown["pool"], shown["multiattach"]) == ("default", True)
+    assert not ensure(admin, "volume_type/fast", want).json["changed"]
+    path = f"volume_type/{shown['id']}"
+    seen = member.get(f"/v1/{path}").json
+    assert seen["extra_specs"] == {"multiattach": "<is> True"} and seen["projects"] == [] and seen["name"] == "fast"
+    for refused, status, word in (
+            (ensure(member, path, {"description": "y"}), 403, "admin"),
+            (ensure(member, "volume_type/other", {}), 403, "admin"), (member.delete(f"/v1/{path}"), 403, "admin"),
+            (ensure(admin, path, {"is_public": True}), 400, "projects"),
+            (ensure(admin, path, {"extra_specs": {"speed": "1"}}), 400, "speed"),
+            (ensure(admin, path, {"encryption": {"key_size": 256}}), 400, "encryption.provider"),
+            (ensure(admin, path, {"encryption": {"provider": "luks", "key_size": 300}}), 400, "encryption.key_size"),
+            (ensure(admin, path, {"name": "default"}), 409, "already exists"),
+            (ensure(admin, "volume_type/default", {"description": "mine"}), 400, "stands for the pool"),
+            (admin.delete("/v1/volume_type/default"), 400, "stands for the pool")):
+        assert refused.status == status and word in str(refused.json["error"]), refused
+    hidden = {"name": "hidden", "extra_specs": {}, "encryption": {"provider": "luks", "key_size": 512},
+              "projects": []}
+    changed = ensure(admin, path, hidden).json["resource"]
+    assert {name: changed[name] for name in hidden} == hidden and changed["multiattach"] is False
+    assert member.get(f"/v1/{path}").status == 404 and not ensure(admin, path, hidden).json["changed"]
+    ensure(admin, path, {"is_public": True, "encryption": {}})
+    assert ensure(admin, "volume/data", {"size": 1, "pool": "hidden"}).status == 200
+    for dry_run in (True, False):
+        used = ensure(admin, path, {"extra_specs": {"multiattach": "<is> True"}}, dry_run=dry_run)
+        assert used.status == 400 and "still in use" in used.json["error"]["message"], used
+    assert ensure(admin, path, {"description": "in use"}).json["changed"]
+    assert admin.delete(f"/v1/{path}").status == 400
+    admin.delete("/v1/volume/data")
+    assert admin.delete(f"/v1/{path}").json["changed"] and admin.get(f"/v1/{path}").status == 404
+    assert not admin.delete("/v1/volume_type/hidden").json["changed"]
+
+
 def test_server_groups(cloud: Cloud) -> None:
     member, other = cloud.caller("ann", "shop"), cloud.caller("zoe", "other")
     made = ensure(member, "server_group/apart", {"policy": "anti-affinity"}).json

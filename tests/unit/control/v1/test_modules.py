@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 EXAMPLES = ("aggregate", "aggregate_info", "availability_zone_info", "cell_info", "compute_service",
             "compute_service_info", "console_info", "hypervisor_info", "instance_action_info", "limits_info",
             "quota", "quota_info", "server_backup", "server_group", "server_group_info", "server_topology_info",
-            "share_attachment", "share_attachment_info", "usage_info")
+            "share_attachment", "share_attachment_info", "usage_info", "volume_type", "volume_type_info")
 #: A share that the examples name files.
 SHARE = "e8debdc0-447a-4376-a10a-4cd9122d7986"
 
@@ -91,6 +91,11 @@ def test_groups_and_quotas_by_module(cloud: Cloud, folder: Path) -> None:
         {"aggregate": {"name": "fast2", "state": "absent"}},
         {"server_group": {"name": "apart2", "policy": "anti-affinity", "rules": {"max_server_per_host": 2}}},
         {"server_group": {"name": "apart2", "state": "absent"}},
+        {"volume_type": {"name": "fast2", "extra_specs": {"multiattach": "<is> True"}, "description": "x"}},
+        {"volume_type": {"name": "fast2", "is_public": False, "projects": ["p2", "p1"], "extra_specs": {}}},
+        {"volume_type": {"name": "fast2", "encryption": {"provider": "luks", "key_size": 512}, "projects": ["p1"]}},
+        {"volume_type": {"name": "fast2", "encryption": {}, "is_public": True, "projects": []}},
+        {"volume_type": {"name": "fast2", "state": "absent"}},
         {"quota": {"name": "admin", "cores": 77, "ram": -1}}, {"quota": {"name": "admin", "state": "absent"}}]
     for task in tasks:
         (checked,) = play(folder, [task], {"cloud": "mycloud"}, "--check", "--diff")

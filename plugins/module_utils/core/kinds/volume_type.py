@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""volume_type: what volumes of a cloud are like."""
+
+from __future__ import annotations
+
+from ..fields import FIXED, READ, Field, Kind, Record
+from ..values import Boolean, Choices, Integer, ListOf, MapOf, Nullable, Text, Uuid
+from .common import DESCRIPTION, NAME
+
+#: Providers by which a type may have its volumes encrypted, and ciphers.
+PROVIDERS, CIPHERS = ("luks",), ("aes-xts-plain64",)
+
+
+class VolumeType(Kind):
+    """A volume type. One for each pool is there from the start, and follows from the cloud's settings."""
+
+    noun, plural = "volume_type", "volume_types"
+
+    id = Field(Uuid(), "The uuid; the cloud draws it.", on=FIXED, sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    name = Field(NAME, "The name, by which volumes name it.", required=True, sample="fast")
+    description = Field(DESCRIPTION, "Free text of at most 255 characters.", default="", sample="for databases")
+    is_public = Field(Boolean(), "Whether all projects may use it.", default=True, sample=False)
+    projects = Field(ListOf(Text(1, 255), 1000, unique=True), "Ids of the projects that may use one that is not "
+                     "public. Reported to administrators.", default=[], sample=["0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a"])
+    extra_specs = Field(MapOf(Text(1, 255), Text(0, 255)), "Extra specs, keys to strings: C(pool_name), where its "
+                        "volumes lie; C(multiattach), whether several servers may have one at once. They cannot change "
+                        "while volumes have the type. Others than administrators are told C(multiattach) only.",
+                        default={}, sample={"pool_name": "default", "multiattach": "<is> True"})
+    encryption = Field(
+        Record(provider=Field(Choices(*PROVIDERS), "By what volumes are encrypted; required."),
+               cipher=Field(Nullable(Choices(*CIPHERS)), "The cipher; the only one when omitted."),
+               key_size=Field(Nullable(Integer(256, 512)), "Bits of the key: V(256), or V(512), which counts both keys "
+                              "of XTS.")),
+        "How its volumes are encrypted; empty for not at all. It cannot change while volumes have the type. Reported "
+        "to administrators.", default={}, sample={"provider": "luks", "cipher": "aes-xts-plain64", "key_size": 256})
+    pool = Field(Text(), "The pool that its volumes lie in.", on=READ, sample="default")
+    multiattach = Field(Boolean(), "Whether several servers may have one of its volumes at once.", on=READ, sample=True)

@@ -1,0 +1,151 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: volume_type
+version_added: "0.1.0"
+short_description: Manage volume types of a cloud
+description:
+  - Makes a volume type, changes its name, description, extra specs, encryption and who may use it, or removes it.
+  - O(extra_specs), O(encryption) and O(projects) are exact when they are given.
+  - Extra specs and encryption of a type that volumes or snapshots have cannot change, and it cannot be removed.
+  - The types of pools follow from the settings of the cloud, and can neither be changed nor removed.
+  - Needs the role V(admin).
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.options.volume_type
+  - magnetar.compute.connection
+  - magnetar.compute.attributes
+seealso:
+  - module: magnetar.compute.volume_type_info
+  - module: magnetar.compute.volume
+"""
+
+EXAMPLES = r"""
+- name: Volumes that several servers may have at once
+  magnetar.compute.volume_type:
+    cloud: mycloud
+    name: shared-disks
+    extra_specs:
+      pool_name: default
+      multiattach: "<is> True"
+
+- name: Volumes that are encrypted on their hosts, for one project
+  magnetar.compute.volume_type:
+    cloud: mycloud
+    name: hidden
+    is_public: false
+    projects: [0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a]
+    encryption:
+      provider: luks
+      key_size: 256
+
+- name: Remove it
+  magnetar.compute.volume_type:
+    cloud: mycloud
+    name: hidden
+    state: absent
+"""
+
+RETURN = r"""
+volume_type:
+  description:
+    - The volume type as it is afterwards, or as it would be in check mode.
+    - With O(state=absent) it is the last that was known of it, or V(null) if there was none.
+  returned: on success, unless a running operation is returned
+  type: dict
+  contains:
+    id:
+      description: The uuid; the cloud draws it.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name, by which volumes name it.
+      type: str
+      sample: fast
+    description:
+      description: Free text of at most 255 characters.
+      type: str
+      sample: for databases
+    is_public:
+      description: Whether all projects may use it.
+      type: bool
+      sample: false
+    projects:
+      description: Ids of the projects that may use one that is not public. Reported to administrators.
+      type: list
+      elements: str
+      sample:
+        - 0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a
+    extra_specs:
+      description: 'Extra specs, keys to strings: C(pool_name), where its volumes lie; C(multiattach), whether several
+        servers may have one at once. They cannot change while volumes have the type. Others than administrators
+        are told C(multiattach) only.'
+      type: dict
+      sample:
+        pool_name: default
+        multiattach: <is> True
+    encryption:
+      description: How its volumes are encrypted; empty for not at all. It cannot change while volumes have the
+        type. Reported to administrators.
+      type: dict
+      sample:
+        provider: luks
+        cipher: aes-xts-plain64
+        key_size: 256
+    pool:
+      description: The pool that its volumes lie in.
+      type: str
+      sample: default
+    multiattach:
+      description: Whether several servers may have one of its volumes at once.
+      type: bool
+      sample: true
+actions:
+  description: What was done, or would be in check mode, in order.
+  returned: on success
+  type: list
+  elements: str
+  sample: [record]
+changes:
+  description: Path of each field that changed to its V(old) and V(new) value. Secrets are hidden.
+  returned: on success
+  type: dict
+  sample: {description: {old: "", new: for databases}}
+operation:
+  description: The work that goes on, when it was not waited for.
+  returned: when O(wait=false) and the work takes longer than a moment
+  type: dict
+  sample:
+    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+    status: running
+request_id:
+  description: Name of the request in the logs of the API.
+  returned: when the API has answered
+  type: str
+  sample: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import VolumeType
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+
+MODULE = ResourceModule(VolumeType)
+
+if __name__ == "__main__":
+    run(MODULE)
