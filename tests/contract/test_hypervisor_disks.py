@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import socket
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
-from magnetar_agent.storage import Backing, Disk, Export, NetworkSource
+from magnetar_agent.storage import Backing, Disk, DiskKey, Export, NetworkSource
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, NoSpace
-from magnetar_core.power import OFF
+from magnetar_core.power import OFF, RUNNING
 
 from .place import MIB, Place
 
@@ -33,6 +35,37 @@ def test_disks(place: Place, format: str) -> None:
     seen = hypervisor.disk(overlay, "qcow2")
     assert (seen.virtual_size, seen.backing) == (30 * MIB, path)
     assert not list(place.folder.glob("*.part*"))
+
+
+def test_an_encrypted_disk(place: Place) -> None:
+    """Nothing opens it without its key, which no definition has: not to grow, copy or start with it."""
+    hypervisor, spec, key = place.hypervisor, place.spec(), DiskKey(str(uuid4()), "0123456789abcdef" * 4)
+    path, copy = spec.disks[0].path.with_name("hidden"), spec.disks[0].path.with_name("copy")
+    hypervisor.make_disk(path, "luks", 4 * MIB, key=key)
+    with pytest.raises(HypervisorError):
+        hypervisor.grow_disk(path, "luks", 8 * MIB)
+    hypervisor.grow_disk(path, "luks", 8 * MIB, key=key)
+    seen = hypervisor.disk(path, "luks")
+    assert seen is not None and (seen.format, seen.virtual_size) == ("luks", 8 * MIB)
+    for given in (None, key):
+        with nullcontext() if given else pytest.raises(HypervisorError):
+            hypervisor.copy_disk(path, "luks", copy, "luks", lambda done, total: None, key=given)
+    assert hypervisor.disk(copy, "luks").virtual_size == 8 * MIB
+    copy.unlink()
+    disk = Disk(path, "vdb", "raw", key=DiskKey(key.id))
+    hypervisor.permit([path])
+    hypervisor.define(replace(spec, disks=(*spec.disks, disk)))
+    assert hypervisor.domain(spec.uuid).disks[1] == disk
+    with pytest.raises(HypervisorError):
+        hypervisor.start(spec.uuid)
+    hypervisor.start(spec.uuid, keys=[key])
+    assert place.state(spec.uuid) == RUNNING and hypervisor.running(spec.uuid).disks[1].key == disk.key
+    hypervisor.begin_copy(spec.uuid, "vdb", copy, "luks", key)
+    hypervisor.finish_copy(spec.uuid, copy, lambda done, total: None)
+    assert hypervisor.disk(copy, "luks").virtual_size == 8 * MIB
+    hypervisor.destroy(spec.uuid)
+    with pytest.raises(HypervisorError):
+        hypervisor.start(spec.uuid)
 
 
 def test_what_a_guest_writes_into_a_raw_disk_says_nothing(place: Place) -> None:
