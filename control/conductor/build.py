@@ -42,7 +42,7 @@ def build(work: Work) -> None:
         host = held[0]  # which was chosen, and not noted yet
     try:
         new = work.server.vm_state == "building"
-        with work.event(host=host, noted={"task_state": servers.SPAWNING, "host": host} if new else None):
+        with work.event(host=host, noted={"task_state": servers.building(work.request), "host": host} if new else None):
             ports = nics.allocate(work)
             resource = make(work, host, ports)
     except Cancelled:

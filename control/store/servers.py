@@ -42,8 +42,8 @@ Found = Row[Any]
 NO_SHARES = "[]"
 #: The task_states of servers that are to be deleted, for good or not, and of one that its host builds.
 DELETING, SOFT_DELETING, SPAWNING = "deleting", "soft-deleting", "spawning"
-#: That of a new server whose volumes are made and reserved (C1.4).
-MAPPING = "block_device_mapping"
+#: Those of a new server with volumes while its ports are made, and then its volumes (C1.4).
+NETWORKING, MAPPING = "networking", "block_device_mapping"
 #: The task_state of a soft-deleted server that is to be active again. Quotas count it.
 RESTORING = "restoring"
 #: Statements that are made once: making one takes longer than executing it.
@@ -348,14 +348,23 @@ class ArrivedServer(NamedTuple):
 Begin = Callable[[Sequence[Mapping[str, Any]]], Sequence[Row[Any]]]
 
 
+def building(request: Mapping[str, Any]) -> str:
+    """The task_state with which a build of this *request* begins. Ports are made in no time, so only a server that has
+    volumes made after them, which is written down anyway, says so."""
+    volumes = any(one["destination_type"] == "volume" for one in request.get("blocks") or ())
+    return NETWORKING if volumes and request.get("networks") else SPAWNING
+
+
 def arrive(connection: Connection, leaving: Sequence[tuple[LeavingServer, str]],
            begin: Begin | None = None) -> list[ArrivedServer]:
     """Insert servers that leave cell0 into their cell, each with its host. The create action is queued again, or begun
-    by *begin* (takes the values, returns the rows) with the task_state ``SPAWNING``. Servers that are there already are
+    by *begin* (takes the values, returns the rows) with the task_state ``building``. Servers that are there already are
     skipped."""
     new, creations, others = [], [], []
     for left, host in leaving:
-        task = SPAWNING if begin and left.server["task_state"] != DELETING else left.server["task_state"]
+        task = left.server["task_state"]
+        if begin and task != DELETING:
+            task = building(orjson.loads(left.server["request"]))
         new.append({**left.server, "host": left.server["host"] or host, "task_state": task})
     there = _entered(connection, new)
     for left, host in leaving:
