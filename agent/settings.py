@@ -127,6 +127,9 @@ class AgentSettings:
         "acts on: refuse, or warn in the answer.", default="refuse", metadata={"choices": ("refuse", "warn")})
     spice: bool = _doc("Guests have a SPICE server beside VNC, and the channel of SPICE's guest agent, from their next "
                        "start on. Needs a QEMU with SPICE.", default=False)
+    root_format: str = _doc("Root disks of servers of which nobody says it, such as those of a cloud: qcow2 (an "
+                            "overlay on the image) or raw (a copy of the image, which takes time and room).",
+                            default="qcow2", metadata={"choices": ("qcow2", "raw")})
     virt_type: str = _doc("auto (KVM where a guest really starts under it, else emulation), kvm or qemu.",
                           default="auto", metadata={"choices": ("auto", "kvm", "qemu")})
     restart_on_crash: bool = _doc("Start servers again whose QEMU died, when their document does not say.",

@@ -203,6 +203,9 @@ class Settings:
     max_disk_devices_to_attach: int = _doc(
         "Most disks that a server has: its own and volumes, without the config drive. A host has names for 25.", 25, 1,
         25)
+    max_local_block_devices: int = _doc(
+        "Most local disks that a request for a server may ask for, the root disk of its image among them; -1 for any "
+        "number, 0 for servers that boot from volumes only.", 3, -1)
     max_limit: int = _doc("Most items that one answer lists.", 1000)
     max_servers_at_once: int = _doc("Most servers that one request may ask for (min_count, max_count), whatever the "
                                     "quota.", 1000)

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Disks that a running guest writes to: libvirt copies them. Everything else in the folder is sent as it is.
-WRITTEN = ("disk", "disk.ephemeral", "disk.swap")
 #: Files that no guest writes to; those of a rescue begin with ``rescue.``.
 READ = ("base", "kernel", "ramdisk", "config.iso")
 
@@ -98,7 +96,7 @@ def manifest(host: LocalHost, server: Document) -> Fields:
     place = folder(host, server.id)
     power = domain.state if domain else OFF
     disks = []
-    for name in WRITTEN:
+    for name in spec.written(want):
         seen = host.hypervisor.disk(place / name, want["root_format"] if name == "disk" else "qcow2")
         if seen:
             backing = spec.root_backing(want, server.state, place) if name == "disk" else None
@@ -277,7 +275,8 @@ class _Move:
 
     def _states(self) -> dict[str, str]:
         """The files to send, small ones first, each with its ``state``."""
-        left = () if not self.live else WRITTEN
+        # libvirt copies the disks of a running guest; everything else in the folder is sent as it is.
+        left = spec.written(self.server.want) if self.live else ()
         found = [path for path in self.place.iterdir()
                  if path.is_file() and not path.is_symlink() and path.name not in left
                  and not path.name.startswith(LOG) and path.suffix not in (".part", ".at", ".new")]

@@ -16,6 +16,7 @@ from magnetar_agent.documents import REPLACEMENT, Document
 from magnetar_agent.hardware import devices
 from magnetar_agent.images import importing
 from magnetar_agent.locks import CHOICES
+from magnetar_agent.servers import local_disks
 from magnetar_agent.volumes import GIB, attaching, content, finished, gib, holders, pools, remote
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.hardware.merge import PREFIX
@@ -39,30 +40,12 @@ PAIRS = {("image", "local"), ("volume", "volume"), ("snapshot", "volume"), ("ima
 #: Source to the kind of what it names, and to the field of a volume that is made from it.
 KINDS = {"image": "image", "volume": "volume", "snapshot": "volume_snapshot"}
 MADE_FROM = {"image": "image", "snapshot": "snapshot"}
-#: What an item that is a local disk cannot say, and why.
-LOCAL = (
-    ("volume_type", (), "is for volumes; local disks lie with the server"),
-    ("delete_on_termination", (True,), "must be true for a local disk, which goes with its server, or be left out"),
-    ("disk_bus", ("virtio",), "must be virtio for a local disk, or be left out"),
-    ("readonly", (False,), "is for volumes; a local disk is the server's own to write to"),
-    ("volume", (), "is for volumes"),
-)
-#: What a local disk is to the field of the flavor, its unit, and the disk's name.
-ROLES = {"root": ("disk", "GiB", "vda"), "ephemeral": ("ephemeral", "GiB", "vdb"), "swap": ("swap", "MiB", "vdc")}
 
 
 # What the document says ---------------------------------------------------------------------------------------------
 def tags(want: Fields) -> dict[str, str]:
     """Tags of local disks, by the name of their file."""
-    found = {}
-    for one in want.get(FIELD, ()):
-        if one["destination_type"] == "local" and one.get("tag"):
-            found["disk" if one["source_type"] == "image" else _file(one)] = one["tag"]
-    return found
-
-
-def _file(item: Fields) -> str:
-    return "disk.swap" if item.get("guest_format") == "swap" else "disk.ephemeral"
+    return {file: one["tag"] for one, file in local_disks.files(want.get(FIELD, ())) if one.get("tag")}
 
 
 # Completing ---------------------------------------------------------------------------------------------------------
@@ -74,13 +57,13 @@ def complete(host: LocalHost, found: Fields, document: Document | None) -> list[
         same = [_kept(host, one, old, f"{FIELD}[{at}].uuid")
                 for at, (one, old) in enumerate(zip(given, kept, strict=False))]
         if len(given) == len(kept) and all(same):
+            local_disks.check_sum(found["flavor"], kept, "flavor")
             return [one for one in same if one]
     id = document.id if document else None
     made = [_item(host, found, one, f"{FIELD}[{at}]", id) for at, one in enumerate(given)]
     _check_whole(found, made)
     taken = {"vda", "vdz", *(f"sd{letter}" for letter in "abcef" if hardware(found))}
-    taken |= {"vdb"} if found["flavor"]["ephemeral"] else set()
-    taken |= {"vdc"} if found["flavor"]["swap"] else set()
+    taken |= local_disks.complete(found, made, FIELD, hardware(found).get("disk_bus", "virtio"))
     for at, one in enumerate(made):
         if one["destination_type"] == "volume":
             one.setdefault("disk_bus", devices.volume_bus(hardware(found)))
@@ -128,38 +111,10 @@ def _item(host: LocalHost, found: Fields, given: Fields, field: str, id: str | N
     if ("uuid" in made) != (source != "blank"):
         raise InvalidField(f"{field}.uuid", "is for sources other than blank" if source == "blank" else "is required")
     if pair[1] == "local":
-        _local(host, found, made, field)
+        local_disks.check_item(host, found, made, field)
     else:
         _volume(host, made, field, id)
     return made
-
-
-def _local(host: LocalHost, found: Fields, made: Fields, field: str) -> None:
-    """A local disk is as the image and the flavor say; an item can only give it a tag, and say the same again."""
-    source, swap = made["source_type"], made.get("guest_format") == "swap"
-    for name, allowed, why in LOCAL:
-        if name in made and made[name] not in allowed:
-            raise InvalidField(f"{field}.{name}", why, made[name])
-    if source == "image":
-        image = host.documents.find("image", made["uuid"])
-        made["uuid"] = image.id if image else made["uuid"]
-        if made["uuid"] != found.get("image") or made.get("boot_index") != 0:
-            raise InvalidField(field, "an image as a local disk is the server's own image, with boot_index 0 (BDM-19)")
-        if "guest_format" in made:
-            raise InvalidField(f"{field}.guest_format", "is for blank local disks only (BDM-13)")
-    elif made.get("boot_index") is not None:
-        raise InvalidField(f"{field}.boot_index", "is for disks that hold something to boot from")
-    word, unit, device = ROLES["root" if source == "image" else "swap" if swap else "ephemeral"]
-    size = found["flavor"][word]
-    if not size and source == "blank":
-        raise InvalidField(field, f"the flavor has no {word} disk, which a blank local disk is")
-    if made.get("volume_size", size) != size:
-        raise InvalidField(f"{field}.volume_size", f"must be the flavor's {word}, {size} {unit}, or be left out",
-                           made["volume_size"])
-    if made.setdefault("device_name", device).removeprefix("/dev/") != device:
-        raise InvalidField(f"{field}.device_name", f"must be {device} for this disk, or be left out",
-                           made["device_name"])
-    made["device_name"] = device
 
 
 def _volume(host: LocalHost, made: Fields, field: str, id: str | None) -> None:
@@ -242,9 +197,6 @@ def _check_whole(found: Fields, made: list[Fields]) -> None:
     seen = [one["volume"] for one in made if "volume" in one and one["destination_type"] == "volume"]
     if len(seen) != len(set(seen)):
         raise InvalidField(FIELD, "names a volume twice")
-    files = [_file(one) for one in made if (one["source_type"], one["destination_type"]) == ("blank", "local")]
-    if len(files) != len(set(files)):
-        raise InvalidField(FIELD, "has more than one blank local disk of a kind; make volumes of the others")
 
 
 def _name_device(made: Fields, taken: set[str], field: str) -> None:

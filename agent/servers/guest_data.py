@@ -18,7 +18,8 @@ from magnetar_agent import configdrive, guest_data
 from magnetar_agent.guest_data import Device, Guest, GuestNic, Key, NicAddress6
 from magnetar_agent.servers import addresses, folder, spec
 from magnetar_core import vendordata
-from magnetar_core.server_plan import EPHEMERAL, SWAP
+from magnetar_core.hardware import numa
+from magnetar_core.server_plan import hardware
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
@@ -61,7 +62,8 @@ def guest(host: LocalHost, document: Document) -> Guest:
         user_data=want["user_data"],
         injected=tuple((one["path"], one["contents"]) for one in want.get("personality") or ()),
         nics=tuple(_nic(host, nic) for nic in want["networks"]), devices=tuple(_devices(host, document, usual)),
-        mappings=_mappings(usual), admin_pass=want.get("admin_pass"), **_named(host, document))
+        dedicated_cpus=tuple(sorted(numa.pinned(hardware(want), want["flavor"]["vcpus"]))),
+        mappings=_mappings(want, usual), admin_pass=want.get("admin_pass"), **_named(host, document))
 
 
 def write_drive(host: LocalHost, document: Document, name: str) -> None:
@@ -154,10 +156,10 @@ def _places(domain: Domain | None) -> dict[str, tuple[str, str]]:
             **{one.target: one.place for one in domain.disks if one.place}}
 
 
-def _mappings(disks: tuple[Disk, ...]) -> dict[str, str]:
+def _mappings(want: Fields, disks: tuple[Disk, ...]) -> dict[str, str]:
     """EC2's block device mapping, as Nova numbers it; the config drive is none of it."""
     found = {"ami": disks[0].target, "root": f"/dev/{disks[0].target}"}
-    names = {EPHEMERAL: "ephemeral0", SWAP: "swap"}
+    names = {one.file: one.label for one in spec.local_disks(want)}
     others = sorted(one.target for one in disks[1:] if one.device == "disk" and one.path.name not in (
         *names, configdrive.FILE))
     found |= {names[one.path.name]: f"/dev/{one.target}" for one in disks[1:] if one.path.name in names}

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.servers import folder, image_links, resize
 from magnetar_core.kinds import Volume
-from magnetar_core.server_plan import EPHEMERAL, ROOT, SWAP, root_volume
+from magnetar_core.local_disks import SWAP
+from magnetar_core.server_plan import ROOT, disk_sizes, root_volume
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document
@@ -41,8 +42,9 @@ def _holds_image(host: LocalHost, document: Document) -> bool:
 def wipe(task: Task) -> None:
     """Remove what a rebuild makes again: disks, config drive, and the links to the image's content."""
     document, state = task.document, task.document.state
-    names = [ROOT, "disk.new", SWAP, "config.iso"]
-    names += [] if state["rebuild"]["preserve_ephemeral"] else [EPHEMERAL]
+    own = {*disk_sizes(document.want), *resize.seen(document)["sizes"], SWAP}
+    names = [ROOT, "disk.new", "config.iso"]
+    names += [SWAP] if state["rebuild"]["preserve_ephemeral"] else sorted(own)
     image = document.want["image"]
     if not (image and task.host.documents.standing("image", image) is None and _holds_image(task.host, document)):
         names += ["base", "kernel", "ramdisk"]

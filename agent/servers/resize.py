@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from magnetar_agent.servers import folder
-from magnetar_core.server_plan import EPHEMERAL, SWAP, disk_sizes
+from magnetar_core.local_disks import SWAP
+from magnetar_core.server_plan import disk_sizes
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
@@ -17,13 +18,12 @@ if TYPE_CHECKING:
 
 
 def seen(document: Document) -> Fields:
-    """What ``observe`` tells of the disks: *root_bytes*, *ephemeral_bytes*, *swap_bytes*; 0 for none."""
+    """What ``observe`` tells of the disks: *root_bytes*, 0 for none, and *sizes*, the bytes of others by file."""
     made, state = document.state.get("made", []), document.state
     # A server of an agent that did not note sizes has what its document says: they could not change.
-    sizes = {**{name: size for name, size in disk_sizes(document.want["flavor"]).items() if name in made},
-             **state.get("sizes", {})}
-    return {"root_bytes": state.get("root_bytes", 0), "ephemeral_bytes": sizes.get(EPHEMERAL, 0),
-            "swap_bytes": sizes.get(SWAP, 0)}
+    sizes = {**{name: size for name, size in disk_sizes(document.want).items() if name in made},
+             **{name: size for name, size in state.get("sizes", {}).items() if size}}
+    return {"root_bytes": state.get("root_bytes", 0), "sizes": sizes}
 
 
 def drop_swap(task: Task) -> None:
@@ -33,23 +33,20 @@ def drop_swap(task: Task) -> None:
 
 def grow_ephemeral(task: Task) -> None:
     """Grow the ephemeral disk to the flavor's size; its file system is the guest's to grow."""
-    size = disk_sizes(task.document.want["flavor"])[EPHEMERAL]
-    task.host.hypervisor.grow_disk(folder(task.host, task.document.id) / EPHEMERAL, "qcow2", size)
-    task.document.state.setdefault("sizes", {})[EPHEMERAL] = size
-    task.keep()
+    sizes = seen(task.document)["sizes"]
+    for file, size in disk_sizes(task.document.want).items():
+        if file != SWAP and size > sizes.get(file, size):
+            task.host.hypervisor.grow_disk(folder(task.host, task.document.id) / file, "qcow2", size)
+            task.document.state["sizes"] = sizes = {**sizes, file: size}
+            task.keep()
 
 
 def forget_files(task: Task, names: list[str]) -> None:
     """Remove disks. The document says first that they are gone, so that nobody relies on them after a crash."""
     state, place = task.document.state, folder(task.host, task.document.id)
+    sizes = seen(task.document)["sizes"]
     state["made"] = [name for name in state.get("made", []) if name not in names]
-    state["sizes"] = {name: size for name, size in seen_sizes(task.document).items() if name not in names}
+    state["sizes"] = {name: size for name, size in sizes.items() if name not in names}
     task.keep()
     for name in names:
         (place / name).unlink(missing_ok=True)
-
-
-def seen_sizes(document: Document) -> dict[str, int]:
-    """Bytes of the disks other than the root disk."""
-    found = seen(document)
-    return {name: size for name, size in ((EPHEMERAL, found["ephemeral_bytes"]), (SWAP, found["swap_bytes"])) if size}

@@ -49,6 +49,8 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
         found["config_drive"] = want["config_drive"] or image.want["properties"].get("img_config_drive") == "mandatory"
     if "rescue" in found:  # a document of an older agent does not have it
         found["rescue"] = rescue.complete(host, found, document)
+    if want["root_format"] == "auto":
+        found["root_format"] = old.get("root_format") or host.settings.root_format
     found["virt_type"] = _virt_type(host, want["virt_type"], old.get("virt_type"))
     hardware.complete(host, found, old, image)
     found[block_devices.FIELD] = block_devices.complete(host, found, document)

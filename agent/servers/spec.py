@@ -15,8 +15,11 @@ from magnetar_agent.networks import tap_name
 from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, pci, placement, rescue, resize, shares
 from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.volumes import attaching
+from magnetar_core import local_disks as core_disks
 from magnetar_core.errors import Conflict
-from magnetar_core.server_plan import hardware, root_volume
+from magnetar_core.local_disks import SWAP, LocalDisk
+from magnetar_core.server_plan import ROOT as ROOT_FILE
+from magnetar_core.server_plan import disk_sizes, hardware, root_volume
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,10 +35,18 @@ ROOT = 1
 
 def files(want: Fields) -> list[str]:
     """Names of the files that the server cannot do without."""
-    names = [] if root_volume(want) else ["disk"]
-    names += ["disk.ephemeral"] if want["flavor"]["ephemeral"] else []
-    names += ["disk.swap"] if want["flavor"]["swap"] else []
-    return names + ([FILE] if want["config_drive"] else [])
+    names = [] if root_volume(want) else [ROOT_FILE]
+    return names + [one.file for one in local_disks(want)] + ([FILE] if want["config_drive"] else [])
+
+
+def written(want: Fields) -> list[str]:
+    """Names of the files that the guest writes to."""
+    return [ROOT_FILE, *(one.file for one in local_disks(want))]
+
+
+def local_disks(want: Fields) -> list[LocalDisk]:
+    """The server's ephemeral and swap disks."""
+    return core_disks.local_disks(want["flavor"], want.get(block_devices.FIELD, ()))
 
 
 def nic(host: LocalHost, wanted: Fields) -> Nic:
@@ -183,11 +194,7 @@ def _spice(host: LocalHost) -> bool:
 
 
 def _disks(want: Fields, state: Fields, place: Path, root: Disk) -> list[Disk]:
-    found = []
-    if want["flavor"]["ephemeral"]:
-        found.append(Disk(place / "disk.ephemeral", "vdb"))
-    if want["flavor"]["swap"]:
-        found.append(Disk(place / "disk.swap", "vdc"))
+    found = [Disk(place / one.file, one.device) for one in local_disks(want)]
     if state.get("iso"):
         found.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
     return [root, *(devices.own_disk(hardware(want), one) for one in found)]
@@ -206,9 +213,12 @@ def seen(host: LocalHost, document: Document, found: Domain) -> Fields:
 
 
 def _flavor_seen(document: Document, found: Domain) -> Fields:
-    made = resize.seen(document)
-    return {**document.want["flavor"], "vcpus": found.vcpus, "ram": found.ram_mib,
-            "ephemeral": made["ephemeral_bytes"] // GIB, "swap": made["swap_bytes"] // MIB}
+    sizes = dict(resize.seen(document)["sizes"])
+    seen = {**document.want["flavor"], "vcpus": found.vcpus, "ram": found.ram_mib}
+    if sizes != disk_sizes(document.want):  # else they are as the flavor allows, which may be less than it has
+        seen["swap"] = sizes.pop(SWAP, 0) // MIB
+        seen["ephemeral"] = sum(sizes.values()) // GIB
+    return seen
 
 
 def _nic_seen(host: LocalHost, seen_nic: Nic, wanted: Fields | None) -> Fields:

@@ -31,24 +31,22 @@ from magnetar_agent.servers import (
 from magnetar_agent.task import Task, Verb
 from magnetar_agent.volumes import reimaging, remote
 from magnetar_core.errors import Conflict, HypervisorError, Unreachable
-from magnetar_core.server_plan import EPHEMERAL, SWAP, disk_sizes, drive_digest
+from magnetar_core.server_plan import drive_digest
 
 
 def disks(task: Task) -> None:
-    """Make what is missing of root, ephemeral and swap disk, and hold on to the image's files by hard links."""
+    """Make what is missing of root, ephemeral and swap disks, and hold on to the image's files by hard links."""
     host, document, want = task.host, task.document, task.document.want
     place = folder(host, document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
-    flavor = want["flavor"]
     if want["image"]:
         _hold(task, place)
     root = _root(task, place) if "disk" in spec.files(want) and not (place / "disk").exists() else None
-    sizes, made = resize.seen_sizes(document), document.state.get("made", [])
-    for name, label in ((EPHEMERAL, "ephemeral0"), (SWAP, "swap")):
-        size = disk_sizes(flavor)[name]
-        if size and (name not in made or not (place / name).exists()):
-            host.hypervisor.make_disk(place / name, "qcow2", size, label=label)
-            sizes[name] = size
+    sizes, made = resize.seen(document)["sizes"], document.state.get("made", [])
+    for one in spec.local_disks(want):
+        if one.file not in made or not (place / one.file).exists():
+            host.hypervisor.make_disk(place / one.file, "qcow2", one.size, label=one.label)
+            sizes[one.file] = one.size
     if root is None:
         seen = host.hypervisor.disk(place / "disk", want["root_format"])
         root = seen.virtual_size if seen else 0

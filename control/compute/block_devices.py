@@ -15,6 +15,7 @@ from magnetar_control.services.volume.embedded import TYPE as VOLUME_TYPE
 from magnetar_control.store.servers import Found
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError
 from magnetar_core.fields import Field, Record
+from magnetar_core.local_disks import is_blank, is_swap
 from magnetar_core.values import Boolean, Choices, Integer, ListOf, Text, Uuid, Value
 
 from .caller import Caller
@@ -63,9 +64,9 @@ def complete(caller: Caller, request: BlockDeviceRequest) -> list[dict[str, Any]
     indexes = {one["boot_index"] for one in found} - {None}
     found = [*(one for one in own if one["boot_index"] not in indexes), *found]
     _check_boot_order(image, found)
-    _check_root_size(caller, found, flavor)
-    _check_local(found, flavor)
-    check_disks(caller, flavor, [one for one in found if one["destination_type"] == "volume"])
+    _check_root_size(caller, found, request.flavor)
+    _check_local(caller, request, found)
+    check_disks(caller, flavor, [one for one in found if one["destination_type"] == "volume"], found)
     if request.several:
         _check_shared(caller, found)
     return found
@@ -177,26 +178,29 @@ def snapshots(caller: Caller, server: Found, image_id: str) -> tuple[list[dict[s
     return mapping, taken
 
 
-def _check_local(found: Sequence[Mapping[str, Any]], flavor: Mapping[str, Any]) -> None:
-    """Local disks are those of the flavor, which a mapping can name, and give a tag."""
-    blank = [one for one in found if (one["source_type"], one["destination_type"]) == ("blank", "local")]
-    swaps = [one for one in blank if one["guest_format"] == "swap"]
-    others = [one for one in blank if one["guest_format"] != "swap"]
+def _check_local(caller: Caller, request: BlockDeviceRequest, found: Sequence[Mapping[str, Any]]) -> None:
+    """Ephemeral disks are no larger together than the flavor says, and the swap disk is not either (LCH-46). How many
+    local disks a request may ask for, with the root disk of its image, a setting says (BDM-27)."""
+    flavor, blank = request.flavor, [one for one in found if is_blank(one)]
+    swaps, others = list(filter(is_swap, blank)), [one for one in blank if not is_swap(one)]
+    rooted = request.image is not None and not any(
+        one["boot_index"] == 0 and one["destination_type"] == "volume" for one in found)
+    most = caller.cloud.settings.max_local_block_devices
+    if -1 < most < len(blank) + rooted:
+        raise _invalid("You specified more local devices than the limit allows "
+                       f"(setting max_local_block_devices: {most}, with the root disk of an image).")
     if len(swaps) > 1:
         raise InvalidRequest("More than one swap drive requested.")
     if swaps and (not flavor["swap"] or (swaps[0]["volume_size"] or 0) > flavor["swap"]):
         raise InvalidRequest("Swap drive requested is larger than instance type allows.")
-    if sum(one["volume_size"] or 0 for one in others) > flavor["ephemeral"] or (others and not flavor["ephemeral"]):
+    sizes = [one["volume_size"] or flavor["ephemeral"] for one in others]
+    if sum(sizes) > flavor["ephemeral"] or (others and not flavor["ephemeral"]):
         raise InvalidRequest("Ephemeral disks requested are larger than the instance type allows. If no size is "
                              "given in one block device mapping, flavor ephemeral size will be used.")
-    if len(others) > 1:
-        raise InvalidRequest("More than one ephemeral disk requested: a server has one, of the flavor's size. Use "
-                             "volumes (destination_type volume) for more disks.")
-    for one, word, unit in (*((one, "swap", "MiB") for one in swaps), *((one, "ephemeral", "GiB") for one in others)):
-        if one["volume_size"] not in (None, 0, flavor[word]):
-            raise InvalidRequest(f"The {word} disk of a server has the size of its flavor, {flavor[word]} {unit}, and "
-                                 f"{one['volume_size']} were asked for. Leave volume_size out, use a flavor with a "
-                                 "smaller one, or a volume (destination_type volume).")
+    for one in others:
+        if one["guest_format"] not in (None, "", "ext4"):
+            raise _invalid(f"ephemeral disks are made with ext4, and guest_format is {one['guest_format'][:80]}. Leave "
+                           "it out, and make the file system in the guest.")
 
 
 def _check_shared(caller: Caller, found: Sequence[Mapping[str, Any]]) -> None:

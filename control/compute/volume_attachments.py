@@ -13,6 +13,7 @@ from sqlalchemy import select
 from magnetar_control.store import servers
 from magnetar_control.store.tables import actions
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound
+from magnetar_core.local_disks import is_blank, local_disks
 from magnetar_core.power import OFFLOADED, SHELVED
 
 from .caller import Caller
@@ -69,7 +70,7 @@ def attach(caller: Caller, target: Target, volume_id: str, device: str | None = 
     def added(kept: list[Document]) -> list[Document]:
         if any(one["volume_id"] == volume_id for one in kept):
             raise InvalidRequest(f"Invalid volume: volume {volume_id} already attached")
-        check_disks(caller, orjson.loads(target.row.flavor), [*kept, entry])
+        check_disks(caller, orjson.loads(target.row.flavor), [*kept, entry], _blocks(target.row))
         entry["device"] = _free_device(target.row, kept, device)
         return [*kept, entry]
 
@@ -120,22 +121,31 @@ def _check_attachable(caller: Caller, target: Target, volume_id: str, *, multiat
                              f"'{volume['status']}'")
 
 
-def check_disks(caller: Caller, flavor: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ``Forbidden`` where a server with these volumes, among which its root disk may be, has more disks than the
-    setting ``max_disk_devices_to_attach`` allows (LCH-31)."""
-    own = (not any(one["boot_index"] == 0 for one in blocks), flavor["ephemeral"], flavor["swap"])
+def check_disks(caller: Caller, flavor: Mapping[str, Any], volumes: Sequence[Mapping[str, Any]],
+                blocks: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ``Forbidden`` where a server with these *volumes*, among which its root disk may be, and the ephemeral and
+    swap disks of *blocks*, has more disks than the setting ``max_disk_devices_to_attach`` allows (LCH-31)."""
+    own, blank = not any(one["boot_index"] == 0 for one in volumes), sum(map(is_blank, blocks))
     most = caller.cloud.settings.max_disk_devices_to_attach
-    if most < len(blocks) + sum(map(bool, own)):
+    if most < len(volumes) + own + blank or most < len(volumes) + own + len(local_disks(flavor, blocks)):
         raise Forbidden(TOO_MANY)
+
+
+def local_names(server: servers.Found) -> set[str]:
+    """The device names of a server's ephemeral and swap disks, such as ``vdb``."""
+    return {one.device for one in local_disks(orjson.loads(server.flavor), _blocks(server))}
+
+
+def _blocks(server: servers.Found) -> list[Document]:
+    """The block devices that it was asked for with."""
+    found: list[Document] = orjson.loads(server.request).get("blocks") or []
+    return found
 
 
 def _free_device(server: servers.Found, kept: list[Document], wished: str | None) -> str:
     """The name that the disk will have: the one that is wished for when it is free and the host can give it, as Nova's
     libvirt driver names disks itself (BDM-08). Raises ``Forbidden`` when there is no room."""
-    flavor = orjson.loads(server.flavor)
-    taken = {one["device"] for one in kept}
-    taken |= {"/dev/vdb"} if flavor["ephemeral"] else set()
-    taken |= {"/dev/vdc"} if flavor["swap"] else set()
+    taken = {one["device"] for one in kept} | {f"/dev/{name}" for name in local_names(server)}
     free = [name for letter in LETTERS if (name := f"/dev/vd{letter}") not in taken]
     if not free:
         raise Forbidden(TOO_MANY)

@@ -18,6 +18,7 @@ from magnetar_control.services import Document
 from magnetar_control.store import servers
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 from magnetar_core.kinds.volume import BUSES
+from magnetar_core.local_disks import is_blank, is_swap
 from magnetar_core.power import OFF
 
 from .attach_volume import connect
@@ -40,7 +41,7 @@ def prepare(work: Work, host: str) -> tuple[list[Document], list[str]]:
     volumes on other hosts, to attach after the build. Raises ``WrongHost``, ``Cancelled``, and the service's errors."""
     if work.server.launched_at:
         return _prepare_again(work, host)
-    items, blocks = _tagged(work), requested(work)
+    items, blocks = _local(work), requested(work)
     if not blocks:
         return items, []
     kept, abroad, new = work.volumes, [], work.server.vm_state == "building"
@@ -59,14 +60,14 @@ def prepare(work: Work, host: str) -> tuple[list[Document], list[str]]:
             raise _wrong_host(entry, place)
         elif entry["device"] is None:
             abroad.append(entry["volume_id"])
-    if work.server.task_state == servers.MAPPING:
+    if work.server.task_state in (servers.NETWORKING, servers.MAPPING):
         work.note(task_state=servers.SPAWNING)
     return items, abroad
 
 
 def _prepare_again(work: Work, host: str) -> tuple[list[Document], list[str]]:
     """As ``prepare``, for a server that was on a host before: with the volumes that it has, named as they were."""
-    items, abroad, kept = _tagged(work), [], work.volumes
+    items, abroad, kept = _local(work), [], work.volumes
     volumes = work.conductor.services.volume
     for entry, order in zip(kept, boot_order(kept), strict=True):
         id = entry["volume_id"]
@@ -99,13 +100,17 @@ def boot_order(blocks: Sequence[Document]) -> list[int | None]:
             for one in blocks if one.get("destination_type", "volume") == "volume"]
 
 
-def _tagged(work: Work) -> list[Document]:
-    """Local disks with a tag. Other local disks follow from flavor and image."""
+def _local(work: Work) -> list[Document]:
+    """Ephemeral and swap disks that were asked for, and a root disk with a tag. What else there is of local disks
+    follows from flavor and image."""
     shelved = work.server.shelved_image_id
-    return [{"source_type": one["source_type"], "destination_type": "local", "tag": one["tag"],
-             **({"guest_format": "swap"} if one.get("guest_format") == "swap" else {}),
+    return [{"source_type": one["source_type"], "destination_type": "local",
+             **({"tag": one["tag"]} if one.get("tag") else {}),
+             **({"guest_format": "swap"} if is_swap(one) else {}),
+             **({"volume_size": one["volume_size"]} if is_blank(one) and one.get("volume_size") else {}),
              **({"uuid": shelved or one["uuid"], "boot_index": 0} if one["source_type"] == "image" else {})}
-            for one in work.request.get("blocks") or () if one["destination_type"] == "local" and one.get("tag")]
+            for one in work.request.get("blocks") or ()
+            if one["destination_type"] == "local" and (one.get("tag") or is_blank(one))]
 
 
 def _make_and_reserve(work: Work, host: str, block: Mapping[str, Any], entry: Mapping[str, Any]) -> Document:

@@ -20,6 +20,7 @@ from magnetar_control.store.allocations import Amounts
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 from magnetar_core.hardware.merge import asked_of
+from magnetar_core.local_disks import ephemeral_gib
 from magnetar_core.power import ERROR, STOPPED
 
 from . import cross_cell
@@ -130,9 +131,10 @@ def _bring(move: MigrationTask, where: Mapping[str, Any]) -> dict[str, Any] | No
 def _check_with_source(move: MigrationTask) -> None:
     """Raise what the source's agent refuses of the flavor, before anything is done."""
     if move.row.type == migrations.RESIZE:
-        if move.work.flavor["ephemeral"] > move.flavor["ephemeral"]:
-            raise Conflict(f"Resize error: the ephemeral disk has {move.work.flavor['ephemeral']} GiB, and disks do "
-                           "not shrink. Choose a flavor with at least as much.")
+        had = ephemeral_gib(move.work.flavor, move.work.request.get("blocks") or ())
+        if had > move.flavor["ephemeral"]:
+            raise Conflict(f"Resize error: the ephemeral disks have {had} GiB, and disks do not shrink. Choose a "
+                           "flavor with at least as much.")
         with move.work.client(move.source) as client:
             client.ensure("server", move.work.id, sized(move, move.flavor), dry_run=True, allow_reboot=True)
 

@@ -174,7 +174,7 @@ server:
         agent's setting.
       type: int
     root_format:
-      description: 'Root disk: a qcow2 overlay on the image, or a raw copy.'
+      description: 'Root disk: a qcow2 overlay on the image, a raw copy, or what the agent''s setting says.'
       type: str
       sample: qcow2
     virt_type:

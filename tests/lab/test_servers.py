@@ -33,7 +33,8 @@ def wishes(network: str) -> dict[str, dict[str, Any]]:
     """Servers by name; each shows something else."""
     return {
         "power": {"flavor": {**SIZES, "disk": 3}, "image": "disk", "networks": [{"network": network}]},
-        "raw": {"flavor": {**SIZES, "disk": 2, "ephemeral": 1, "swap": 64}, "image": "disk", "root_format": "raw"},
+        "raw": {"flavor": {**SIZES, "disk": 2, "ephemeral": 3, "swap": 64}, "image": "disk", "root_format": "raw",
+                "block_device_mapping": [{"source_type": "blank", "volume_size": size} for size in (1, 2)]},
         "kernel": {"flavor": SIZES, "image": "kernel", "config_drive": False},
         "cards": {"flavor": SIZES, "image": "kernel", "networks": [{"network": network, "model": m} for m in CARDS]},
         "reborn": {"flavor": {**SIZES, "vcpus": 2}, "image": "passing", "metadata": {"a": "b"}, "tags": ["t"]},
@@ -150,14 +151,15 @@ def test_the_root_disk_grows_with_the_flavor(lab: LabAgent) -> None:
     assert disks(lab, "power")["vda"] == 4 * GIB
 
 
-def test_raw_root_ephemeral_and_swap(lab: LabAgent) -> None:
+def test_raw_root_ephemerals_and_swap(lab: LabAgent) -> None:
     said = lab.up("raw")
     found = disks(lab, "raw")
-    assert {name: found[name] for name in ("vda", "vdb", "vdc")} == {"vda": 2 * GIB, "vdb": GIB, "vdc": 64 * MIB}
+    assert {name: found[name] for name in ("vda", "vdb", "vdc", "vdd")} == {
+        "vda": 2 * GIB, "vdb": GIB, "vdc": 2 * GIB, "vdd": 64 * MIB}
     assert [m for m in said if m.startswith("config_drive=/dev/vd")]
-    assert lab.sh("raw", "findfs LABEL=ephemeral0") == "/dev/vdb\n"
-    lab.sh("raw", "mount -t ext4 /dev/vdb /mnt && touch /mnt/file && umount /mnt")
-    assert "/dev/vdc" in lab.sh("raw", "swapon /dev/vdc && cat /proc/swaps && swapoff /dev/vdc")
+    assert lab.sh("raw", "findfs LABEL=ephemeral0 && findfs LABEL=ephemeral1") == "/dev/vdb\n/dev/vdc\n"
+    lab.sh("raw", "mount -t ext4 /dev/vdc /mnt && touch /mnt/file && umount /mnt")
+    assert "/dev/vdd" in lab.sh("raw", "swapon /dev/vdd && cat /proc/swaps && swapoff /dev/vdd")
     root = info(lab.state / "servers" / lab.show("server", "raw")["id"] / "disk")
     assert (root["format"], root["virtual-size"], root.get("backing-filename")) == ("raw", 2 * GIB, None)
 

@@ -132,10 +132,9 @@ class VolumeAttachments(Attached):
             return
         if have and have["boot_index"] == 0:
             raise Conflict("A root disk cannot be detached, and so not be attached anew either. Make the server anew.")
-        flavor, others = orjson.loads(row.flavor), orjson.loads(row.volumes)
-        taken = {(one["device"] or "").rpartition("/")[2] for one in others if one["volume_id"] != want["volume"]}
-        taken |= ({"vda"} if row.image_id else set()) | ({"vdb"} if flavor["ephemeral"] else set())
-        taken |= {"vdc"} if flavor["swap"] else set()
+        taken = {(one["device"] or "").rpartition("/")[2] for one in orjson.loads(row.volumes)
+                 if one["volume_id"] != want["volume"]}
+        taken |= ({"vda"} if row.image_id else set()) | volume_attachments.local_names(row)
         if want["device"] and (want["device"] in taken or not want["device"].startswith("vd")):
             raise InvalidField("device", "must be a free one, vda to vdz; the server has " + ", ".join(sorted(taken)),
                                want["device"])

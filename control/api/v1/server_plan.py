@@ -15,6 +15,7 @@ from magnetar_core import server_plan as host
 from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.merge import asked_of
+from magnetar_core.local_disks import ephemeral_gib, is_blank
 from magnetar_core.plan import Step
 from magnetar_core.power import MISSING, OFF, PAUSED, RUNNING, SHELVED, SUSPENDED, actions_between, wanted
 from magnetar_core.reconcile import Document
@@ -97,7 +98,8 @@ def _known(server: Document) -> Document:
     """The fields of a server that its agent's plan is about. NICs are actions of their own."""
     return {**{name: server[name] for name in ("name", "description", "config_drive", "power", "rescue")},
             "hardware": server.get("hardware") or {},
-            "flavor": {**server["flavor"], **server.get("_disks", {})}, "networks": []}
+            "flavor": {**server["flavor"], **server.get("_disks", {})}, "networks": [],
+            "block_device_mapping": list(filter(is_blank, server.get("block_device_mapping") or ()))}
 
 
 def steps(actions: Iterable[PlannedAction], want: Document, have: Document) -> list[Step]:
@@ -226,8 +228,10 @@ def powers(want: Document, have: Document, power: str) -> Iterator[PlannedAction
 
 def shrinks(have: Document, want: Document) -> None:
     """Raises ``Conflict`` for a flavor with a smaller disk than the server has: disks do not shrink."""
-    for name, word in (("disk", "root"), ("ephemeral", "ephemeral")):
-        old, new = have["flavor"][name], want["flavor"][name]
+    had, wanted_flavor = have["flavor"], want["flavor"]
+    ephemeral = ephemeral_gib(had, have.get("block_device_mapping") or ())
+    for word, old, new in (("root", had["disk"], wanted_flavor["disk"]),
+                           ("ephemeral", ephemeral, wanted_flavor["ephemeral"])):
         if new < old:
             raise Conflict(f"flavor: the {word} disk of server {want['name']!r} has {old} GiB and cannot shrink to "
                            f"{new}. Choose a flavor with a disk as large, or make another server.", fields=["flavor"])

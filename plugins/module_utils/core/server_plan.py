@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 from .errors import Conflict, Immutable
 from .kinds.server import destination
+from .local_disks import GIB, SWAP, local_disks
 from .plan import Step
 from .power import CRASHED, LIVE, MISSING, OFF, SUSPENDED, verbs_between
 from .reconcile import Document
@@ -35,8 +36,7 @@ TEXT: Mapping[str, str] = {
     "shelve": "shut down, keep the root disk as an image, and leave the host", "unshelve": "start on a host again",
     "soft_delete": "power off, and keep it for a while in case it is restored",
 }
-ROOT, EPHEMERAL, SWAP = "disk", "disk.ephemeral", "disk.swap"
-GIB, MIB = 2**30, 2**20
+ROOT = "disk"
 #: Of a NIC, what is no matter of the domain's.
 NOT_PLUGGED = frozenset(("address", "told", "port_security", "allowed_addresses"))
 #: What there is of a server that is to be made.
@@ -52,8 +52,8 @@ def plan(want: Optional[Document], have: Optional[Document]) -> Iterator[Step]:
     """Yield the steps from *have* to *want* (``None``: absent).
 
     *have* has the server's fields as they are, and ``power`` (``missing`` without a domain), ``todo`` (files to make),
-    ``lost`` (files gone), ``root_bytes``, ``ephemeral_bytes`` and ``swap_bytes`` (0 for none), ``rescue`` (the disk
-    that is made), ``rescued`` (whether it boots from it), ``rescue_drive`` (its config drive is to be written),
+    ``lost`` (files gone), ``root_bytes``, ``sizes`` (bytes of its other own disks, by file), ``rescue`` (the disk that
+    is made), ``rescued`` (whether it boots from it), ``rescue_drive`` (its config drive is to be written),
     ``rescue_left`` (something of it is there), ``transient`` (undefined from outside: it would go when it stops),
     ``gone`` (an image that is no longer there), ``volumes_made``, ``attached`` (it has volumes), ``reserved``
     (addresses that DHCP gives it: ``[[mac, network, address], ...]``), ``told`` (it has had some), ``drive``
@@ -69,10 +69,10 @@ def plan(want: Optional[Document], have: Optional[Document]) -> Iterator[Step]:
 
 def observed(want: Document) -> Document:
     """What there is of a server that is as *want*: its plan has no steps."""
-    sizes = disk_sizes(want["flavor"])
-    return {**want, "todo": (), "lost": (), "root_bytes": sizes[ROOT] or 1,  # as large as its image, which is unknown
-            "ephemeral_bytes": sizes[EPHEMERAL], "swap_bytes": sizes[SWAP], "rescued": want.get("rescue") is not None,
-            "reserved": reservations(want["networks"]), "volumes_made": True}
+    return {**want, "todo": (), "lost": (), "sizes": disk_sizes(want),
+            "root_bytes": want["flavor"]["disk"] * GIB or 1,  # as large as its image, which is unknown
+            "rescued": want.get("rescue") is not None, "reserved": reservations(want["networks"]),
+            "volumes_made": True}
 
 
 def _gone(have: Optional[Document]) -> Iterator[str]:
@@ -150,9 +150,8 @@ def _drives(want: Document, have: Document, power: str, rescues: Sequence[str]) 
 
 def _differs(want: Document, have: Document) -> list[str]:
     """Fields that QEMU takes up at its next start only. Addresses are no matter of QEMU's, nor what guests are told."""
-    flavor = want["flavor"]
-    found = ["flavor"] if _shape(flavor, flavor["ephemeral"], flavor["swap"]) != _shape(
-        have["flavor"], have.get("ephemeral_bytes", 0), have.get("swap_bytes", 0)) else []
+    same = _shape(want["flavor"], disk_sizes(want)) == _shape(have["flavor"], have.get("sizes", ()))
+    found = [] if same else ["flavor"]
     found += ["hardware"] * (hardware(want) != hardware(have))
     wanted, seen = ([{name: value for name, value in nic.items() if name not in NOT_PLUGGED}
                      for nic in one["networks"]] for one in (want, have))
@@ -165,9 +164,9 @@ def hardware(server: Document) -> Document:
     return found
 
 
-def _shape(flavor: Document, ephemeral: float, swap: float) -> Document:
-    """What the domain shows of a flavor."""
-    return {"vcpus": flavor["vcpus"], "ram": flavor["ram"], "ephemeral": bool(ephemeral), "swap": bool(swap)}
+def _shape(flavor: Document, files: Iterable[str]) -> Document:
+    """What the domain shows of a flavor, and of the server's own disks."""
+    return {"vcpus": flavor["vcpus"], "ram": flavor["ram"], "disks": {*files}}
 
 
 def _off(want: Document, have: Document, names: list[str]) -> Iterator[str]:
@@ -184,9 +183,9 @@ def _off(want: Document, have: Document, names: list[str]) -> Iterator[str]:
 
 
 # Disks --------------------------------------------------------------------------------------------------------------
-def disk_sizes(flavor: Document) -> dict[str, int]:
-    """Bytes of each disk that *flavor* asks for; 0 for none, and for a root disk as large as its image."""
-    return {ROOT: flavor["disk"] * GIB, EPHEMERAL: flavor["ephemeral"] * GIB, SWAP: flavor["swap"] * MIB}
+def disk_sizes(want: Document) -> dict[str, int]:
+    """Bytes of each ephemeral and swap disk that is wanted, by file."""
+    return {one.file: one.size for one in local_disks(want["flavor"], want.get("block_device_mapping", ()))}
 
 
 def volume_items(want: Document) -> list[Document]:
@@ -201,28 +200,28 @@ def root_volume(want: Document) -> Optional[Document]:
 
 def _resizing(want: Document, have: Document) -> Iterator[str]:
     """The verbs that make the disks have the sizes that are wanted."""
-    sizes, rebuild = disk_sizes(want["flavor"]), have.get("rebuild")
-    if not rebuild and have.get("swap_bytes", 0) not in (0, sizes[SWAP]):
+    sizes, there, rebuild = disk_sizes(want), have.get("sizes", {}), have.get("rebuild")
+    if not rebuild and SWAP in there and there[SWAP] != sizes.get(SWAP):
         yield "drop_swap"
-    if not rebuild and sizes[ROOT] > have["root_bytes"] > 0:
+    if not rebuild and want["flavor"]["disk"] * GIB > have["root_bytes"] > 0:
         yield "grow"
-    if (not rebuild or rebuild["preserve_ephemeral"]) and sizes[EPHEMERAL] > have.get("ephemeral_bytes", 0) > 0:
+    if (not rebuild or rebuild["preserve_ephemeral"]) and any(
+            size > there[file] for file, size in sizes.items() if file != SWAP and file in there):
         yield "grow_ephemeral"
 
 
 def _adds(want: Document, have: Document) -> bool:
     """Whether an ephemeral or swap disk is wanted that is not there, or will not be."""
-    sizes = disk_sizes(want["flavor"])
-    return bool((sizes[EPHEMERAL] and not have.get("ephemeral_bytes", 0))
-                or (sizes[SWAP] and have.get("swap_bytes", 0) != sizes[SWAP]))
+    there = have.get("sizes", {})
+    return any(file not in there or (file == SWAP and there[file] != size) for file, size in disk_sizes(want).items())
 
 
 def _check_disks(want: Document, have: Document) -> None:
     """Raise ``Immutable`` for a disk that would shrink, ``Conflict`` for one that is lost or cannot be rebuilt."""
     rebuild, name = have.get("rebuild"), want["name"]
-    kept = {EPHEMERAL} if rebuild and rebuild["preserve_ephemeral"] else set() if rebuild else {ROOT, EPHEMERAL, SWAP}
+    there = have.get("sizes", {})
     _check_root_volume(want, have)
-    lost = [file for file in have["lost"] if not rebuild or file in kept]
+    lost = [file for file in have["lost"] if _is_kept(file, rebuild)]
     if lost:
         way = "Restore the file, " + ("or do without preserve_ephemeral." if rebuild else "rebuild the server, or "
                                       "delete it and make it again.")
@@ -232,14 +231,19 @@ def _check_disks(want: Document, have: Document) -> None:
         raise Conflict(f"The image that server {name!r} was made from is no longer on this host, or has no content "
                        "there. Register it again and send its content (and that of the kernel that it boots with), or "
                        "rebuild from another image.", field="image")
-    sizes = disk_sizes(want["flavor"])
-    for file, there, word in ((ROOT, have["root_bytes"], "root"), (EPHEMERAL, have.get("ephemeral_bytes", 0),
-                                                                   "ephemeral")):
-        if file in kept and sizes[file] < there and (sizes[file] or file == EPHEMERAL):
+    sizes = {**disk_sizes(want), ROOT: want["flavor"]["disk"] * GIB or have["root_bytes"]}  # as large as its image
+    for file, had in {ROOT: have["root_bytes"], **there}.items():
+        size = sizes.get(file, 0)
+        if size < had and file != SWAP and _is_kept(file, rebuild):
             raise Immutable(
-                f"flavor: the {word} disk of server {name!r} has {there / GIB:g} GiB and cannot shrink to "
-                f"{sizes[file] / GIB:g} GiB. Choose a flavor with a larger disk, or delete the server and make it "
-                "again.", fields=["flavor"])
+                f"flavor: the {'root' if file == ROOT else 'ephemeral'} disk of server {name!r} has {had / GIB:g} GiB "
+                f"and cannot shrink to {size / GIB:g} GiB. Choose a flavor with a larger disk, or delete the server "
+                "and make it again.", fields=["flavor"])
+
+
+def _is_kept(file: str, rebuild: Optional[Document]) -> bool:
+    """Whether a disk stays as it is, with what is in it; in a *rebuild*, where that was asked for."""
+    return not rebuild or (rebuild["preserve_ephemeral"] and file not in (ROOT, SWAP))
 
 
 def drive_digest(want: Document) -> str:

@@ -79,6 +79,23 @@ def test_a_server(host: Host, want: dict[str, Any], root: dict[str, str]) -> Non
     assert told(host) == {**root, "vdb": "qcow2", "vdz": "raw"}
 
 
+def test_a_host_whose_root_disks_are_raw(tmp_path: Path) -> None:
+    """As of ``images_type`` flat: what says no format is made in that of the setting, and keeps it."""
+    host = Host(tmp_path, root_format="raw")
+    host.start()
+    try:
+        image(host, "qcow2")
+        host.server(image="qcow2")
+        assert (told(host)["vda"], host.show()["root_format"]) == ("raw", "raw")
+        host.server("other", image="qcow2", root_format="qcow2")
+        host.settings["root_format"] = "qcow2"
+        host.restart()
+        assert not host.server(image="qcow2").changed and not host.server(root_format="auto").changed
+        assert (host.show()["root_format"], host.show("other")["root_format"]) == ("raw", "qcow2")
+    finally:
+        host.agent.close()
+
+
 def test_another_image(host: Host) -> None:
     for format in ("raw", "qcow2"):
         image(host, format)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from magnetar_agent import reconcile
+from magnetar_agent.servers import GIB, MIB, guest_data
 from magnetar_core.errors import Conflict, HypervisorError, Immutable, InvalidField, MagnetarError, NoSpace
 from magnetar_core.kinds import BY_NOUN
 
@@ -39,6 +41,14 @@ def disks(host: Host) -> dict[str, str]:
     """Device to the name of the volume, or of the file."""
     names = {v.id: v.name for v in host.agent.host.documents.list("volume")}
     return {d.target: names.get(d.path.name, d.path.name) for d in host.fake.domain(host.show()["id"]).disks}
+
+
+def folder(host: Host) -> Path:
+    return host.root / "state" / "servers" / str(host.show()["id"])
+
+
+def local_sizes(host: Host) -> dict[str, int]:
+    return {path.name: host.fake.disk(path).virtual_size for path in folder(host).glob("disk*")}  # type: ignore[union-attr]
 
 
 def volumes(host: Host) -> list[str]:
@@ -93,7 +103,67 @@ def test_local_disks_take_tags(place: Host) -> None:
     assert (found["vda"], found["vdb"], found["vdc"]) == ("root", "scratch", "swap")
 
 
+SCRATCH = {"source_type": "blank", "destination_type": "local"}
+SOME = {**SMALL, "disk": 1, "ephemeral": 4, "swap": 64}
+
+
+def test_several_ephemeral_disks_of_their_own_sizes(place: Host) -> None:
+    items = [{**SCRATCH, "volume_size": 1, "tag": "one"}, DATA, {**SCRATCH, "volume_size": 2, "guest_format": "ext4"},
+             {**SCRATCH, "guest_format": "swap", "volume_size": 16}]
+    made = make(place, *items, image="img", flavor=SOME, networks=[{"bridge": "br0"}])
+    assert disks(place) == {"vda": "disk", "vdb": "disk.ephemeral", "vdc": "disk.ephemeral1", "vdd": "disk.swap",
+                            "vde": "data", "vdz": "config.iso"}
+    assert local_sizes(place) == {"disk": GIB, "disk.ephemeral": GIB, "disk.ephemeral1": 2 * GIB, "disk.swap": 16 * MIB}
+    assert {one["source_type"]: one.get("device_name") for one in made.resource["block_device_mapping"]} == {
+        "blank": "vdd", "volume": "vde"}
+    assert made.resource["flavor"] == SOME and not make(place, *items, image="img", flavor=SOME).changed
+    told = guest_data.guest(place.agent.host, place.agent.host.documents.find("server", "web1"))  # type: ignore[arg-type]
+    assert told.mappings == {"ami": "vda", "root": "/dev/vda", "ephemeral0": "/dev/vdb", "ephemeral1": "/dev/vdc",
+                             "swap": "/dev/vdd", "ebs0": "/dev/vde"}
+
+
+def test_sizes_of_their_own_outlive_a_resize_and_a_rebuild(place: Host) -> None:
+    make(place, {**SCRATCH, "volume_size": 1}, {**SCRATCH, "volume_size": 2},
+         {**SCRATCH, "guest_format": "swap", "volume_size": 32}, image="img", flavor=SOME, power="off")
+    before = local_sizes(place)
+    place.server(flavor={**SOME, "ephemeral": 3, "swap": 64, "ram": 128}, power="off")
+    assert local_sizes(place) == before
+    with pytest.raises(InvalidField, match="flavor: ephemeral disks have 3 GiB together, and the flavor has 2"):
+        place.server(flavor={**SOME, "ephemeral": 2}, power="off")
+    place.server(flavor={**SOME, "ephemeral": 8, "swap": 16}, power="off")
+    assert local_sizes(place) == {**before, "disk.swap": 16 * MIB}
+    written = {name: (folder(place) / name).stat().st_mtime_ns for name in before}
+    place.ensure("server", "web1", {"user_data": "YQ=="}, on_immutable="rebuild", preserve_ephemeral=True)
+    kept = [name for name in before if (folder(place) / name).stat().st_mtime_ns == written[name]]
+    assert kept == ["disk.ephemeral", "disk.ephemeral1"]
+    place.ensure("server", "web1", {"user_data": "Yg=="}, on_immutable="rebuild")
+    assert all((folder(place) / name).stat().st_mtime_ns != written[name] for name in before)
+    place.ensure("server", "web1", None)
+    assert not place.agent.host.documents.list("server")
+
+
+def test_one_without_a_size_grows_with_the_flavor(place: Host) -> None:
+    make(place, {**SCRATCH, "tag": "scratch"}, image="img", flavor={**SOME, "swap": 0}, power="off")
+    done = place.server(flavor={**SOME, "ephemeral": 6, "swap": 0}, power="off")
+    assert [step.verb for step in done.steps] == ["record", "grow_ephemeral"]
+    assert local_sizes(place)["disk.ephemeral"] == 6 * GIB
+
+
+def test_ephemeral_disks_on_another_bus(place: Host) -> None:
+    with pytest.raises(InvalidField, match="on bus scsi, which has a place for one"):
+        make(place, {**SCRATCH, "volume_size": 1}, {**SCRATCH, "volume_size": 1}, image="img", flavor=SOME,
+             hardware={"disk_bus": "scsi"})
+    make(place, {**SCRATCH, "volume_size": 1}, image="img", flavor=SOME, hardware={"disk_bus": "scsi"})
+    assert set(disks(place)) == {"sda", "sdb", "sdc", "sdf"}
+
+
 @pytest.mark.parametrize(("items", "want", "why"), [
+    ([{**SCRATCH, "volume_size": 3}, {**SCRATCH, "volume_size": 2}], {"flavor": SOME},
+     "ephemeral disks have 5 GiB together, and the flavor has 4"),
+    ([SCRATCH, {**SCRATCH, "volume_size": 1}], {"flavor": SOME}, "One without volume_size has all of the flavor's"),
+    ([{**SCRATCH, "guest_format": "swap"}] * 2, {"flavor": SOME}, "has more than one swap disk"),
+    ([{**SCRATCH, "volume_size": 1}] * 25, {"flavor": {**SOME, "ephemeral": 25}}, "there are names for 24"),
+    ([{**SCRATCH, "volume_size": 1, "device_name": "vdc"}], {"flavor": SOME}, "must be vdb for this disk"),
     ([{**BLANK, "destination_type": "local", "boot_index": 0}], {"flavor": FLAVOR}, "boot_index: is for disks"),
     ([{**DATA, "destination_type": "local"}], {}, "destination_type: cannot be local for source_type volume"),
     ([{"source_type": "volume"}], {}, "uuid: is required"),
@@ -110,8 +180,9 @@ def test_local_disks_take_tags(place: Host) -> None:
     ([{**BLANK, "device_name": "sda"}], {}, "device_name: must be free"),
     ([{**ROOT, "device_name": "vdb"}], {}, "must be vda for the root disk"),
     ([{"source_type": "blank", "guest_format": "swap"}], {}, "the flavor has no swap disk"),
-    ([{"source_type": "blank", "volume_size": 2}], {"flavor": FLAVOR}, "must be the flavor's ephemeral, 1 GiB"),
-    ([{"source_type": "blank", "guest_format": "swap", "volume_size": 1}], {"flavor": FLAVOR}, "flavor's swap, 64 MiB"),
+    ([{"source_type": "blank", "volume_size": 2}], {"flavor": FLAVOR}, "have 2 GiB together, and the flavor has 1"),
+    ([{"source_type": "blank", "guest_format": "swap", "volume_size": 65}], {"flavor": FLAVOR},
+     "volume_size: must be no more than the flavor's swap, 64 MiB"),
     ([{**LOCAL, "volume_size": 3}], BOOT, "volume_size: must be the flavor's disk, 1 GiB"),
     ([{**LOCAL, "guest_format": "ext4"}], BOOT, "guest_format: is for blank local disks only"),
     ([{**LOCAL, "delete_on_termination": False}], BOOT, "delete_on_termination: must be true for a local disk"),
@@ -130,7 +201,7 @@ def test_local_disks_take_tags(place: Host) -> None:
     ([{**BLANK, "boot_index": 40}], {}, "boot_index: must be from -1 to 32"),
     ([{**BLANK, "colour": "red"}], {}, "colour"),
     ([{"volume_size": 1}], {}, "source_type"),
-    ([{"source_type": "blank"}, {"source_type": "blank"}], {"flavor": FLAVOR}, "more than one blank local disk"),
+    ([{"source_type": "blank"}, {"source_type": "blank"}], {"flavor": FLAVOR}, "disks have 2 GiB together"),
     ([{"source_type": "image", "uuid": "img", "boot_index": 0}], {}, "is the server's own image"),
     ([{**BLANK, "volume_type": "nope"}], {}, "must be a pool of this host"),
     ([{**BLANK, "device_type": "floppy"}], {}, "device_type: must be one of disk"),

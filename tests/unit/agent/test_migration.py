@@ -65,12 +65,13 @@ def test_a_paused_server_stays_paused(pair: Pair, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["live", "cold"])
 def test_all_of_its_disks_go(pair: Pair, kind: str) -> None:
-    id = pair.make(flavor={"vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 1, "swap": 8}, config_drive=True)
+    id = pair.make(flavor={"vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 3, "swap": 8}, config_drive=True,
+                   block_device_mapping=[{"source_type": "blank", "volume_size": size} for size in (1, 2)])
     place = pair.one.agent.host.settings.state_dir / "servers" / id
-    for name in ("disk.ephemeral", "disk.swap"):
+    for name in ("disk.ephemeral", "disk.ephemeral1", "disk.swap"):
         with (place / name).open("ab") as disk:
             disk.write(name.encode() * 1000)
-    names = {"disk", "disk.ephemeral", "disk.swap", "config.iso"}
+    names = {"disk", "disk.ephemeral", "disk.ephemeral1", "disk.swap", "config.iso"}
     before = {path.name: path.read_bytes() for path in place.iterdir()}
     targets = {disk.target: disk.path.name for disk in pair.one.fake.domains()[id].disks}
     assert set(targets.values()) == names <= set(before)

@@ -74,13 +74,14 @@ def _block() -> Record:
         uuid=Field(REFERENCE, "The image, volume or volume snapshot, by name or uuid."),
         boot_index=Field(Nullable(Integer(-1, 32)), "Turn among the disks to boot from: 0 for the root disk; null or "
                          "-1 for never."),
-        volume_size=Field(SIZE, "Size in GiB of a volume that is made; that of its source when omitted. Local disks "
-                          "have the flavor's size, which it can only repeat (in MiB for swap)."),
+        volume_size=Field(SIZE, "Size in GiB of a volume that is made, that of its source when omitted; or of an "
+                          "ephemeral disk (of a swap disk in MiB), all that the flavor has when omitted. Ephemeral "
+                          "disks have no more together than the flavor says."),
         volume_type=Field(POOL, "Pool of a volume that is made."),
         delete_on_termination=Field(Boolean(), "Whether the volume is deleted with the server."),
         readonly=Field(Boolean(), "Whether the guest may only read the volume."),
-        guest_format=Field(Nullable(Choices("swap", "ext4")), "What a blank local disk is formatted with: V(swap) is "
-                           "the flavor's swap disk, else it is the flavor's ephemeral disk."),
+        guest_format=Field(Nullable(Choices("swap", "ext4")), "What a blank local disk is: V(swap) the swap disk, "
+                           "else an ephemeral disk with ext4."),
         device_type=Field(Nullable(Choices("disk")), "Only V(disk)."),
         disk_bus=Field(Nullable(Choices(*BUSES)), "What the guest sees a volume behind of; V(virtio) when omitted."),
         device_name=Field(Nullable(DISK), "Device name; drawn when omitted, which is best (BDM-07)."),
@@ -185,8 +186,8 @@ class Server(Resource):
                              "it is stopped, before its power is cut; 0 cuts it at once. Null (in a module V(none)) "
                              "for what the image says (C(os_shutdown_timeout)), else the agent's setting.",
                              default=None, sample=None)
-    root_format = Field(Choices("qcow2", "raw"), "Root disk: a qcow2 overlay on the image, or a raw copy.",
-                        default="qcow2", on=FIXED, sample="qcow2")
+    root_format = Field(Choices("auto", "qcow2", "raw"), "Root disk: a qcow2 overlay on the image, a raw copy, or what "
+                        "the agent's setting says.", default="auto", on=FIXED, sample="qcow2")
     virt_type = Field(Choices("auto", "kvm", "qemu"), "kvm, qemu (emulated), or what the host can do.",
                       default="auto", on=FIXED, sample="qemu")
     machine = Field(Text(1, 64, r"[a-z0-9][a-z0-9.\-]*", "must be a QEMU machine type"), "Machine type.",

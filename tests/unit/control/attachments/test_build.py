@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from magnetar_agent.fake.disks import read
 from magnetar_control.agents import AgentClient
-from magnetar_control.conductor import block_devices
+from magnetar_control.conductor import block_devices, nics
 
 from .asking import Owner, until
 
@@ -42,7 +43,11 @@ def test_a_server_boots_from_a_volume_made_of_an_image(owner: Owner) -> None:
 
 
 def test_while_its_volumes_are_made_a_server_says_so(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, waits, asks = [], block_devices._wait_until_made, AgentClient.ensure
+    seen, waits, asks, allocates = [], block_devices._wait_until_made, AgentClient.ensure, nics.allocate
+
+    def allocate(work: Any) -> Any:
+        seen.append(owner.call.get(f"/v2.1/servers/{work.id}").json["server"]["OS-EXT-STS:task_state"])
+        return allocates(work)
 
     def wait(work: Any, id: str) -> None:
         seen.append(work.server.task_state)
@@ -53,11 +58,12 @@ def test_while_its_volumes_are_made_a_server_says_so(owner: Owner, monkeypatch: 
             seen.append(owner.call.get(f"/v2.1/servers/{key}").json["server"]["OS-EXT-STS:task_state"])
         return asks(self, noun, key, *given, **more)
 
+    monkeypatch.setattr(nics, "allocate", allocate)
     monkeypatch.setattr(block_devices, "_wait_until_made", wait)
     monkeypatch.setattr(AgentClient, "ensure", ensure)
     blocks = [block("image", owner.call.image(), boot_index=0, volume_size=2, delete_on_termination=True)]
-    server = owner.server(imageRef="", block_device_mapping_v2=blocks)
-    assert seen == ["block_device_mapping", "spawning"] and server["OS-EXT-STS:task_state"] is None
+    server = owner.server(imageRef="", block_device_mapping_v2=blocks, networks="auto")
+    assert seen == ["networking", "block_device_mapping", "spawning"] and server["OS-EXT-STS:task_state"] is None
 
 
 def test_a_server_boots_from_a_volume_that_is_there(owner: Owner) -> None:
@@ -132,11 +138,68 @@ def test_volumes_of_the_flavor_can_have_tags(owner: Owner) -> None:
     volume = owner.volume()
     assert owner.attach(server, volume).json["volumeAttachment"]["device"] == "/dev/vdd"
     until(lambda: owner.state(volume) == "in-use")
-    smaller = {"source_type": "blank", "destination_type": "local", "guest_format": "swap", "volume_size": 32}
+
+
+SCRATCH = {"source_type": "blank", "destination_type": "local"}
+
+
+def _disks(owner: Owner, server: str) -> dict[str, int]:
+    """MiB of the server's own disks, by file."""
+    place = owner.cloud.folder / owner.host_of(server) / "state" / "servers" / server
+    return {path.name: seen.virtual_size >> 20 for path in place.glob("disk*") if (seen := read(path, None))}
+
+
+def _large(owner: Owner) -> None:
+    owner.call.post("/v2.1/flavors", {"flavor": {"id": "large", "name": "large", "vcpus": 1, "ram": 64, "disk": 1,
+                                                 "OS-FLV-EXT-DATA:ephemeral": 4, "swap": 64}})
+
+
+def test_several_ephemeral_disks_and_a_smaller_swap_disk(owner: Owner) -> None:
+    _large(owner)
+    blocks = [root(owner), {**SCRATCH, "volume_size": 1}, {**SCRATCH, "volume_size": 2, "guest_format": "ext4"}]
+    server = owner.server(flavorRef="large", block_device_mapping_v2=blocks, imageRef=owner.call.image())["id"]
+    made = _disks(owner, server)
+    assert made == {"disk": 1024, "disk.ephemeral": 1024, "disk.ephemeral1": 2048, "disk.swap": 64}
+    assert owner.attach(server, owner.volume()).json["volumeAttachment"]["device"] == "/dev/vde"
+    for action, state in (("shelve", "SHELVED_OFFLOADED"), ("unshelve", "ACTIVE")):
+        owner.call.act(server, action)
+        until(lambda state=state: owner.call.server(server)["status"] == state)
+    assert _disks(owner, server) == made
+    swap = {**SCRATCH, "guest_format": "swap", "volume_size": 16}
+    other = owner.server(flavorRef="large", block_device_mapping_v2=[root(owner), swap], imageRef=owner.call.image())
+    assert _disks(owner, other["id"]) == {"disk": 1024, "disk.ephemeral": 4096, "disk.swap": 16}
+
+
+@pytest.mark.parametrize(("blocks", "why"), [
+    ([{**SCRATCH, "volume_size": 3}, {**SCRATCH, "volume_size": 2}], "Ephemeral disks requested are larger than"),
+    ([SCRATCH, {**SCRATCH, "volume_size": 1}], "Ephemeral disks requested are larger than"),
+    ([{**SCRATCH, "guest_format": "swap", "volume_size": 65}], "Swap drive requested is larger than instance type"),
+    ([{**SCRATCH, "guest_format": "swap"}] * 2, "More than one swap drive requested."),
+    ([{**SCRATCH, "volume_size": 1, "guest_format": "xfs"}], "ephemeral disks are made with ext4"),
+    ([{**SCRATCH, "volume_size": 1}] * 3, "You specified more local devices than the limit allows"),
+])
+def test_local_disks_that_are_refused(owner: Owner, blocks: list[dict[str, object]], why: str) -> None:
+    _large(owner)
     refused = owner.call.post("/v2.1/servers", {"server": {
-        "name": "x", "flavorRef": "roomy", "networks": "none", "imageRef": owner.call.image(),
-        "block_device_mapping_v2": [root(owner), smaller]}}, "2.60")
-    assert refused.status == 400 and "has the size of its flavor, 64 MiB" in refused.json["badRequest"]["message"]
+        "name": "x", "flavorRef": "large", "networks": "none", "imageRef": owner.call.image(),
+        "block_device_mapping_v2": [root(owner), *blocks]}}, "2.60")
+    assert refused.status == 400 and why in refused.json["badRequest"]["message"]
+
+
+def test_a_resize_does_not_shrink_ephemeral_disks(owner: Owner) -> None:
+    """What counts is what they have together, not the flavor's word (LCH-46)."""
+    _large(owner)
+    for name, ephemeral in (("fits", 3), ("small", 2)):
+        owner.call.post("/v2.1/flavors", {"flavor": {"id": name, "name": name, "vcpus": 1, "ram": 64, "disk": 1,
+                                                     "OS-FLV-EXT-DATA:ephemeral": ephemeral, "swap": 0}})
+    blocks = [root(owner), {**SCRATCH, "volume_size": 1}, {**SCRATCH, "volume_size": 2}]
+    server = owner.server(flavorRef="large", block_device_mapping_v2=blocks, imageRef=owner.call.image())["id"]
+    owner.call.act(server, "resize", {"flavorRef": "small"})
+    refused = owner.call.settled(server)
+    assert refused and (refused["status"], refused["flavor"]["original_name"]) == ("ACTIVE", "large")
+    owner.call.act(server, "resize", {"flavorRef": "fits"})
+    until(lambda: owner.call.server(server)["status"] == "VERIFY_RESIZE")
+    assert _disks(owner, server) == {"disk": 1024, "disk.ephemeral": 1024, "disk.ephemeral1": 2048}
 
 
 NOWHERE = str(uuid.uuid4())
