@@ -111,8 +111,8 @@ class Guest:
 
     *hostname* may have a domain. *seed* is 512 random bytes drawn for it. *user_data* is base64; *injected* are files
     for it: path, and content in base64. *image*, *kernel* and *ramdisk* are uuids. *mappings* is EC2's block device
-    mapping. *vendor_data* is what the operator tells all guests, *vendor_data2* what was asked for this one.
-    *admin_pass* is a secret.
+    mapping. *dedicated_cpus* are those of its CPUs that have one of the host for themselves. *vendor_data* is what the
+    operator tells all guests, *vendor_data2* what was asked for this one. *admin_pass* is a secret.
     """
 
     uuid: str
@@ -135,6 +135,7 @@ class Guest:
     devices: tuple[Device, ...] = ()
     security_groups: tuple[str, ...] = ()
     mappings: Mapping[str, str] = field(default_factory=lambda: {"ami": "vda", "root": "/dev/vda"})
+    dedicated_cpus: tuple[int, ...] = ()
     vendor_data: Mapping[str, Any] = field(default_factory=dict)
     vendor_data2: Mapping[str, Any] = field(default_factory=dict)
     admin_pass: str | None = field(default=None, repr=False)
@@ -222,7 +223,7 @@ def meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
         found["devices"] = [{**device.as_dict(), **(trusted if device.type == "nic" else {})}
                             for device in guest.devices]
     if version >= CPUS:
-        found["dedicated_cpus"] = []  # no flavor here pins CPUs
+        found["dedicated_cpus"] = list(guest.dedicated_cpus)
     return found
 
 

@@ -177,7 +177,8 @@ FURTHER = {
 }
 #: Rules of Nova that files may have and nothing asks, with the reason.
 NOT_ASKED = {
-    "network:attach_external_network": "no network is external",
+    "network:attach_external_network": "the network service says who has ports of an external network: its project, "
+                                       "and those with which it is shared",
 }
 _OWNER, _ADMIN = "rule:admin_or_owner", "rule:admin_api"
 

@@ -31,6 +31,7 @@ MODES = (NicAddress6("fd00:1::5", 64, "slaac", "fd00:1::1", ("fd00::53",)),
          NicAddress6("fd00:2::5", 64, "dhcpv6-stateful"), NicAddress6("fd00:3::5", 64, "dhcpv6-stateless"),
          NicAddress6("fd00:4::5", 64, None, "fd00:4::1"))
 SIX = GuestNic("52:54:00:00:00:04", NETWORK, port=PORT, mtu=1442, ipv6=MODES)
+OVN = dataclasses.replace(DHCP, type="ovs", mtu=1442, ipv6=MODES[:1])
 INJECTED = (("/etc/motd", base64.b64encode(b"hello\n").decode()),)
 
 
@@ -38,8 +39,8 @@ def guest(*nics: GuestNic) -> Guest:
     return dataclasses.replace(GUEST, nics=nics, injected=INJECTED)
 
 
-@pytest.mark.parametrize("nics", [(), (NIC,), (STATIC,), (DHCP,), (WITHOUT,), (SIX,),
-                                  (NIC, STATIC, WITHOUT, SIX)], ids=range(7))
+@pytest.mark.parametrize("nics", [(), (NIC,), (STATIC,), (DHCP,), (WITHOUT,), (SIX,), (OVN,),
+                                  (NIC, STATIC, WITHOUT, SIX, OVN)], ids=range(8))
 def test_network_data_is_as_the_schema_says(nics: tuple[GuestNic, ...]) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.validate(guest_data.network_data(guest(*nics)), SCHEMA)
@@ -47,8 +48,10 @@ def test_network_data_is_as_the_schema_says(nics: tuple[GuestNic, ...]) -> None:
 
 @pytest.mark.parametrize("wrong", [
     {"links": []}, {"links": [{}], "networks": [], "services": []},
+    {"links": [{"id": "tap00000001", "type": "tap", "vif_id": "a", "ethernet_mac_address": "52:54:00:00:00:01",
+                "mtu": None}], "networks": [], "services": []},
     {"links": [], "networks": [{"id": "network0", "type": "ipv4", "link": "l", "network_id": "n"}], "services": []},
-    {"links": [], "networks": [], "services": [{"type": "dns"}]}], ids=range(4))
+    {"links": [], "networks": [], "services": [{"type": "dns"}]}], ids=range(5))
 def test_the_schema_refuses_what_is_wrong(wrong: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, SCHEMA)

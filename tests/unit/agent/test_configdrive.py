@@ -21,7 +21,7 @@ GUEST = Guest(
     user_data=base64.b64encode(b"#!/bin/sh\necho hi\n").decode(), nics=(NIC,), admin_pass="Secret12",
     devices=(Device("nic", "pci", ("front",), "0000:01:00.0", mac="52:54:00:00:00:01"),
              Device("disk", "scsi", ("db",), "0:0:0:1", serial="8c7d3c0e", path="/dev/sda")),
-    vendor_data={"site": "lab"}, vendor_data2={"join": {"token": "t"}},
+    vendor_data={"site": "lab"}, vendor_data2={"join": {"token": "t"}}, dedicated_cpus=(0, 2),
 )
 
 
@@ -68,7 +68,7 @@ def test_meta_data() -> None:
         {"type": "nic", "bus": "pci", "address": "0000:01:00.0", "mac": "52:54:00:00:00:01", "tags": ["front"],
          "vf_trusted": False},
         {"type": "disk", "bus": "scsi", "address": "0:0:0:1", "serial": "8c7d3c0e", "path": "/dev/sda", "tags": ["db"]}]
-    assert meta["dedicated_cpus"] == []
+    assert meta["dedicated_cpus"] == [0, 2]
     assert read("openstack/latest/vendor_data.json") == {"site": "lab"}
     assert read("openstack/latest/vendor_data2.json") == {"join": {"token": "t"}}
 

@@ -12,7 +12,7 @@ import pytest
 
 from magnetar_agent import inventory
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.servers import placement
+from magnetar_agent.servers import guest_data, placement
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.virt.capabilities import host_cells
 from magnetar_core.errors import Conflict, InvalidField, InvalidSettings, MagnetarError
@@ -84,6 +84,8 @@ def test_a_server_has_cpus_for_itself(big: Host) -> None:
     assert not big.ensure("server", "web1", PINNED).changed
     assert not big.ensure("server", "web1", {"power": "running"}).changed
     assert big.show()["hardware"] == {"cpu_policy": "dedicated"}
+    document = big.agent.host.documents.find("server", "web1")
+    assert document is not None and guest_data.guest(big.agent.host, document).dedicated_cpus == (0, 1)
 
 
 def test_the_others_keep_off_them(big: Host) -> None:
