@@ -141,11 +141,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import VolumeType
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import CloudVolumeType
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.resource import ResourceModule
 from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-MODULE = ResourceModule(VolumeType)
+MODULE = ResourceModule(CloudVolumeType)
 
 if __name__ == "__main__":
     run(MODULE)

@@ -99,11 +99,11 @@ error:
     request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
 """
 
-from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import VolumeType
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import CloudVolumeType
 from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
 from ansible_collections.magnetar.compute.plugins.module_utils.run import run
 
-MODULE = InfoModule(VolumeType)
+MODULE = InfoModule(CloudVolumeType)
 
 if __name__ == "__main__":
     run(MODULE)

@@ -6,10 +6,9 @@ from __future__ import annotations
 from magnetar_control.api.volume.encryption import DEFAULTS, check_key_size
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services.volume.rows import check_admin
-from magnetar_control.services.volume.types import SHOWN_TO_ALL
-from magnetar_control.services.volume.types import VolumeType as Row
+from magnetar_control.services.volume.types import SHOWN_TO_ALL, VolumeType
 from magnetar_core.errors import InvalidField
-from magnetar_core.kinds import VolumeType
+from magnetar_core.kinds import CloudVolumeType
 from magnetar_core.kinds.volume_type import PROVIDERS
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result
@@ -21,7 +20,7 @@ from .driver import CloudDriver
 class VolumeTypes(CloudDriver):
     """A change is several: each is one of the Block Storage API, and asking again does what is left."""
 
-    kind = VolumeType
+    kind = CloudVolumeType
     takes_id = False
 
     def every(self, caller: Caller) -> list[Document]:
@@ -89,7 +88,7 @@ def _encryption(want: Document) -> Document:
     return {**DEFAULTS, **want["encryption"]}
 
 
-def _shown(one: Row, admin: bool, projects: list[str]) -> Document:
+def _shown(one: VolumeType, admin: bool, projects: list[str]) -> Document:
     told = {"provider": PROVIDERS[0], **{name: one.encryption[name] for name in ("cipher", "key_size")
                                          if one.encryption.get(name)}} if admin and one.encryption else {}
     return {"id": one.id, "name": one.name, "description": one.description or "", "is_public": one.is_public,

@@ -26,17 +26,18 @@ from .server_topology import ServerTopology
 from .share import ShareAttachment
 from .usage import Usage
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
-from .volume_type import VolumeType
+from .volume_type import CloudVolumeType
 
-__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AvailabilityZone", "Cell", "ComputeService", "Flavor", "FloatingIp",
-           "Host", "HostAggregate", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits",
+__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AvailabilityZone", "Cell", "CloudVolumeType", "ComputeService", "Flavor",
+           "FloatingIp", "Host", "HostAggregate", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment",
+           "Keypair", "Limits",
            "Migration", "Network", "NetworkPort", "NetworkRouter", "Quota", "SecurityGroup", "Server", "ServerGroup",
            "ServerTopology", "ShareAttachment", "Subnet", "Usage", "Volume", "VolumeAttachment", "VolumeExport",
-           "VolumeSnapshot", "VolumeType"]
+           "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
          VolumeExport, Migration, Host)
 CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, HostAggregate, ServerGroup,
                Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort, NetworkRouter, FloatingIp,
-               SecurityGroup, VolumeType)
+               SecurityGroup, CloudVolumeType)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

@@ -11,7 +11,7 @@ from .common import DESCRIPTION, NAME
 PROVIDERS, CIPHERS = ("luks",), ("aes-xts-plain64",)
 
 
-class VolumeType(Kind):
+class CloudVolumeType(Kind):
     """A volume type. One for each pool is there from the start, and follows from the cloud's settings."""
 
     noun, plural = "volume_type", "volume_types"
