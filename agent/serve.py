@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 
 #: How long an idle connection is kept; clients keep theirs for the length of a playbook task.
 KEEP_ALIVE = 75
+#: How long the line and headers of a request may take to come; their size is h11's matter.
+PATIENCE = 60
 #: How long a client whose connection is idle may take to part with an agent that stops.
 FAREWELL = 0.5
 #: Most bytes of one message of a console.
@@ -128,10 +130,39 @@ class HttpServer(uvicorn.Server):
         yield
 
 
+class TimelyHttp(H11Protocol):
+    """Ends a connection on which a request is awaited for ``PATIENCE``. uvicorn limits how long one is idle after an
+    answer, and not how long a request may take to come."""
+
+    late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.late is not None:
+            self.late.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._wait()
+        super().data_received(data)
+
+    def _wait(self) -> None:
+        if self.late is None and (self.cycle is None or self.cycle.response_complete):
+            self.late = self.loop.call_later(PATIENCE, self._end, self.cycle)
+
+    def _end(self, before: object) -> None:
+        self.late = None
+        if self.cycle is before and self.transport.get_protocol() is self:  # no request has come, nor a WebSocket
+            self.transport.abort()
+
+
 def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SSLContext | None) -> HttpServer:
     """A server for *application*; each of its connections knows its caller."""
 
-    class Protocol(H11Protocol):
+    class Protocol(TimelyHttp):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             tls_object = transport.get_extra_info("ssl_object")
             if tls_object is not None and tls_object.selected_alpn_protocol() == ALPN:

@@ -54,8 +54,8 @@ from magnetar_control.store.store import CELL0, CellMapping, Store
 from magnetar_control.store.tables import API, CELL
 from magnetar_control.web.application import Application, by_token
 from magnetar_control.web.asgi import AsgiServer
+from magnetar_control.web.protocol import SERVED, open_more
 from magnetar_control.web.transfers import Pace, Places, Transfers
-from magnetar_control.web.websocket import OPTIONS
 
 log = logging.getLogger(__name__)
 #: Seconds that requests in hand may take when the process is told to end.
@@ -262,6 +262,7 @@ def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterato
         if with_conductor:
             parts.work(services)
         parts.watched()
+        open_more()
         # What is there now stays, and is not looked through again for garbage. A thread that computes lets others go on
         # after 1 ms, so that answers do not wait for the conductor.
         gc.collect()
@@ -277,4 +278,4 @@ def listen(settings: Settings, server: AsgiServer) -> None:
     tls = {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)} if settings.tls_cert else {}
     uvicorn.run(server, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, lifespan="off",
                 timeout_graceful_shutdown=GRACE, server_header=False, proxy_headers=False,
-                **OPTIONS, **tls)  # type: ignore[arg-type]
+                **SERVED, **tls)  # type: ignore[arg-type]

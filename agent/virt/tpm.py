@@ -6,9 +6,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from .disks import complete
 
 #: Where libvirt keeps what is in TPMs: a folder for each domain, in it one for each version.
 SWTPM = Path("/var/lib/libvirt/swtpm")
+VERSIONS = ("tpm1.2", "tpm2")
+#: Bytes of a file at most: far more than swtpm writes.
+MOST = 16 << 20
 _FILE = re.compile(r"tpm(?:1\.2|2)/[a-z0-9][a-z0-9.-]*")
 _XML = """<secret ephemeral="yes" private="yes"><uuid>{uuid}</uuid>
 <usage type="vtpm"><name>{uuid}</name></usage></secret>"""
@@ -41,14 +45,45 @@ class Tpms:
 
 
 def _save(uuid: str, path: Path) -> None:
-    files = [one for one in sorted((SWTPM / uuid).glob("tpm*/*")) if _FILE.fullmatch(_name(one))]
-    if not files:
-        path.unlink(missing_ok=True)
-        return
-    with complete(path) as part, tarfile.open(part, "w") as archive:
-        part.chmod(0o600)
-        for one in files:
-            archive.add(one, _name(one), recursive=False)
+    with _opened(uuid) as files:
+        if not files:
+            path.unlink(missing_ok=True)
+            return
+        with complete(path) as part, tarfile.open(part, "w") as archive:
+            part.chmod(0o600)
+            for name, held in files:
+                _add(archive, name, held)
+
+
+@contextmanager
+def _opened(uuid: str) -> Iterator[list[tuple[str, int]]]:
+    """What there is, by its name in an archive. The folders in that of the domain are swtpm's user's: a guest that has
+    broken out of its TPM swaps names there, so no name is followed."""
+    with ExitStack() as held:
+        found = []
+        for version in VERSIONS:
+            try:
+                folder = os.open(SWTPM / uuid / version, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            held.callback(os.close, folder)
+            for name in sorted(os.listdir(folder)):  # noqa: PTH208 - of a descriptor
+                if _FILE.fullmatch(f"{version}/{name}"):
+                    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+                    held.callback(os.close, file)
+                    found.append((f"{version}/{name}", file))
+        yield found
+
+
+def _add(archive: tarfile.TarFile, name: str, held: int) -> None:
+    seen = os.fstat(held)
+    if not stat.S_ISREG(seen.st_mode) or seen.st_size > MOST:
+        raise HypervisorError(f"{name} of a TPM is no file that swtpm writes. An operator must look after it in "
+                              f"{SWTPM}.")
+    info = tarfile.TarInfo(name)
+    info.size = seen.st_size
+    with os.fdopen(held, "rb", closefd=False) as file:
+        archive.addfile(info, file)
 
 
 def _load(uuid: str, path: Path) -> None:
@@ -57,7 +92,7 @@ def _load(uuid: str, path: Path) -> None:
     new.mkdir(mode=0o711, parents=True)
     with tarfile.open(path) as archive:
         for member in archive:
-            content = archive.extractfile(member) if _FILE.fullmatch(member.name) else None
+            content = archive.extractfile(member) if member.isreg() and _FILE.fullmatch(member.name) else None
             if content is None:
                 raise HypervisorError(f"What came of the TPM of the domain {uuid} has a part {member.name!r}, "
                                       "which no TPM has. Repeat the migration.")
@@ -79,11 +114,6 @@ def _told(uuid: str) -> Iterator[None]:
     except OSError as error:
         raise HypervisorError(f"What is in the TPM of the domain {uuid} cannot be reached: {error}. See whether the "
                               f"agent may write to {SWTPM}, and whether there is room.") from error
-
-
-def _name(path: Path) -> str:
-    """Its name in an archive."""
-    return f"{path.parent.name}/{path.name}"
 
 
 def forget(uuid: str) -> None:

@@ -113,6 +113,9 @@ class OrEmpty(Value):
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return self.value.check(self.empty if value is None else value, path, version)
 
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return {"anyOf": [self.value.schema(version), {"type": "null"}]}
+
 
 class Null(Value):
     """null."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from magnetar_core.errors import InvalidRequest
 from magnetar_core.hardware import traits
@@ -39,7 +40,7 @@ class CandidateRequest:
     isolate: bool = False
     limit: int | None = None
 
-    @property
+    @cached_property
     def resources(self) -> dict[str, int]:
         """The sum of all groups, by class."""
         total: Counter[str] = Counter()

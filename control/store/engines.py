@@ -62,6 +62,7 @@ class _Cursor(psycopg.Cursor[Any]):
 def postgresql(url: URL, pool: int, limit: float, breaker: CircuitBreaker, **how: Any) -> Engine:
     """The pool is LIFO: the connection that was used last has most statements prepared."""
     engine = create_engine(url, pool_size=pool, max_overflow=pool, pool_recycle=1800, pool_use_lifo=True,
+                           hide_parameters=True,  # passwords and keys are among them, and errors are logged
                            connect_args={"prepare_threshold": 1, "cursor_factory": _Cursor}, **how)
 
     @event.listens_for(engine, "do_connect")
@@ -97,8 +98,8 @@ def sqlite(url: URL, pool: int, **how: Any) -> Engine:
     if path and path != ":memory:":
         Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # keys and hashes of passwords are in it
-    engine = create_engine(url, pool_size=pool, max_overflow=pool, pool_use_lifo=True, connect_args={
-        "check_same_thread": False, "timeout": 30.0}, **how)
+    engine = create_engine(url, pool_size=pool, max_overflow=pool, pool_use_lifo=True, hide_parameters=True,
+                           connect_args={"check_same_thread": False, "timeout": 30.0}, **how)
 
     @event.listens_for(engine, "connect")
     def connected(raw: Any, _record: Any) -> None:

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 access = logging.getLogger("magnetar.access")
 #: Largest body that is taken, in bytes; streams have no such limit.
 BODY_LIMIT = 1 << 20
+#: Longest query string, in bytes: lists build statements of what it holds.
+QUERY_LIMIT = 1 << 14
 #: Bytes of content that are sent at once: few, to see early whether the client reads.
 PIECE = 1 << 17
 #: Threads that read what is sent. Threads for uploads, beside those that users may have: for services, and to refuse.
@@ -117,6 +119,9 @@ class AsgiServer:
                       loop: asyncio.AbstractEventLoop) -> Answer:
         """Read what the request needs, and have it answered where that keeps nobody waiting."""
         try:
+            if len(request.query_string) > QUERY_LIMIT:
+                raise Fault(400, f"The query of the URL has {len(request.query_string)} bytes; at most {QUERY_LIMIT} "
+                                 "are taken. Ask for less at once.")
             if application.streams(request.method, request.path):
                 request._chunks = _incoming(receive, loop, self.transfers.pace)  # noqa: SLF001 - the other half of Request
                 answer = await loop.run_in_executor(self.uploads, application.handle, request)
@@ -128,7 +133,7 @@ class AsgiServer:
             if way in self.apart or way is Way.THREAD:
                 return await loop.run_in_executor(self.apart.get(way, self.threads), application.handle, request)
             return await self.quick.answer(way, application.handle, request)
-        except Fault as fault:  # the body is too large
+        except Fault as fault:  # the body or the query is too large
             return application.refused(request, fault)
         except Exception:
             log.exception("%s %s failed", request.method, request.path, extra={"request_id": request.id})

@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 from hypothesis import strategies as st
 
+from magnetar_control.web.asgi import QUERY_LIMIT
+
 from .odd import RAW, Chance
 from .routes import Schema, Target
 from .sending import Sent
@@ -91,7 +93,7 @@ class Asking:
         for _time in range(1 + chance.one(range(3))):
             name, schema = chance.one(known)
             pairs.append(f"{quoted(name)}={quoted(self._parameter(chance, schema))}")
-        return "&".join(pairs * (2 if way == 5 else 1))
+        return _filled(pairs) if way == 4 else "&".join(pairs * (2 if way == 5 else 1))
 
     def _parameter(self, chance: Chance, schema: Schema) -> str:
         way = chance.one(range(4))
@@ -124,6 +126,17 @@ class Asking:
             version = chance.one(VERSIONS) if odd else f"1.{39 if chance.happens(1, 2) else chance.one(range(40))}"
             return (("openstack-api-version", f"placement {version}"),)
         return ()
+
+
+def _filled(pairs: Sequence[str]) -> str:
+    """As much as a query may hold, the same again and others."""
+    found = ""
+    for number in range(QUERY_LIMIT):
+        more = f"{pairs[number % len(pairs)]}{number if number % 2 else ''}"
+        if len(found) + len(more) >= QUERY_LIMIT:
+            break
+        found += f"&{more}" if found else more
+    return found
 
 
 def quoted(word: str) -> str:

@@ -31,6 +31,13 @@ TEXTS = (
     "8C7D3C0E5D0F4A2B9D0E0C6C8A1F2B3D", "{8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d}",
     "urn:uuid:8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", "default", "admin", "latest", "auto", "none", "all",
     "http://127.0.0.1:1/x", "file:///x", "/v3/x", "ssh-rsa AAAA", "self")
+#: Texts of a format, as JSON schema names it, near what there is.
+FORMATS = {
+    "ipv4": ("10.7.0.1", "10.7.0.2", "10.7.0.9", "10.7.0.255", "10.8.0.1", "192.0.2.1", "192.0.2.9", "fd00:7::1", "::1",
+             "127.0.0.1", "169.254.169.254", "224.0.0.1", "0.0.0.0", "255.255.255.255"),
+    "cidr": ("10.7.0.0/24", "10.7.0.128/25", "10.8.0.0/24", "10.8.0.1/24", "10.0.0.0/8", "192.0.2.0/28", "192.0.2.9/32",
+             "fd00:7::/64", "fd00:8::/80", "fe80::/64", "ff00::/64", "127.0.0.0/8", "169.254.0.0/16", "0.0.0.0/0",
+             "::/0", "10.7.0.9", "172.16.0.0/30", "100.64.0.0/10")}
 #: Half a surrogate pair: JSON can say it, UTF-8 cannot.
 HALF = ("\ud800", "a\udfff", "\udfff\ud800")
 NUMBERS = (
@@ -142,6 +149,8 @@ class Chance:
         known = tuple(one for one in self.known if len(one) == 36) if schema.get("format") == "uuid" else self.known
         if schema.get("format") == "uuid" and known:
             return self.one(known)
+        if schema.get("format") in FORMATS:
+            return self.one(FORMATS[schema["format"]])
         found = _fitting(schema.get("pattern", ""), schema.get("minLength", 0), schema.get("maxLength", 10**6), known)
         return self.one(found) if found else self.word()
 

@@ -13,6 +13,7 @@ from magnetar_control.api.image.images import PATCHES
 from magnetar_control.api.image.members import MEMBER, STATUS
 from magnetar_control.api.image.query import CONTROLS as IMAGE_CONTROLS
 from magnetar_control.api.image.query import NUMBERS, TEXTS
+from magnetar_control.api.network import attributes, quotas
 from magnetar_control.api.network.resources import CONTROLS, FORMS, OF_ENGINE
 from magnetar_control.api.nova import removed
 from magnetar_control.api.nova.operations import OPERATIONS
@@ -210,8 +211,20 @@ OCTETS = ("application/octet-stream",)
 
 
 # Network ------------------------------------------------------------------------------------------------------------
+NETWORK_QUOTAS = quotas.body(("network", "subnet", "port", "security_group", "router", "floatingip", "address_group"))
+#: Bodies that are no resources.
+NETWORK: dict[str, Schema] = {
+    **{f"routers/{{id}}/{verb}_router_interface": attributes.INTERFACE.schema() for verb in ("add", "remove")},
+    **{f"address-groups/{{id}}/{verb}_addresses": attributes.ADDRESSES.schema() for verb in ("add", "remove")},
+    "quotas/{id}": wrapped("quota", NETWORK_QUOTAS.schema()),
+}
+
+
 def network_body(path: str) -> Schema | None:
-    below = path.removeprefix("/v2.0/").removesuffix("/{id}")
+    below = path.removeprefix("/v2.0/")
+    if below in NETWORK:
+        return NETWORK[below]
+    below = below.removesuffix("/{id}")
     form = next((one for one in (*FORMS, *OF_ENGINE) if one.path == below), None)
     if form is None:
         return None
@@ -228,7 +241,9 @@ NETWORK_QUERY: dict[str, Schema] = dict.fromkeys(
         "tenant_id",
         "tags",
         "fixed_ips",
-        *sorted({field.name for form in FORMS for field in form.body.fields}),
+        "ip_address",
+        "security_group_ids",
+        *sorted({field.name for form in (*FORMS, *OF_ENGINE) for field in form.body.fields}),
     ),
     TEXT,
 )

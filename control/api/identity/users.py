@@ -13,6 +13,7 @@ from magnetar_control.services.identity.resources import GROUPS, PROJECTS
 from magnetar_control.services.identity.tokens import Tokens
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
+from magnetar_control.web.quick import Way
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from .views import body, filters, listed, resource, resources
@@ -28,7 +29,8 @@ def routes(tokens: Tokens) -> list[Guarded]:
         given = body(request, "user")
         if not isinstance(given.get("original_password"), str):
             raise InvalidRequest('The body must be {"user": {"original_password": text, "password": text}}.')
-        users.change_password(tokens, user, given["original_password"], given.get("password"))
+        users.change_password(tokens, user, given["original_password"], given.get("password"),
+                              request.address)
 
     def credentials(request: Request, user: str) -> Document:
         found = application_credentials.list_all(tokens, user, dict(request.query).get("name"))
@@ -41,10 +43,12 @@ def routes(tokens: Tokens) -> list[Guarded]:
 
     one, every = "/v3/users/{user}", "/v3/users/{user}/application_credentials"
     return [
-        route(f"GET {one}/projects", own(projects)), route(f"POST {one}/password", own(password), 204),
+        route(f"GET {one}/projects", own(projects)),
+        route(f"POST {one}/password", own(password), 204, way=Way.LOGIN),  # to hash takes long
         route(f"GET {one}/groups", own(lambda request, user: resources(
             request, "groups", users.groups(tokens, user, filters(request, GROUPS))))),
-        route(f"GET {every}", own(credentials)), route(f"POST {every}", own(create), 201),
+        route(f"GET {every}", own(credentials)),
+        route(f"POST {every}", own(create), 201, way=Way.LOGIN),
         route(f"GET {every}/{{id}}", own(lambda request, user: {"application_credential": _credential(
             request, application_credentials.show(tokens, user, request.params["id"]))})),
         route(f"DELETE {every}/{{id}}", own(lambda request, user: application_credentials.remove(

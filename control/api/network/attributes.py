@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from magnetar_control.api.values import Address, Anything, Id, Null, Number, OrEmpty, Parsed, Truth, record
-from magnetar_control.services.network import sharing
+from magnetar_control.services.network import address_groups, sharing
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.values import Choices, ListOf, Mac, MapOf, Nullable, Text, Value
@@ -18,6 +18,11 @@ from magnetar_core.versions import Version
 TRUTH = Truth(("true", "1", "yes", "on"), ("false", "0", "no", "off"), any_case=True)
 TEXT = OrEmpty(Text(0, 255), "")
 ADDRESS = Address()
+#: In JSON schema.
+CIDR = {"type": "string", "format": "cidr"}
+#: How long lists are at most: the first four as Neutron's settings have it by default.
+SERVERS, HOST_ROUTES, ROUTES, PAIRS = 5, 20, 30, 10
+POOLS = FIXED = GROUPS = 64
 #: Names of IP protocols that Neutron knows, besides numbers up to 255.
 PROTOCOLS = frozenset({"ah", "dccp", "egp", "esp", "gre", "icmp", "icmpv6", "igmp", "ipip", "ipv6-encap", "ipv6-frag",
                        "ipv6-icmp", "ipv6-nonxt", "ipv6-opts", "ipv6-route", "ospf", "pgm", "rsvp", "sctp", "tcp",
@@ -43,6 +48,9 @@ class Cidr(Value):
             raise InvalidField(path, f"must have a prefix length between {least} and {most}", value)
         return str(found)
 
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return CIDR
+
 
 class FixedIp(Value):
     """An address that a port asks for: {subnet_id, ip_address}, or one of the two."""
@@ -53,6 +61,9 @@ class FixedIp(Value):
             raise InvalidField(path, "must have subnet_id, ip_address or both")
         return found
 
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return FIXED_IP.schema(version)
+
 
 class AddressPair(Value):
     """What a port may send from besides its own: {ip_address: an address or a network, mac_address}."""
@@ -60,10 +71,14 @@ class AddressPair(Value):
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return ADDRESS_PAIR.check(value, path, version)
 
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return ADDRESS_PAIR.schema(version)
+
 
 FIXED_IP = record({"subnet_id": Id(), "ip_address": ADDRESS})
 #: An IPv4 or IPv6 network; normal form has no bits of hosts.
-PREFIX = Parsed(lambda value: str(ip_network(str(value), strict=False)), "must be an IP network such as 10.1.0.0/24")
+PREFIX = Parsed(lambda value: str(ip_network(str(value), strict=False)), "must be an IP network such as 10.1.0.0/24",
+                **CIDR)
 
 
 def _source(value: Any) -> str:
@@ -72,9 +87,10 @@ def _source(value: Any) -> str:
 
 
 #: An address, or a network of them; normal form of a network has no bits of hosts.
-SOURCE = Parsed(_source, "must be an IP address, or a network such as 10.1.0.0/24")
+SOURCE = Parsed(_source, "must be an IP address, or a network such as 10.1.0.0/24", **CIDR)
+ROUTE = record({"destination": PREFIX, "nexthop": ADDRESS}, "destination", "nexthop")
 ADDRESS_PAIR = record({"ip_address": SOURCE, "mac_address": Mac()}, "ip_address")
-VERSION = Parsed(lambda value: {"4": 4, "6": 6}[str(value)], "must be 4 or 6")
+VERSION = Parsed(lambda value: {"4": 4, "6": 6}[str(value)], "must be 4 or 6", enum=[4, 6, "4", "6"])
 #: How guests get their addresses of IPv6.
 MODE = Nullable(Choices("slaac", "dhcpv6-stateful", "dhcpv6-stateless"))
 
@@ -92,12 +108,12 @@ def _protocol(value: Any) -> str | None:
 def word(*words: str) -> Value:
     """One of *words*, in any case; normal form is as it is here."""
     known = {one.lower(): one for one in words}
-    return Parsed(lambda value: known[str(value).lower()], f"must be one of {', '.join(words)}")
+    return Parsed(lambda value: known[str(value).lower()], f"must be one of {', '.join(words)}", enum=list(words))
 
 
-def items(item: Value) -> Value:
+def items(item: Value, most: int) -> Value:
     """A list; null is the empty one."""
-    return OrEmpty(ListOf(item, 10_000), [])
+    return OrEmpty(ListOf(item, most), [])
 
 
 def attributes(fixed: Mapping[str, Value], changing: Mapping[str, Value], required: str = "",
@@ -118,17 +134,17 @@ NETWORK = attributes(
 SUBNET = attributes(
     {"network_id": Id(), "cidr": Cidr(), "ip_version": VERSION, "subnetpool_id": Null(), "ipv6_ra_mode": MODE,
      "ipv6_address_mode": MODE},
-    {"name": TEXT, "gateway_ip": Nullable(ADDRESS), "enable_dhcp": TRUTH, "dns_nameservers": items(ADDRESS),
-     "allocation_pools": items(record({"start": ADDRESS, "end": ADDRESS}, "start", "end")),
-     "host_routes": items(record({"destination": PREFIX, "nexthop": ADDRESS}, "destination", "nexthop"))},
+    {"name": TEXT, "gateway_ip": Nullable(ADDRESS), "enable_dhcp": TRUTH, "dns_nameservers": items(ADDRESS, SERVERS),
+     "allocation_pools": items(record({"start": ADDRESS, "end": ADDRESS}, "start", "end"), POOLS),
+     "host_routes": items(ROUTE, HOST_ROUTES)},
     required="network_id cidr")
 
 PORT = attributes(
     {"network_id": Id()},
     {"name": TEXT, "admin_state_up": TRUTH, "mac_address": Mac(), "device_id": TEXT, "device_owner": TEXT,
      # Null is as left out: an address is chosen.
-     "fixed_ips": Nullable(ListOf(FixedIp(), 10_000)), "security_groups": items(Id()),
-     "allowed_address_pairs": items(AddressPair()), "qos_policy_id": Nullable(Id()),
+     "fixed_ips": Nullable(ListOf(FixedIp(), FIXED)), "security_groups": items(Id(), GROUPS),
+     "allowed_address_pairs": items(AddressPair(), PAIRS), "qos_policy_id": Nullable(Id()),
      "port_security_enabled": TRUTH, "binding:host_id": TEXT, "binding:profile": MapOf(Text(), Anything()),
      "binding:vnic_type": Choices("normal")}, required="network_id")
 
@@ -139,11 +155,15 @@ class GatewayInfo(Value):
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         return GATEWAY_INFO.check(value, path, version) if value else None
 
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return {"anyOf": [GATEWAY_INFO.schema(version), {"type": "null"}]}
 
-GATEWAY_INFO = record({"network_id": Id(), "enable_snat": TRUTH, "external_fixed_ips": items(FixedIp())}, "network_id")
+
+GATEWAY_INFO = record({"network_id": Id(), "enable_snat": TRUTH, "external_fixed_ips": items(FixedIp(), FIXED)},
+                      "network_id")
 ROUTER = attributes(
     {}, {"name": TEXT, "admin_state_up": TRUTH, "external_gateway_info": GatewayInfo(),
-         "routes": items(record({"destination": PREFIX, "nexthop": ADDRESS}, "destination", "nexthop"))})
+         "routes": items(ROUTE, ROUTES)})
 #: What an interface is added by, or removed by.
 INTERFACE = record({"subnet_id": Id(), "port_id": Id()})
 
@@ -180,15 +200,16 @@ RBAC_POLICY = Record(
     project_id=Field(TEXT, "", on="create"), tenant_id=Field(TEXT, "", on="create"))
 
 #: Addresses of an address group: networks, an address as one of its own.
-ADDRESSES = record({"addresses": items(PREFIX)}, "addresses")
-ADDRESS_GROUP = attributes({"addresses": items(PREFIX)}, {"name": TEXT})
+ADDRESSES = record({"addresses": items(PREFIX, address_groups.MOST)}, "addresses")
+ADDRESS_GROUP = attributes({"addresses": items(PREFIX, address_groups.MOST)}, {"name": TEXT})
 
 SECURITY_GROUP = attributes({}, {"name": TEXT, "stateful": TRUTH}, required="name")
 
 _PORT = Nullable(Number(0, 65535))
 SECURITY_GROUP_RULE = attributes(
     {"security_group_id": Id(), "direction": word("ingress", "egress"), "ethertype": word("IPv4", "IPv6"),
-     "protocol": Parsed(_protocol, "must be the name of an IP protocol, or a number from 0 to 255"),
+     "protocol": Parsed(_protocol, "must be the name of an IP protocol, or a number from 0 to 255",
+                        enum=[None, "any", *sorted(PROTOCOLS), *range(256)]),
      "port_range_min": _PORT, "port_range_max": _PORT, "remote_ip_prefix": Nullable(PREFIX),
      "remote_group_id": Nullable(Id()), "remote_address_group_id": Nullable(Id())},
     {}, required="security_group_id direction", description=Nullable(Text(0, 255)))

@@ -265,6 +265,7 @@ class ListQuery:
         self.given: dict[str, list[str]] = {}
         for name, value in request.query:
             self.given.setdefault(name, []).append(value)
+        self._fields = frozenset(self.given.get("fields", ()))
 
     def page(self, place: Mapping[str, str]) -> Page:
         """What the list is asked for, of what is at *place* (column to value).
@@ -303,5 +304,5 @@ class ListQuery:
 
     def picked(self, document: Document) -> Document:
         """Only the ``fields`` asked for."""
-        fields = self.given.get("fields")
+        fields = self._fields
         return {name: document[name] for name in document if name in fields} if fields else document

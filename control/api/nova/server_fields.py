@@ -90,6 +90,17 @@ class _OrNull(Value):
         return None if value in ("None", "null") else self.value.check(value, path, version)
 
 
+class _Tags(Value):
+    """Tags with commas between. Each is a condition, and databases take no expression of any depth."""
+
+    def check(self, value: Any, path: str, version: Any = None) -> Any:
+        """The tags, each once."""
+        found = [*dict.fromkeys(str(value).split(","))]
+        if len(found) > TAGS.max:
+            raise InvalidField(path, f"must name {TAGS.max} tags at most, as a server may have, and names {len(found)}")
+        return found
+
+
 # Kinds of filters -----------------------------------------------------------------------------------------------
 def _equal(names: str, everyone: int = NEVER, value: Value = _OrNull(Anything())) -> ListFilter:  # noqa: B008
     return ListFilter(names, lambda query, column, given: query.equal.update({column: given}), value, everyone)
@@ -104,8 +115,7 @@ def _address(name: str, family: int, everyone: int) -> ListFilter:
 
 
 def _tags(name: str, every: bool, negated: bool) -> ListFilter:
-    return ListFilter(name, lambda query, _column, given: query.tags.append((str(given).split(","), every, negated)),
-                      Anything(), FIRST)
+    return ListFilter(name, lambda query, _column, given: query.tags.append((given, every, negated)), _Tags(), FIRST)
 
 
 def _of_list(name: str, attribute: str, value: Value, everyone: int = NEVER) -> ListFilter:

@@ -94,6 +94,7 @@ def _truth(query: Mapping[str, Any], name: str) -> bool:
 
 def _statuses(call: Call, words: Sequence[str]) -> list[str]:
     """The words that are a server's status. Since 2.38 others are refused; before, nothing fits them."""
+    words = [*dict.fromkeys(words)]
     known = [word for word in words if states_of(word.upper())]
     if len(known) < len(words) and call.at(Gate.STATUS_CHECKED):
         raise InvalidRequest(f"Invalid status: {', '.join(words)[:80]}")

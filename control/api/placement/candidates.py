@@ -23,6 +23,8 @@ OF_REQUEST = {"limit": 16, "group_policy": 25, "root_required": 35, "same_subtre
 REPEATED = {"member_of": 24, "same_subtree": 36, "required": 39}
 #: What the suffix of a group may be, and since when.
 SUFFIXES = ((33, "[a-zA-Z0-9_-]{1,64}"), (25, "[1-9][0-9]*"))
+#: Groups of a request: each candidate tells of all of them.
+MOST = 64
 GROUP = re.compile(f"({'|'.join(OF_GROUP)})(.*)", re.DOTALL)
 Values = dict[str, list[str]]
 
@@ -45,6 +47,8 @@ class CandidateRoutes:
 def _wanted(given: Sequence[tuple[str, str]], minor: int) -> CandidateRequest:
     """The request of a query. Raises ``InvalidRequest``."""
     own, groups = _sorted(given, minor)
+    if len(groups) > MOST:
+        raise InvalidRequest(f"There may be {MOST} groups at most, and there are {len(groups)}.")
     if not any("resources" in values for values in groups.values()):
         raise InvalidRequest("There must be at least one resources parameter, such as resources=VCPU:1,MEMORY_MB:512.")
     together = _together(own.get("same_subtree", ()), groups)

@@ -66,7 +66,7 @@ def error_of(error: Exception, request_id: str) -> MagnetarError:
     if away(error):
         log.warning("the database failed: %s", getattr(error, "orig", error), extra={"request_id": request_id})
         return Unreachable("A database of the cloud does not answer. Try again in seconds; what was asked of the cloud "
-                           "by then goes on.")
+                           "by then goes on.", headers={"Retry-After": "2"})
     log.error("unexpected failure", exc_info=error, extra={"request_id": request_id})
     return MagnetarError(f"The API failed; its log says why under {request_id}.")
 

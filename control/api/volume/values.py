@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from magnetar_control.api.values import Anything, Id, Number, OrEmpty, Truth
 from magnetar_control.services import Document
+from magnetar_control.services.volume.rows import KEYS
 from magnetar_control.web import Request
-from magnetar_core.errors import InvalidRequest
+from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.values import Choices, MapOf, Nullable, Text, Value
 from magnetar_core.versions import Version
 
@@ -29,13 +32,36 @@ class IdOrNone(Id):
         return None if value in (None, "") else super().check(value, path, version)
 
 
+class Connector(MapOf):
+    """Who is about to attach a volume, in the words of a driver, of which *read* ones are. It is kept."""
+
+    read = {"host": Nullable(Text(0, 255)), "mountpoint": Nullable(Text(0, 255))}
+    #: Bytes of it as JSON.
+    most = 1 << 14
+
+    def __init__(self) -> None:
+        super().__init__(Text(), Anything())
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        found = super().check(value, path, version)
+        for name, kind in self.read.items():
+            kind.check(found.get(name), f"{path}.{name}", version)
+        if len(orjson.dumps(found)) > self.most:
+            raise InvalidField(path, f"must have {self.most} bytes at most")
+        return found
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return {**super().schema(version), "properties": {
+            name: kind.schema(version) for name, kind in self.read.items()}}
+
+
 NAME = Nullable(Stripped(0, 255))
 ID = IdOrNone()
 #: GiB of a volume; and a limit of a project, of which -1 is none.
 SIZE, LIMIT = Number(1, 2**20), Number(-1)
-METADATA = OrEmpty(MapOf(Text(1, 255), Text(0, 255), 10_000), {})
+METADATA = OrEmpty(MapOf(Text(1, 255), Text(0, 255), KEYS), {})
 MODE = Nullable(Choices("rw", "ro", ""))
-CONNECTOR = MapOf(Text(), Anything(), 10_000)
+CONNECTOR = Connector()
 #: A field whose value changes nothing here.
 IGNORED = Anything()
 NAMES: dict[str, Value] = {"name": NAME, "display_name": NAME, "description": NAME, "display_description": NAME}

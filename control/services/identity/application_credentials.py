@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import delete, insert
+from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.services import Document, Documents
@@ -19,6 +19,8 @@ from . import assignments, passwords, tables
 from .resources import DESCRIPTION, NAME, USERS, IdentityResource, new_row
 from .tokens import Token, Tokens
 
+#: Application credentials of a user.
+MOST = 100
 CREDENTIALS = IdentityResource(
     name="application credential", plural="application_credentials", table=tables.credentials, fields={},
     constant={"system": None})
@@ -63,10 +65,18 @@ def create(tokens: Tokens, token: Token, user_id: str, given: Mapping[str, Any])
         "expires_at": _expiry(given.get("expires_at")), "extra": "{}"})
     try:
         with tokens.change() as connection:
+            _check_room(connection, user_id)
             connection.execute(insert(tables.credentials).values(row))
     except IntegrityError as error:
         raise Conflict(f"There is an application credential named {row['name']} already.") from error
     return {**_with_roles(CREDENTIALS.document(row), held.values()), "secret": secret}
+
+
+def _check_room(connection: Connection, user_id: str) -> None:
+    have = connection.execute(select(func.count()).select_from(tables.credentials).filter_by(user_id=user_id)).scalar()
+    if (have or 0) >= MOST:
+        raise Forbidden(f"Unable to create additional application credentials: the user has {MOST}, and may have no "
+                        "more. Delete one that is not needed.")
 
 
 def remove(tokens: Tokens, token: Token, user_id: str, id: str) -> None:

@@ -6,7 +6,6 @@ Whatever is wrong with who asks is the same 401; what is wrong with the form of 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -16,11 +15,11 @@ from magnetar_control.store.database import Database
 from magnetar_core.errors import Forbidden, InvalidRequest, MagnetarError, Unauthenticated
 from magnetar_core.values import Text
 
-from . import assignments, login_failures, passwords, tables
+from . import assignments, passwords, tables
+from .login_failures import Attempt
 from .resources import DEFAULT, Row
 from .tokens import Claims, Token, find_target, find_user, new_id, open_, over, seconds
 
-log = logging.getLogger("magnetar.audit")
 METHODS = ("password", "token", "application_credential")
 REFUSED = "The request you have made requires authentication: user, password or token are not right, or not enabled."
 #: How often in a row a token may be got by another one: each is named in it, and it must not become too long.
@@ -69,27 +68,18 @@ class Authentication:
         """The user, whose passwords and secrets are right."""
         with self.database.read() as self.connection:
             users = [self._user(method, identity) for method in methods]
-            failed = self.secrets and login_failures.check_waits(self.connection, self._counted, self.moment)
+            attempt = Attempt(self.database, self.account, self.address, self.moment)
+            failed = self.secrets and attempt.check(self.connection)
         right = [passwords.matches(*pair) for pair in self.secrets]  # without a connection: it takes long
         user = users[0]
         same = user is not None and all(other is not None and other["id"] == user["id"] for other in users)
         if user is None or not same or not all(right) or not open_(user):
             if self.secrets:
-                self._note("refused", login_failures.note, self.moment)
+                attempt.failed()
             raise Unauthenticated(REFUSED)
         if failed:
-            self._note("accepted, after failures", login_failures.forget)
+            attempt.succeeded()
         return user
-
-    @property
-    def _counted(self) -> tuple[str, ...]:
-        return login_failures.keys(self.account, self.address)
-
-    def _note(self, how: str, do: Callable[..., None], *more: float) -> None:
-        """Say it in the log, and keep it."""
-        log.warning("login %s", how, extra={"user": self.account[:255], "address": self.address})
-        with self.database.write() as connection:
-            do(connection, self._counted, *more)
 
     def _user(self, method: str, identity: Any) -> Row | None:
         if method not in METHODS:

@@ -9,17 +9,19 @@ then on each doubles the wait, up to a limit. What comes during a wait is refuse
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, select
 
-from magnetar_control.store.database import INSERT
+from magnetar_control.store.database import INSERT, Database
 from magnetar_core.errors import TooManyLogins
 
 from .tables import login_failures
 
+log = logging.getLogger("magnetar.audit")
 #: Seconds after which a failure is forgotten.
 FORGOTTEN = 3600.0
 
@@ -43,6 +45,32 @@ def keys(account: str, address: str) -> tuple[str, ...]:
 
 
 _COUNTED = select(login_failures).where(login_failures.c.key.in_(bindparam("keys", expanding=True)))
+
+
+class Attempt:
+    """Somebody at *address* says a password or secret of an *account* at *moment* (seconds)."""
+
+    def __init__(self, database: Database, account: str, address: str, moment: float) -> None:
+        self.database, self.account, self.address, self.moment = database, account, address, moment
+        self._counted = keys(account, address)
+
+    def check(self, connection: Connection) -> bool:
+        """As ``check_waits``."""
+        return check_waits(connection, self._counted, self.moment)
+
+    def failed(self, what: str = "login") -> None:
+        """It was wrong."""
+        self._note(f"{what} refused", note, self.moment)
+
+    def succeeded(self, what: str = "login") -> None:
+        """It was right, after failures."""
+        self._note(f"{what} accepted, after failures", forget)
+
+    def _note(self, how: str, do: Callable[..., None], *more: float) -> None:
+        """Say it in the log, and keep it."""
+        log.warning("%s", how, extra={"user": self.account[:255], "address": self.address})
+        with self.database.write() as connection:
+            do(connection, self._counted, *more)
 
 
 def check_waits(connection: Connection, counted: Sequence[str], moment: float) -> bool:

@@ -13,17 +13,22 @@ from magnetar_control.store.database import added, now
 from magnetar_core.errors import NotFound, Unauthenticated
 
 from . import assignments, passwords, tables
+from .login_failures import Attempt
 from .resources import GROUPS, PASSWORD, USERS, IdentityResource, one
 from .tokens import Tokens
 
 
-def change_password(tokens: Tokens, user_id: str, original: str, password: Any) -> None:
-    """Change it, knowing the old one. All tokens of the user end. Raises ``Unauthenticated``, ``InvalidField``."""
-    new = PASSWORD.check(password, "password")
+def change_password(tokens: Tokens, user_id: str, original: str, password: Any, address: str = "") -> None:
+    """Change it, knowing the old one; wrong ones count as failed logins from *address*. All tokens of the user end.
+    Raises ``Unauthenticated``, ``InvalidField``, ``TooManyLogins``."""
+    new, attempt = PASSWORD.check(password, "password"), Attempt(tokens.database, user_id, address, tokens.clock())
     with tokens.database.read() as connection:
-        row = USERS.row(connection, user_id)
+        row, failed = USERS.row(connection, user_id), attempt.check(connection)
     if not passwords.matches(original, row["password"]):
+        attempt.failed("change of a password")
         raise Unauthenticated("original_password is not the user's password.")
+    if failed:
+        attempt.succeeded("change of a password")
     kept = passwords.hashed(new)
     with tokens.change() as connection:
         connection.execute(update(tables.users).filter_by(id=user_id).values(

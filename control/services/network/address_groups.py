@@ -74,14 +74,14 @@ class AddressGroupStore(NetworkStore):
         with self.database.write() as connection:
             self._owned(connection, context, id, "update")
             row = find(connection, context, self.resource, id, lock=True)
-            have = orjson.loads(row["addresses"])
-            if not put and (missing := [one for one in given if one not in have]):
+            have, moved = dict.fromkeys(orjson.loads(row["addresses"])), dict.fromkeys(given)
+            if not put and (missing := [one for one in moved if one not in have]):
                 raise NotFound(f"Addresses {', '.join(missing)} not found in address group {id}.",
                                type="AddressesNotFound")
-            if put and (twice := [one for one in given if one in have]):
+            if put and (twice := [one for one in moved if one in have]):
                 raise InvalidRequest(f"Addresses {', '.join(twice)} already exist in the address group {id}.",
                                      type="AddressesAlreadyExist")
-            wanted = _checked([*have, *given]) if put else [one for one in have if one not in given]
+            wanted = _checked([*have, *moved]) if put else [one for one in have if one not in moved]
             connection.execute(update(address_groups).where(address_groups.c.id == id).values(
                 addresses=orjson.dumps(wanted).decode(), updated_at=now()))
             self._note(connection, row, None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, select
 from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
@@ -20,7 +20,7 @@ from .networks import NETWORK
 from .nics import TAKEN, addresses_of
 from .requested_networks import subnets_of
 from .requested_networks import visible as usable_networks
-from .resources import NetworkResource, columns, find, forbidden, own
+from .resources import NetworkResource, any_of, columns, find, forbidden, own
 from .router_ports import OWN
 from .security_groups import default_group
 from .tables import addresses, floating_ips, forwardings, networks, ports, security_groups
@@ -238,7 +238,8 @@ def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
         wanted.setdefault(name, []).append(given)
     for name, choices in wanted.items():
         if name == "ip_address_substr":
-            query = query.where(or_(*(addresses.c.ip_address.contains(one, autoescape=True) for one in choices)))
+            query = query.where(any_of("fixed_ips", choices, lambda one: addresses.c.ip_address.contains(
+                one, autoescape=True)))
         elif name in columns:
             query = query.where(columns[name].in_(choices))
         else:
@@ -247,7 +248,8 @@ def _with_address(values: Sequence[str]) -> ColumnElement[bool]:
 
 
 def _with_group(values: Sequence[str]) -> ColumnElement[bool]:
-    return or_(*(ports.c.security_groups.contains(f'"{value}"', autoescape=True) for value in values))
+    return any_of("security_groups", values, lambda one: ports.c.security_groups.contains(
+        f'"{one}"', autoescape=True))
 
 
 PORT = NetworkResource(

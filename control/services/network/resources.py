@@ -12,17 +12,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, delete, insert, select, true, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    Table,
+    delete,
+    false,
+    insert,
+    or_,
+    select,
+    true,
+    update,
+)
 
 from magnetar_control.services import Context, Document, Documents, Page
 from magnetar_control.services.quotas import Quotas
 from magnetar_control.store.database import Database, now
 from magnetar_control.store.paging import beyond
-from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
+from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
 from .changes import ChangeLog
 
 Filter = Callable[[Sequence[str]], ColumnElement[bool]]
+#: Values of a filter that is a condition for each: databases take no expression of any depth.
+VALUES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +100,15 @@ def columns(table: Table, values: Document) -> Document:
 def add(connection: Connection, table: Table, values: Document) -> None:
     """Add the row of *values*."""
     connection.execute(insert(table).values(**columns(table, values), created_at=now()))
+
+
+def any_of(name: str, values: Sequence[str], condition: Callable[[str], ColumnElement[bool]]) -> ColumnElement[bool]:
+    """Whether the *condition* of one of *values* holds, which the filter *name* has. Raises ``InvalidField`` for too
+    many."""
+    wanted = dict.fromkeys(values)
+    if len(wanted) > VALUES:
+        raise InvalidField(name, f"can be given {VALUES} times at most, and is {len(wanted)} times")
+    return or_(false(), *map(condition, wanted))
 
 
 class _Undone(Exception):

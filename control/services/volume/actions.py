@@ -14,7 +14,7 @@ from magnetar_control.services.quotas import Quotas
 from magnetar_core.errors import InvalidRequest, NotFound
 
 from . import attachments
-from .rows import asked, document, set_, wrong_status
+from .rows import asked, document, metadata_text, set_, wrong_status
 from .tables import attachments as held
 from .tables import volumes
 from .volumes import begin_delete, follow
@@ -144,7 +144,7 @@ def set_image_metadata(connection: Connection, context: Context, row: RowMapping
                        metadata: Document | None = None) -> Document:
     """Add to the metadata of its image."""
     found = {**document(row["image_metadata"]), **(metadata or {})}
-    set_(connection, volumes, row["id"], image_metadata=orjson.dumps(found).decode())
+    set_(connection, volumes, row["id"], image_metadata=metadata_text(found))
     return {"metadata": found}
 
 

@@ -22,6 +22,10 @@ from .volumes import attachments_of, follow
 Used = Callable[[str, str], bool]
 
 
+#: Attachments of one volume.
+MOST = 256
+
+
 def reserve(connection: Connection, context: Context, volume_id: str, server_id: str | None, id: str | None = None,
             mode: str = "rw", connector: Document | None = None) -> RowMapping:
     """Keep the volume for a server. A volume with multiattach may be kept for several; any for the server that has it
@@ -37,6 +41,8 @@ def reserve(connection: Connection, context: Context, volume_id: str, server_id:
         raise wrong_status(volumes, row, ("available",))
     if row["status"] not in ("available", *(("in-use", "reserved", "attaching") if others else ())):
         raise wrong_status(volumes, row, ("available", "in-use") if row["multiattach"] else ("available",))
+    if len(others) >= MOST:
+        raise Conflict(f"Volume {volume_id} has {MOST} attachments, and may have no more. Delete some first.")
     id = id or str(uuid.uuid4())
     connection.execute(insert(attachments).values(
         id=id, volume_id=volume_id, project_id=row["project_id"], server_id=server_id, created_at=now(),

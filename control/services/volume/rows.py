@@ -17,6 +17,8 @@ from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarEr
 from magnetar_core.query import check_sort
 
 NOUNS = {"volumes": "Volume", "volume_snapshots": "Snapshot", "volume_attachments": "Volume attachment"}
+#: Keys of the metadata of a volume or snapshot.
+KEYS = 256
 SORTED = ("id", "name", "size", "status", "created_at", "updated_at", "bootable")
 
 
@@ -75,6 +77,13 @@ def wrong_status(table: Table, row: RowMapping | Document, statuses: Sequence[st
 def document(text: str | None) -> Any:
     """A column with JSON."""
     return orjson.loads(text) if text else {}
+
+
+def metadata_text(given: Document) -> str:
+    """Metadata as a column has it. Raises ``InvalidRequest`` for too many keys."""
+    if len(given) > KEYS:
+        raise InvalidRequest(f"Invalid input received: metadata has {KEYS} keys at most, and would have {len(given)}.")
+    return orjson.dumps(given).decode()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +171,7 @@ class NamedStore(Reading):
         check_writer(context)
         with self.database.write() as connection:
             seen(connection, self.table, context, id)
-            set_(connection, self.table, id, **{name: orjson.dumps(value).decode() if name == "metadata" else value
+            set_(connection, self.table, id, **{name: metadata_text(value) if name == "metadata" else value
                                                 for name, value in values.items()})
 
     def change_metadata(self, context: Context, id: str, change: Callable[[Document], Document]) -> Document:
@@ -170,5 +179,5 @@ class NamedStore(Reading):
         check_writer(context)
         with self.database.write() as connection:
             new = change(document(seen(connection, self.table, context, id)["metadata"]))
-            set_(connection, self.table, id, metadata=orjson.dumps(new).decode())
+            set_(connection, self.table, id, metadata=metadata_text(new))
         return new

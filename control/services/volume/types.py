@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, select, update
+from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.services import Context, Document
-from magnetar_control.store.database import Database, now
+from magnetar_control.store.database import Database, added, now
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from .rows import document
@@ -110,22 +111,26 @@ class TypeStore:
         with self.database.write() as connection:
             self._check_free(connection, name)
             id = str(uuid.uuid4())
-            connection.execute(insert(types).values(
-                id=id, name=name, description=description, is_public=is_public, created_at=now(),
-                extra_specs=orjson.dumps(specs).decode()))
+            if not added(connection, types, id=id, name=name, description=description, is_public=is_public,
+                         created_at=now(), extra_specs=orjson.dumps(specs).decode()):
+                raise _exists(name)  # it was made meanwhile
             return self._seen(connection, context, id)
 
     def update(self, context: Context, given: str, values: Mapping[str, Any]) -> VolumeType:
         """Change name, description, is_public. Its volumes go by the new name at once."""
-        with self.database.write() as connection:
-            one = self._made(connection, context, given)
-            name = values.get("name", one.name)
-            if name != one.name:
-                self._check_free(connection, name)
-                for table in (volumes, snapshots):
-                    connection.execute(update(table).where(table.c.volume_type == one.name).values(volume_type=name))
-            connection.execute(update(types).where(types.c.id == one.id).values(updated_at=now(), **values))
-            return self._seen(connection, context, one.id)
+        try:
+            with self.database.write() as connection:
+                one = self._made(connection, context, given)
+                name = values.get("name", one.name)
+                if name != one.name:
+                    self._check_free(connection, name)
+                    for table in (volumes, snapshots):
+                        connection.execute(update(table).where(table.c.volume_type == one.name).values(
+                            volume_type=name))
+                connection.execute(update(types).where(types.c.id == one.id).values(updated_at=now(), **values))
+                return self._seen(connection, context, one.id)
+        except IntegrityError:
+            raise _exists(values["name"]) from None  # another one was given that name meanwhile
 
     def delete(self, context: Context, given: str) -> None:
         """Raises ``InvalidRequest`` while volumes or snapshots have it."""
@@ -166,9 +171,8 @@ class TypeStore:
         """Let a project use a type that is not public. Raises ``Conflict`` where it may."""
         with self.database.write() as connection:
             one = self._private(connection, context, given)
-            if self._admits(connection, one.id, project_id):
+            if not added(connection, type_projects, type_id=one.id, project_id=project_id):
                 raise Conflict(f"Volume type access for {one.id} / {project_id} combination already exists.")
-            connection.execute(insert(type_projects).values(type_id=one.id, project_id=project_id))
 
     def expel(self, context: Context, given: str, project_id: str) -> None:
         """Let it no more; volumes stay. Raises ``NotFound`` where it may not."""
@@ -229,7 +233,7 @@ class TypeStore:
 
     def _check_free(self, connection: Connection, name: str) -> None:
         if name in self.pools or connection.execute(select(types.c.id).where(types.c.name == name)).first():
-            raise Conflict(f"Volume Type {name} already exists.")
+            raise _exists(name)
 
     @staticmethod
     def _admits(connection: Connection, id: str, project_id: str) -> bool:
@@ -248,6 +252,10 @@ class TypeStore:
                 raise InvalidRequest(f"Invalid input received: the extra spec {name} must be "
                                      f"{' or '.join(may[name])}, and not {value[:80]}.")
         return dict(specs)
+
+
+def _exists(name: str) -> Conflict:
+    return Conflict(f"Volume Type {name} already exists.")
 
 
 def ids(connection: Connection, names: Iterable[str]) -> dict[str, str]:

@@ -56,6 +56,15 @@ class Field:
             self.option = name
         return self
 
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
+        """The value in its normal form. Raises ``InvalidField``, which does not repeat a secret."""
+        try:
+            return self.value.check(value, path, version)
+        except InvalidField as error:
+            if not self.secret:
+                raise
+            raise InvalidField(error.details["field"], error.details["rule"]) from None
+
     @property
     def settable(self) -> bool:
         return bool(self.on & SETTABLE)
@@ -86,7 +95,7 @@ class _Fields:
         for name, field in known.items():
             if field.required and operation == CREATE and not partial and name not in document:
                 raise InvalidField(prefix + name, "is required")
-        return {name: known[name].value.check(value, prefix + name, version) for name, value in document.items()}
+        return {name: known[name].check(value, prefix + name, version) for name, value in document.items()}
 
     @staticmethod
     def schema(fields: Sequence[Field], version: Optional[Version], operation: str) -> dict[str, Any]:

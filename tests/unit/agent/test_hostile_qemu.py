@@ -20,9 +20,10 @@ import pytest
 from magnetar_agent.hypervisor import Export
 from magnetar_agent.sockets import bound, itself
 from magnetar_agent.storage import Disk
-from magnetar_agent.virt import nbd, qcow2
+from magnetar_agent.virt import nbd, qcow2, tpm
 from magnetar_agent.virt.disks import Disks
 from magnetar_agent.volumes import exports
+from magnetar_core.errors import HypervisorError
 
 from .hostile import beside
 
@@ -134,6 +135,27 @@ def test_an_export(room: Path, stand_in: bool) -> None:
         assert done.stdout.strip() == "b'NBDMAGIC'"
     hypervisor.unserve(export.id)
     assert list(export.socket.parent.iterdir()) == []
+    victim.check()
+
+
+def test_the_copy_of_a_tpm(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has broken out of swtpm has the folder of its TPM. What goes to another host is nothing but its files."""
+    victim, place, copy = Victim(room), room / "swtpm/u1/tpm2", room / "copy"
+    place.mkdir(parents=True)
+    os.chown(place, NOBODY, NOBODY)
+    monkeypatch.setattr(tpm, "SWTPM", room / "swtpm")
+    state = place / "tpm2-00.permall"
+    for make in (lambda: state.symlink_to(victim.path), lambda: os.mkfifo(state), state.mkdir):
+        make()
+        with pytest.raises(HypervisorError):
+            tpm.Tpms().save_tpm("u1", copy)
+        assert not copy.exists()
+        state.rmdir() if state.is_dir() and not state.is_symlink() else state.unlink()
+    with hostile(place, victim, state.name):
+        for _time in range(300):
+            with suppress(HypervisorError):  # it says so when the name is no file
+                tpm.Tpms().save_tpm("u1", copy)
+            assert not copy.exists() or b"root's" not in copy.read_bytes()
     victim.check()
 
 

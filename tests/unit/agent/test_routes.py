@@ -224,6 +224,23 @@ def test_audit_has_one_line_per_change_and_no_secrets(client: Client, caplog: An
     assert "c2VjcmV0" not in str(vars(lines[0]))
 
 
+def test_no_log_and_no_operation_has_a_secret(client: Client, caplog: Any) -> None:
+    """Neither one that is taken nor one that is refused."""
+    caplog.set_level(logging.DEBUG)
+    key, many = "0123456789abcdef" * 4, [{"key": "d", "want": {"size": 1, "format": "luks", "key": "hunter2"}}]
+    server = {"flavor": SMALL, "image": None, "admin_pass": "hunter2"}
+    assert client.call("PUT", "/v1/volume/a", {"size": 1, "format": "luks", "key": key})[0] == 200
+    assert client.call("PUT", "/v1/server/s", server)[0] == 200
+    for where, want in (("volume/b", {"size": 1, "format": "luks", "key": "hunter2" + key[:57]}),
+                        ("volume/c", {"size": 1, "key": key}), ("server/t", {**server, "admin_pass": ["hunter2"]}),
+                        ("server/t", {**server, "user_data": "hunter2 ?"})):
+        status, answer = client.call("PUT", f"/v1/{where}", want)
+        assert status == 400 and key not in str(answer) and "hunter2" not in str(answer), answer
+    assert "hunter2" not in str(client.call("PUT", "/v1/volume", many))
+    told = str([vars(record) for record in caplog.records]) + str(client.call("GET", "/v1/operations"))
+    assert "hunter2" not in told and key not in told
+
+
 def test_hypervisor_failure(client: Client, host: Any) -> None:
     host.fake.fail_next("define", HypervisorError("libvirt says no"))
     status, answer = client.call("PUT", "/v1/server/s", {"flavor": SMALL, "image": None})

@@ -27,7 +27,7 @@ import uvicorn
 
 from magnetar_control import serve
 from magnetar_control.settings_file import make
-from magnetar_control.web.websocket import OPTIONS
+from magnetar_control.web.protocol import SERVED
 from tests.ports import free_port
 
 #: Runs an agent whose imaginary host has the name of the first argument: hosts of one name are one host to the agents.
@@ -281,7 +281,7 @@ class Cloud:
 def listening(server: Any) -> Iterator[int]:
     """Serve an ASGI application on a loopback port."""
     running = uvicorn.Server(uvicorn.Config(server, host="127.0.0.1", port=0, log_level="warning", lifespan="off",
-                                            access_log=False, **OPTIONS))
+                                            access_log=False, **SERVED))
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
     while not running.started:

@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import importlib
 import pkgutil
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 import orjson
 import pytest
 
+import magnetar_agent
 import magnetar_control
+import magnetar_core
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application
 from magnetar_control.web.asgi import AsgiServer
@@ -56,6 +60,27 @@ def test_no_pattern_has_two_repetitions_that_share_a_text() -> None:
     found = dict(patterns())
     assert len(found) > 5
     assert [name for name, pattern in found.items() if unbounded(_parser.parse(pattern.pattern)) > 1] == []
+
+
+#: Patterns with two of them that share no text: what is between cannot be part of either.
+APART = {r"^([1-9][0-9]*)\.(0|[1-9][0-9]*)$"}
+
+
+def written() -> Iterator[tuple[str, str]]:
+    """The patterns that stand in calls of ``re``."""
+    for package in (magnetar_agent, magnetar_control, magnetar_core):
+        for path in Path(package.__path__[0]).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re.") and node.args \
+                        and isinstance(node.args[0], ast.Constant):
+                    value = node.args[0].value
+                    yield f"{path.name}:{node.lineno}", value if isinstance(value, str) else value.decode("latin-1")
+
+
+def test_none_that_stands_where_it_is_used_either() -> None:
+    found = dict(written())
+    assert len(found) > 50
+    assert [where for where, text in found.items() if unbounded(_parser.parse(text)) > 1 and text not in APART] == []
 
 
 def test_words_of_paths_are_short() -> None:

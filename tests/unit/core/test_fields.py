@@ -70,5 +70,17 @@ def test_a_bad_server_names_field_and_rule(document: dict[str, object], field: s
     assert rule in refused.value.message
 
 
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in sorted(kind.secrets())],
+                         ids=lambda one: one if isinstance(one, str) else one.noun)
+def test_a_secret_that_is_refused_is_not_repeated(kind: type[Kind], name: str) -> None:
+    """Messages go to answers, logs and records of operations."""
+    for wrong in (123454321, ["hunter2"]):
+        with pytest.raises(InvalidField) as refused:
+            kind.check({"name": "a", name: wrong}, partial=True)
+        assert refused.value.details["field"].startswith(name)
+        told = str(refused.value.as_dict())
+        assert "12345" not in told and "hunter2" not in told
+
+
 def test_partial_lets_required_fields_be_missing() -> None:
     assert Server.check({"tags": ["b", "a"]}, partial=True) == {"tags": ["a", "b"]}

@@ -11,6 +11,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from magnetar_control.store import server_list
 from magnetar_control.store.database import Database, away
+from magnetar_control.store.purge import purge
 from magnetar_control.store.tables import servers
 from tests.unit.control.conftest import tables
 from tools import postgres
@@ -54,6 +55,37 @@ def test_pages_go_on_after_a_server_that_was_deleted(compute):
     assert seen == made[::-1]
     for marker in (compute.server(project="blue", deleted_at="2026-02-01T00:00:00.000000"), "0" * 36):
         assert compute.rita.get(f"/servers?marker={marker}").status == 400
+
+
+def test_words_of_filters_have_an_end(compute):
+    """Each is a condition, and databases take no expression of any depth."""
+    mine, tags = compute.server(tags='["t3"]', vm_state="active"), [f"t{number}" for number in range(51)]
+    assert [one["id"] for one in compute.rita.get(f"/servers?tags-any={','.join(tags[:50] * 30)}", "2.26").json[
+        "servers"]] == [mine]
+    for name in ("tags", "tags-any", "not-tags", "not-tags-any"):
+        reply = compute.rita.get(f"/servers?{name}={','.join(tags)}", "2.26")
+        assert reply.status == 400 and "50 tags at most" in str(reply.json), reply
+    path = "/servers?" + "&".join(["status=ACTIVE", "status=active"] * 600)
+    assert [one["id"] for one in compute.rita.get(path, "2.26").json["servers"]] == [mine]
+
+
+def test_lists_of_deleted_servers_after_a_purge(compute):
+    """They tell what is kept, and where a list was left off at a server that has gone since, it says so."""
+    long_ago, lately = "2026-01-01T00:00:00.000000", "2026-11-01T00:00:00.000000"
+    gone = [compute.server(vm_state="deleted", created_at=long_ago, deleted_at=long_ago) for _time in range(3)]
+    kept, lives = compute.server(vm_state="deleted", deleted_at=lately), compute.server()
+
+    def listed(query):
+        reply = compute.admin.get(f"/servers?all_tenants=1&{query}")
+        assert reply.status == 200, reply
+        return {one["id"] for one in reply.json["servers"]}
+
+    assert listed("deleted=true") == {*gone, kept}
+    assert purge(compute.store, compute.cell, "2026-06-01T00:00:00.000000") == 3
+    assert listed("deleted=true") == listed("deleted=true&limit=1") == {kept}
+    assert listed("changes-since=2020-01-01T00:00:00Z") == {kept, lives} and listed("") == {lives}
+    assert compute.admin.get(f"/servers/{gone[0]}").status == 404
+    assert compute.admin.get(f"/servers?all_tenants=1&deleted=true&marker={gone[0]}").status == 400
 
 
 @pytest.fixture

@@ -140,6 +140,13 @@ def test_candidates_in_the_form_of_each_version(cloud, ids, version, host, reque
     assert summary.get("root_provider_uuid") == host.get("root_provider_uuid")
 
 
+def test_groups_have_an_end(cloud, ids):
+    """Each candidate tells of all of them."""
+    for count, status in ((64, 200), (65, 400)):
+        groups = "&".join(f"resources{number}=VCPU:1" for number in range(1, count + 1))
+        assert get(cloud, f"/allocation_candidates?{groups}&group_policy=none", "1.39").status == status
+
+
 def test_a_list_takes_few_queries_and_the_sdk_reads_it(cloud, ids):
     asked = []
     engine = cloud.parts.working.store.api.reading

@@ -54,7 +54,7 @@ def full(no_room: sqlite3.OperationalError, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("path", [
     "/identity/v3/projects", "/image/v2/images", "/network/v2.0/networks", "/volume/v3/volumes", "/v2.1/flavors",
-    "/v2.1/servers", "/metrics"])
+    "/v2.1/servers", "/placement/resource_providers", "/v1/server", "/v1/volume", "/metrics"])
 def test_every_service_says_that_the_database_is_away(cloud: Cloud, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with away("api", monkeypatch):
         cloud.parts.store._read_at = float("-inf")

@@ -21,7 +21,7 @@ class Machine:
     def __init__(self, database):
         self.moment = 1_800_000_000.0
         self.cloud = Cloud(database, clock=lambda: self.moment)
-        self.cloud.user("ann", "secret")
+        self.ann = self.cloud.user("ann", "secret")
         self.cloud.user("bob", "secret")
 
     def login(self, password="wrong", name="ann", address="192.0.2.1"):
@@ -110,4 +110,23 @@ def test_logins_have_threads_of_their_own(machine):
     """Hashing takes all of a processor; what others ask goes on beside it."""
     application = machine.cloud.ask.application
     assert application.way(Request("POST", "/v3/auth/tokens", "", {})) is Way.LOGIN
+    for path in ("/v3/users/u/password", "/v3/users/u/application_credentials"):
+        assert application.way(Request("POST", path, "", {})) is Way.LOGIN
     assert application.way(Request("GET", "/v3/auth/tokens", "", {})) is Way.THREAD
+
+
+def test_to_change_a_password_is_no_way_around(machine, caplog, monkeypatch):
+    """Whoever has come by a token of a user does not try passwords with it."""
+    ann = machine.cloud.ask.as_(machine.login("secret").headers["X-Subject-Token"])
+    path, guess = f"/v3/users/{machine.ann}/password", {"user": {"original_password": "wrong", "password": "new"}}
+    with caplog.at_level(logging.INFO, "magnetar.audit"):
+        for _time in range(5):
+            ann("POST", path, guess, 401)
+    assert [one.message for one in caplog.records if one.name == "magnetar.audit"] == [
+        "change of a password refused"] * 5
+    with monkeypatch.context() as patched:
+        patched.setattr(passwords, "matches", None)
+        ann("POST", path, guess, 429)
+    machine.moment += 1
+    ann("POST", path, {"user": {"original_password": "secret", "password": "new"}}, 204)
+    assert machine.login("new").status == 201

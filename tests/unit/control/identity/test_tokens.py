@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from magnetar_control.services import identity
-from magnetar_control.services.identity import passwords
+from magnetar_control.services.identity import application_credentials, passwords
 from magnetar_control.services.identity.keystone import borne
 from magnetar_control.services.identity.login import LONGEST_CHAIN
 from magnetar_control.services.identity.tokens import Claims, signed
@@ -322,6 +322,18 @@ def test_application_credentials(cloud, demo):
     ann("DELETE", f"{path}/{credential['id']}", None, 204)
     assert cloud.identity.validate(token) is None
     assert cloud.ask("POST", "/v3/auth/tokens", body).status == 401
+
+
+def test_a_user_has_so_many_application_credentials(cloud, demo, monkeypatch):
+    monkeypatch.setattr(application_credentials, "MOST", 2)
+    ann = cloud.ask.as_(cloud.ask.login("ann", "secret", "demo").token)
+    path = f"/v3/users/{demo[1]}/application_credentials"
+    first, _second = (ann("POST", path, {"application_credential": {"name": name}}, 201)["application_credential"]["id"]
+                      for name in ("one", "two"))
+    refused = ann("POST", path, {"application_credential": {"name": "three"}}, 403)
+    assert "the user has 2" in refused["error"]["message"]
+    ann("DELETE", f"{path}/{first}", None, 204)
+    ann("POST", path, {"application_credential": {"name": "three"}}, 201)
 
 
 def test_a_token_ends_with_the_application_credential_with_which_it_was_got(sqlite):

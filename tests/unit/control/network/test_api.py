@@ -353,6 +353,48 @@ def test_an_unknown_filter_is_refused_and_what_there_is_not_is_said(ask):
     assert ask("GET", "/v2.0/nothing", status=404)["NeutronError"]["type"] == "HTTPNotFound"
 
 
+@pytest.mark.parametrize("name", ["security_groups={}", "security_group_ids={}", "fixed_ips=ip_address_substr={}"])
+def test_a_filter_of_very_many_values_is_refused(ask, name):
+    """Databases take no expression of any depth: what they say then is that they are away."""
+    same, others = (["a"] * 1100, [str(number) for number in range(1100)])
+    assert ask("GET", "/v2.0/ports?" + "&".join(map(name.format, same))) == {"ports": []}
+    refused = ask("GET", "/v2.0/ports?" + "&".join(map(name.format, others)), status=400)["NeutronError"]["message"]
+    assert "can be given 100 times at most, and is 1100 times" in refused
+
+
+@pytest.mark.parametrize("name", ["id", "name", "device_id", "ip_address", "network_id"])
+def test_a_filter_of_many_values(ask, name):
+    """As many as a URL may hold."""
+    network = _network(ask)
+    port = _port(ask, network, name="mine", device_id="thing")
+    mine = {"ip_address": port["fixed_ips"][0]["ip_address"]}.get(name) or port[name]
+    query = "&".join(f"{name}={value}" for value in (*range(1000), mine))
+    assert [one["id"] for one in ask("GET", f"/v2.0/ports?{query}")["ports"]] == [port["id"]]
+
+
+@pytest.mark.parametrize("noun, field, most", [
+    ("port", {"fixed_ips": {"ip_address": "10.1.0.{}"}}, 64),
+    ("port", {"security_groups": "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f{:04x}"}, 64),
+    ("port", {"allowed_address_pairs": {"ip_address": "10.1.0.{}"}}, 10),
+    ("subnet", {"dns_nameservers": "10.1.0.{}"}, 5),
+    ("subnet", {"host_routes": {"destination": "10.9.{}.0/24", "nexthop": "10.1.0.1"}}, 20),
+    ("subnet", {"allocation_pools": {"start": "10.1.0.{}", "end": "10.1.0.{}"}}, 64)], ids=str)
+def test_lists_have_an_end(ask, noun, field, most):
+    """Each item is statements in one transaction, or compared with others."""
+    ((name, item),) = field.items()
+
+    def wish(number):
+        return {key: text.format(number) for key, text in item.items()} if isinstance(item, dict) else item.format(
+            number)
+
+    body = {noun: {"network_id": _network(ask)["id"], "cidr": "10.1.0.0/24",
+                   name: [wish(number) for number in range(most + 1)]}}
+    if noun == "port":
+        del body[noun]["cidr"]
+    message = ask("POST", f"/v2.0/{noun}s", body, status=400)["NeutronError"]["message"]
+    assert f"{name}: must have at most {most} items, and has {most + 1}" in message
+
+
 def test_the_real_client(service):
     with (
         served(network=application(service, authenticate)) as url,

@@ -62,6 +62,13 @@ def test_a_refused_statement_leaves_nothing_behind(postgres):
     assert backend(postgres)
 
 
+def test_an_error_tells_no_values(database):
+    """It is logged, and passwords may be among them."""
+    with pytest.raises(DBAPIError) as refused, database.write() as connection:
+        connection.execute(text("INSERT INTO nowhere VALUES (:password)"), {"password": "hunter2"})
+    assert "INSERT" in str(refused.value) and "hunter2" not in str(refused.value)
+
+
 def test_none_is_left_when_the_database_is_closed(database):
     with database.write() as writing, database.read() as reading:
         count(writing), count(reading)

@@ -10,6 +10,7 @@ from threading import Barrier
 import pytest
 
 from magnetar_control.api.volume.app import VolumeApplication
+from magnetar_control.services.volume import attachments
 from magnetar_control.web.application import by_token
 from magnetar_core.errors import MagnetarError
 from tests.unit.control.serving import ADMIN, ALICE, BOB, NOVA, WHO, Asker, authenticate, connected, served
@@ -52,6 +53,30 @@ def test_the_interface(ask, service, volume):
     service.detached(kept["id"])
     service.detached(kept["id"])
     assert _status(ask, volume) == "available"
+
+
+@pytest.mark.parametrize("connector", [
+    {"host": {"a": "b"}}, {"host": "x" * 256}, {"mountpoint": ["/dev/vdb"]}, {"mountpoint": "x" * 256},
+    {f"k{at}": 1 for at in range(129)}, {"initiator": "x" * 20_000}], ids=lambda one: f"{len(str(one))}")
+def test_what_a_connector_cannot_be(ask, volume, connector):
+    """What is read of it is text, and all of it is kept."""
+    body = {"attachment": {"volume_uuid": volume, "instance_uuid": ONE}}
+    made = ask("POST", "/v3/red/attachments", body)["attachment"]
+    for method, path in (("POST", "/v3/red/attachments"), ("PUT", f"/v3/red/attachments/{made['id']}")):
+        refused = ask(method, path, {"attachment": {"connector": connector, **(
+            body["attachment"] if method == "POST" else {})}}, status=400)
+        assert "connector" in refused["badRequest"]["message"]
+    assert len(ask("GET", "/v3/red/attachments")["attachments"]) == 1
+
+
+def test_a_volume_has_so_many_attachments(ask, volume, monkeypatch):
+    """One server may keep it more than once, for a move."""
+    monkeypatch.setattr(attachments, "MOST", 2)
+    body = {"attachment": {"volume_uuid": volume, "instance_uuid": ONE}}
+    made = [ask("POST", "/v3/red/attachments", body)["attachment"]["id"] for _time in range(2)]
+    assert "has 2 attachments" in str(ask("POST", "/v3/red/attachments", body, status=409))
+    ask("DELETE", f"/v3/red/attachments/{made[0]}")
+    ask("POST", "/v3/red/attachments", body)
 
 
 def test_as_nova_attaches(ask, volume):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from magnetar_control.services.volume.types import TypeStore
 from tests.unit.control.serving import ADMIN
 
 from .conftest import work
@@ -35,6 +36,18 @@ def test_a_type_is_made_changed_and_removed(ask, admin):
     assert (changed["name"], changed["description"], changed["id"]) == ("silver", "quick", made["id"])
     admin("DELETE", f"/v3/types/{made['id']}", status=202)
     admin("GET", f"/v3/types/{made['id']}", status=404)
+
+
+def test_two_of_one_name_at_once(admin, service, monkeypatch):
+    """Each has found the name free. The other one is told so, and not that the service has failed."""
+    other = _type(admin, "silver", **{"os-volume-type-access:is_public": False})
+    _type(admin)
+    with monkeypatch.context() as patched:
+        patched.setattr(TypeStore, "_check_free", lambda *_given: None)
+        admin("POST", "/v3/types", {"volume_type": {"name": "gold"}}, status=409)
+        admin("PUT", f"/v3/types/{other['id']}", {"volume_type": {"name": "gold"}}, status=409)
+    for status in (202, 409):
+        admin("POST", f"/v3/types/{other['id']}/action", {"addProjectAccess": {"project": "red"}}, status=status)
 
 
 def test_extra_specs_are_set_one_by_one(ask, admin):

@@ -347,6 +347,21 @@ def test_metadata(ask):
     assert ask("PUT", url, {"metadata": {}}) == {"metadata": {}}
 
 
+def test_metadata_has_an_end(ask, service):
+    """However it comes: a row would grow until no list with it could be made."""
+    volume = _volume(ask)["id"]
+    work(service)
+    url, body = f"/v3/red/volumes/{volume}", {"metadata": {f"k{at}": "v" for at in range(256)}}
+    assert ask("POST", f"{url}/metadata", body) == body
+    assert "256 keys at most" in str(ask("POST", f"{url}/metadata", {"metadata": {"more": "v"}}, status=400))
+    ask("PUT", f"{url}/metadata/more", {"meta": {"more": "v"}}, status=400)
+    body["metadata"]["more"] = "v"
+    ask("PUT", url, {"volume": body}, status=400)
+    del body["metadata"]["k0"]
+    assert ask("POST", f"{url}/action", {"os-set_image_metadata": {"metadata": body["metadata"]}})
+    ask("POST", f"{url}/action", {"os-set_image_metadata": {"metadata": {"k0": "v"}}}, status=400)
+
+
 def test_multiattach_is_raw_on_the_host(ask, service, cloud: Cloud):
     volume = _volume(ask, multiattach=True)
     work(service)

@@ -47,7 +47,8 @@ def test_rules_name_addresses_that_come_and_go(ask, service, engine, office):
 @pytest.mark.parametrize(("verb", "addresses", "status", "words"), [
     ("add", ["192.0.2.7"], 400, "already exist"), ("add", ["192.0.2.300"], 400, "addresses"),
     ("remove", ["192.0.2.7", "192.0.2.8"], 404, "192.0.2.8"), ("add", None, 400, None),
-    ("add", [f"10.0.{at // 256}.{at % 256}" for at in range(1000)], 400, "at most 1000")])
+    ("add", [f"10.0.{at // 256}.{at % 256}" for at in range(1000)], 400, "at most 1000"),
+    ("remove", [f"10.0.{at // 256}.{at % 256}" for at in range(1001)], 400, "at most 1000 items")])
 def test_what_cannot_be_added_or_removed_changes_nothing(ask, office, verb, addresses, status, words):
     if words is None:
         assert ask("PUT", f"{TOP}/{office['id']}/{verb}_addresses", {}, status=400)

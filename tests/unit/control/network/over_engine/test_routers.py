@@ -93,6 +93,12 @@ def _subnets_of(ask: Asker, router: dict) -> list[str]:
     return [fixed["subnet_id"] for port in found for fixed in port["fixed_ips"]]
 
 
+def test_routes_have_an_end(ask):
+    routes = [{"destination": f"10.9.{number}.0/24", "nexthop": "10.1.0.9"} for number in range(31)]
+    refused = ask("POST", "/v2.0/routers", {"router": {"name": "r", "routes": routes}}, 400)["NeutronError"]
+    assert "routes: must have at most 30 items" in refused["message"]
+
+
 def test_interfaces_that_cannot_be(ask, outside):
     one, router = _subnet(ask), _router(ask, outside)
     _add(ask, router, subnet_id=one["id"])

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""uvicorn's protocol for HTTP, with limits for what comes before a body: nobody has logged in by then."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from .websocket import OPTIONS
+
+#: Bytes of a request's line and headers, and seconds in which they are to come. One read of the connection may be more.
+HEAD, PATIENCE = 1 << 16, 60.0
+MESSAGE = f"The line and the headers of the request have more than {HEAD} bytes."
+
+
+class LimitedHttp(HttpToolsProtocol):
+    """What uvicorn keeps of a head that does not end would grow until the process has no memory, and each further part
+    takes as long as all before it."""
+
+    #: Bytes of the head that is under way, and whether there is one.
+    _size, _heading = 0, False
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self._wait()
+        super().data_received(data)
+        if self._heading and not self.transport.is_closing():
+            self._size += len(data)
+            if self._size > HEAD:
+                self._refuse()
+
+    def on_message_begin(self) -> None:
+        self._size, self._heading = 0, True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._heading = False
+        self._arrived()
+        super().on_headers_complete()
+
+    def _wait(self) -> None:
+        if self._late is None:
+            self._late = self.loop.call_later(PATIENCE, self._end)
+
+    def _arrived(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _end(self) -> None:
+        """Nothing is answered to what is no request."""
+        self.transport.abort()
+
+    def _refuse(self) -> None:
+        body = orjson.dumps({"error": {"code": 431, "message": MESSAGE}})
+        self.transport.write(b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
+                             b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body))
+        self.transport.close()
+
+
+#: Files and connections that a process may have open, where its host lets it. Programs start with 1,024, which as many
+#: clients that say nothing would use up.
+OPEN = 65536
+
+
+def open_more() -> None:
+    """Let this process have ``OPEN`` files and connections, or as many as it may."""
+    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN if most == resource.RLIM_INFINITY else min(OPEN, most)
+    if least != resource.RLIM_INFINITY and least < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+#: How uvicorn is to serve the API.
+SERVED: dict[str, Any] = {"http": LimitedHttp, **OPTIONS}

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A connection on which no request comes ends: whoever has it need not have said who it is."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar_agent import serve
+
+from .serving import served
+
+ASK = b"GET /v1 HTTP/1.1\r\nhost: agent\r\n\r\n"
+
+
+@pytest.fixture
+def client(host: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(serve, "PATIENCE", 0.2)
+    where = tmp_path / "agent.sock"
+    with served(host.agent, serve.unix_socket(where, "no-such-group")), socket.socket(socket.AF_UNIX) as found:
+        found.settimeout(60)
+        found.connect(str(where))
+        yield found
+
+
+def ended(client: socket.socket) -> bool:
+    try:
+        return client.recv(65536) == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("begin", [b"", ASK[:20]])
+def test_one_that_does_not_come_is_not_waited_for(client: socket.socket, begin: bytes) -> None:
+    client.sendall(begin)
+    assert ended(client)
+
+
+def test_nor_is_a_further_one(client: socket.socket) -> None:
+    client.sendall(ASK)
+    assert client.recv(65536).startswith(b"HTTP/1.1 200")
+    client.sendall(ASK[:20])
+    assert ended(client)
+
+
+def test_who_asks_again_later_is_answered(client: socket.socket) -> None:
+    for _time in range(3):
+        client.sendall(ASK)
+        assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        time.sleep(0.3)
