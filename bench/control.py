@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Measures the control plane: ``magnetar serve`` in a process of its own with agents of fake hosts, on SQLite and on
-PostgreSQL, against what the same rows cost when they are only fetched and turned into JSON; and real guests, which need
-libvirt, against the same guests made by hand. Run ``bench/control``.
+PostgreSQL, against what the same rows cost when they are only fetched and turned into JSON; its networks by a real OVN
+with simulated hosts; and real guests, which need libvirt, against the same guests made by hand. Run ``bench/control``.
 
 Beside the time, as a client sees it, stands the CPU time of the server's process: on a machine that has other work too,
 it says more.
@@ -19,10 +19,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 try:
     import control_guests as guests
     import control_life as life
+    import control_ovn as ovn
     import control_reads as reads
     from control_cloud import Cloud
     from figures import Figure, table
@@ -30,7 +32,7 @@ except ModuleNotFoundError as missing:
     raise SystemExit(f"{missing}. Make the development environment first: ./check mypy") from None
 
 #: What can be measured, in this order: memory at rest comes first, and what makes many servers last.
-SUBJECTS: Mapping[str, Callable[[Cloud, int], list[Figure]]] = {
+SUBJECTS: Mapping[str, Callable[[Any, int], list[Figure]]] = {
     "memory": life.memory,
     "list": reads.lists,
     "show": reads.show,
@@ -39,6 +41,7 @@ SUBJECTS: Mapping[str, Callable[[Cloud, int], list[Figure]]] = {
     "create": life.one,
     "full": life.full,
     "many": life.many,
+    "ovn": ovn.ovn,
     "guests": guests.guests,
 }
 
@@ -61,10 +64,14 @@ def main() -> int:
         for name, subject in SUBJECTS.items():
             if given.only and name not in given.only:
                 continue
+            if name == "ovn" and (lacks := ovn.missing()):
+                print(engine, name, lacks, file=sys.stderr)
+                continue
             print(engine, name, file=sys.stderr)
             with contextlib.ExitStack() as stack:
-                cloud = stack.enter_context(guests.cloud(engine, stack)) if name == "guests" else stack.enter_context(
-                    Cloud(engine, hosts=1 if name == "full" else 2))
+                cloud = stack.enter_context(
+                    guests.cloud(engine, stack) if name == "guests" else ovn.OvnCloud(engine) if name == "ovn"
+                    else Cloud(engine, hosts=1 if name == "full" else 2))
                 found[engine] += subject(cloud, given.rounds)
             load.append(os.getloadavg()[0])
         print(f"{engine}, {os.cpu_count()} CPUs, load {min(load):.1f} to {max(load):.1f}, in the mean "

@@ -45,6 +45,8 @@ class Cloud:
     #: The image that servers are made of, and the flavor's size.
     image_content, image_format = b"\0" * 65536, "raw"
     size: Mapping[str, int] = {"vcpus": 1, "ram": 64}
+    #: Further settings of the control plane.
+    more: Mapping[str, Any] = {}
 
     def __init__(self, kind: str, hosts: int = 2) -> None:
         self.kind, self.count, self.drawn = kind, hosts, 0
@@ -85,7 +87,7 @@ class Cloud:
         settings.write_text(yaml.safe_dump({
             "state_dir": str(state), "listen": f"127.0.0.1:{self.port}", **NO_LIMITS,
             "hosts": {name: f"unix:{path}" for name, path in self.agents.items()}, "reserved_host_memory_mb": 0,
-            "cpu_allocation_ratio": 1000.0, "ram_allocation_ratio": 100.0, **{
+            "cpu_allocation_ratio": 1000.0, "ram_allocation_ratio": 100.0, **self.more, **{
                 name: url for name, url in self.urls.items() if name != "spare"}}))
         self.process = stack.enter_context(self._process("serve", [
             sys.executable, "-c", "import sys; from magnetar_core.commands import main; sys.exit(main())", "serve",

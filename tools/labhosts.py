@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Keeps bare Debian hosts running for `./quickstart --hosts`, until it gets SIGTERM: labhosts.py FOLDER NAME…
+"""Keeps bare Debian hosts running for `./quickstart`, until it gets SIGTERM: labhosts.py [--ovn] FOLDER NAME…
 
-They are those of the lab tests. FOLDER/inventory.yml says how Ansible reaches them, FOLDER/ready that they are up.
-Python of `.venv`, root.
+They are those of the lab tests. FOLDER/inventory.yml says how Ansible reaches them, FOLDER/ready that they are up. With
+`--ovn` there is one, which magnetar.compute.site makes a whole cloud on OVN; its eth1 leads to this machine, for
+floating IPs. Python of `.venv`, root.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/lab"))
@@ -29,14 +32,30 @@ def end(_number: int, _frame: object) -> None:
     sys.exit(0)
 
 
-def main(folder: Path, names: list[str]) -> int:
+#: Groups of the one host that has all of a cloud, and variables of its roles.
+GROUPS = ("magnetar", "magnetar_api", "magnetar_network", "magnetar_cells")
+OVN = {"agent_ovn": True, "agent_ovn_datapath": "netdev", "agent_ovn_bridge_mappings": {"public": "br-public"},
+       "network_northbound": True}
+
+
+def cloud(name: str) -> dict[str, object]:
+    """The inventory's groups: cell1 is below the last."""
+    found: dict[str, object] = {group: {"hosts": {name: {}}} for group in GROUPS[:-1]}
+    return {**found, GROUPS[-1]: {"children": {"cell1": {"hosts": {name: {}}}}}}
+
+
+def main(folder: Path, names: list[str], ovn: bool) -> int:
     """Start the hosts, say so, wait."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     try:
-        with Kept(folder, names):
+        with ExitStack() as stack:
+            site = stack.enter_context(Kept(folder, names, cloud(names[0]), **OVN) if ovn else Kept(folder, names))
+            for host in site.hosts.values() if ovn else ():
+                stack.callback(hosts.command, "ip", "link", "delete", host.link("ext", "eth1"))
+                bare.checksums(host.bridge)
             (folder / "ready").write_text(" ".join(names), encoding="utf-8")
             while True:
                 signal.pause()
@@ -48,4 +67,9 @@ def main(folder: Path, names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    parser = argparse.ArgumentParser("labhosts", description=__doc__)
+    parser.add_argument("--ovn", action="store_true", help="the first is to have a whole cloud on OVN")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="+")
+    given = parser.parse_args()
+    sys.exit(main(given.folder, given.names, given.ovn))

@@ -27,7 +27,8 @@ RUN, SOCKET = Path("/run/magnetar"), Path("/run/magnetar/agent.sock")
 STATE = Path("/var/lib/magnetar")
 COMMAND = Path("/usr/local/bin/magnetar")
 EXTRAS = "agent,control"
-HOSTS = CACHE / "hosts/inventory.yml"
+#: Inventories of lab hosts: those of `--hosts`, and that of `--network ovn`.
+HOSTS, CLOUD = CACHE / "hosts/inventory.yml", CACHE / "cloud/inventory.yml"
 LOG = Path("/var/log/magnetar-agent.log")
 UNIT = Path("/etc/systemd/system/magnetar-agent.service")
 METADATA_UNITS = [UNIT.with_name(f"magnetar-metadata.{kind}") for kind in ("socket", "service")]
@@ -320,20 +321,22 @@ def agent(fresh: bool) -> None:
         until(healthy, "The agent")
 
 
-def lab_hosts(names: list[str]) -> None:
-    """Bare Debian hosts of these names run beside this machine, until `down`. The inventory is `HOSTS`."""
-    ready = HOSTS.with_name("ready")
+def lab_hosts(inventory: Path, names: list[str], *words: str) -> None:
+    """Bare Debian hosts of these names run beside this machine, until `down`: labhosts.py is started with *words*.
+    *inventory*: `HOSTS` or `CLOUD`."""
+    folder = inventory.parent
+    ready = folder / "ready"
 
     def answer() -> bool:
-        if not _runs("hosts"):
+        if not _runs(folder.name):
             raise Failed(f"The lab hosts did not start: see the end of {LOG}.")
         return ready.exists()
 
     with step(f"Lab hosts {', '.join(names)} (the first time some minutes: Debian is unpacked)"):
-        if not (_runs("hosts") and ready.exists() and ready.read_text(encoding="utf-8").split() == names):
-            stop("hosts")
+        if not (_runs(folder.name) and ready.exists() and ready.read_text(encoding="utf-8").split() == names):
+            stop(folder.name)
             ready.unlink(missing_ok=True)
-            start("hosts", str(VENV / "bin/python"), str(ROOT / "tools/labhosts.py"), str(HOSTS.parent), *names)
+            start(folder.name, str(VENV / "bin/python"), str(ROOT / "tools/labhosts.py"), *words, str(folder), *names)
         until(answer, "The process that keeps the lab hosts", 900)
 
 
@@ -342,7 +345,7 @@ def down() -> None:
     with step("Agent, libvirt and environments: remove"):
         for path in (UNIT, *METADATA_UNITS):
             no_service(path)
-        for name in ("hosts", "agent", "libvirtd", "virtlogd"):
+        for name in (HOSTS.parent.name, CLOUD.parent.name, "agent", "libvirtd", "virtlogd"):
             stop(name)
         for folder in (AGENT_VENV, STATE, RUN, VENV, CACHE):
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Sets up this machine as a host, with a control plane beside the agent, and boots real servers by a playbook and by
-OpenStack's client; with `--hosts 2` it also makes two hosts beside it and moves a running server from one to the other.
-`--down` removes what it made."""
+OpenStack's client; with `--hosts 2` it also makes two hosts beside it and moves a running server from one to the other,
+with `--network ovn` a host with a cloud on OVN, and servers of two projects. `--down` removes what it made."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import machine
 
 GUEST = machine.CACHE / "guest"
 KEY = machine.CACHE / "quickstart-key"
+CLOUD = machine.CLOUD.relative_to(machine.ROOT)
 
 
 NEXT = f"""
@@ -48,6 +49,19 @@ magnetar.compute.agent has made both hosts of Magnetar. With the lines above for
   ansible magnetar -b -m magnetar.compute.host_info           what they have
   ansible-playbook magnetar.compute.agents                    the role again: it changes nothing
   ansible-playbook magnetar.compute.drain --limit kvm2        the server goes back: kvm2 is emptied
+"""
+
+
+NEXT_CLOUD = f"""
+And the lab host cloud1 is a whole cloud on OVN: the roles of magnetar.compute.site have made its central, databases,
+API, conductor and agent. The servers alpha and beta of two projects do not reach each other; the floating IP of alpha
+answers this machine.
+
+  export OS_CLIENT_CONFIG_FILE=$PWD/{CLOUD.parent}/clouds.yaml OS_CLOUD=alpha     # or beta, or admin
+  openstack server list; openstack floating ip list; openstack security group rule list default
+  openstack console log show alpha                            whom it reaches
+  ansible -i {CLOUD} magnetar_network -b -a 'ovn-nbctl show'
+  ansible-playbook -i {CLOUD} magnetar.compute.site    the roles again: they change nothing
 """
 
 
@@ -93,9 +107,21 @@ def hosts(count: int) -> None:
     machine.install_packages("lab", "test")
     machine.development_environment()
     guest()
-    machine.lab_hosts([f"kvm{number}" for number in range(1, count + 1)])
+    machine.lab_hosts(machine.HOSTS, [f"kvm{number}" for number in range(1, count + 1)])
     for name in ("magnetar.compute.agents", "quickstart_hosts.yml"):
         play(name, "-i", machine.HOSTS)
+
+
+def cloud_on_ovn() -> None:
+    """A bare Debian host beside this machine, all roles of a cloud on it, and servers on networks of OVN. Not on this
+    machine itself: it may have an Open vSwitch already, which is others', and none of the kernel's modules is needed
+    there."""
+    machine.install_packages("lab", "test")
+    machine.development_environment()
+    guest()
+    machine.lab_hosts(machine.CLOUD, ["cloud1"], "--ovn")
+    for name in ("magnetar.compute.site", "quickstart_network.yml"):
+        play(name, "-i", machine.CLOUD)
 
 
 def work() -> int:
@@ -105,6 +131,9 @@ def work() -> int:
                         help="also make so many lab hosts beside this machine (systemd-nspawn), have the role install "
                              "them, and move a running server from the first to the second; another number than "
                              "before makes them anew")
+    parser.add_argument("--network", choices=("ovn",),
+                        help="also make a lab host beside this machine with a whole cloud on OVN by the roles, and "
+                             "servers of two projects in it, one with a floating IP")
     parser.add_argument("--down", action="store_true", help="remove all that was made; OS packages stay")
     parser.add_argument("--all", action="store_true", help="with --down: also the servers and volumes that you made")
     given = parser.parse_args()
@@ -116,6 +145,9 @@ def work() -> int:
         if given.hosts:
             hosts(given.hosts)
             print(NEXT_HOSTS)
+        if given.network:
+            cloud_on_ovn()
+            print(NEXT_CLOUD)
         return 0
     if machine.VENV.exists() and (machine.AGENT_VENV / "bin/magnetar").exists():
         machine.libvirt()

@@ -7,6 +7,8 @@ a folder of wheels for pip, and a user with a key who may use sudo.
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import hashlib
 import http.client
 import http.server
@@ -14,6 +16,8 @@ import os
 import re
 import shlex
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -104,10 +108,28 @@ class BareHost(LabHost):
             f"etc/sudoers.d/{USER}": f"{USER} ALL=(ALL) NOPASSWD: ALL\n",
         }
 
+    def link(self, name: str, inner: str) -> str:
+        """Another link of the host on its bridge, called *inner* there; returns what it is called on the machine, where
+        it would go with the host, a little later than the bridge is to."""
+        link = f"{name}-{self.machine}"
+        command("ip", "link", "add", link, "master", self.bridge, "type", "veth", "peer", "name", inner,
+                "netns", str(self.leader))  # fmt: skip
+        command("ip", "link", "set", link, "up")
+        return link
+
     def known(self) -> str:
         """The host's line in a file of known hosts."""
         key = self.run(["cat", "/etc/ssh/ssh_host_ed25519_key.pub"]).stdout.split()
         return f"{self.address} {key[0]} {key[1]}\n"
+
+
+def checksums(device: str) -> None:
+    """Have this machine compute the checksums of what it sends by *device* (ETHTOOL_STXCSUM, linux/ethtool.h): an Open
+    vSwitch that forwards in a process drops what is left to the hardware, of which a bridge has none."""
+    value = ctypes.create_string_buffer(struct.pack("=II", 0x17, 0))
+    request = struct.pack("16sP16x", device.encode(), ctypes.addressof(value))
+    with socket.socket() as line:
+        fcntl.ioctl(line, 0x8946, request)  # SIOCETHTOOL
 
 
 def wheels() -> Path:

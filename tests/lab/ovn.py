@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 import guest
+from bare import checksums
 from hosts import command
 
 from agent import eventually
@@ -101,6 +102,8 @@ class Ovn:
     def __enter__(self) -> Self:
         with self._undo:
             self.start()
+            if self.physical:
+                checksums(self.central.bridge)
             for at, host in enumerate(self.site.hosts.values(), 1):
                 self._link(host, "tun", "eth1")
                 host.run(["sh", "-ec", HOST, "sh", host.name, self.central.address,
@@ -112,13 +115,7 @@ class Ovn:
         return self
 
     def _link(self, host: BareHost, name: str, inner: str) -> None:
-        """Another link of the host on its bridge."""
-        link = f"{name}-{host.machine}"
-        command("ip", "link", "add", link, "master", host.bridge, "type", "veth", "peer", "name", inner,
-                "netns", str(host.leader))  # fmt: skip
-        # It would go with the host, a little later than the bridge is to.
-        self._undo.callback(command, "ip", "link", "delete", link)
-        command("ip", "link", "set", link, "up")
+        self._undo.callback(command, "ip", "link", "delete", host.link(name, inner))
 
     def start(self, *, new: bool = True) -> None:
         """The central's processes, with *new* databases or those that there are."""

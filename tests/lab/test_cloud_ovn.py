@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
+import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import bare
 import pytest
@@ -32,6 +36,8 @@ pytestmark = [
 HOSTS = ("bare1", "bare2")
 #: Range of both projects' networks. Servers by project: their addresses; one is in both.
 RANGE = "10.5.0.0/24"
+#: What is sent to see a limit, in kbit, and the limit of a second.
+KBIT, KBPS = 1000, 100
 ADDRESSES = {"alpha": {"a1": "10.5.0.11", "a2": "10.5.0.12"}, "beta": {"b1": "10.5.0.12"}}
 
 
@@ -58,6 +64,8 @@ class Cloud:
         self.site, self.ovn, self.control, self.guests = site, ovn, control, Guests(site)
         self.admin = Clients(control.folder / "clouds.yaml", site.folder)
         self.of: dict[str, Clients] = {}
+        #: The floating IP of a1.
+        self.floating = ""
 
     def project(self, name: str) -> None:
         """A project with a user of the same name, who is a member of it."""
@@ -77,6 +85,12 @@ class Cloud:
         assert row["Status"] == "ACTIVE", self.admin.json(f"server show {row['ID']}").get("fault")
         return Server(row["Host"], row["ID"], ADDRESSES[project][name])
 
+    def json_of(self, name: str) -> dict[str, Any]:
+        """The server of that name as the administrator sees it."""
+        (row,) = (one for one in self.admin.json("server list --all-projects") if one["Name"] == name)
+        shown: dict[str, Any] = self.admin.json(f"server show {row['ID']}")
+        return shown
+
     def sh(self, name: str, script: str) -> str:
         """What a script in the server's guest prints."""
         at = self.server(name)
@@ -89,6 +103,39 @@ class Cloud:
     def says(self, name: str, address: str) -> str:
         """Who answers the guest by TCP, at port 77."""
         return self.sh(name, f"sleep 2 | nc -w 5 {address} 77 2>/dev/null").strip()
+
+    def pings(self) -> bool:
+        """Whether the machine has an answer from the floating IP."""
+        return answer(self.floating) is not None
+
+    def dials(self, address: str, port: int) -> str:
+        """Who answers the machine by TCP; "" for nobody."""
+        try:
+            with socket.create_connection((address, port), 5) as line:
+                return line.recv(100).decode().strip()
+        except OSError:
+            return ""
+
+
+def answer(address: str) -> int | None:
+    """The DSCP of the answer to an echo request (RFC 792) of this machine, which need not have ``ping``; none where
+    there is no answer within a second."""
+    head = struct.pack("!BBHHH", 8, 0, 0, os.getpid() & 0xFFFF, 1)
+    total = sum(struct.unpack("!4H", head))
+    request = head[:2] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + head[4:]
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as line:
+        line.sendto(request, (address, 0))
+        end = time.monotonic() + 1
+        while (left := end - time.monotonic()) > 0:
+            line.settimeout(left)
+            try:
+                said, (sender, _port) = line.recvfrom(1500)
+            except TimeoutError:
+                break
+            body = said[(said[0] & 15) * 4:]
+            if sender == address and body[0] == 0 and body[4:8] == head[4:8]:
+                return said[1] >> 2
+    return None
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +194,129 @@ def test_the_metadata_service(cloud: Cloud) -> None:
         said = cloud.sh(name, "printf 'GET /openstack/latest/meta_data.json HTTP/1.0\\r\\n\\r\\n' | "
                         "nc -w 5 169.254.169.254 80")  # fmt: skip
         assert json.loads(said.replace("\r", "").partition("\n\n")[2])["uuid"] == cloud.server(name).id
+
+
+def test_a_floating_ip(cloud: Cloud) -> None:
+    """What comes in by it is what the group lets in; what goes out has the router's address."""
+    machine = cloud.site.machine_address
+    outside = f"{machine.rpartition('.')[0]}.0/24"
+    pool = outside.replace(".0/24", ".{}")
+    cloud.admin.ask("network create ext --external --provider-network-type flat --provider-physical-network public")
+    cloud.admin.ask(f"subnet create --network ext --subnet-range {outside} --gateway {machine} --no-dhcp "
+                    f"--allocation-pool start={pool.format(200)},end={pool.format(250)} ext-v4")
+    alpha = cloud.of["alpha"]
+    alpha.ask("router create gate --external-gateway ext")
+    alpha.ask("router add subnet gate lan-v4")
+    cloud.floating = alpha.json("floating ip create ext")["floating_ip_address"]
+    alpha.ask(f"server add floating ip a1 {cloud.floating}")
+    assert cloud.floating in str(alpha.json("server show a1")["addresses"])
+    eventually(lambda: cloud.reaches("a2", machine), "a2 reaches the machine by the router")
+    assert not cloud.pings()  # the default group lets in members only
+    rule = alpha.json("security group rule create --protocol icmp default")["id"]
+    eventually(cloud.pings, "the floating IP answers")
+    alpha.ask(f"security group rule delete {rule}")
+    eventually(lambda: not cloud.pings(), "it answers no more")
+    alpha.ask("security group rule create --protocol icmp default")
+    eventually(cloud.pings, "it answers again")
+    assert not cloud.reaches("b1", machine)  # beta has no router
+
+
+def test_a_group_is_taken_from_a_running_server(cloud: Cloud) -> None:
+    alpha = cloud.of["alpha"]
+    assert cloud.says("a1", "10.5.0.12") == "a2"
+    alpha.ask("server remove security group a2 default")
+    eventually(lambda: not cloud.reaches("a1", "10.5.0.12"), "a2 answers no more")
+    alpha.ask("server add security group a2 default")
+    eventually(lambda: cloud.says("a1", "10.5.0.12") == "a2", "a2 answers again")
+
+
+def test_a_port_is_forwarded(cloud: Cloud) -> None:
+    """Single ports of another floating IP lead to a server that has none."""
+    alpha = cloud.of["alpha"]
+    alpha.ask("security group rule create --protocol tcp --dst-port 77 default")
+    floating = alpha.json("floating ip create ext")["floating_ip_address"]
+    alpha.ask("floating ip port forwarding create --port a2 --internal-ip-address 10.5.0.12 --internal-protocol-port "
+              f"77 --external-protocol-port 2277 --protocol tcp {floating}")
+    eventually(lambda: cloud.dials(floating, 2277) == "a2", "a2 answers at the forwarded port")
+    assert cloud.dials(floating, 77) == "" and answer(floating) is None
+    assert cloud.dials(cloud.floating, 77) == "a1"
+
+
+def test_qos(cloud: Cloud) -> None:
+    """What the server sends is marked and limited, from now on, and is not when the policy goes."""
+    cloud.admin.ask("network qos policy create --share slow")
+    cloud.admin.ask("network qos rule create --type dscp-marking --dscp-mark 26 slow")
+    limit = f"--max-kbps {KBPS} --max-burst-kbits {KBPS} --egress"
+    cloud.admin.ask(f"network qos rule create --type bandwidth-limit {limit} slow")
+    alpha, free = cloud.of["alpha"], sent(cloud)
+    assert answer(cloud.floating) == 0
+    alpha.ask("port set --qos-policy slow a1")
+    eventually(lambda: answer(cloud.floating) == 26, "answers are marked")
+    limited = sent(cloud)
+    print(f"\novn: {KBIT} kbit in {free} s, with at most {KBPS} kbit/s in {limited} s")
+    assert limited > free and limited >= KBIT / KBPS - 3  # the first second's at once, and clocks that count seconds
+    alpha.ask("port unset --qos-policy a1")
+    eventually(lambda: answer(cloud.floating) == 0, "answers are not marked")
+
+
+def sent(cloud: Cloud) -> int:
+    """Seconds in which a1 sends `KBIT` to a2."""
+    cloud.sh("a1", f"head -c {KBIT * 125} /dev/zero | nc -l -p 79 >/dev/null 2>&1 & true")
+    # Its end of what it reads stays open: nc ends with it.
+    cloud.sh("a2", "(date +%s >/run/sent; "
+             "sleep 900 | (nc 10.5.0.11 79 | wc -c; date +%s) >>/run/sent) >/dev/null 2>&1 & true")
+    said = eventually(lambda: len(found := cloud.sh("a2", "cat /run/sent").split()) == 3 and found, "all has come")
+    began, count, ended = map(int, said)
+    assert count == KBIT * 125
+    return ended - began
+
+
+def test_live_migration(cloud: Cloud) -> None:
+    """The connection is kept, and the floating IP goes along."""
+    cloud.of["alpha"].ask("server group delete apart")  # both are on one host soon
+    cloud.sh("a1", "(sleep 9999 | nc -l -p 78) >/run/came 2>&1 & true")  # what it reads has no end
+    cloud.sh("a2", "(while true; do date +%s; sleep 1; done) | nc 10.5.0.11 78 >/dev/null 2>&1 & true")
+    cloud.sh("a2", "ping -i 0.2 10.5.0.11 >/run/pings 2>&1 & true")
+    count = "wc -l </run/came"
+    eventually(lambda: int(cloud.sh("a1", count)) > 1, "lines come")
+    before = cloud.server("a1")
+    (to,) = set(HOSTS) - {before.host}
+    cloud.admin.ask(f"server migrate --live-migration {before.id}")
+    eventually(lambda: cloud.json_of("a1")["OS-EXT-SRV-ATTR:host"] == to and cloud.json_of("a1")["status"] == "ACTIVE",
+               "a1 is at the other host")
+    lines = int(cloud.sh("a1", count))
+    eventually(lambda: int(cloud.sh("a1", count)) > lines + 1, "lines come on the same connection")
+    eventually(cloud.pings, "the floating IP answers at its new host")
+    assert cloud.ovn.chassis(port_id(cloud, "a1")) == to
+    # Numbers of those that were answered.
+    came = [int(one) for one in cloud.sh(
+        "a2", "kill -INT $(pidof ping); sleep 1; sed -n 's/.* seq=\\([0-9]*\\) .*/\\1/p' /run/pings").split()]
+    longest = max(after - before for before, after in pairwise(came))
+    print(f"\novn: live migration: {longest - 1} pings of each 0.2 s in a row without an answer, {len(came)} with one")
+
+
+def port_id(cloud: Cloud, name: str) -> str:
+    return str(cloud.admin.json(f"port show {name}")["id"])
+
+
+def test_the_central_is_killed(cloud: Cloud) -> None:
+    """Guests go on; a server that needs a port is not started without one. New databases get all that there was."""
+    cloud.ovn.kill()
+    assert cloud.reaches("a1", "10.5.0.12") and cloud.says("a2", "10.5.0.11") == "a1" and cloud.pings()
+    assert not cloud.reaches("b1", "10.5.0.11")
+    alpha = cloud.of["alpha"]
+    alpha.ask("server create late --image tiny --flavor tiny --network lan")
+    late: dict[str, Any] = eventually(lambda: (found := alpha.json("server show late"))["status"] == "ERROR" and found,
+                                      "it is not built")
+    # Hosts say that they cannot plug in ports now (OvnFilter).
+    assert "No valid host was found" in str(late["fault"])
+    alpha.ask("server delete late --wait")
+    cloud.ovn.central.run(["sh", "-ec", "rm /var/lib/ovn/nb.db /var/lib/ovn/sb.db"])
+    began = time.monotonic()
+    cloud.ovn.start()
+    cloud.ovn.central.run(["ovn-nbctl", "set-connection", "ptcp:6641"])
+    eventually(lambda: cloud.ovn.chassis(port_id(cloud, "b1")), "ports are bound again")
+    print(f"\novn: all ports written and bound {time.monotonic() - began:.1f} s after new databases")
+    eventually(cloud.pings, "the floating IP answers")
+    assert cloud.reaches("a1", "10.5.0.12") and cloud.says("a2", "10.5.0.11") == "a1"
+    assert not cloud.reaches("b1", "10.5.0.11")

@@ -35,7 +35,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     given = connection.execute(select(addresses.c.ip_address).where(addresses.c.port_id == port)).scalar()
     wish = {name: values.pop(name, None) for name in ("port_id", "fixed_ip_address")}
     values.update(own_port_id=port, floating_ip_address=given)
-    values.update(leads_to(connection, context, values, wish))
+    values.update(_reaches(connection, context, values, wish))
     add(connection, floating_ips, values)
 
 
@@ -49,7 +49,20 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
             raise Conflict(f"Floating IP {row['id']} in use by port forwardings. Delete those first.",
                            type="FipInUseByPortForwarding")
         if wish["port_id"] is not None or row["port_id"] is not None:
-            values.update(leads_to(connection, context, row, wish))
+            values.update(_reaches(connection, context, row, wish))
+
+
+def _reaches(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
+    """Columns of what it reaches as a whole. An address that has port forwardings has no floating IP of its own, as
+    with Neutron: answers would come from that, and by another way."""
+    found = leads_to(connection, context, row, wish)
+    if connection.execute(select(forwardings.c.id).where(
+            forwardings.c.internal_port_id == found["port_id"],
+            forwardings.c.internal_ip_address == found["fixed_ip_address"]).limit(1)).first():
+        raise InvalidRequest(f"Cannot associate floating IP to port {found['port_id']} because it already has a Port "
+                             f"Forwarding binding, of {found['fixed_ip_address']}. Delete that first.",
+                             type="PortHasPortForwarding")
+    return found
 
 
 def leads_to(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:

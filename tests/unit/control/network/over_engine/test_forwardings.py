@@ -80,6 +80,19 @@ def test_a_floating_ip_leads_to_one_port_or_has_port_forwardings(ask, place):
     assert ask("GET", _path(floating), status=404)
 
 
+def test_an_address_with_port_forwardings_has_no_floating_ip_of_its_own(ask, place, outside):
+    """Nor the other way round: its answers would come from that."""
+    made, port = _forward(ask, place), place[1]
+    own = {"floatingip": {"floating_network_id": outside["id"], "port_id": port["id"]}}
+    assert ask("POST", "/v2.0/floatingips", own, status=400)["NeutronError"]["type"] == "PortHasPortForwarding"
+    other = ask("POST", "/v2.0/floatingips", {"floatingip": {"floating_network_id": outside["id"]}})["floatingip"]
+    path, body = f"/v2.0/floatingips/{other['id']}", {"floatingip": {"port_id": port["id"]}}
+    assert ask("PUT", path, body, status=400)["NeutronError"]["type"] == "PortHasPortForwarding"
+    ask("DELETE", f"{_path(place[2])}/{made['id']}")
+    ask("PUT", path, body)
+    assert _forward(ask, place, 409)["type"] == "FloatingIPPortAlreadyAssociated"
+
+
 @pytest.mark.parametrize(("change", "words"), [
     ({"external_port": 70000}, "external_port"), ({"internal_port": 0}, "internal_port"),
     ({"protocol": "icmp"}, "protocol"), ({"internal_ip_address": "10.1.0.1"}, "10.1.0.1"),

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Networks of OVN: how soon hosts have what the API was told, and what ports add to servers.
+
+OVN is real: its central, and Open vSwitch and ovn-controller of each host, whose datapath is a dummy. Guests and agents
+are fakes. A host has a port of the network, so that it has to know the network.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from control_client import request
+from control_cloud import Cloud
+from control_life import LOOK, end
+from figures import Figure, in_turns, spread
+from host import ROOT
+from ovsdbapp.backend.ovs_idl import connection
+
+sys.path.insert(0, str(ROOT))  # where the central is
+from tests.northbound import LabCentral, missing
+
+__all__ = ["OvnCloud", "missing", "ovn"]
+
+HOSTS = 4
+#: Servers at once.
+MANY = 200
+#: Ports of the large group.
+MEMBERS = 1000
+SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+PORTS, RULES = "/network/v2.0/ports", "/network/v2.0/security-group-rules"
+
+
+class SimulatedHost(LabCentral):
+    """Open vSwitch and ovn-controller of a host: it has flows and no packets (as ovs-sandbox(1) does it)."""
+
+    def begin_at(self, south: str, name: str, number: int) -> None:
+        """Start it as the chassis *name* of the southbound database *south*."""
+        file, socket = self.folder / "conf.db", self.folder / "db.sock"
+        self._run("ovsdb-tool", "create", str(file), str(SCHEMA))
+        self._spawn("ovsdb", "ovsdb-server", str(file), f"--remote=punix:{socket}",
+                    f"--unixctl={self.folder}/ovsdb.ctl")
+        self.vsctl("--no-wait", "init", "--", "set", "open_vswitch", ".", f"external-ids:system-id={name}",
+                   f"external-ids:hostname={name}", f"external-ids:ovn-remote={south}",
+                   "external-ids:ovn-encap-type=geneve", f"external-ids:ovn-encap-ip=127.0.0.{number}")
+        self._spawn("vswitchd", "ovs-vswitchd", f"unix:{socket}", "--enable-dummy=override", "--disable-system")
+        self._spawn("controller", "ovn-controller", f"unix:{socket}")
+
+    def vsctl(self, *words: str) -> None:
+        """Change what Open vSwitch has."""
+        self._run("ovs-vsctl", "--retry", "--timeout=60", *words)
+
+    def has(self, port: str) -> None:
+        """A guest's NIC is plugged in."""
+        self.vsctl("add-port", "br-int", "vif1", "--", "set", "interface", "vif1", "type=dummy",
+                   f"external-ids:iface-id={port}")
+
+    def rss(self) -> dict[str, float]:
+        """MiB of each process."""
+        found = {}
+        for name, process in self._processes.items():
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            found[name] = int(status.partition("VmRSS:")[2].split()[0]) / 1024
+        return found
+
+
+class OvnCloud(Cloud):
+    """A cloud whose networks are OVN's. `lan`: a network."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind, HOSTS)
+
+    def _serve(self, stack: ExitStack) -> None:
+        self.central = SimulatedHost(self.folder / "ovn")
+        stack.callback(self.central.stop)
+        self.central.start()
+        self.simulated = []
+        for number, name in enumerate(self.agents, 1):
+            host = SimulatedHost(self.folder / f"ovn{number}")
+            stack.callback(host.stop)
+            host.begin_at(self.central.south, name, number)
+            self.simulated.append(host)
+        self.more = {"ovn_northbound": self.central.url}
+        super()._serve(stack)
+
+    def _set_up(self) -> None:
+        super()._set_up()
+        self.north = North(self.central.url)
+        self.lan = self.ask("POST", "/network/v2.0/networks", {"network": {"name": "lan"}})["network"]["id"]
+        self.ask("POST", "/network/v2.0/subnets", {"subnet": {
+            "network_id": self.lan, "ip_version": 4, "cidr": "10.64.0.0/16"}})
+        for host in self.simulated:
+            host.has(self.new_port())
+
+    def __exit__(self, *error: object) -> None:
+        self.north.close()
+        super().__exit__(*error)
+
+    def new_port(self) -> str:
+        """A new port of the network."""
+        return str(self.ask("POST", PORTS, {"port": {"network_id": self.lan}})["port"]["id"])
+
+    def server(self, *networks: str) -> dict[str, Any]:
+        """The body of POST /servers with NICs on these networks."""
+        body = self.want("bench")
+        body["server"]["networks"] = [{"uuid": one} for one in networks] or "none"
+        return body
+
+    def made_of(self, *networks: str) -> str:
+        """A server with such NICs, when it is active."""
+        id = self.ask("POST", "/v2.1/servers", self.server(*networks))["server"]["id"]
+        while self.state(id) != "ACTIVE":
+            time.sleep(LOOK)
+        return str(id)
+
+
+class North:
+    """A copy of the northbound database, kept up to date, of what all hosts have followed."""
+
+    def __init__(self, url: str) -> None:
+        tables = ("NB_Global", "Logical_Switch_Port", "ACL")
+        self.connection = connection.Connection(
+            connection.OvsdbIdl.from_server(url, "OVN_Northbound", helper_tables=tables), 30)
+        self.connection.start()
+
+    def close(self) -> None:
+        """End it."""
+        self.connection.stop(timeout=30)
+
+    def until(self, there: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Wait until the database has it, and all hosts have followed."""
+        deadline, asked = time.monotonic() + 60, None
+        while time.monotonic() < deadline:
+            with self.connection.lock:
+                tables = self.connection.idl.tables
+                now = next(iter(tables["NB_Global"].rows.values()))
+                if asked is None and there(tables):
+                    asked = now.nb_cfg
+                if asked is not None and now.hv_cfg >= asked:
+                    return
+            time.sleep(0.001)
+        raise SystemExit("the hosts of OVN did not follow within a minute")
+
+
+def has_port(id: str, tables: Mapping[str, Any]) -> bool:
+    """Whether there is a port of this name."""
+    return any(row.name == id for row in tables["Logical_Switch_Port"].rows.values())
+
+
+def acls(tables: Mapping[str, Any]) -> int:
+    """How many there are."""
+    return len(tables["ACL"].rows)
+
+
+def ovn(cloud: OvnCloud, rounds: int) -> list[Figure]:
+    """All of it; the large group comes last."""
+    cloud.made_of(cloud.lan)
+    return [_port(cloud, rounds), _server(cloud, rounds), _many(cloud), *_group(cloud, rounds), *_memory(cloud)]
+
+
+def _port(cloud: OvnCloud, rounds: int) -> Figure:
+    """A port until all hosts have it, against ovn-nbctl."""
+    switch = f"mag-{cloud.lan}"
+
+    def ours() -> float:
+        began = time.perf_counter()
+        cloud.north.until(partial(has_port, cloud.new_port()))
+        return (time.perf_counter() - began) * 1000
+
+    def theirs() -> float:
+        began = time.perf_counter()
+        cloud.central.nb("--wait=hv", "lsp-add", switch, f"floor{began}")
+        return (time.perf_counter() - began) * 1000
+
+    taken = in_turns(rounds, {"port": ours, "ovn-nbctl": theirs})
+    return Figure(f"a port, until all of {HOSTS} hosts have it", statistics.median(taken["port"]),
+                  floor=statistics.median(taken["ovn-nbctl"]), floor_name="ovn-nbctl --wait=hv lsp-add", limit=150,
+                  spread=spread(taken["port"]))
+
+
+def _server(cloud: OvnCloud, rounds: int) -> Figure:
+    """A server with a port, until it is active, against one without."""
+
+    def life(*networks: str) -> float:
+        began = time.perf_counter()
+        id = cloud.made_of(*networks)
+        taken = (time.perf_counter() - began) * 1000
+        end(cloud, id)
+        return taken
+
+    taken = in_turns(rounds, {"with": partial(life, cloud.lan), "without": life})
+    with_, without = (statistics.median(taken[name]) for name in ("with", "without"))
+    return Figure("what a port adds to a new server, until ACTIVE", with_ - without, limit=25,
+                  notes=(f"{with_:.0f} ms with, {without:.0f} ms without; it starts when all hosts have followed",))
+
+
+def _many(cloud: OvnCloud) -> Figure:
+    """So many at once, with ports, against without."""
+    taken = {}
+    for name, networks in (("without", ()), ("with", (cloud.lan,))):
+        body = cloud.server(*networks)
+        asked = cloud.load([request("POST", "/v2.1/servers", cloud.token, body)], 8, MANY)
+        while cloud.busy():
+            time.sleep(0.02)
+        taken[name] = time.perf_counter() - asked["began"]
+        found = cloud.ask("GET", "/v2.1/servers/detail")["servers"]
+        states = {one["status"] for one in found}
+        if states != {"ACTIVE"}:
+            raise SystemExit(f"not all servers are active: {states}")
+        for one in found:
+            cloud.ask("DELETE", f"/v2.1/servers/{one['id']}")
+        while cloud.busy():
+            time.sleep(0.02)
+    return Figure(f"{MANY} servers with a port at once, until all are ACTIVE", taken["with"], "s",
+                  floor=taken["without"], floor_name="without ports", ratio=2)
+
+
+def _group(cloud: OvnCloud, rounds: int) -> list[Figure]:
+    """A group of many members gets a rule, and a member more, until all hosts have it."""
+    body = {"port": {"network_id": cloud.lan}}
+    cloud.load([request("POST", PORTS, cloud.token, body)], 8, MEMBERS)
+    cloud.north.until(partial(has_port, cloud.new_port()))
+    group = cloud.ask("GET", f"{PORTS}?network_id={cloud.lan}&limit=1")["ports"][0]["security_groups"][0]
+    rules, members = [], []
+    for at in range(rounds):
+        began = time.perf_counter()
+        cloud.north.until(partial(has_port, cloud.new_port()))
+        members.append(time.perf_counter() - began)
+        before, began = _acls_now(cloud), time.perf_counter()
+        cloud.ask("POST", RULES, {"security_group_rule": {
+            "security_group_id": group, "direction": "ingress", "protocol": "tcp", "port_range_min": 1000 + at,
+            "port_range_max": 1000 + at, "remote_group_id": group}})
+        cloud.north.until(lambda tables, before=before: acls(tables) > before)  # type: ignore[misc]
+        rules.append(time.perf_counter() - began)
+    name = f"a group of {MEMBERS} members"
+    return [Figure(f"{name} has a rule more, until all hosts have it", statistics.median(rules), "s", limit=1,
+                   spread=spread(rules)),
+            Figure(f"{name} has a member more, until all hosts have it", statistics.median(members), "s", limit=1,
+                   spread=spread(members))]
+
+
+def _acls_now(cloud: OvnCloud) -> int:
+    with cloud.north.connection.lock:
+        return acls(cloud.north.connection.idl.tables)
+
+
+def _memory(cloud: OvnCloud) -> list[Figure]:
+    """Resident memory of OVN's processes, with all these ports."""
+    central, host = cloud.central.rss(), cloud.simulated[0].rss()
+    said = [", ".join(f"{name} {size:.0f}" for name, size in one.items()) for one in (central, host)]
+    version = subprocess.check_output(["ovn-nbctl", "--version"], text=True).split()[1]
+    return [Figure("central of OVN, resident memory", sum(central.values()), "MiB",
+                   notes=(f"{said[0]} (OVN {version})",)),
+            Figure("a host's OVN, resident memory", sum(host.values()), "MiB", notes=(said[1],))]
