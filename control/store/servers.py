@@ -255,17 +255,12 @@ def comes_again(connection: Connection, id: str) -> bool:
 
 @cache
 def _asking(key: str) -> Update:
-    """The update of ``ask``, made once for each action: to make it takes longer than to execute it."""
-    action = ACTIONS[key]
-    # Of several states where it comes over another one, which may have ended meanwhile.
-    condition = [servers.c.id == bindparam("at"), servers.c.leaving.is_(None), servers.c.deleted_at.is_(None),
-                 servers.c.vm_state.in_(bindparam("states", expanding=True))]
+    """The update of ``ask``, made once for each action."""
+    action, free = ACTIONS[key], servers.c.task_state.is_(None)
+    asking = _CHANGED.where(servers.c.vm_state.in_(bindparam("states", expanding=True)), servers.c.deleted_at.is_(None))
     if not action.busy:
-        free = servers.c.task_state.is_(None)
-        condition.append(or_(free, servers.c.task_state.in_(action.over)) if action.over else free)
-    if action.bare:
-        condition.append(servers.c.shares == NO_SHARES)
-    return update(servers).where(*condition)
+        asking = asking.where(or_(free, servers.c.task_state.in_(action.over)) if action.over else free)
+    return asking.where(servers.c.shares == NO_SHARES) if action.bare else asking
 
 
 def ask(connection: Connection, server: Found, key: str, request_id: str, user_id: str, project_id: str,
@@ -284,6 +279,7 @@ def ask(connection: Connection, server: Found, key: str, request_id: str, user_i
             return False
     if action.task:
         values["task_state"] = action.task
+    # Of several states where it comes over another one, which may have ended meanwhile.
     changed = connection.execute(_asking(key), {
         "at": server.id, "states": action.states if action.over else (server.vm_state,), "updated_at": now(), **values})
     if changed.rowcount != 1:
@@ -362,9 +358,8 @@ def arrive(connection: Connection, leaving: Sequence[tuple[LeavingServer, str]],
     skipped."""
     new, creations, others = [], [], []
     for left, host in leaving:
-        task = left.server["task_state"]
-        if begin and task != DELETING:
-            task = building(orjson.loads(left.server["request"]))
+        task, starts = left.server["task_state"], begin and left.server["task_state"] != DELETING
+        task = building(orjson.loads(left.server["request"])) if starts else task
         new.append({**left.server, "host": left.server["host"] or host, "task_state": task})
     there = _entered(connection, new)
     for left, host in leaving:
