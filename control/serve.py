@@ -101,7 +101,7 @@ class Parts:
         self.networks = EmbeddedNetworks(
             database, settings.network_cidr, settings.pools(), network_quotas.defaults(settings), engine_of(settings),
             Wait(settings.ovn_wait, settings.ovn_hosts_wait), settings.physical_mtu,
-            settings.ovn_gateway_hosts)
+            settings.ovn_gateway_hosts, settings.dhcp_domain)
         #: As conductors and volumes ask for them: here, or at the machine that has them.
         self.asked: Images = self.images if settings.image_url is None else Remote(
             settings.image_url, ServiceUser(self.identity.tokens).token if isinstance(

@@ -53,6 +53,9 @@ class NetworkDriver(DocumentDriver):
         if want["mode"] == "ovn":
             raise InvalidField("mode", "must be bridge, nat or isolated: ovn is over all hosts of a cloud, which makes "
                                        "it. Ask the cloud for it", "ovn")
+        if want.get("qos_policy"):
+            raise InvalidField("qos_policy", "is for networks of a cloud with OVN, which has QoS policies",
+                               want["qos_policy"])
         if document is None:
             _check_name(want["name"], host.hypervisor.networks())
         if want["mode"] == "bridge":

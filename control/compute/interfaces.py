@@ -7,6 +7,7 @@ from typing import Any
 
 from magnetar_core.errors import Conflict, Failed, InvalidRequest, MagnetarError, NotFound
 
+from . import networks
 from .caller import Caller
 from .held_action import hold
 from .target import Target, enqueue, of_server
@@ -50,7 +51,7 @@ def _attached(caller: Caller, target: Target, wish: Document, limit: float) -> D
     network, id = caller.cloud.services.network, target.row.id
     action = hold(caller, target, "attach_interface", {"wish": wish})
     try:
-        nic = network.allocate(caller.context, id, [wish])[0]
+        nic = network.allocate(caller.context, id, [wish], hostname=target.row.hostname or "")[0]
     except MagnetarError:
         action.withdraw()
         raise
@@ -79,7 +80,7 @@ def _wish(caller: Caller, network_id: str | None, port_id: str | None, address: 
         raise InvalidRequest("Must input network_id when request IP address")
     given = {"uuid": network_id, "port": port_id, "tag": tag, "fixed_ip": address}
     try:
-        found = caller.cloud.services.network.check_requested(caller.context, [given] if network_id or port_id else [])
+        found = networks.check_requested(caller, [given] if network_id or port_id else [])
     except MagnetarError as error:
         if error.details.get("type") in ("PortNotFound", "NetworkNotFound"):
             raise NotFound(error.message) from None

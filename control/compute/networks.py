@@ -4,8 +4,11 @@ IPs where the network service has an engine; the addresses of a server's ports s
 
 from __future__ import annotations
 
+from typing import Any
+
 from magnetar_control.services import Document, Documents, NetworkResources, Page
 from magnetar_control.services.network.quotas import OVER
+from magnetar_control.services.network.requested_networks import ATTACH_EXTERNAL
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 
 from .caller import Caller, use_case
@@ -42,6 +45,12 @@ def show(caller: Caller, id: str) -> Document:
 #: As the above, by rules of their own.
 every_of_tenant = use_case(f"{TENANT_RULE}list")(every.function)
 show_of_tenant = use_case(f"{TENANT_RULE}show")(show.function)
+
+
+def check_requested(caller: Caller, requested: Any) -> Documents:
+    """As ``Networks.check_requested``; what the caller may have on external networks, the policy says."""
+    return caller.cloud.services.network.check_requested(
+        caller.context, requested, external=caller.allows(ATTACH_EXTERNAL))
 
 
 # Floating IPs -----------------------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ OF_RESOURCE: dict[str, dict[str, str]] = {
 }
 #: Rule to role.
 POLICIES = {
+    "network:attach_external_network": "admin",
     "compute:aggregates:images": "admin", "compute:server:topology:index": "reader",
     "compute:server:topology:host:index": "admin",
     "compute:servers:create:requested_destination": "admin", "compute:servers:resize:cross_cell": "nobody",
@@ -124,6 +125,9 @@ FURTHER = {
     "compute:servers:resize:cross_cell": Further(
         "servers.action.resize servers.action.migrate",
         "Have a server go into another cell with a resize or cold migration; see cells.md."),
+    "network:attach_external_network": Further(
+        "servers.create servers.os-interface.create",
+        "Give a server a NIC on an external network that is not shared with its project."),
     "compute:server:topology:host:index": Further(
         "servers.topology.list", "Show the NUMA nodes and CPUs of the host that a server has."),
     **{f"os_compute_api:{name}": Further(of, what) for name, of, what in (
@@ -174,11 +178,6 @@ FURTHER = {
         ("servers:show:host_status:unknown-only", _SHOWN,
          "Show the status of a server's host where it is UNKNOWN, for those who may not read it always (2.16)."),
     )},
-}
-#: Rules of Nova that files may have and nothing asks, with the reason.
-NOT_ASKED = {
-    "network:attach_external_network": "the network service says who has ports of an external network: its project, "
-                                       "and those with which it is shared",
 }
 _OWNER, _ADMIN = "rule:admin_or_owner", "rule:admin_api"
 

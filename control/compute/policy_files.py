@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from oslo_policy import policy
 
-from magnetar_control.compute.policies import BASE, FORMER, NOT_ASKED, POLICIES
+from magnetar_control.compute.policies import BASE, FORMER, POLICIES
 from magnetar_core.errors import InvalidField
 
 _NAMED = re.compile(r"\brule:([^\s()]+)")
@@ -43,8 +43,6 @@ class Overrides:
             if name in former and name not in POLICIES:
                 now = ", ".join(rule for rule, one in FORMER.items() if one.name == name)
                 yield f"{where}the rule {name} is deprecated. It stands for {now}; write these"
-            elif name in NOT_ASKED:
-                yield f"{where}nothing asks for the rule {name}: {NOT_ASKED[name]}"
             elif name not in POLICIES.keys() | BASE.keys() | named | _USED:
                 like = difflib.get_close_matches(name, POLICIES, 1)
                 yield f"{where}nothing asks for the rule {name}" + (f"; is {like[0]} meant?" if like else "")

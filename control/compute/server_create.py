@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from magnetar_control.services.network.dns import check_server
 from magnetar_control.store import flavors, keypairs, server_groups, servers
 from magnetar_control.store.action_secrets import argument
 from magnetar_control.store.database import advisory_lock, now
 from magnetar_core.actions import rule_of
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
-from . import block_devices, quotas
+from . import block_devices, networks, quotas
 from .availability_zones import forced_in
 from .caller import Caller, Owner, use_case
 from .flavors import check_memory
@@ -189,9 +190,11 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
     network = caller.cloud.services.network
     if wanted.networks and wanted.networks != "none":
         caller.check_policy(f"{CREATE}:attach_network")
-    nics = network.check_requested(caller.context, wanted.networks)
+    nics = networks.check_requested(caller, wanted.networks)
     if wanted.limit > 1:
         _check_nics_of_many(nics)
+    for nic in nics:
+        check_server(nic["port_id"], nic.get("dns_name", ""), wanted.hostname or hostname(wanted.name, ""))
     groups = network.groups(caller.context, list(wanted.security_groups) or ["default"])
     if wanted.files or wanted.metadata:
         limits = quotas.limits(caller)

@@ -20,7 +20,8 @@ def attach_interface(work: Work) -> None:
     network, nic = work.conductor.services.network, None
     try:
         with work.event():
-            nic = network.allocate(work.context(), work.id, [work.args["wish"]], sure=work.confirm_lease)[0]
+            nic = network.allocate(work.context(), work.id, [work.args["wish"]], sure=work.confirm_lease,
+                                   hostname=work.server.hostname or "")[0]
             _plug(work, nic)
             network.bind(work.id, work.server.host, work.confirm_lease)
     except HostDown:

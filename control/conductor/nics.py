@@ -20,7 +20,8 @@ def allocate(work: Work) -> list[dict[str, Any]]:
     nics, wishes = work.nics, work.request.get("networks")
     if wishes and not nics:
         groups = [one.get("id") or one["name"] for one in orjson.loads(work.server.security_groups)]
-        nics = work.conductor.services.network.allocate(work.context(), work.id, wishes, groups)
+        nics = work.conductor.services.network.allocate(
+            work.context(), work.id, wishes, groups, hostname=work.server.hostname or "")
         work.defer(interfaces=servers.text(nics))
     return nics
 

@@ -145,18 +145,20 @@ class Networks(Protocol):
         """What users have: networks, subnets, ports, security_groups, security_group_rules; where there is an engine
         also routers and floatingips."""
 
-    def check_requested(self, context: Context, requested: Any) -> list[Document]:
-        """The networks that a server asks for, in normal form: [{network_id, port_id, fixed_ip, tag}]. *requested*:
-        "auto", "none", or Nova's list; an empty list is the default network. Raises ``InvalidRequest`` naming what does
-        not exist, 409 for a port in use."""
+    def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[Document]:
+        """The networks that a server asks for, in normal form: [{network_id, port_id, fixed_ip, tag}], of a port with a
+        name also dns_name. *requested*: "auto", "none", or Nova's list; an empty list is the default network.
+        *external*: also external networks that are not shared with the caller. Raises ``InvalidRequest`` naming what
+        does not exist, 409 for a port in use, ``Forbidden`` (``ExternalNetworkAttachForbidden``)."""
 
     def check_range(self, context: Context, cidr: str) -> None:
         """Raises ``InvalidField`` where *context* may not have *cidr* on a network that the agents make."""
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
-                 groups: Sequence[str] = (), sure: Sure = always) -> list[Document]:
+                 groups: Sequence[str] = (), sure: Sure = always, hostname: str = "") -> list[Document]:
         """NICs for the answer of ``check_requested``; ports that are not there are made, with the security groups
-        *groups*. Asked twice, the same NICs. Raises ``Forbidden`` where the project may not have so many ports."""
+        *groups*. *hostname*: of the server, which its ports are called in DNS. Asked twice, the same NICs. Raises
+        ``Forbidden`` where the project may not have so many ports."""
 
     def room(self, context: Context, name: str) -> int | None:
         """How many more of a resource, such as ``port``, the caller's project may have, below 0 where it has too many

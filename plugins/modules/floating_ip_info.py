@@ -82,6 +82,19 @@ floating_ips:
       description: Which address of the port, where it has several.
       type: str
       sample: 10.1.0.7
+    port_forwardings:
+      description: 'All port forwardings that it has: single ports of it, each of which leads to one of a server,
+        all behind one router; others are removed. In place of C(server) and C(port). They stay as they are when
+        omitted.'
+      type: list
+      elements: dict
+      sample:
+        - protocol: tcp
+          external_port: 2222
+          internal_port: 22
+          description: ''
+          port: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
+          fixed_ip_address: 10.1.0.7
     router:
       description: Uuid of the router between.
       type: str

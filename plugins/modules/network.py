@@ -115,13 +115,17 @@ network:
       type: str
       sample: 192.168.100.254
     domain:
-      description: DNS domain of the guests.
+      description: DNS domain of the guests; in a cloud for mode ovn, whose guests find one another there by name.
       type: str
       sample: lab.example
     mtu:
       description: MTU; 0 for the default.
       type: int
       sample: 1500
+    qos_policy:
+      description: QoS policy of its ports, by name or uuid, of a cloud with OVN; C(none) for none. As it is, of
+        a new one the project's default policy, when omitted.
+      type: str
     active:
       description: Whether it is up.
       type: bool

@@ -94,6 +94,16 @@ ports:
       elements: dict
       sample:
         - ip_address: 10.1.0.250
+    dns_name:
+      description: Its name in the domain of its network, where DNS finds it. A server that takes it gives it its
+        host name.
+      type: str
+      sample: web1
+    qos_policy:
+      description: Its QoS policy, by name or uuid; C(none) for that of its network. As it is, of a new one what
+        the cloud gives, when omitted.
+      type: str
+      sample: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
     admin_state_up:
       description: Whether packets pass.
       type: bool

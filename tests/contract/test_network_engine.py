@@ -147,10 +147,12 @@ def test_what_is_written_is_there_and_the_same_again_changes_nothing(engine):
 
 def test_each_change_is_a_difference_of_its_unit_until_it_is_repaired(engine):
     eventually(lambda: engine.repair(all_of(LAN, GROUP, ONE)))
-    for changed in (replace(LAN, mtu=1300), replace(LAN, subnets=()), replace(GROUP, rules=(SSH,)),
+    for changed in (replace(LAN, mtu=1300), replace(LAN, domain="lab.example"), replace(LAN, subnets=()),
+                    replace(GROUP, rules=(SSH,)),
                     replace(GROUP, rules=()), replace(ONE, groups=()), replace(ONE, secure=False),
                     replace(ONE, limits=(LogicalLimit("egress", 1000, 100), LogicalLimit("ingress", 500)), dscp=46),
                     replace(ONE, limits=(LogicalLimit("egress", 2000),), dscp=0),
+                    replace(ONE, names=("web", "web.lab.example")), replace(ONE, names=("db", "db.lab.example")),
                     replace(ONE, hosts=("h1", "h2"), arriving=True), replace(ONE, enabled=False), ONE, GROUP, LAN):
         assert {one.unit for one in engine.differences(some(changed))} == {key_of(changed)}
         engine.repair(some(changed))
@@ -264,6 +266,27 @@ def test_what_a_port_sends_and_receives_is_measured_and_marked(ovn):
                          ("inport", "ip.dscp = 46")):
         assert any(f'{port} == "p1"' in line and action in line for line in flows), flows
     assert not any('"p2"' in line for line in flows)
+
+
+def test_names_are_found_and_open_nothing_between_guests(ovn):
+    named, every = replace(LAN, domain="lab.example"), LogicalGroup("g-1", rules=(OUT,))
+    web = replace(ONE, names=("web", "web.lab.example"), addresses=(("s1", "10.1.0.11"), ("s6", "fd00:1::11")))
+    eventually(lambda: ovn.engine.repair(all_of(named, every, web, TWO, port(5, secure=False))))
+    ovn.central.nb("--wait=sb", "sync")
+    records = ovn.central.sb("--bare", "--columns=records", "list", "DNS")
+    for said in ('web="10.1.0.11 fd00:1::11"', 'web.lab.example="10.1.0.11 fd00:1::11"',
+                 '11.0.1.10.in-addr.arpa=web.lab.example'):
+        assert said.replace('"', "") in records.replace('"', ""), records
+    assert "dns_lookup()" in ovn.central.sb("lflow-list", "mag-n1")
+    request = ('inport == "p2" && eth.src == 02:00:00:00:00:02 && eth.dst == ff:ff:ff:ff:ff:ff && '
+               "ip4.src == 0.0.0.0 && ip4.dst == 255.255.255.255 && ip.ttl == 64 && udp.src == 68 && udp.dst == 67")
+    assert 'domain_name = "lab.example"' in ovn.central.traced("mag-n1", request)
+    # OVN lets what comes from port 53 pass to all ports of such a switch: guests begin nothing from there.
+    assert not ovn.central.passes("mag-n1", frame(1, 2, "udp && udp.src == 53 && udp.dst == 9"), "p2")
+    assert ovn.central.passes("mag-n1", frame(1, 2, "udp && udp.src == 53 && udp.dst == 9"), "p2", "est,rpl")
+    ovn.engine.repair(some(LAN, ONE))
+    ovn.central.nb("--wait=sb", "sync")
+    assert "dns_lookup()" not in ovn.central.sb("lflow-list", "mag-n1")
 
 
 def test_dhcp_answers_a_guest_whatever_its_groups(ovn):

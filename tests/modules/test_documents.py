@@ -20,6 +20,7 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from magnetar_agent.settings import AgentSettings
+from magnetar_core.kinds import CLOUD_KINDS
 from magnetar_core.options import CONNECTION
 
 from .conftest import ROOT, Running, specification
@@ -32,9 +33,7 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO0VvMS9bZk0jSAlPS4gCcVmXkGQhWeS3VUN0
 OTHER_KEY = KEY.replace("5BBNJ me", "5BBNK new")
 MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py"))
 #: Beginnings of names of modules that only a cloud serves; tests/unit/control/v1 runs their examples.
-CLOUDS = ("aggregate", "availability_zone", "cell", "compute_service", "console", "floating_ip", "hypervisor",
-          "instance_action", "limits", "port", "quota", "router", "security_group", "server_backup", "server_group",
-          "server_topology", "share", "subnet", "usage", "volume_type")
+CLOUDS = (*(kind.noun for kind in CLOUD_KINDS), "console", "server_backup")
 #: Beginnings of names of modules whose examples are about servers.
 SERVERS = ("server", "volume", "interface")
 IMAGE = "- magnetar.compute.image: {name: debian, filename: /srv/images/debian-12.qcow2}"

@@ -169,6 +169,22 @@ def test_of_networks_of_clouds(overlay):
         "router": {"name": "edge", "external_network": "ext", "interfaces": ["lan4"]},
         "floating_ip": {"name": "web", "network": "ext", "port": "p1"}}
     results = {noun: [overlay(noun, **options)] for noun, options in made.items()}
+    results["floating_ip"].append(overlay("floating_ip", name="web", port="none", port_forwardings=[
+        {"external_port": 2222, "internal_port": 22, "port": "p1"}]))
+    limit = {"type": "bandwidth_limit", "max_kbps": 1000}
+    for noun, options, change in (
+            ("address_group", {"addresses": ["192.0.2.0/24"]}, {"addresses": ["198.51.100.7"]}),
+            ("qos_policy", {"rules": [limit, {"type": "dscp_marking", "dscp_mark": 26}]}, {"shared": True})):
+        made[noun] = {"name": "one", **options}
+        results[noun] = [overlay(noun, **made[noun]), overlay(noun, name="one", **change)]
+    policy = {"object_type": "network", "object": "lan", "target_project": "0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a"}
+    shared = [overlay("rbac_policy", **policy)]
+    check("rbac_policy_info", overlay("rbac_policy_info"))
+    shared.append(overlay("rbac_policy", **policy, state="absent"))
+    for result in shared:
+        assert result["changed"], result
+        check("rbac_policy", result)
+    check_actions("rbac_policy", shared)
     for noun, options in made.items():
         check(f"{noun}_info", overlay(f"{noun}_info", name=options["name"]))
     for noun in reversed(made):
@@ -185,7 +201,7 @@ def test_every_module_is_checked():
     known = {name for noun in CASES for name in (noun, f"{noun}_info")} | {
         "aggregate_info", "availability_zone_info", "cell_info", "compute_service_info", "hypervisor_info",
         "limits_info", "quota_info", "server_group_info", "usage_info", "floating_ip_info", "port_info", "router_info",
-        "security_group_info", "subnet_info", "volume_type_info"}
+        "security_group_info", "subnet_info", "address_group_info", "qos_policy_info", "volume_type_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

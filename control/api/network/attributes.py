@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from magnetar_control.api.values import Address, Anything, Id, Null, Number, OrEmpty, Parsed, Truth, record
-from magnetar_control.services.network import address_groups, sharing
+from magnetar_control.services.network import address_groups, dns, sharing
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.values import Choices, ListOf, Mac, MapOf, Nullable, Text, Value
@@ -129,7 +129,8 @@ NETWORK = attributes(
     {"mtu": Number(576, 65535), "provider:network_type": Choices("nat", "isolated", "flat", "ovn", "vlan"),
      "provider:physical_network": Nullable(Text(0, 255)), "provider:segmentation_id": Nullable(Number(1, 4094))},
     {"name": TEXT, "admin_state_up": TRUTH, "shared": TRUTH, "is_default": TRUTH, "port_security_enabled": TRUTH,
-     "router:external": TRUTH, "qos_policy_id": Nullable(Id())})
+     "router:external": TRUTH, "qos_policy_id": Nullable(Id()),
+     "dns_domain": Parsed(dns.domain, "must be a DNS domain such as lab.example, or empty")})
 
 SUBNET = attributes(
     {"network_id": Id(), "cidr": Cidr(), "ip_version": VERSION, "subnetpool_id": Null(), "ipv6_ra_mode": MODE,
@@ -163,6 +164,7 @@ PORT = attributes(
      # Null is as left out: an address is chosen.
      "fixed_ips": Nullable(ListOf(FixedIp(), FIXED)), "security_groups": items(Id(), GROUPS),
      "allowed_address_pairs": items(AddressPair(), PAIRS), "qos_policy_id": Nullable(Id()),
+     "dns_name": Parsed(dns.label, "must be a label of a DNS name: letters, digits and dashes, 63 at most; or empty"),
      "port_security_enabled": TRUTH, "binding:host_id": TEXT, "binding:profile": MapOf(Text(), Anything()),
      "binding:vnic_type": VnicType()}, required="network_id")
 
@@ -185,9 +187,18 @@ ROUTER = attributes(
 #: What an interface is added by, or removed by.
 INTERFACE = record({"subnet_id": Id(), "port_id": Id()})
 
+
+def _nothing(value: Any) -> str:
+    if value not in ("", None):
+        raise ValueError
+    return ""
+
+
 FLOATING_IP = attributes(
     {"floating_network_id": Id(), "floating_ip_address": Nullable(ADDRESS), "subnet_id": Nullable(Id())},
-    {"port_id": Nullable(Id()), "fixed_ip_address": Nullable(ADDRESS)}, required="floating_network_id")
+    {"port_id": Nullable(Id()), "fixed_ip_address": Nullable(ADDRESS),
+     **dict.fromkeys(("dns_name", "dns_domain"), Parsed(_nothing, "must be empty: no DNS outside of the cloud is told "
+                                                                  "of floating IPs"))}, required="floating_network_id")
 
 QOS_POLICY = attributes({}, {"name": TEXT, "shared": TRUTH, "is_default": TRUTH}, required="name")
 _OUTER = Number(1, 65535)

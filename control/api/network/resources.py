@@ -60,7 +60,7 @@ def network(row: Row, admin: bool) -> Document:
     provider = {"provider:network_type": row["type"], "provider:physical_network": row["bridge"],
                 "provider:segmentation_id": row["segment"]}
     plain = ("name", "admin_state_up", "shared", "is_default", "mtu", "port_security_enabled", "subnets",
-             "qos_policy_id")
+             "qos_policy_id", "dns_domain")
     return {**_shown(row, *plain), "status": "ACTIVE", "router:external": row["external"],
             "availability_zones": ["nova"], "availability_zone_hints": [], "ipv4_address_scope": None,
             "ipv6_address_scope": None, **(provider if admin else {})}
@@ -76,7 +76,8 @@ def subnet(row: Row, _admin: bool) -> Document:
 def port(row: Row, admin: bool) -> Document:
     """A port; the binding for admins."""
     plain = ("name", "network_id", "mac_address", "admin_state_up", "status", "device_id", "device_owner",
-             "port_security_enabled", "fixed_ips", "security_groups", "qos_policy_id")
+             "port_security_enabled", "fixed_ips", "security_groups", "qos_policy_id", "dns_name",
+             "dns_assignment")
     binding = {"binding:host_id": row["host"], "binding:profile": row["profile"], "binding:vif_details": {},
                "binding:vif_type": "bridge" if row["host"] else "unbound"}
     pairs = [{"ip_address": one["ip_address"], "mac_address": one.get("mac_address") or row["mac_address"]}
@@ -112,8 +113,10 @@ def router(row: Row, _admin: bool) -> Document:
 def floatingip(row: Row, _admin: bool) -> Document:
     """A floating IP."""
     plain = ("floating_ip_address", "port_id", "fixed_ip_address", "router_id")
-    return {**_shown(row, *plain), "floating_network_id": row["network_id"],
-            "status": "ACTIVE" if row["router_id"] else "DOWN"}
+    return {**_shown(row, *plain), "floating_network_id": row["network_id"], "dns_name": "", "dns_domain": "",
+            "status": "ACTIVE" if row["router_id"] else "DOWN", "port_forwardings": [
+                {name: one[name] for name in ("id", "protocol", "internal_port_id", "internal_ip_address",
+                                              "internal_port", "external_port")} for one in row["forwardings"]]}
 
 
 def address_group(row: Row, _admin: bool) -> Document:

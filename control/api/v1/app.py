@@ -22,6 +22,7 @@ from magnetar_core.reconcile import Document
 from magnetar_core.version import API, version
 
 from . import events
+from .address_group import AddressGroups
 from .attachment import InterfaceAttachments, ShareAttachments, VolumeAttachments
 from .driver import ALL_PROJECTS, CloudDriver
 from .floating_ip import FloatingIps
@@ -29,7 +30,9 @@ from .groups import Aggregates, ServerGroups
 from .operations import QUEUED, ProjectOperation, ProjectOperations, check_may_cancel, error_of
 from .operators import CLOUD_ONLY
 from .port import Ports
+from .qos_policy import QosPolicies
 from .quota import CloudQuotas
+from .rbac_policy import RbacPolicies
 from .router import Routers
 from .security_group import SecurityGroups
 from .server import SERVERS
@@ -43,7 +46,7 @@ from .volume_type import VolumeTypes
 DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
     ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), Subnets(), Ports(),
-    Routers(), FloatingIps(), SecurityGroups(), VolumeTypes())}
+    Routers(), FloatingIps(), SecurityGroups(), AddressGroups(), QosPolicies(), RbacPolicies(), VolumeTypes())}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Seconds that a request waits which does not say.
 WAIT = 20.0

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Network
 from typing import Any
 
+from magnetar_control.api.network import attributes
 from magnetar_control.api.values import to_second
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services import Page
@@ -15,9 +16,10 @@ from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarErro
 from magnetar_core.kinds import Network
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Step
-from magnetar_core.reconcile import Document
+from magnetar_core.reconcile import Document, is_uuid
 
 from .driver import CloudDriver
+from .networking import policy
 
 #: The kind's mode to the network service's type.
 TYPES = {"nat": "nat", "isolated": "isolated", "bridge": "flat", "ovn": "ovn"}
@@ -34,8 +36,9 @@ def shown(network: Mapping[str, Any], subnet: Mapping[str, Any] | None, admin: b
         "id": network["id"], "name": network["name"], "description": network.get("description") or "",
         "mode": next((mode for mode, word in TYPES.items() if word == type), "nat"),
         "bridge": bridge, "cidr": None, "dhcp": None, "dhcp_start": None,
-        "dhcp_end": None, "domain": None, "mtu": mtu, "active": True,
-        "managed": type != "flat", "created_at": to_second(network["created_at"]),
+        "dhcp_end": None, "domain": network["dns_domain"].rstrip(".") or None, "mtu": mtu, "active": True,
+        "qos_policy": network["qos_policy_id"], "managed": type != "flat",
+        "created_at": to_second(network["created_at"]),
         "updated_at": to_second(network["updated_at"] or network["created_at"]), "_owner": network["project_id"]}
     if subnet:
         pools = subnet["allocation_pools"]
@@ -45,11 +48,10 @@ def shown(network: Mapping[str, Any], subnet: Mapping[str, Any] | None, admin: b
 
 
 class CloudNetworks(CloudDriver):
-    """The project's, and shared ones; own ones are meant before shared ones of the same name."""
+    """The project's, shared ones and external ones; own ones are meant before others of the same name."""
 
     kind = Network
     takes_id, only_a_document = False, True
-    host_only = {"domain": None}
     making = (Step("make", "have hosts make it when they need it"),)
     removing = (Step("remove", "have hosts remove it"),)
 
@@ -58,16 +60,15 @@ class CloudNetworks(CloudDriver):
         for one in _listed(caller, "subnets", filters={"ip_version": ["4"]}):
             subnets.setdefault(one["network_id"], one)
         return [shown(one, subnets.get(one["id"]), caller.context.is_admin) for one in _listed(caller, "networks")
-                if caller.project in (one["project_id"], *one["shared_with"]) or one["shared"]]
+                if caller.project in (one["project_id"], *one["shared_with"]) or one["shared"] or one["external"]]
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """What is left out is what the network service gives, and what follows from the addresses."""
-        want = dict(want)
+        want = dict(policy(caller, want, have))
+        if have is None and want["mode"] != "ovn":
+            want.setdefault("qos_policy", None)
         want["mtu"] = 0 if want.get("mtu") == MTU and want["mode"] != "ovn" else want.get("mtu", 0)
-        if want["mode"] == "bridge" and not want.get("bridge"):
-            raise InvalidField("bridge", "is required for mode bridge: the name of a bridge that all hosts have")
-        if want["mode"] != "bridge" and want.get("bridge"):
-            raise InvalidField("bridge", "belongs to mode bridge; the others have names of their own on hosts")
+        _check_names(want)
         if want["mode"] == "ovn":
             if have and want["mtu"] == 0:
                 want["mtu"] = have["mtu"]
@@ -95,8 +96,9 @@ class CloudNetworks(CloudDriver):
             raise Conflict(f"Network {have['name']!r} is in use by {', '.join(users)}. Take them off it first, then "
                            "make it anew.", users=users)
         _check_quota(caller, have)
-        if want["mode"] in ("bridge", "ovn"):
+        if want["mode"] in ("bridge", "ovn") or want.get("qos_policy"):
             caller.cloud.services.network.resources["networks"].create(caller.context, self.values(want), dry=True)
+        if want["mode"] in ("bridge", "ovn"):
             return
         caller.cloud.services.network.check_range(caller.context, str(addresses.network(dict(want))))
         flat = {one["id"] for one in _listed(caller, "networks") if caller.context.is_admin and one["type"] == "flat"}
@@ -114,14 +116,16 @@ class CloudNetworks(CloudDriver):
             (made,) = caller.cloud.services.network.resources["networks"].create(
                 caller.context, self.values(want), dry=True)
             seen = shown(made, None, False)
-            empty = {name: seen[name] for name in ("bridge", "cidr", "dhcp", "dhcp_start", "dhcp_end")}
+            empty = {name: seen[name] for name in ("bridge", "cidr", "dhcp", "dhcp_start", "dhcp_end",
+                                                  "qos_policy")}
             found = {**empty, **found, "mtu": seen["mtu"]}
         return found
 
     def values(self, want: Document) -> Document:
         """Of a new one, in the service's names."""
         return {"name": want["name"], "description": want["description"], "type": TYPES[want["mode"]],
-                **{name: want[name] for name in ("mtu", "bridge") if want.get(name)}}
+                **{name: want[name] for name in ("mtu", "bridge") if want.get(name)},
+                **({"dns_domain": want["domain"] + "."} if want.get("domain") else {}), **_policy(want)}
 
     def make(self, caller: Caller, want: Document, operation: Operation) -> None:
         """A network and a subnet; without the subnet no network is left."""
@@ -139,14 +143,38 @@ class CloudNetworks(CloudDriver):
             raise
 
     def change(self, caller: Caller, have: Document, want: Document, names: list[str], operation: Operation) -> None:
-        """The description; the rest is fixed, but the MTU, which hosts take up when they make it."""
-        values = {name: want[name] for name in names if name == "description"}
-        if "mtu" in names:
-            raise InvalidField("mtu", "cannot change on a network of a cloud; make another one", want["mtu"])
-        caller.cloud.services.network.resources["networks"].update(caller.context, have["id"], values)
+        """The description and the QoS policy; the rest is fixed."""
+        self._update(caller, have, want, names)
+
+    def check_change(self, caller: Caller, want: Document, have: Document) -> None:
+        self._update(caller, have, want, [name for name in ("description", "qos_policy")
+                                          if want.get(name) != have.get(name)], dry=True)
+
+    def _update(self, caller: Caller, have: Document, want: Document, names: list[str], *, dry: bool = False) -> None:
+        values = {"description": want["description"]} if "description" in names else {}
+        values.update(_policy(want) if "qos_policy" in names else {})
+        caller.cloud.services.network.resources["networks"].update(caller.context, have["id"], values, dry=dry)
 
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         caller.cloud.services.network.resources["networks"].delete(caller.context, have["id"])
+
+
+def _check_names(want: Document) -> None:
+    """Raises ``InvalidField`` where the bridge or the domain does not go with the mode."""
+    if want["mode"] == "bridge" and not want.get("bridge"):
+        raise InvalidField("bridge", "is required for mode bridge: the name of a bridge that all hosts have")
+    if want["mode"] != "bridge" and want.get("bridge"):
+        raise InvalidField("bridge", "belongs to mode bridge; the others have names of their own on hosts")
+    if want["mode"] != "ovn" and want.get("domain"):
+        raise InvalidField("domain", "is for mode ovn in a cloud", want["domain"])
+    if want.get("domain"):
+        want["domain"] = attributes.NETWORK.check({"dns_domain": want["domain"]}, "")["dns_domain"].rstrip(".")
+
+
+def _policy(want: Document) -> Document:
+    """The QoS policy in the service's form, where *want* says something; one that a dry run assumes is left out."""
+    id = want.get("qos_policy")
+    return {"qos_policy_id": id} if "qos_policy" in want and (id is None or is_uuid(id)) else {}
 
 
 def _check_quota(caller: Caller, have: Document | None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the drivers of subnet, port, router, floating_ip and security_group have in common.
+"""What the drivers of what a cloud's network service has beside networks have in common.
 
 What is asked is checked as Neutron's bodies are (``api/network/attributes.py``). A dry run asks the service for the
 same, in a transaction of which nothing stays, and so predicts what it would say.
@@ -8,7 +8,7 @@ same, in a transaction of which nothing stays, and so predicts what it would say
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from magnetar_control.api.network.resources import as_named
@@ -16,7 +16,7 @@ from magnetar_control.compute.caller import Caller
 from magnetar_control.services import Page
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.fields import Kind, Record
-from magnetar_core.kinds import Network
+from magnetar_core.kinds import Network, QosPolicy
 from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document, is_uuid, missing
 
@@ -58,10 +58,23 @@ def reference(caller: Caller, kind: type[Kind], plural: str, given: tuple[str, s
     return str(found[0]["id"]) if found else key
 
 
+def of_project(caller: Caller) -> Callable[[Row], bool]:
+    """Whether the caller's project has a row, or it is shared with it."""
+    return lambda one: bool(one["shared"]) or caller.project in (one["project_id"], *one["shared_with"])
+
+
 def usable(caller: Caller, field: str, key: str) -> str:
     """A network that ports may be on."""
-    return reference(caller, Network, "networks", (field, key),
-                     lambda one: one["shared"] or caller.project in (one["project_id"], *one["shared_with"]))
+    return reference(caller, Network, "networks", (field, key), of_project(caller))
+
+
+def policy(caller: Caller, want: Document, have: Document | None) -> Document:
+    """*want* with the uuid of the QoS policy that it names, among those that the caller may use. The one that *have*
+    has may be another's."""
+    if want.get("qos_policy") in (None, (have or {}).get("qos_policy")):
+        return want
+    return {**want, "qos_policy": reference(
+        caller, QosPolicy, "qos_policies", ("qos_policy", want["qos_policy"]), of_project(caller))}
 
 
 def external(caller: Caller, field: str, key: str) -> str:
@@ -71,10 +84,12 @@ def external(caller: Caller, field: str, key: str) -> str:
 
 class Networking(CloudDriver):
     """What the kinds have in common. *plural*: the service's name of them; *body*: of what the service is asked;
-    *references*: fields that are uuids then."""
+    *held*: the field that is a list of all that one holds, if there is one; *references*: fields that are uuids
+    then."""
 
     plural = ""
     body: Record
+    held = ""
     references: tuple[str, ...] = ()
     takes_id, only_a_document = False, True
 
@@ -107,7 +122,12 @@ class Networking(CloudDriver):
     # What is wanted
     def values(self, want: Document, names: Iterable[str]) -> Document:
         """Of *want* the fields *names*, as Neutron has them."""
-        return {name: want[name] for name in names if name in want}
+        return {name: want[name] for name in names if name in want and name != self.held}
+
+    def parts(self, want: Document, id: str | None) -> list[Any] | None:
+        """What one (*id*, ``None``: a new one) is to hold, as the service takes it; ``None``: what it does."""
+        found: list[Any] | None = want.get(self.held)
+        return found
 
     def assumed(self, want: Document) -> bool:
         """Whether it names what is not there, and a dry run assumes."""
@@ -128,14 +148,25 @@ class Networking(CloudDriver):
 
     def create(self, caller: Caller, want: Document, dry: bool) -> Row:
         """Have the service make it."""
-        (made,) = caller.cloud.services.network.resources[self.plural].create(
-            caller.context, self.checked(want), dry=dry)
-        return made
+        store: Any = caller.cloud.services.network.resources[self.plural]
+        found: Row
+        if self.held:
+            found = store.put(caller.context, None, self.checked(want), self.parts(want, None), dry)
+        else:
+            (found,) = store.create(caller.context, self.checked(want), dry=dry)
+        return found
 
     def update(self, caller: Caller, want: Document, have: Document, dry: bool) -> Row:
         """Have the service change it."""
-        return caller.cloud.services.network.resources[self.plural].update(
-            caller.context, str(have["id"]), self.differing(want, have), dry=dry)
+        store: Any = caller.cloud.services.network.resources[self.plural]
+        id, values = str(have["id"]), self.differing(want, have)
+        found: Row
+        if self.held:
+            parts = None if want.get(self.held) == have[self.held] else self.parts(want, id)
+            found = store.put(caller.context, id, values, parts, dry)
+        else:
+            found = store.update(caller.context, id, values, dry=dry)
+        return found
 
     def check_make(self, caller: Caller, want: Document, have: Document | None) -> None:
         if self.plural not in caller.cloud.services.network.resources:

@@ -11,21 +11,25 @@ from magnetar_control.services.network.ipam import by_itself
 from magnetar_core.kinds import NetworkPort, SecurityGroup, Subnet
 from magnetar_core.reconcile import Document
 
-from .networking import NOTHING, Networking, Row, reference, rows, usable
+from .networking import NOTHING, Networking, Row, policy, reference, rows, usable
 
 
 class Ports(Networking):
-    kind, plural, body, references = NetworkPort, "ports", attributes.PORT, ("network", "security_groups", "_subnets")
+    kind, plural, body = NetworkPort, "ports", attributes.PORT
+    references = ("network", "security_groups", "qos_policy", "_subnets")
 
     def shown(self, row: Row) -> Document:
         return {"network": row["network_id"], "security_groups": sorted(row["security_groups"]),
                 "fixed_ips": [{"subnet": one["subnet_id"], "ip_address": one["ip_address"]}
                               for one in row["fixed_ips"]], "allowed_address_pairs": row["pairs"],
-                **{name: row[name] for name in ("mac_address", "port_security_enabled", "admin_state_up", "status",
-                                                "device_id", "device_owner")}}
+                "qos_policy": row["qos_policy_id"],
+                **{name: row[name] for name in ("mac_address", "port_security_enabled", "admin_state_up", "dns_name",
+                                                "status", "device_id", "device_owner")}}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
-        want = {**want, "network": usable(caller, "network", want["network"])}
+        want = policy(caller, {**want, "network": usable(caller, "network", want["network"])}, have)
+        if want.get("dns_name"):
+            want["dns_name"] = self.body.changes({"dns_name": want["dns_name"]}, "")["dns_name"]
         if want.get("security_groups") is not None:
             want["security_groups"] = sorted({reference(
                 caller, SecurityGroup, "security_groups", (f"security_groups[{at}]", one),
@@ -61,8 +65,9 @@ class Ports(Networking):
 
     def values(self, want: Document, names: Iterable[str]) -> Document:
         found = super().values(want, (name for name in names if name != "_subnets"))
-        if "network" in found:
-            found["network_id"] = found.pop("network")
+        for ours, name in (("network", "network_id"), ("qos_policy", "qos_policy_id")):
+            if ours in found:
+                found[name] = found.pop(ours)
         if found.get("fixed_ips") is not None:
             found["fixed_ips"] = [{{"subnet": "subnet_id"}.get(name, name): value for name, value in one.items()}
                                   for one in found["fixed_ips"]]

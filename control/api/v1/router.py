@@ -18,6 +18,7 @@ from .networking import Networking, Row, external, reference
 
 class Routers(Networking):
     kind, plural, body, references = NetworkRouter, "routers", attributes.ROUTER, ("external_network", "interfaces")
+    held = "interfaces"
 
     def shown(self, row: Row) -> Document:
         gateway = row["gateway"] or {}
@@ -41,7 +42,7 @@ class Routers(Networking):
 
     def values(self, want: Document, names: Iterable[str]) -> Document:
         names = set(names)
-        found = super().values(want, names - {"external_network", "enable_snat", "interfaces"})
+        found = super().values(want, names - {"external_network", "enable_snat"})
         if names & {"external_network", "enable_snat"}:
             found["external_gateway_info"] = {"network_id": want["external_network"], "enable_snat": want[
                 "enable_snat"]} if want["external_network"] else None
@@ -51,19 +52,8 @@ class Routers(Networking):
         same = (have or {}).get("external_network") == want["external_network"]
         return set() if same else {"external_addresses"}
 
-    def create(self, caller: Caller, want: Document, dry: bool) -> Row:
-        found: Row = self._store(caller).put(caller.context, None, self.checked(want), want["interfaces"], dry)
-        return found
-
-    def update(self, caller: Caller, want: Document, have: Document, dry: bool) -> Row:
-        inside = None if want["interfaces"] == have["interfaces"] else want["interfaces"]
-        found: Row = self._store(caller).put(caller.context, have["id"], self.differing(want, have), inside, dry)
-        return found
-
     def remove(self, caller: Caller, have: Document, operation: Operation) -> None:
         """Its interfaces go before."""
-        self._store(caller).put(caller.context, have["id"], {"routes": []}, [])
+        store: Any = caller.cloud.services.network.resources[self.plural]
+        store.put(caller.context, have["id"], {"routes": []}, [])
         super().remove(caller, have, operation)
-
-    def _store(self, caller: Caller) -> Any:
-        return caller.cloud.services.network.resources[self.plural]

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import Any
 
 import orjson
 
 from magnetar_control.api.network import attributes
 from magnetar_control.compute.caller import Caller
 from magnetar_control.services.network.security_groups import ICMP
-from magnetar_core.kinds import SecurityGroup
+from magnetar_core.kinds import AddressGroup, SecurityGroup
 from magnetar_core.reconcile import Document, is_uuid
 
-from .networking import NOTHING, Networking, Row, reference
+from .networking import NOTHING, Networking, Row, of_project, reference
 
 RULE = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix")
 
@@ -23,7 +22,7 @@ RULE = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max"
 class SecurityGroups(Networking):
     """With their rules, all of which a wish says, or none."""
 
-    kind, plural, body = SecurityGroup, "security_groups", attributes.SECURITY_GROUP
+    kind, plural, body, held = SecurityGroup, "security_groups", attributes.SECURITY_GROUP, "rules"
 
     def shown(self, row: Row) -> Document:
         return {"stateful": row["stateful"], "rules": _sorted(
@@ -47,14 +46,16 @@ class SecurityGroups(Networking):
         elif group is not None:
             group = reference(caller, SecurityGroup, "security_groups", (f"{path}.remote_group", group),
                               lambda row: row["project_id"] == caller.project)
-        rule["remote_address_group_id"] = rule.pop("remote_address_group", None)
+        addresses = rule.pop("remote_address_group", None)
+        if addresses is not None:
+            addresses = reference(caller, AddressGroup, "address_groups", (f"{path}.remote_address_group", addresses),
+                                  of_project(caller))
         found = attributes.SECURITY_GROUP_RULE.check({**rule, "security_group_id": NOTHING}, path)
         least, most = found.get("port_range_min"), found.get("port_range_max")
         if most is None and found.get("protocol") not in ICMP:
             most = least
         return {**{name: found.get(name) for name in RULE}, "port_range_max": most, "remote_group": group,
-                "remote_address_group": found.get("remote_address_group_id"),
-                "description": found.get("description") or ""}
+                "remote_address_group": addresses, "description": found.get("description") or ""}
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """The rules of a new one that name itself have its name."""
@@ -62,34 +63,25 @@ class SecurityGroups(Networking):
         return found if have or want.get("rules") is None else {**found, "rules": want["rules"]}
 
     def assumed(self, want: Document) -> bool:
-        return any(one["remote_group"] not in (None, want["name"]) and not is_uuid(one["remote_group"])
-                   for one in want.get("rules") or ())
+        named = [(one["remote_group"], one["remote_address_group"]) for one in want.get("rules") or ()]
+        return any(one not in (None, want["name"]) and not is_uuid(one) for pair in named for one in pair)
 
-    def values(self, want: Document, names: Iterable[str]) -> Document:
-        return super().values(want, set(names) - {"rules"})
+    def checked(self, want: Document) -> Document:
+        """A rule may name the new group, so its uuid is drawn here."""
+        return {**super().checked(want), "id": want["_id"]} if "_id" in want else super().checked(want)
 
     def create(self, caller: Caller, want: Document, dry: bool) -> Row:
-        id = str(uuid.uuid4())
-        return self._put(caller, None, {**self.checked(want), "id": id}, _asked(want, id), dry)
+        return super().create(caller, {**want, "_id": str(uuid.uuid4())}, dry)
 
-    def update(self, caller: Caller, want: Document, have: Document, dry: bool) -> Row:
-        rules = None if want.get("rules") == have["rules"] else _asked(want, str(have["id"]))
-        return self._put(caller, str(have["id"]), self.differing(want, have), rules, dry)
-
-    def _put(self, caller: Caller, id: str | None, values: Document, rules: list[Document] | None, dry: bool) -> Row:
-        store: Any = caller.cloud.services.network.resources[self.plural]
-        found: Row = store.put(caller.context, id, values, rules, dry)
-        return found
-
-
-def _asked(want: Document, id: str) -> list[Document] | None:
-    """The rules as the service takes them; *id*: of the group, which may be named by a rule before it is there."""
-    if want.get("rules") is None:
-        return None
-    return [{**{name: one[name] for name in RULE}, "description": one["description"],
-             "remote_address_group_id": one["remote_address_group"],
-             "remote_group_id": id if one["remote_group"] == want["name"] else one["remote_group"]}
-            for one in want["rules"]]
+    def parts(self, want: Document, id: str | None) -> list[Document] | None:
+        """The rules; one may name the group by its name before it is there."""
+        if want.get("rules") is None:
+            return None
+        id = id or want["_id"]
+        return [{**{name: one[name] for name in RULE}, "description": one["description"],
+                 "remote_address_group_id": one["remote_address_group"],
+                 "remote_group_id": id if one["remote_group"] == want["name"] else one["remote_group"]}
+                for one in want["rules"]]
 
 
 def _sorted(rules: Iterable[Document]) -> list[Document]:

@@ -18,6 +18,7 @@ from magnetar_control.compute import quotas, server_actions, server_create, soft
 from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller, Owner
 from magnetar_control.compute.cloud import HostView
+from magnetar_control.compute.networks import check_requested
 from magnetar_control.compute.scheduling import predicted_host, why_no_host
 from magnetar_control.compute.server_create import NewServers
 from magnetar_control.compute.server_passwords import SHOW_PASSWORD
@@ -174,7 +175,7 @@ class CloudServers(CloudDriver):
             server_plan.shrinks(have, want)
             quotas.check_flavor(caller, Owner(caller.project, have["_user"]), have["flavor"], want["flavor"])
         if nics:
-            caller.cloud.services.network.check_requested(caller.context, nics)
+            check_requested(caller, nics)
 
     def predicted(self, caller: Caller, want: Document, have: Document | None) -> Document:
         """With the host that it would get, or the status that it would have."""

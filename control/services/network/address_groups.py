@@ -68,6 +68,18 @@ ADDRESS_GROUP = NetworkResource(
 class AddressGroupStore(NetworkStore):
     """Address groups, whose addresses are added and removed."""
 
+    def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[str]) -> None:
+        """All addresses of the group *row*."""
+        have = find(connection, context, self.resource, row["id"], lock=True)
+        wanted = _checked(held)
+        if set(wanted) != set(orjson.loads(have["addresses"])):
+            self._write(connection, have, wanted)
+
+    def _write(self, connection: Connection, row: RowMapping, wanted: Sequence[str]) -> None:
+        connection.execute(update(address_groups).where(address_groups.c.id == row["id"]).values(
+            addresses=orjson.dumps(wanted).decode(), updated_at=now()))
+        self._note(connection, row, None)
+
     def move(self, context: Context, id: str, given: Sequence[str], *, put: bool) -> Document:
         """Add the addresses *given* (*put*), or remove them, all or none."""
         self._check_writer(context, "add_addresses_to" if put else "remove_addresses_from")
@@ -82,7 +94,5 @@ class AddressGroupStore(NetworkStore):
                 raise InvalidRequest(f"Addresses {', '.join(twice)} already exist in the address group {id}.",
                                      type="AddressesAlreadyExist")
             wanted = _checked([*have, *moved]) if put else [one for one in have if one not in moved]
-            connection.execute(update(address_groups).where(address_groups.c.id == id).values(
-                addresses=orjson.dumps(wanted).decode(), updated_at=now()))
-            self._note(connection, row, None)
+            self._write(connection, row, wanted)
             return self._documents(connection, id)[0]

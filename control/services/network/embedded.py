@@ -17,15 +17,15 @@ from magnetar_core import addresses
 from magnetar_core.errors import Conflict, Forbidden, Unavailable
 from magnetar_core.flows import Sure, always
 
-from . import changes, nics, qos, quotas, requested_networks, sharing
+from . import changes, dns, nics, qos, quotas, requested_networks, sharing
 from . import networks as network_resource
+from . import ports as port_resource
 from . import security_groups as security_group
 from .address_groups import ADDRESS_GROUP, AddressGroupStore
 from .changes import ChangeLog
 from .engine import EngineDifference, NetworkEngine
 from .floating_ips import FLOATING_IP, let_go
-from .forwardings import PORT_FORWARDING
-from .ports import PORT
+from .forwardings import PORT_FORWARDING, FloatingIpStore
 from .rbac import RBAC_POLICY
 from .resources import NetworkStore
 from .routers import ROUTER, RouterStore
@@ -39,14 +39,16 @@ _RELEASED = (ports.c.device_id == bindparam("server")) & nics.TAKEN & (
     bindparam("port", type_=String).is_(None) | (ports.c.id == bindparam("port", type_=String)))
 _MADE_RELEASED = delete(ports).where(_RELEASED, ports.c.made_for_server)
 _LET_GO = update(ports).where(_RELEASED).values(
-    device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None, tag=None)
+    device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None, tag=None,
+    dns_name="")
 _BIND = update(ports).where(ports.c.device_id == bindparam("server"), nics.TAKEN)
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving"]).join(
     networks, networks.c.id == ports.c.network_id).where(
     ports.c.device_id == bindparam("server"), nics.TAKEN, networks.c.by_engine)
 #: What there is with an engine besides routers.
-OF_ENGINE = {"floatingips": FLOATING_IP, "port_forwardings": PORT_FORWARDING,
-             "qos_policies": qos.POLICY, **{f"{one.name}s": one for one in qos.RULES}}
+OF_ENGINE = {"port_forwardings": PORT_FORWARDING, **{f"{one.name}s": one for one in qos.RULES}}
+#: Those of them whose parts can be said too.
+WITH_PARTS = {"floatingips": (FloatingIpStore, FLOATING_IP), "qos_policies": (qos.PolicyStore, qos.POLICY)}
 NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
 
 
@@ -54,19 +56,20 @@ class EmbeddedNetworks:
     """See ``services.Networks``; in the API *database*. *default_cidr*: addresses of the network that ``bootstrap``
     makes, /16 since a shared network serves all projects; ``None`` for none. *pools*: ranges of users' subnets.
     *limits*: see ``quotas.of``. *engine*: what makes networks, where it is not the agents alone; *wait*: see
-    ``EngineWorker``; *physical_mtu*: of the hosts' own networks."""
+    ``EngineWorker``; *physical_mtu*: of the hosts' own networks; *domain*: of names, where a network has none."""
 
     def __init__(self, database: Database, default_cidr: str | None = "10.213.0.0/16",
                  pools: Sequence[IPv4Network] = addresses.PRIVATE, limits: Mapping[str, int] | None = None,
                  engine: NetworkEngine | None = None, wait: Wait = Wait(), physical_mtu: int = 1500,  # noqa: B008 - it is frozen
-                 gateways: Sequence[str] = ()) -> None:
+                 gateways: Sequence[str] = (), domain: str = "") -> None:
         self.database, self.default_cidr, self.pools = database, default_cidr, pools
         self.quota = quotas.of(limits or {}, engine is not None)
         self.log = ChangeLog(database, engine is not None)
         self.worker = None if engine is None else EngineWorker(database, engine, wait, gateways)
         network = network_resource.resource(physical_mtu if engine else None)
         self.resources: dict[str, NetworkStore] = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
-                          for one in (network, resource(pools), PORT, rule_resource(engine is not None))}
+                          for one in (network, resource(pools), port_resource.resource(dns.domain(domain)),
+                                      rule_resource(engine is not None))}
         self.resources["rbac_policies"] = NetworkStore(database, RBAC_POLICY, self.quota, self.log)
         self.resources["security_groups"] = GroupStore(database, SECURITY_GROUP, self.quota, self.log,
                                                        self.resources["security_group_rules"])
@@ -74,7 +77,8 @@ class EmbeddedNetworks:
             self.routers = RouterStore(database, ROUTER, self.quota, self.log)
             self.addresses = AddressGroupStore(database, ADDRESS_GROUP, self.quota, self.log)
             self.resources.update(address_groups=self.addresses, routers=self.routers, **{
-                name: NetworkStore(database, one, self.quota, self.log) for name, one in OF_ENGINE.items()})
+                name: NetworkStore(database, one, self.quota, self.log) for name, one in OF_ENGINE.items()}, **{
+                name: made(database, one, self.quota, self.log) for name, (made, one) in WITH_PARTS.items()})
         self._usual = {name: network.defaults[name] for name in ("type", "mtu")}
         if engine is not None:
             self._usual.update(mtu=physical_mtu - network_resource.GENEVE, by_engine=True)
@@ -95,17 +99,17 @@ class EmbeddedNetworks:
                       cidr=str(net), gateway_ip=str(net[1]), dns_nameservers="[]", host_routes="[]", **common,
                       allocation_pools=orjson.dumps([{"start": str(net[2]), "end": str(net[-2])}]).decode())
 
-    def check_requested(self, context: Context, requested: Any) -> list[Document]:
+    def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[Document]:
         """The normal form has ``make`` besides: what the id of a port to be made follows from, so that asking again
         does not make another."""
         with self.database.read() as connection:
-            return requested_networks.checked(connection, context, requested)
+            return requested_networks.checked(connection, context, requested, external)
 
     def check_range(self, context: Context, cidr: str) -> None:
         check_range(self.pools, context, IPv4Network(cidr))
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
-                 groups: Sequence[str] = (), sure: Sure = always) -> list[Document]:
+                 groups: Sequence[str] = (), sure: Sure = always, hostname: str = "") -> list[Document]:
         """*groups*: names or ids of security groups of the ports that are made."""
         project, makes = context.project_id or "", not all(wanted.get("port_id") for wanted in requested)
 
@@ -114,7 +118,7 @@ class EmbeddedNetworks:
                 # Before any row is made: who has one that others wait for does not wait for the turn.
                 most = self.quota.bound(connection, project, "port") if makes else {}
                 ids = named(connection, project, groups or ["default"], make=True)
-                found = nics.allocated(connection, context, server_id, requested, ids,
+                found = nics.allocated(connection, context, (server_id, hostname), requested, ids,
                                        lambda new: self.quota.check(connection, project, most, port=new))
                 self.log.note(connection, *changes.ports(nic["port_id"] for nic in found))
                 sure()

@@ -29,8 +29,8 @@ class LogicalSubnet:
 
 @dataclass(frozen=True)
 class LogicalNetwork:
-    """*physical*: the physical network that it is on, by the name that hosts have for it, with VLAN tag *vlan*; none
-    for one between hosts only."""
+    """*domain*: of the names of its ports, without the dot at its end. *physical*: the physical network that it is on,
+    by the name that hosts have for it, with VLAN tag *vlan*; none for one between hosts only."""
 
     id: str
     name: str
@@ -38,6 +38,7 @@ class LogicalNetwork:
     subnets: tuple[LogicalSubnet, ...] = ()
     physical: str | None = None
     vlan: int | None = None
+    domain: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class LogicalLimit:
 class LogicalPort:
     """*addresses*: (subnet, address). *pairs*: (MAC, address or network) that it may send from besides. *groups* count
     only with *secure* (port security). *hosts*: where it may be; *arriving*: it is silent at the second of them until
-    its guest announces itself there. *router*: the router whose interface it is. *dscp*: the mark of what it sends."""
+    its guest announces itself there. *router*: the router whose interface it is. *dscp*: the mark of what it sends.
+    *names*: by which DNS of the network finds it; the last one, by its addresses."""
 
     id: str
     network_id: str
@@ -69,6 +71,7 @@ class LogicalPort:
     router: str | None = None
     limits: tuple[LogicalLimit, ...] = ()
     dscp: int | None = None
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,21 @@ from .router_ports import FLOATING, GATEWAY, INTERFACE, OWN
 from .tables import addresses, floating_ips, forwardings, ports, routers
 
 
+def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """The rows, with their port forwardings."""
+    held: dict[str, list[RowMapping]] = {row["id"]: [] for row in rows}
+    for one in forwardings_of(connection, list(held)):
+        held[one["floatingip_id"]].append(one)
+    return [{**row, "forwardings": held[row["id"]]} for row in rows]
+
+
+def forwardings_of(connection: Connection, ids: Sequence[str]) -> Sequence[RowMapping]:
+    """The port forwardings of floating IPs."""
+    row = forwardings.c
+    return connection.execute(select(forwardings).where(row.floatingip_id.in_(ids)).order_by(
+        row.protocol, row.external_port)).mappings().all() if ids else ()
+
+
 def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it, with a port of its own that has the address; associate it where it says with which port."""
     network = router_ports.external(connection, context, values["network_id"])
@@ -149,5 +164,5 @@ def units(connection: Connection, row: RowMapping, changed: Document | None) -> 
 
 
 FLOATING_IP = NetworkResource(
-    name="floatingip", table=floating_ips, visible=own(floating_ips), create=create, update=change, delete=delete,
-    units=units, defaults={"name": "", "description": ""})
+    name="floatingip", table=floating_ips, visible=own(floating_ips), documents=documents, create=create,
+    update=change, delete=delete, units=units, defaults={"name": "", "description": ""})

@@ -4,17 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import delete as deleting
 from sqlalchemy import update as updating
 
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidRequest
 
-from .floating_ips import FLOATING_IP, leads_to
-from .resources import NetworkResource, add, find, own
+from .floating_ips import FLOATING_IP, forwardings_of, leads_to
+from .resources import NetworkResource, NetworkStore, add, find, own
 from .tables import floating_ips, forwardings
 
 #: Port forwardings of a floating IP.
@@ -72,12 +74,11 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
     _check_alone(connection, {**row, **values})
 
 
-def _settle(connection: Connection, row: RowMapping) -> None:
+def _settle(connection: Connection, id: str) -> None:
     """A floating IP without port forwardings is at no router."""
-    if connection.execute(select(forwardings.c.id).where(
-            forwardings.c.floatingip_id == row["floatingip_id"]).limit(1)).first() is None:
+    if connection.execute(select(forwardings.c.id).where(forwardings.c.floatingip_id == id).limit(1)).first() is None:
         connection.execute(updating(floating_ips).where(
-            floating_ips.c.id == row["floatingip_id"], floating_ips.c.port_id.is_(None)).values(router_id=None))
+            floating_ips.c.id == id, floating_ips.c.port_id.is_(None)).values(router_id=None))
 
 
 def _units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
@@ -88,4 +89,34 @@ def _units(connection: Connection, row: RowMapping, changed: Document | None) ->
 
 PORT_FORWARDING = NetworkResource(
     name="port_forwarding", table=forwardings, visible=own(forwardings), create=create, update=change,
-    defaults={"description": "", "internal_ip_address": None}, units=_units, after=_settle)
+    defaults={"description": "", "internal_ip_address": None}, units=_units,
+    after=lambda connection, row: _settle(connection, row["floatingip_id"]))
+
+
+def said(row: Mapping[Any, Any]) -> tuple[Any, ...]:
+    """What a port forwarding says: two that say the same are one."""
+    return tuple(row[name] for name in ("protocol", "external_port", "internal_port_id", "internal_ip_address",
+                                        "internal_port", "description"))
+
+
+class FloatingIpStore(NetworkStore):
+    """Floating IPs, of which the port forwardings can be said too."""
+
+    def leave(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
+        """Those that are not among *held* go, so that it may reach a port."""
+        find(connection, context, FLOATING_IP, row["id"], lock=True)
+        wanted = {said(one) for one in held}
+        gone = [one["id"] for one in forwardings_of(connection, [row["id"]]) if said(one) not in wanted]
+        if gone:
+            self._note(connection, row, None)
+            connection.execute(deleting(forwardings).where(forwardings.c.id.in_(gone)))
+            _settle(connection, row["id"])
+
+    def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
+        """Those of *held* that are not there are made."""
+        have = {said(one) for one in forwardings_of(connection, [row["id"]])}
+        for one in held:
+            if said(one) not in have:
+                create(connection, context, {**one, "id": str(uuid.uuid4()), "floatingip_id": row["id"]})
+                have.add(said(one))
+        self._note(connection, find(connection, context, FLOATING_IP, row["id"]), None)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, false, select, true
+from sqlalchemy import Connection, RowMapping, false, select, true
 
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField
 
-from . import changes, ipam, qos, sharing
-from .requested_networks import visible
+from . import changes, dns, ipam, qos, sharing
+from .requested_networks import seen
 from .resources import NetworkResource, add, own
 from .router_ports import OWN
 from .tables import networks, ports, subnets
@@ -59,6 +59,7 @@ def create(physical_mtu: int | None, connection: Connection, context: Context, v
         values["qos_policy_id"] = qos.default(connection, values["project_id"])
     else:
         qos.check(connection, context, values, values)
+    dns.check_domain(connection, values)
     add(connection, networks, values)
     sharing.begin(connection, "network", values)
 
@@ -110,15 +111,11 @@ def _check_internal(values: Document, made: Document | RowMapping) -> None:
                                               "or vlan): the others do not reach out of the hosts")
 
 
-def seen(context: Context) -> ColumnElement[bool]:
-    """Networks that *context* may see: those that it may use, and external ones, by which routers reach out."""
-    return visible(context) | sharing.shared_with(networks, context.project_id or "", sharing.EXTERNAL)
-
-
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """It stays shared while others have ports on it. One with IPv6 is one project's (``subnets``)."""
     _check_internal(values, row)
     qos.check(connection, context, row, values, row["qos_policy_id"])
+    dns.check_domain(connection, {**row, **values})
     if values.get("shared") and not row["shared"] and ipam.has_ipv6(connection, row["id"]):
         raise InvalidField("shared", "must be false for a network with a subnet of IPv6: OVN lets guests advertise as "
                                      "routers, by which one would lead others' traffic to itself", True)
@@ -143,9 +140,10 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
 
 
 def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """The network; and its ports, where it goes up or down, or has another QoS policy."""
+    """The network; and its ports, where it goes up or down, or has another QoS policy or domain."""
     found = [f"network/{row['id']}"]
-    if changed and any(changed.get(name, row[name]) != row[name] for name in ("admin_state_up", "qos_policy_id")):
+    if changed and any(changed.get(name, row[name]) != row[name]
+                       for name in ("admin_state_up", "qos_policy_id", "dns_domain")):
         found += changes.ports(connection.execute(select(ports.c.id).where(ports.c.network_id == row["id"])).scalars())
     return found
 
@@ -157,7 +155,8 @@ def resource(physical_mtu: int | None = None) -> NetworkResource:
         name="network", table=networks, visible=seen, documents=documents, create=partial(create, physical_mtu),
         update=update, delete=delete, units=units,
         defaults={"name": "", "description": "", "admin_state_up": True, "shared": False, "is_default": False,
-                  "external": False, "port_security_enabled": True, "bridge": None, "segment": None, **usual},
+                  "external": False, "port_security_enabled": True, "dns_domain": "", "bridge": None,
+                  "segment": None, **usual},
         admin=frozenset({"shared", "is_default", "external", "type", "bridge", "segment"}),
         filters={"external": lambda values: networks.c.external.is_(
                     bool({value.lower() for value in values} & {"true", "1"})),

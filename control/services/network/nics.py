@@ -15,7 +15,7 @@ from magnetar_core.addresses import link_local
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds.guest_data import MOST
 
-from . import ipam
+from . import dns, ipam
 from .requested_networks import subnets_of
 from .tables import addresses, floating_ips, networks, ports, subnets
 
@@ -27,8 +27,8 @@ TAKEN = (ports.c.device_owner == OWNER) & ports.c.place.is_not(None)
 MANY = 500
 #: Statements that each new server needs, made once: to make one takes longer than to ask it.
 _PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam("server"), TAKEN)
-_SECURE = select(networks.c.id).where(
-    networks.c.id.in_(bindparam("ids", expanding=True)), networks.c.port_security_enabled)
+_OF_NETWORKS = select(*networks.c["id", "port_security_enabled", "by_engine"]).where(
+    networks.c.id.in_(bindparam("ids", expanding=True)))
 _BY_SERVER = select(
     *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host", "port_security_enabled"],
     networks.c.name.label("network"), *networks.c["type", "bridge", "mtu", "by_engine"],
@@ -45,10 +45,11 @@ def host_name(network_id: str) -> str:
     return f"mag-{network_id[:8]}"
 
 
-def allocated(connection: Connection, context: Context, server_id: str, requested: Sequence[Document],
+def allocated(connection: Connection, context: Context, server: tuple[str, str], requested: Sequence[Document],
               groups: Sequence[str], check: Callable[[int], None]) -> list[Document]:
-    """The NICs of *requested*; what is not there yet is made, or taken from the free ports. *check* is told how many
-    are to be made."""
+    """The NICs of *requested*; what is not there yet is made, or taken from the free ports. *server*: its uuid and its
+    host name. *check* is told how many are to be made."""
+    server_id, hostname = server
     rows = connection.execute(_PLACES, {"server": server_id}).all()
     have = {row.id for row in rows}
     place = max((row.place for row in rows), default=-1)
@@ -58,23 +59,35 @@ def allocated(connection: Connection, context: Context, server_id: str, requeste
     new = [wanted for id, wanted in zip(ids, requested, strict=True) if id not in have]
     check(sum(not wanted.get("port_id") for wanted in new))
     choices = subnets_of(connection, {wanted["network_id"] for wanted in new})
-    secure = set(connection.execute(_SECURE, {"ids": list(choices)}).scalars()) if new else set()
+    kinds = {row.id: row for row in connection.execute(_OF_NETWORKS, {"ids": list(choices)})} if new else {}
     for id, wanted in zip(ids, requested, strict=True):
         if id in have:
             continue
         place += 1
-        values = {"device_id": server_id, "device_owner": OWNER, "place": place, "tag": wanted.get("tag")}
+        network = kinds[wanted["network_id"]]
+        values = {"device_id": server_id, "device_owner": OWNER, "place": place, "tag": wanted.get("tag"),
+                  "dns_name": dns.of_server(hostname) if network.by_engine else ""}
         if wanted.get("port_id"):
-            # A port that somebody made beforehand; free, or refused.
-            free = update(ports).where(ports.c.id == id, ports.c.device_id == "")
-            if not connection.execute(free.values(**values, updated_at=now())).rowcount:
-                raise Conflict(f"Port {id} is still in use.", type="PortInUse")
+            _take(connection, id, hostname, values)
         else:
+            secure = network.port_security_enabled
             _make(connection, context, id, wanted, choices[wanted["network_id"]],
-                  {**values, "port_security_enabled": wanted["network_id"] in secure,
-                   "security_groups": orjson.dumps(list(groups) if wanted["network_id"] in secure else []).decode()})
+                  {**values, "port_security_enabled": secure,
+                   "security_groups": orjson.dumps(list(groups) if secure else []).decode()})
     seen = {nic["port_id"]: nic for nic in found(connection, server_id, states=False)}
     return [seen[id] for id in ids]
+
+
+def _take(connection: Connection, id: str, hostname: str, values: Document) -> None:
+    """Take a port that somebody made beforehand. Raises ``Conflict`` where it is not free, ``InvalidRequest`` where it
+    is called otherwise than the server."""
+    free = update(ports).where(ports.c.id == id, ports.c.device_id == "", ports.c.dns_name.in_(
+        ("", values["dns_name"])))
+    if connection.execute(free.values(**values, updated_at=now())).rowcount:
+        return
+    dns.check_server(id, connection.execute(select(ports.c.dns_name).where(
+        ports.c.id == id, ports.c.device_id == "")).scalar() or "", hostname)
+    raise Conflict(f"Port {id} is still in use.", type="PortInUse")
 
 
 def _make(connection: Connection, context: Context, id: str, wanted: Document, choices: Sequence[RowMapping],

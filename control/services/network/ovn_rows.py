@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_interface, ip_network
+from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
 from .engine import (
@@ -40,10 +40,11 @@ MEASURE = 2000
 SWITCH, PORT, GROUP, ACL, DHCP = "Logical_Switch", "Logical_Switch_Port", "Port_Group", "ACL", "DHCP_Options"
 ROUTER, ROUTER_PORT, NAT = "Logical_Router", "Logical_Router_Port", "NAT"
 ROUTE, CHASSIS, QOS = "Logical_Router_Static_Route", "Gateway_Chassis", "QoS"
-BALANCER, SET = "Load_Balancer", "Address_Set"
-TABLES = (SWITCH, PORT, GROUP, ACL, DHCP, ROUTER, ROUTER_PORT, NAT, ROUTE, CHASSIS, QOS, BALANCER, SET)
+BALANCER, SET, NAMES = "Load_Balancer", "Address_Set", "DNS"
+TABLES = (SWITCH, PORT, GROUP, ACL, DHCP, ROUTER, ROUTER_PORT, NAT, ROUTE, CHASSIS, QOS, BALANCER, SET, NAMES)
 #: Columns that hold rows: table, column, and table of the rows.
 HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (SWITCH, "qos_rules", QOS),
+           (SWITCH, "dns_records", NAMES),
            (GROUP, "ports", PORT), (GROUP, "acls", ACL),
            (ROUTER, "ports", ROUTER_PORT), (ROUTER, "nat", NAT), (ROUTER, "static_routes", ROUTE),
            (ROUTER, "load_balancer", BALANCER),
@@ -80,6 +81,7 @@ def rows(unit: Unit) -> Iterator[NorthRow]:
     elif isinstance(unit, LogicalPort):
         yield _port(unit)
         yield from _qos(unit)
+        yield from _names(unit)
     elif isinstance(unit, LogicalGroup):
         yield from _group(unit)
     elif isinstance(unit, LogicalAddresses):
@@ -130,6 +132,11 @@ def _network(unit: LogicalNetwork) -> Iterator[NorthRow]:
             "options": {"network_name": unit.physical},
             "tag": () if unit.vlan is None else (unit.vlan,)},
             inside=((SWITCH, unit.id, "ports"),))
+    if unit.domain:
+        # What comes from port 53 passes to all ports of a switch with names (ovn-northd(8), ls_out_acl at 34000), so
+        # guests begin nothing from there. Answers to what others began pass before this.
+        yield _acl(key, f"{unit.id} names", "from-lport", GUARD, f"inport == @{DROP} && udp.src == 53", "drop",
+                   (SWITCH, unit.id, "acls"))
     for subnet in unit.subnets:
         if subnet.dhcp and ":" in subnet.cidr:
             yield from _by_dhcpv6(unit, subnet)
@@ -151,6 +158,8 @@ def _by_dhcpv6(unit: LogicalNetwork, subnet: LogicalSubnet) -> Iterator[NorthRow
         options["dhcpv6_stateless"] = "true"
     if subnet.dns:
         options["dns_server"] = f"{{{', '.join(subnet.dns)}}}"
+    if unit.domain:
+        options["domain_search"] = f'"{unit.domain}"'
     yield NorthRow(key, DHCP, subnet.id, {"cidr": subnet.cidr, "options": options})
     match = f"inport == @{DROP} && ip6.dst == ff02::1:2 && udp.src == 546 && udp.dst == 547"
     yield _acl(key, f"{subnet.id} dhcp", "from-lport", LET, match, "allow", (SWITCH, unit.id, "acls"))
@@ -169,6 +178,8 @@ def _dhcp(network: LogicalNetwork, subnet: LogicalSubnet) -> dict[str, str]:
         found["router"] = subnet.gateway
     if subnet.dns:
         found["dns_server"] = f"{{{', '.join(subnet.dns)}}}"
+    if network.domain:
+        found["domain_name"] = f'"{network.domain}"'
     routes = [(f"{METADATA}/32", ON_LINK), *(one for one in subnet.routes if one[0] != f"{METADATA}/32"),
               *([("0.0.0.0/0", subnet.gateway)] if subnet.gateway else ())]
     found["classless_static_route"] = f"{{{', '.join(f'{to},{by}' for to, by in routes)}}}"
@@ -215,6 +226,17 @@ def _qos(unit: LogicalPort) -> Iterator[NorthRow]:
             "priority": MEASURE, "direction": "from-lport" if out else "to-lport", "bandwidth": bandwidth,
             "action": action, "match": f'{"inport" if out else "outport"} == "{unit.id}"'},
             inside=((SWITCH, unit.network_id, "qos_rules"),))
+
+
+def _names(unit: LogicalPort) -> Iterator[NorthRow]:
+    """Names of a port to its addresses, and each address to its name (ovn-nb(5), DNS)."""
+    if not unit.names or not unit.addresses:
+        return
+    given = [address for _subnet, address in unit.addresses]
+    yield NorthRow(key_of(unit), NAMES, f"{unit.id} names", {"records": {
+        **dict.fromkeys(unit.names, " ".join(given)),
+        **{ip_address(one).reverse_pointer: unit.names[-1] for one in given}}},
+        inside=((SWITCH, unit.network_id, "dns_records"),))
 
 
 def _port_security(own: str, unit: LogicalPort) -> tuple[str, ...]:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
 
 import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, select
@@ -14,7 +16,7 @@ from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
 
-from . import ipam, qos, sharing
+from . import dns, ipam, qos, sharing
 from .floating_ips import let_go
 from .networks import NETWORK
 from .nics import TAKEN, addresses_of
@@ -26,11 +28,13 @@ from .security_groups import default_group
 from .tables import addresses, floating_ips, forwardings, networks, ports, security_groups
 
 
-def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """The rows, with their addresses."""
+def documents(usual: str, connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """The rows, with their addresses and how these are called; *usual*: the domain of networks without one."""
     given = addresses_of(connection, [row["id"] for row in rows])
-    return [{**row, "fixed_ips": given.get(row["id"], []), "security_groups": orjson.loads(row["security_groups"]),
-             "profile": orjson.loads(row["profile"]), "pairs": orjson.loads(row["pairs"])} for row in rows]
+    domains = dns.domains(connection, rows, usual)
+    return [{**row, "fixed_ips": given.get(row["id"], []), "dns_assignment": dns.assignment(
+             row["dns_name"], given.get(row["id"], []), domains[row["network_id"]]),
+             **{name: orjson.loads(row[name]) for name in ("security_groups", "profile", "pairs")}} for row in rows]
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
@@ -46,6 +50,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     values.setdefault("port_security_enabled", network["port_security_enabled"])
     values["security_groups"] = _groups(connection, values)
     _check_pairs(network, values)
+    dns.check_name(network, values["dns_name"])
     qos.check(connection, context, network, values)
     mac = ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now())
     if mac is None:
@@ -177,6 +182,8 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     if values.get("pairs") or values.get("port_security_enabled") is False:
         network = find(connection, context, NETWORK, row["network_id"])
         _check_pairs(network, {**row, "pairs": orjson.loads(row["pairs"]), **values})
+    if values.get("dns_name"):
+        dns.check_name(find(connection, context, NETWORK, row["network_id"]), values["dns_name"])
     if "qos_policy_id" in values:
         network = find(connection, context, NETWORK, row["network_id"])
         qos.check(connection, context, network, values, row["qos_policy_id"])
@@ -253,10 +260,16 @@ def _with_group(values: Sequence[str]) -> ColumnElement[bool]:
 
 
 PORT = NetworkResource(
-    name="port", table=ports, visible=own(ports), documents=documents, create=create, update=update, delete=delete,
+    name="port", table=ports, visible=own(ports), documents=partial(documents, ""), create=create,
+    update=update, delete=delete,
     defaults={"name": "", "description": "", "admin_state_up": True, "device_id": "", "device_owner": "", "host": "",
-              "profile": {}, "vnic_type": "normal", "pairs": []},
+              "profile": {}, "vnic_type": "normal", "pairs": [], "dns_name": ""},
     units=units, admin=frozenset({"host", "profile"}),
     filters={"fixed_ips": _with_address, "security_groups": _with_group, "security_group_ids": _with_group,
              "ip_address": lambda values: _with_address([f"ip_address={one}" for one in values]),
              "subnet_id": lambda values: _with_address([f"subnet_id={one}" for one in values])})
+
+
+def resource(usual_domain: str) -> NetworkResource:
+    """Ports; *usual_domain*: of networks without one."""
+    return replace(PORT, documents=partial(documents, usual_domain))

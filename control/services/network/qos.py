@@ -5,17 +5,20 @@ its network's. They act on networks of an engine."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, RowMapping, select, update
+from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
+from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound
 
 from . import changes, sharing
-from .resources import NetworkResource, add, find
+from .resources import NetworkResource, NetworkStore, add, find
 from .router_ports import OWN
 from .tables import networks, ports, qos_policies, qos_rules
 
@@ -151,3 +154,29 @@ def _rule(kind: str, **defaults: Any) -> NetworkResource:
 
 RULES = tuple(_rule(kind, **defaults) for kind, defaults in (
     ("bandwidth_limit", {"max_burst_kbps": 0}), ("dscp_marking", {})))
+
+
+class PolicyStore(NetworkStore):
+    """QoS policies, of which the rules can be said too."""
+
+    def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
+        """All rules of the policy *row*: {kind, direction, …}, one of a kind in a direction."""
+        find(connection, context, POLICY, row["id"], lock=True)
+        have = {(one["kind"], one["direction"]): one for one in rules_of(connection, [row["id"]]).get(row["id"], [])}
+        want = {(one["kind"], one["direction"]): one for one in held}
+        gone = [one["id"] for key, one in have.items() if key not in want]
+        if gone:
+            connection.execute(deleting(qos_rules).where(qos_rules.c.id.in_(gone)))
+        other = [one for key, one in want.items()
+                 if key not in have or any(have[key][name] != one[name] for name in KINDS[key[0]])]
+        for one in other:
+            there = have.get((one["kind"], one["direction"]))
+            values = {name: one[name] for name in KINDS[one["kind"]]}
+            if there is None:
+                add(connection, qos_rules, {**values, "id": str(uuid.uuid4()), "kind": one["kind"], "direction": one[
+                    "direction"], "policy_id": row["id"], "project_id": row["project_id"]})
+            else:
+                connection.execute(update(qos_rules).where(qos_rules.c.id == there["id"]).values(
+                    **values, updated_at=now()))
+        if gone or other:
+            self.log.note(connection, *ports_with(connection, row["id"]))

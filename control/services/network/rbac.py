@@ -54,6 +54,9 @@ def _check_network(connection: Connection, kind: str, action: str, network: RowM
     if action == EXTERNAL and not (network["by_engine"] and network["bridge"]):
         raise InvalidField("object_id", "must be a network of OVN on a physical network (type flat or vlan) for "
                                         f"{EXTERNAL}: the others do not reach out of the hosts", network["id"])
+    if kind == "network" and action == SHARED and network["dns_domain"]:
+        raise InvalidField("object_id", "must be a network without dns_domain: one project would answer for names that "
+                                        "others look for", network["id"])
     if kind == "network" and action == SHARED and ipam.has_ipv6(connection, network["id"]):
         raise InvalidField("object_id", "must be a network without IPv6: OVN lets guests advertise as routers, by "
                                         "which one would lead others' traffic to itself", network["id"])

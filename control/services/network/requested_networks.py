@@ -2,7 +2,7 @@
 """The networks that a server is created with, checked as Nova does with Neutron (API reference, "Create server").
 
 The answers are Nova's: 400 for what is not there or cannot be used, 409 for a port in use and for a choice of several
-networks.
+networks, 403 for an external network that is not shared with the caller, where its policy does not let it have such.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
-from sqlalchemy import Connection, Row, RowMapping, bindparam, exists, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, and_, bindparam, exists, not_, or_, select
 
 from magnetar_control.services import Context, Document
-from magnetar_core.errors import Conflict, InvalidRequest
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest
 
 from . import ipam, sharing
 from .tables import addresses, networks, ports, subnets
 
+#: The policy rule of NICs on external networks.
+ATTACH_EXTERNAL = "network:attach_external_network"
 #: Statements that each new server needs, made once.
 _SERVES = exists().where(subnets.c.network_id == networks.c.id).label("serves")
-_EACH = select(networks.c.id, networks.c.by_engine, _SERVES)
-_ANY = _EACH.where(or_(networks.c.project_id == bindparam("project"),
-                       sharing.shared_with(networks, bindparam("project")))).limit(2)
+_SHARED = sharing.shared_with(networks, bindparam("project"))
+_OUTSIDE = and_(networks.c.external, not_(_SHARED)).label("outside")
+_EACH = select(networks.c.id, networks.c.by_engine, _SERVES, _OUTSIDE)
+_ANY = _EACH.where(or_(networks.c.project_id == bindparam("project"), _SHARED)).limit(2)
 _UP = _ANY.where(networks.c.admin_state_up)
 _SUBNETS = select(subnets).where(subnets.c.network_id.in_(bindparam("ids", expanding=True))).order_by(
     subnets.c.created_at, subnets.c.id)
@@ -34,16 +37,27 @@ _SUBNETS = select(subnets).where(subnets.c.network_id.in_(bindparam("ids", expan
 visible = sharing.own_or_shared(networks)
 
 
-def checked(connection: Connection, context: Context, requested: Any) -> list[Document]:
-    """Normal form of *requested*: "none", "auto", nothing (the default network), or [{uuid, port, fixed_ip, tag}]."""
+def seen(context: Context) -> ColumnElement[bool]:
+    """Networks that *context* may see: those that it may use, and external ones, by which routers reach out."""
+    return visible(context) | sharing.shared_with(networks, context.project_id or "", sharing.EXTERNAL)
+
+
+def checked(connection: Connection, context: Context, requested: Any, external: bool) -> list[Document]:
+    """Normal form of *requested*: "none", "auto", nothing (the default network), or [{uuid, port, fixed_ip, tag}].
+    *external*: see ``Networks.check_requested``."""
     if requested == "none":
         return []
     if requested == "auto" or not requested:
-        return _default(connection, context, requested == "auto")
-    plain = [_plain(one) for one in requested]
-    made = _check_ports(connection, context, [one for one in plain if one["port_id"]])
-    made |= _check_networks(connection, context, [one for one in plain if not one["port_id"]])
-    return [_marked(one, by_engine=one["network_id"] in made) for one in plain]
+        found, plain = _default(connection, context, requested == "auto")
+    else:
+        plain = [_plain(one) for one in requested]
+        found = _check_ports(connection, context, [one for one in plain if one["port_id"]])
+        found |= _check_networks(connection, context, [one for one in plain if not one["port_id"]])
+    if not external and (outside := next((one for one in found.values() if one.outside), None)):
+        raise Forbidden(f"It is not allowed to create an interface on external network {outside.id}: Policy doesn't "
+                        f"allow {ATTACH_EXTERNAL} to be performed. Use a network behind a router, and a floating IP.",
+                        type="ExternalNetworkAttachForbidden")
+    return [_marked(one, by_engine=found[one["network_id"]].by_engine) for one in plain]
 
 
 def _plain(one: Mapping[str, Any]) -> Document:
@@ -62,7 +76,7 @@ def _plain(one: Mapping[str, Any]) -> Document:
             "tag": one.get("tag"), "make": None if port else str(uuid.uuid4())}
 
 
-def _default(connection: Connection, context: Context, automatic: bool) -> list[Document]:
+def _default(connection: Connection, context: Context, automatic: bool) -> tuple[dict[str, Row[Any]], list[Document]]:
     """The only network that there is for the project. None: no NIC, as in Nova, but for "auto", which promises one."""
     found = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).all()
     if len(found) > 1:
@@ -71,9 +85,9 @@ def _default(connection: Connection, context: Context, automatic: bool) -> list[
         if automatic:
             raise InvalidRequest(f"Unable to automatically allocate a network for project {context.project_id}: "
                                  "there is none that it may use. Create one with a subnet, or ask for networks: none.")
-        return []
+        return {}, []
     _check_subnets(found)
-    return [_marked(_plain({"uuid": found[0].id}), by_engine=found[0].by_engine)]
+    return {found[0].id: found[0]}, [_plain({"uuid": found[0].id})]
 
 
 def _marked(one: Document, *, by_engine: bool) -> Document:
@@ -81,35 +95,40 @@ def _marked(one: Document, *, by_engine: bool) -> Document:
     return {**one, "by_engine": True} if by_engine else one
 
 
-def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> set[str]:
-    """Returns the networks of an engine among theirs."""
+def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:
+    """Returns their networks, by uuid."""
     ids = [one["port_id"] for one in plain]
     if twice := next((id for id in ids if ids.count(id) > 1), None):
         raise InvalidRequest(f"networks: port {twice} is given twice; a port is one NIC.")
-    query = select(*ports.c["id", "network_id", "device_id"], networks.c.by_engine, addresses.c.ip_address).join(
+    query = select(ports.c.id.label("port_id"), *ports.c["network_id", "device_id", "dns_name"], addresses.c.ip_address,
+                   *networks.c["id", "by_engine"], _OUTSIDE).join(
         networks, networks.c.id == ports.c.network_id).outerjoin(
         addresses, addresses.c.port_id == ports.c.id).where(ports.c.id.in_(ids))
     if not context.is_admin:
         query = query.where(ports.c.project_id == (context.project_id or ""))
-    rows = {row.id: row for row in connection.execute(query)} if ids else {}
+    rows: dict[str, Any] = {row.port_id: row for row in connection.execute(query, {
+        "project": context.project_id or ""})} if ids else {}
     for one in plain:
         row = rows.get(one["port_id"])
         if row is None:
             raise InvalidRequest(f"Port id {one['port_id']} could not be found.", type="PortNotFound")
         if row.device_id:
-            raise Conflict(f"Port {row.id} is still in use.", type="PortInUse")
+            raise Conflict(f"Port {row.port_id} is still in use.", type="PortInUse")
         if row.ip_address is None:
-            raise InvalidRequest(f"Port {row.id} requires a FixedIP in order to be used.")
+            raise InvalidRequest(f"Port {row.port_id} requires a FixedIP in order to be used.")
         one["network_id"] = row.network_id
-    return {row.network_id for row in rows.values() if row.by_engine}
+        if row.dns_name:
+            one["dns_name"] = row.dns_name
+    return {row.id: row for row in rows.values()}
 
 
-def _check_networks(connection: Connection, context: Context, plain: Sequence[Document]) -> set[str]:
-    """Returns those of an engine among them."""
+def _check_networks(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:
+    """Returns them, by uuid."""
     ids = {one["network_id"] for one in plain}
     if not ids:
-        return set()
-    found = connection.execute(_EACH.where(networks.c.id.in_(ids), visible(context))).all()
+        return {}
+    found = connection.execute(_EACH.where(networks.c.id.in_(ids), seen(context)), {
+        "project": context.project_id or ""}).all()
     if missing := ids - {network.id for network in found}:
         raise InvalidRequest(f"Network {next(iter(missing))} could not be found.", type="NetworkNotFound")
     _check_subnets(found)
@@ -122,7 +141,7 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
             raise InvalidRequest(f"Fixed IP {ip} is not a valid ip address for network {network_id}.")
         if ipam.is_given(connection, subnet["id"], ip):
             raise InvalidRequest(f"Fixed IP address {ip} is already in use on network {network_id}.")
-    return {network.id for network in found if network.by_engine}
+    return {network.id: network for network in found}
 
 
 def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[RowMapping]]:

@@ -172,6 +172,34 @@ class NetworkStore:
             connection.execute(delete(self.resource.table).where(self.resource.table.c.id == id))
             self.resource.after(connection, row)
 
+    def put(self, context: Context, id: str | None, values: Document, held: Sequence[Any] | None,
+            dry: bool = False) -> Document:
+        """Make one of *values* (without *id*), or change it, so that it holds *held* (rules, addresses and the like)
+        and no more; ``None``: as it is, a new one what is usual. One transaction."""
+        self._check_writer(context, "update" if id else "create")
+        found: Documents = []
+        with writing(self.database, dry) as connection:
+            if id is None:
+                new = self._completed(context, values)
+                self._create(connection, context, [new])
+                id = str(new["id"])
+            else:
+                if held is not None:
+                    self.leave(connection, context, self._owned(connection, context, id, "update"), held)
+                if values:
+                    self._update(connection, context, id, dict(values))
+            if held is not None:
+                self.enter(connection, context, self._owned(connection, context, id, "update"), held)
+            found = self._documents(connection, id)
+        return found[0]
+
+    def leave(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Any]) -> None:
+        """Take what is not in *held* from what is there, before its own values change."""
+
+    def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Any]) -> None:
+        """Have it hold *held*, all of it and no more."""
+        raise NotImplementedError
+
     def _create(self, connection: Connection, context: Context, new: Documents) -> None:
         self._check_quota(connection, context, new)
         for values in new:

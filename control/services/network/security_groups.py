@@ -23,7 +23,7 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFoun
 from . import sharing
 from .changes import ChangeLog
 from .nics import TAKEN
-from .resources import NetworkResource, NetworkStore, add, own, writing
+from .resources import NetworkResource, NetworkStore, add, own
 from .tables import address_groups, addresses, ports, security_group_rules, security_groups
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
@@ -270,36 +270,19 @@ class GroupStore(NetworkStore):
         super().__init__(database, resource, quota, log)
         self.rules = rules
 
-    def put(self, context: Context, id: str | None, values: Document, wanted: Sequence[Document] | None,
-            dry: bool = False) -> Document:
-        """Make a group of *values* (without *id*), or change it, so that it has the rules *wanted* and no others;
-        ``None``: as they are, of a new one the usual ones. One transaction."""
-        self._check_writer(context, "update" if id else "create")
-        found: list[Document] = []
-        with writing(self.database, dry) as connection:
-            if id is None:
-                new = self._completed(context, values)
-                self._create(connection, context, [new])
-                id = str(new["id"])
-            elif values:
-                self._update(connection, context, id, dict(values))
-            if wanted is not None:
-                self._settle(connection, context, id, wanted)
-            found = self._documents(connection, id)
-        return found[0]
-
-    def _settle(self, connection: Connection, context: Context, id: str, wanted: Sequence[Document]) -> None:
-        group = self._owned(connection, context, id, "update")
+    def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
+        """All rules of the group *row*."""
+        id = row["id"]
         connection.execute(select(security_groups.c.id).where(security_groups.c.id == id).with_for_update()).all()
         rule = security_group_rules.c
-        have = {said(row): row for row in connection.execute(select(security_group_rules).where(
+        have = {said(one): one for one in connection.execute(select(security_group_rules).where(
             rule.security_group_id == id)).mappings()}
-        want = {said(one): {**self.rules.resource.defaults, **one, "security_group_id": id} for one in wanted}
-        gone = [row["id"] for key, row in have.items() if key not in want]
+        want = {said(one): {**self.rules.resource.defaults, **one, "security_group_id": id} for one in held}
+        gone = [one["id"] for key, one in have.items() if key not in want]
         if gone:
             connection.execute(deleting(security_group_rules).where(rule.id.in_(gone)))
         more = [one for key, one in want.items() if key not in have]
-        self.quota.within(connection, group["project_id"], security_group_rule=len(more))
+        self.quota.within(connection, row["project_id"], security_group_rule=len(more))
         for one in more:
             self.rules.resource.create(connection, context, {**one, "id": str(uuid.uuid4())})
         if gone or more:

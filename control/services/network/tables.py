@@ -37,7 +37,7 @@ networks = Table(
     Column("is_default", Boolean, nullable=False, default=False), Column("type", String(16), nullable=False),
     Column("bridge", NAME), Column("segment", Integer), Column("by_engine", Boolean, nullable=False, default=False),
     Column("external", Boolean, nullable=False, default=False),
-    Column("mtu", Integer, nullable=False, default=1500),
+    Column("mtu", Integer, nullable=False, default=1500), Column("dns_domain", NAME, nullable=False, default=""),
     Column("port_security_enabled", Boolean, nullable=False, default=True),
     Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")), *stamped(),
     Index("networks_project", "project_id"), Index("networks_qos", "qos_policy_id"))
@@ -67,8 +67,8 @@ ports = Table(
     Column("pairs", DOCUMENT, nullable=False, default="[]"), Column("next_host", NAME, nullable=False, default=""),
     Column("arriving", Boolean, nullable=False, default=False),
     Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")),
-    *stamped(), Index("ports_network", "network_id"), Index("ports_device", "device_id"),
-    Index("ports_project", "project_id"), Index("ports_qos", "qos_policy_id"))
+    Column("dns_name", String(63), nullable=False, default=""), *stamped(), Index("ports_network", "network_id"),
+    Index("ports_device", "device_id"), Index("ports_project", "project_id"), Index("ports_qos", "qos_policy_id"))
 
 #: Each address once in a subnet: the key says so. ``number``: see ``ipam.number``.
 addresses = Table(

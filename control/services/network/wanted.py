@@ -83,7 +83,7 @@ def _some(column: ColumnElement[Any], ids: Sequence[str] | None) -> Iterator[Col
 def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalPort]:
     for condition in _some(ports.c.id, ids):
         on_engine = select(ports, networks.c.admin_state_up.label("network_up"), networks.c.qos_policy_id.label(
-            "network_policy")).join(
+            "network_policy"), networks.c.dns_domain).join(
             networks, networks.c.id == ports.c.network_id).where(
             networks.c.by_engine, ports.c.device_owner != router_ports.FLOATING, condition)
         given: dict[str, list[tuple[str, str]]] = {}
@@ -115,7 +115,9 @@ def _port(row: RowMapping, given: Sequence[tuple[str, str]], rules: Sequence[Row
         row["arriving"], row["device_id"] if row["device_owner"].startswith(router_ports.OWN) else None,
         tuple(LogicalLimit(one["direction"], one["max_kbps"], one["max_burst_kbps"]) for one in rules
               if one["kind"] == "bandwidth_limit"),
-        next((one["dscp_mark"] for one in rules if one["kind"] == "dscp_marking"), None))
+        next((one["dscp_mark"] for one in rules if one["kind"] == "dscp_marking"), None),
+        (row["dns_name"], f"{row['dns_name']}.{row['dns_domain']}".rstrip(".")) if row["dns_name"] and row[
+            "dns_domain"] else ())
 
 
 def _groups(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalGroup]:
@@ -155,7 +157,7 @@ def _networks(connection: Connection, ids: Sequence[str] | None) -> Iterator[Log
                 row.ipv6_address_mode))
         for network in connection.execute(these):
             yield LogicalNetwork(network.id, network.name, network.mtu, tuple(held.get(network.id, ())),
-                                 network.bridge, network.segment)
+                                 network.bridge, network.segment, network.dns_domain.rstrip("."))
 
 
 def _routers(connection: Connection, ids: Sequence[str] | None, gateways: Sequence[str]) -> Iterator[LogicalRouter]:

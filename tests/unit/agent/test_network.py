@@ -121,6 +121,7 @@ def test_a_bridge_of_the_host(host: Host) -> None:
     ({"mode": "bridge"}, "bridge: is required"),
     ({"mode": "bridge", "bridge": "br0", "cidr": "192.168.100.0/24"}, "cidr: is for the modes"),
     ({"mode": "nat"}, "cidr: is required"),
+    ({**NAT, "qos_policy": "slow"}, "qos_policy: is for networks of a cloud"),
     ({**NAT, "cidr": "192.168.300.0/24"}, "cidr: must be an IPv4 network"),
     ({**NAT, "cidr": "192.168.100.0/31"}, "cidr: must have a prefix from /8 to /30"),
     ({**NAT, "cidr": "127.1.0.0/16"}, "loopback"),

@@ -18,7 +18,16 @@ from .keypair import Keypair
 from .limits import Limits
 from .migration import Migration
 from .network import Network
-from .networking import FloatingIp, NetworkPort, NetworkRouter, SecurityGroup, Subnet
+from .networking import (
+    AddressGroup,
+    FloatingIp,
+    NetworkPort,
+    NetworkRouter,
+    QosPolicy,
+    RbacPolicy,
+    SecurityGroup,
+    Subnet,
+)
 from .quota import Quota
 from .server import Server
 from .server_group import ServerGroup
@@ -28,16 +37,15 @@ from .usage import Usage
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
 from .volume_type import CloudVolumeType
 
-__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AvailabilityZone", "Cell", "CloudVolumeType", "ComputeService", "Flavor",
-           "FloatingIp", "Host", "HostAggregate", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment",
-           "Keypair", "Limits",
-           "Migration", "Network", "NetworkPort", "NetworkRouter", "Quota", "SecurityGroup", "Server", "ServerGroup",
-           "ServerTopology", "ShareAttachment", "Subnet", "Usage", "Volume", "VolumeAttachment", "VolumeExport",
-           "VolumeSnapshot"]
+__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AvailabilityZone", "Cell", "CloudVolumeType",
+           "ComputeService", "Flavor", "FloatingIp", "Host", "HostAggregate", "Hypervisor", "Image", "InstanceAction",
+           "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network", "NetworkPort", "NetworkRouter",
+           "QosPolicy", "Quota", "RbacPolicy", "SecurityGroup", "Server", "ServerGroup", "ServerTopology",
+           "ShareAttachment", "Subnet", "Usage", "Volume", "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
          VolumeExport, Migration, Host)
 CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, HostAggregate, ServerGroup,
                Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort, NetworkRouter, FloatingIp,
-               SecurityGroup, CloudVolumeType)
+               SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, CloudVolumeType)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Any, Optional
+
 from ..fields import FIXED, READ, Field, Kind
-from ..values import Text, Uuid
+from ..values import Nullable, Text, Uuid
+from ..versions import Version
 
 #: Nova's rule for names: 1 to 255 printable characters, no blank at either end.
 NAME = Text(1, 255, r"[^\s\x00-\x1f\x7f](?:[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?",
@@ -12,11 +15,19 @@ NAME = Text(1, 255, r"[^\s\x00-\x1f\x7f](?:[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f])?
 #: A name, or a uuid, of another resource.
 REFERENCE = Text(1, 255)
 DESCRIPTION = Text(0, 255)
+NONE = "none"
 #: A tag of a server, or of one of its devices.
 TAG = Text(1, 60, r"[^,/\x00-\x1f\x7f]+", "must not contain a comma, a slash or control characters")
 TIME = Text(20, 20)
 #: Key of a request.
 REQUEST = Text(1, 128, r"[\w.-]+", "may have letters, digits and . _ - only")
+
+
+class OrNone(Nullable):
+    """*value*, or none of it: the word none, or null."""
+
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
+        return super().check(None if value == NONE else value, path, version)
 
 
 class Resource(Kind):

@@ -10,7 +10,7 @@ from ..errors import InvalidField
 from ..fields import FIXED, READ, Field
 from ..values import Boolean, Choices, Integer, Nullable, Text, Uuid
 from ..versions import Version
-from .common import NAME, Resource
+from .common import NAME, REFERENCE, OrNone, Resource
 
 DEVICE = Text(1, 15, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "must be a network device name of at most 15 characters")
 CIDR = Text(9, 18, r"\d{1,3}(\.\d{1,3}){3}/\d{1,2}", "must be an IPv4 network such as 192.168.100.0/24")
@@ -58,7 +58,10 @@ class Network(Resource):
                  sample=True)
     dhcp_start = Field(Nullable(ADDRESS), "First address given by DHCP.", on=FIXED, sample="192.168.100.2")
     dhcp_end = Field(Nullable(ADDRESS), "Last address given by DHCP.", on=FIXED, sample="192.168.100.254")
-    domain = Field(Nullable(NAME), "DNS domain of the guests.", default=None, on=FIXED, sample="lab.example")
+    domain = Field(Nullable(NAME), "DNS domain of the guests; in a cloud for mode ovn, whose guests find one another "
+                   "there by name.", default=None, on=FIXED, sample="lab.example")
     mtu = Field(Integer(0, 65535), "MTU; 0 for the default.", default=0, on=FIXED, sample=1500)
+    qos_policy = Field(OrNone(REFERENCE), "QoS policy of its ports, by name or uuid, of a cloud with OVN; V(none) for "
+                       "none. As it is, of a new one the project's default policy, when omitted.", sample=None)
     active = Field(Boolean(), "Whether it is up.", on=READ, sample=True)
     managed = Field(Boolean(), "Whether the agent made it, and so removes it.", on=READ, sample=True)

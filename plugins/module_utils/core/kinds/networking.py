@@ -1,27 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""subnet, port, router, floating_ip and security_group: what a cloud's network service has beside networks."""
+"""subnet, port, router, floating_ip, security_group, address_group, qos_policy and rbac_policy: what a cloud's network
+service has beside networks."""
 
 from __future__ import annotations
 
-from typing import Any, Optional
-
-from ..fields import FIXED, READ, Field, Record
-from ..values import Boolean, Choices, Integer, ListOf, Mac, Nullable, Text, Value
-from ..versions import Version
-from .common import DESCRIPTION, NAME, REFERENCE, Resource
+from ..fields import FIXED, READ, Field, Kind, Record
+from ..values import Boolean, Choices, Integer, ListOf, Mac, Nullable, Text, Uuid, Value
+from .common import DESCRIPTION, NAME, REFERENCE, OrNone, Resource
 
 ADDRESS = Text(2, 45, r"[0-9a-fA-F.:]+", "must be an IP address")
 PREFIX = Text(3, 49, r"[0-9a-fA-F.:]+(/[0-9]{1,3})?", "must be an IP network such as 10.1.0.0/24")
 MODES = ("slaac", "dhcpv6-stateful", "dhcpv6-stateless")
-NONE = "none"
 MANY = 1000
-
-
-class OrNone(Nullable):
-    """*value*, or none of it: the word none, or null."""
-
-    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        return super().check(None if value == NONE else value, path, version)
 
 
 def routes(doc: str) -> Field:
@@ -29,6 +19,12 @@ def routes(doc: str) -> Field:
     return Field(ListOf(Record(destination=Field(PREFIX, "The network.", required=True),
                                nexthop=Field(ADDRESS, "The address that leads there.", required=True)), MANY), doc,
                  default=[], sample=[{"destination": "10.9.0.0/16", "nexthop": "10.1.0.9"}])
+
+
+def qos_policy(doc: str) -> Field:
+    """A QoS policy that counts for it."""
+    return Field(OrNone(REFERENCE), doc + " As it is, of a new one what the cloud gives, when omitted.",
+                 sample="0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10")
 
 
 class Subnet(Resource):
@@ -78,6 +74,9 @@ class NetworkPort(Resource):
         ListOf(Record(ip_address=Field(PREFIX, "An address, or a network of them.", required=True),
                       mac_address=Field(Mac(), "MAC address; the port's when omitted.")), MANY),
         "Addresses that it may send from besides its own.", default=[], sample=[{"ip_address": "10.1.0.250"}])
+    dns_name = Field(Text(0, 63, r"[A-Za-z0-9-]*", "may have letters, digits and - only"), "Its name in the domain of "
+                     "its network, where DNS finds it. A server that takes it gives it its host name.", sample="web1")
+    qos_policy = qos_policy("Its QoS policy, by name or uuid; V(none) for that of its network.")
     admin_state_up = Field(Boolean(), "Whether packets pass.", default=True, sample=True)
     status = Field(Text(), "V(ACTIVE) while a running server has it, else V(DOWN).", on=READ, sample="ACTIVE")
     device_id = Field(Text(), "Uuid of the server that has it.", on=READ,
@@ -104,6 +103,9 @@ class NetworkRouter(Resource):
     status = Field(Text(), "V(ACTIVE).", on=READ, sample="ACTIVE")
 
 
+_OUTER = Integer(1, 65535)
+
+
 class FloatingIp(Resource):
     """An address of an external network by which a server is reached."""
 
@@ -120,6 +122,19 @@ class FloatingIp(Resource):
     port = Field(OrNone(REFERENCE), "The port that it reaches, in place of O(server).", default=None,
                  sample="0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10")
     fixed_ip_address = Field(Nullable(ADDRESS), "Which address of the port, where it has several.", sample="10.1.0.7")
+    port_forwardings = Field(
+        ListOf(Record(
+            protocol=Field(Choices("tcp", "udp", "sctp"), "V(tcp) when omitted."),
+            external_port=Field(_OUTER, "The port of the floating IP.", required=True),
+            internal_port=Field(_OUTER, "The port that it leads to; the same number when omitted."),
+            server=Field(REFERENCE, "The server, by name or uuid: the first of its ports that a router leads to."),
+            port=Field(REFERENCE, "The port of the network that has the address, in place of server."),
+            fixed_ip_address=Field(Nullable(ADDRESS), "Which address of it, where it has several."),
+            description=Field(Nullable(DESCRIPTION), "Free text.")), 100),
+        "All port forwardings that it has: single ports of it, each of which leads to one of a server, all behind one "
+        "router; others are removed. In place of O(server) and O(port). They stay as they are when omitted.",
+        sample=[{"protocol": "tcp", "external_port": 2222, "internal_port": 22, "description": "",
+                 "port": "0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10", "fixed_ip_address": "10.1.0.7"}])
     router = Field(Nullable(Text()), "Uuid of the router between.", on=READ,
                    sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     status = Field(Text(), "V(ACTIVE) while it reaches a port, else V(DOWN).", on=READ, sample="ACTIVE")
@@ -143,10 +158,62 @@ class SecurityGroup(Resource):
             port_range_max=Field(_PORT, "The last port, or the code of ICMP."),
             remote_ip_prefix=Field(Nullable(PREFIX), "From or to these addresses only."),
             remote_group=Field(Nullable(REFERENCE), "From or to ports of this security group only, by name or uuid."),
-            remote_address_group=Field(Nullable(Value()), "From or to addresses of this address group only, by uuid."),
+            remote_address_group=Field(Nullable(REFERENCE), "From or to addresses of this address group only, by name "
+                                       "or uuid."),
             description=Field(Nullable(DESCRIPTION), "Free text.")), MANY),
         "All rules that it has: others are removed, and equal ones count once. A port_range_max that is omitted is as "
         "port_range_min. Without this, a new group lets everything out, and another one's rules stay.",
         sample=[{"direction": "ingress", "ethertype": "IPv4", "protocol": "tcp", "port_range_min": 22,
                  "port_range_max": 22, "remote_ip_prefix": "192.0.2.0/24", "remote_group": None,
                  "remote_address_group": None, "description": ""}])
+
+
+class AddressGroup(Resource):
+    """Addresses by one name, for rules of security groups."""
+
+    noun, plural = "address_group", "address_groups"
+
+    addresses = Field(ListOf(PREFIX, MANY, unique=True), "All addresses and networks that it has: others are removed. "
+                      "They stay as they are when omitted.", sample=["192.0.2.0/24"])
+
+
+class QosPolicy(Resource):
+    """How much ports may send and receive, and how their packets are marked."""
+
+    noun, plural = "qos_policy", "qos_policies"
+
+    shared = Field(Boolean(), "Whether all projects may use it.", default=False, sample=False)
+    is_default = Field(Boolean(), "Whether new networks of its project have it.", default=False, aliases=("default",),
+                       sample=False)
+    rules = Field(
+        ListOf(Record(
+            type=Field(Choices("bandwidth_limit", "dscp_marking"), "What the rule does.", required=True),
+            direction=Field(Nullable(Choices("egress", "ingress")), "Of a limit: what ports send (V(egress), when "
+                            "omitted), or receive."),
+            max_kbps=Field(Nullable(Integer(1, 2**31 - 1)), "The limit in kbit/s."),
+            max_burst_kbps=Field(Nullable(Integer(0, 2**31 - 1)), "How many kbit may come at once; V(0), when omitted, "
+                                 "is the engine's usual."),
+            dscp_mark=Field(Nullable(Integer(0, 56)), "The mark of packets that ports send.")), 10),
+        "All rules that it has, one of a type and direction: others are removed. They stay as they are when omitted.",
+        sample=[{"type": "bandwidth_limit", "direction": "egress", "max_kbps": 10000, "max_burst_kbps": 0,
+                 "dscp_mark": None}])
+
+
+class RbacPolicy(Kind):
+    """Lets another project use a thing; its key is TYPE:ACTION:PROJECT:OBJECT, or its uuid."""
+
+    noun, plural = "rbac_policy", "rbac_policies"
+
+    id = Field(Uuid(), "The uuid.", on=READ, sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    name = Field(Text(1, 600), "TYPE:ACTION:PROJECT:OBJECT.", on=READ,
+                 sample="network:access_as_shared:0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a:5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
+    object_type = Field(Choices("network", "security_group", "qos_policy", "address_group"), "Kind of the thing.",
+                        required=True, on=FIXED, sample="network")
+    object = Field(REFERENCE, "The thing, by name or uuid.", required=True, on=FIXED, aliases=("object_id",),
+                   sample="5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
+    action = Field(Choices("access_as_shared", "access_as_external"), "What the project may do: use it, or (networks "
+                   "only, by administrators) reach out by it.", default="access_as_shared", on=FIXED,
+                   sample="access_as_shared")
+    target_project = Field(Text(1, 255, r"[^:]+", "must be the id of a project, or *"), "The id of the project; V(*) "
+                           "for all, which is given by administrators.", required=True, on=FIXED,
+                           aliases=("target_project_id",), sample="0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a")

@@ -8,7 +8,7 @@ import yaml
 
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.compute import server_topology
-from magnetar_control.compute.policies import BASE, CHECKS, FORMER, FURTHER, NOT_ASKED, POLICIES
+from magnetar_control.compute.policies import BASE, CHECKS, FORMER, FURTHER, POLICIES
 from magnetar_control.compute.policy import ADMIN, Policy
 from magnetar_control.store import hosts
 from magnetar_control.store import tables as store
@@ -46,7 +46,6 @@ def test_tables_name_what_there_is():
     names = {one.name for one in OPERATIONS}
     assert not {name for one in FURTHER.values() for name in one.of.split()} - names
     assert not FORMER.keys() - POLICIES.keys()
-    assert not NOT_ASKED.keys() & POLICIES.keys()
     assert not BASE.keys() & POLICIES.keys()
 
 

@@ -45,7 +45,7 @@ class Images:
 class Networks:
     """None are wanted."""
 
-    def check_requested(self, _context, _wishes):
+    def check_requested(self, _context, _wishes, external=False):
         return []
 
     def groups(self, _context, names):

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.clients import Clients, play, story
 from tests.northbound import LabCentral, external, missing
 from tests.unit.control.cloud import Cloud
 
@@ -35,21 +33,17 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 
 
 @pytest.fixture(scope="module")
-def client(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Client:
+def clients(cloud: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Clients:
+    folder = tmp_path_factory.mktemp("home")
+    text = (Path(cloud.parts.settings.state_dir) / "clouds.yaml").read_text()
+    (folder / "clouds.yaml").write_text(text.replace("127.0.0.1:8774", f"127.0.0.1:{cloud.port}"))
+    return Clients(folder / "clouds.yaml", folder)
+
+
+@pytest.fixture(scope="module")
+def client(clients: Clients) -> Client:
     """``client("floating ip create ext")``: what ``openstack`` says; it must not fail."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
-    home = {"HOME": str(tmp_path_factory.mktemp("home"))}
-    login = {"OS_AUTH_URL": f"http://127.0.0.1:{cloud.port}/identity/v3", "OS_USERNAME": "admin", "OS_PASSWORD":
-             cloud.password, "OS_PROJECT_NAME": "admin", "OS_USER_DOMAIN_ID": "default",
-             "OS_PROJECT_DOMAIN_ID": "default"}
-
-    def call(words: str, *more: str) -> str:
-        done = subprocess.run([str(Path(sys.executable).parent / "openstack"), *words.split(), *more],
-                              env={**kept, **home, **login}, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    return call
+    return lambda words: clients.ask(words).strip()
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +55,11 @@ def server(cloud: Cloud, client: Client) -> dict[str, Any]:
     client("router set --external-gateway ext edge")
     client("router add subnet edge lan4")
     return cloud.admin.boot("web1", networks=[{"uuid": lan}])
+
+
+def test_policies_and_parts_of_networks(clients: Clients, server: dict[str, Any]) -> None:
+    wrong = play(clients, story("network"))
+    assert not wrong, "\n\n".join(wrong)
 
 
 def _addresses(cloud: Cloud, server: dict[str, Any]) -> list[tuple[str, str]]:

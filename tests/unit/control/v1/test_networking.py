@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Subnets, ports, routers, floating IPs and security groups by ``/v1`` and modules, over OVN's northbound database."""
+"""What a cloud has beside networks, by ``/v1`` and modules, over OVN's northbound database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .test_modules import examples
 from .test_servers import ensure
 
 pytestmark = pytest.mark.slow
-NOUNS = ("subnet", "security_group", "port", "router", "floating_ip")
+NOUNS = ("subnet", "security_group", "port", "router", "floating_ip", "address_group", "qos_policy", "rbac_policy")
 #: Drawn when it is made, so that no prediction knows it.
 DRAWN = {"id", "created_at", "updated_at", "fixed_ips", "mac_address", "external_addresses", "floating_ip_address",
          "rules", "active", "managed"}
@@ -128,12 +128,123 @@ def test_the_rules_of_a_group_are_one_list(ann: Caller) -> None:
                                                   {"protocol": "icmp", "port_range_min": 8}]})
     kept = ann.get(f"/network/v2.0/security-group-rules?security_group_id={group['id']}").json["security_group_rules"]
     assert {one["id"] for one in kept} & set(ids) == {id for id, port in ids.items() if port == 80}
-    body = {"address_group": {"name": "office", "addresses": ["192.0.2.0/24"]}}
-    office = ann.call("POST", "/network/v2.0/address-groups", body).json["address_group"]["id"]
-    named = ensured(ann, "security_group/web", {"rules": [{"protocol": "tcp", "remote_address_group": office}]})
-    assert [one["remote_address_group"] for one in named["rules"]] == [office]
+    office = ensured(ann, "address_group/office", {"addresses": ["192.0.2.7/24", "198.51.100.1"]})
+    assert office["addresses"] == ["192.0.2.0/24", "198.51.100.1/32"]
+    named = ensured(ann, "security_group/web", {"rules": [{"protocol": "tcp", "remote_address_group": "office"}]})
+    assert [one["remote_address_group"] for one in named["rules"]] == [office["id"]]
+    assert ensured(ann, "address_group/office", {"addresses": []})["addresses"] == []
+    assert ensured(ann, "address_group/office", {"description": "x"})["addresses"] == []
+    assert ann.delete("/v1/address_group/office").status == 409  # a rule names it
     assert ensured(ann, "security_group/web", {"description": "x"})["description"] == "x"
     assert ensured(ann, "security_group/web", {"rules": []})["rules"] == []
+
+
+def test_the_rules_of_a_qos_policy_are_one_list(cloud: Cloud, ann: Caller) -> None:
+    admin = cloud.admin
+    limit, mark = {"type": "bandwidth_limit", "max_kbps": 1000}, {"type": "dscp_marking", "dscp_mark": 26}
+    slow = ensured(admin, "qos_policy/slow", {"rules": [limit, mark]})
+    assert [(one["type"], one["direction"], one["max_kbps"], one["dscp_mark"]) for one in slow["rules"]] == [
+        ("bandwidth_limit", "egress", 1000, None), ("dscp_marking", None, None, 26)]
+    (kept, _) = admin.get(f"/network/v2.0/qos/policies/{slow['id']}").json["policy"]["rules"]
+    slow = ensured(admin, "qos_policy/slow", {"shared": True, "rules": [
+        {**limit, "max_kbps": 2000}, {**limit, "direction": "ingress", "max_burst_kbps": 10}]})
+    rules = admin.get(f"/network/v2.0/qos/policies/{slow['id']}").json["policy"]["rules"]
+    assert {one["id"]: one["max_kbps"] for one in rules}[kept["id"]] == 2000 and len(rules) == 2
+    refused(admin, "qos_policy/slow", {"rules": [limit, limit]}, "rules[1]", "one of each")
+    refused(admin, "qos_policy/slow", {"rules": [{**limit, "dscp_mark": 8}]}, "rules[0].dscp_mark")
+    refused(admin, "qos_policy/slow", {"rules": [{"type": "dscp_marking", "dscp_mark": 1}]}, "dscp_mark", "must be one")
+    refused(ann, "qos_policy/mine", {}, "only admins", status=403)
+
+    assert ann.get("/v1/qos_policy/slow").json["rules"] == slow["rules"]  # it is shared
+    assert ensured(ann, "network/lan", {"qos_policy": "slow"})["qos_policy"] == slow["id"]
+    assert not ensure(ann, "network/lan", {"mode": "ovn"}).json["changed"]
+    assert ensured(ann, "network/lan", {"qos_policy": "none"})["qos_policy"] is None
+    assert ensured(ann, "port/limited", {"network": "lan", "qos_policy": "slow"})["qos_policy"] == slow["id"]
+    refused(admin, "qos_policy/slow", {"shared": False}, "using it", status=409)
+    assert admin.delete("/v1/qos_policy/slow").status == 409
+    assert ensured(ann, "port/limited", {"qos_policy": "none"})["qos_policy"] is None
+    refused(admin, "network/alone", {"cidr": "10.200.0.0/24", "qos_policy": "slow"}, "qos_policy_id", "type nat")
+    assert ann.delete("/v1/port/limited").json["changed"] and admin.delete("/v1/qos_policy/slow").json["changed"]
+
+
+def test_the_forwardings_of_a_floating_ip_are_one_list(cloud: Cloud, ann: Caller) -> None:
+    inner = ensured(ann, "port/inner", {"network": "lan", "fixed_ips": [{"subnet": "lan4"}]})
+    address = inner["fixed_ips"][0]["ip_address"]
+    ssh, web = {"external_port": 2222, "internal_port": 22, "port": "inner"}, {"external_port": 80, "port": "inner"}
+    found = ensured(ann, "floating_ip/many", {"network": "ext", "port_forwardings": [ssh, web]})
+    assert found["port_forwardings"] == [
+        {"protocol": "tcp", "external_port": 80, "internal_port": 80, "port": inner["id"],
+         "fixed_ip_address": address, "description": ""},
+        {"protocol": "tcp", "external_port": 2222, "internal_port": 22, "port": inner["id"],
+         "fixed_ip_address": address, "description": ""}]
+    kept = {one["external_port"]: one["id"] for one in ann.get(
+        f"/network/v2.0/floatingips/{found['id']}").json["floatingip"]["port_forwardings"]}
+    ensured(ann, "floating_ip/many", {"description": "x"})
+    ensured(ann, "floating_ip/many", {"port_forwardings": [ssh, {**web, "protocol": "udp"}]})
+    now = ann.get(f"/network/v2.0/floatingips/{found['id']}/port_forwardings").json["port_forwardings"]
+    assert {one["protocol"]: one["id"] == kept.get(one["external_port"]) for one in now} == {"tcp": True, "udp": False}
+    # Inner ports change places.
+    ensured(ann, "floating_ip/many", {"port_forwardings": [ssh, {"external_port": 23, "port": "inner"}]})
+    ensured(ann, "floating_ip/many", {"port_forwardings": [
+        {**ssh, "internal_port": 23}, {"external_port": 23, "internal_port": 22, "port": "inner"}]})
+    server = ann.boot("web2", imageRef=ann.image(), flavorRef=cloud.admin.get("/v1/flavor/small").json["id"],
+                      networks=[{"port": inner["id"]}])
+    by_server = ensured(ann, "floating_ip/many", {"port_forwardings": [{"external_port": 22, "server": "web2"}]})
+    assert [one["port"] for one in by_server["port_forwardings"]] == [inner["id"]]
+    refused(ann, "floating_ip/many", {"port_forwardings": [{"external_port": 22}]}, "port_forwardings[0]",
+            "server or port")
+    refused(ann, "floating_ip/many", {"port_forwardings": [ssh, {**ssh, "external_port": 23}]}, "duplicate")
+    refused(ann, "floating_ip/many", {"port": "inner"}, "port forwardings", status=409)
+    whole = ensured(ann, "floating_ip/many", {"port": "inner", "port_forwardings": []})
+    assert (whole["port"], whole["port_forwardings"]) == (inner["id"], [])
+    refused(ann, "floating_ip/many", {"port_forwardings": [ssh]}, "Disassociate", status=409)
+    ensured(ann, "floating_ip/many", {"port": "none", "port_forwardings": [ssh]})
+    cloud.services.network.worker.round()  # type: ignore[attr-defined]
+    assert cloud.services.network.differences() == []
+    assert ann.delete("/v1/floating_ip/many").json["changed"]
+    assert ann.call("DELETE", f"/v2.1/servers/{server['id']}").status == 204
+
+
+def test_a_port_has_a_name(cloud: Cloud, ann: Caller) -> None:
+    assert ensured(ann, "network/named", {"mode": "ovn", "domain": "Lab.example"})["domain"] == "lab.example"
+    ensured(ann, "subnet/named4", {"network": "named", "cidr": "10.11.0.0/24"})
+    port = ensured(ann, "port/db", {"network": "named", "dns_name": "DB"})
+    assert port["dns_name"] == "db"
+    refused(ann, "network/x", {"cidr": "10.200.0.0/24", "domain": "lab.example"}, "domain", "mode ovn")
+    refused(ann, "network/x", {"mode": "ovn", "domain": "no such"}, "dns_domain")
+    refused(ann, "port/x", {"network": "named", "dns_name": "-"}, "dns_name")
+    flavor = cloud.admin.get("/v1/flavor/small").json["id"]
+    body = {"server": {"name": "web", "flavorRef": flavor, "imageRef": ann.image(), "networks": [{"port": port["id"]}]}}
+    wrong = ann.post("/v2.1/servers", body)
+    assert (wrong.status, "dns_name" in wrong.json["badRequest"]["message"]) == (400, True)
+    server = ann.boot("db", imageRef=ann.image(), flavorRef=flavor, networks=[{"port": port["id"]}])
+    assert ann.get("/v1/port/db").json["dns_name"] == "db"
+    assert ann.call("DELETE", f"/v2.1/servers/{server['id']}").status == 204
+
+
+def test_a_thing_is_shared_with_a_project(cloud: Cloud, ann: Caller) -> None:
+    bob = cloud.caller("bob", "mill")
+    mill = bob.get("/network/v2.0/security-groups").json["security_groups"][0]["project_id"]
+    ensured(ann, "address_group/ours", {"addresses": ["192.0.2.1"]})
+    assert bob.get("/v1/address_group/ours").status == 404
+    key = f"rbac_policy/address_group:access_as_shared:{mill}:ours"
+    policy = ensured(ann, key, {})
+    assert policy["name"] == f"address_group:access_as_shared:{mill}:{policy['object']}"
+    assert ann.get("/v1/rbac_policy").json["rbac_policies"] == [policy]
+    assert ann.get(f"/v1/rbac_policy/{policy['id']}").json == policy
+    refused(ann, "rbac_policy/address_group:access_as_shared:*:ours", {}, "only admins may share", status=403)
+    refused(ann, "rbac_policy/address_group:access_as_external:x:ours", {}, "action", "only networks")
+    refused(ann, "rbac_policy/subnet:access_as_shared:x:lan4", {}, "object_type")
+    refused(ann, "rbac_policy/ours", {}, "TYPE:ACTION:PROJECT:OBJECT")
+    assert ensure(ann, "rbac_policy/network:access_as_shared:x:nowhere", {}).status == 400
+    assert ann.delete(f"/v1/{key}").json["changed"] and not ann.delete(f"/v1/{key}").json["changed"]
+
+
+def test_servers_are_not_on_external_networks(cloud: Cloud, ann: Caller) -> None:
+    want = {"flavor": "small", "image": ann.image(), "networks": [{"network": "ext"}]}
+    refused(ann, "server/out", want, "external network", "network:attach_external_network", status=403)
+    made = ensure(cloud.admin, "server/out", want, dry_run=True)
+    assert made.status == 200, made
 
 
 @pytest.mark.parametrize(("path", "want", "words"), [
@@ -203,13 +314,20 @@ def test_modules(folder: Path) -> None:
         {"port": {"name": "p2", "network": "n2", "security_groups": ["g2"]}},
         {"router": {"name": "r2", "external_network": "ext", "interfaces": ["s2"]}},
         {"floating_ip": {"name": "f2", "network": "ext", "port": "p2"}},
+        {"floating_ip": {"name": "f2", "network": "ext", "port": "none", "port_forwardings": [
+            {"external_port": 22, "port": "p2"}]}},
+        {"address_group": {"name": "a2", "addresses": ["192.0.2.1"]}},
+        {"qos_policy": {"name": "q2", "rules": [{"type": "bandwidth_limit", "max_kbps": 5}]}},
+        {"port": {"name": "p2", "qos_policy": "q2"}},
+        {"rbac_policy": {"object_type": "network", "object": "n2", "target_project": "other"}},
+        {"rbac_policy": {"object_type": "network", "object": "n2", "target_project": "other", "state": "absent"}},
         *({noun: {"name": name, "state": "absent"}} for noun, name in (
-            ("floating_ip", "f2"), ("router", "r2"), ("port", "p2"), ("security_group", "g2"), ("subnet", "s2"),
-            ("network", "n2")))]
+            ("floating_ip", "f2"), ("router", "r2"), ("port", "p2"), ("security_group", "g2"), ("address_group", "a2"),
+            ("qos_policy", "q2"), ("subnet", "s2"), ("network", "n2")))]
     for task in more:
         (checked,) = play(folder, [task], {"cloud": "mycloud"}, "--check", "--diff")
         once, twice = play(folder, [task, task], {"cloud": "mycloud"}, "--diff")
         assert checked["changed"] and once["changed"] and not twice["changed"], (task, checked, once, twice)
         assert checked["changes"] == once["changes"] and checked["diff"] == once["diff"], task
-    whole = play(folder, more[:7], {"cloud": "mycloud"}, "--check")
+    whole = play(folder, more[:12], {"cloud": "mycloud"}, "--check")
     assert all(one["changed"] for one in whole)  # each assumes those before

@@ -9,6 +9,7 @@ import pytest
 
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_core.errors import Forbidden
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate, connected, served
 
 SERVER = str(uuid.uuid4())
@@ -147,8 +148,16 @@ def test_a_server_says_that_it_needs_a_host_with_ovn(ask, service):
 def test_external_networks_are_seen_and_not_used_by_servers(ask, service, outside):
     assert [one["name"] for one in ask("GET", "/v2.0/networks?router:external=True")["networks"]] == ["ext"]
     ask("POST", "/v2.0/ports", {"port": {"network_id": outside["id"]}}, status=403)
-    with pytest.raises(Exception, match="could not be found"):
+    with pytest.raises(Forbidden, match=f"external network {outside['id']}.*network:attach_external_network"):
         service.check_requested(ALICE, [{"uuid": outside["id"]}])
+    (wish,) = service.check_requested(ALICE, [{"uuid": outside["id"]}], external=True)
+    (nic,) = service.allocate(ALICE, str(uuid.uuid4()), [wish])
+    assert nic["fixed_ips"][0]["ip_address"].startswith("192.0.2.")
+    port = ask.as_(ADMIN)("POST", "/v2.0/ports", {"port": {"network_id": outside["id"], "project_id": "red"}})["port"]
+    with pytest.raises(Forbidden):
+        service.check_requested(ALICE, [{"port": port["id"]}])
+    assert service.check_requested(ADMIN, [{"port": port["id"]}], external=True)[0]["by_engine"]
+    assert service.check_requested(ALICE, []) == []
     lan = _subnet(ask)
     refused = ask("POST", "/v2.0/routers", {"router": {"external_gateway_info": {"network_id": lan["network_id"]}}},
                   status=400)
