@@ -318,7 +318,7 @@ def test_modules(folder: Path) -> None:
             {"external_port": 22, "port": "p2"}]}},
         {"address_group": {"name": "a2", "addresses": ["192.0.2.1"]}},
         {"qos_policy": {"name": "q2", "rules": [{"type": "bandwidth_limit", "max_kbps": 5}]}},
-        {"port": {"name": "p2", "qos_policy": "q2"}},
+        {"port": {"name": "p2", "network": "n2", "qos_policy": "q2"}},
         {"rbac_policy": {"object_type": "network", "object": "n2", "target_project": "other"}},
         {"rbac_policy": {"object_type": "network", "object": "n2", "target_project": "other", "state": "absent"}},
         *({noun: {"name": name, "state": "absent"}} for noun, name in (
