@@ -115,6 +115,8 @@ class AgentSettings:
     traits: tuple[str, ...] = _doc("Traits of this host beside those that the agent finds out, such as [CUSTOM_SSD]; "
                                    "flavors and images require or forbid them.", default=(),
                                    metadata={"check": check_custom})
+    provider_config_location: Path = _doc("Folder of files *.yaml in Nova's form (provider.yaml) with custom resources "
+                                          "and traits of this host.", default=Path("/etc/magnetar/provider_config"))
     address_of_host: str | None = _doc("IP address by which a cloud knows this host, for the hint build_near_host_ip; "
                                        "left out, the one from which it speaks to others.", default=None,
                                        metadata={"check": _check_address})

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_control.scheduler.request_spec import placed_hardware
+from magnetar_control.scheduler.request_spec import placed_hardware, resources_of
+from magnetar_control.store import inventories
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.hardware import numa
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
@@ -41,6 +42,7 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         if odd := next(FLAVOR_SPECS.malformed(specs), None):
             raise InvalidRequest(f"Flavor {flavor['name']}, {odd}.")
         found += [f"flavor {flavor['name']}, {text}" for text in FLAVOR_SPECS.without_effect(specs)]
+        _check_classes(caller, flavor)
     if image:
         properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}
         if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
@@ -54,6 +56,15 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         return told
     raise InvalidRequest(f"{told} Remove it, or choose another flavor or image; an operator may let it pass with the "
                          "setting specs_without_effect: warn.")
+
+
+def _check_classes(caller: Caller, flavor: Mapping[str, Any]) -> None:
+    """Raises ``InvalidRequest`` for custom resource classes that no host has."""
+    wanted = resources_of(flavor)
+    if wanted and (missing := sorted(wanted.keys() - caller.fetch(inventories.had, wanted))):
+        raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(missing)}, and no host "
+                             "has an inventory of that. Choose another flavor; an operator gives hosts one with "
+                             "`openstack resource provider inventory set` or the agents' provider.yaml.")
 
 
 def check_placed(flavor: Mapping[str, Any], old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:

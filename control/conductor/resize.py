@@ -16,7 +16,6 @@ import orjson
 
 from magnetar_control.scheduler.request_spec import sizes
 from magnetar_control.store import allocations, migrations, servers
-from magnetar_control.store.allocations import Amounts
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 from magnetar_core.hardware.merge import asked_of
@@ -216,14 +215,10 @@ def _give_up(move: MigrationTask, error: MagnetarError) -> None:
 
 def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
     """The server holds the claims of its old flavor on *host*, and the migration none."""
-    held, id = amounts(move, flavor), move.conductor.host(host)["id"]
+    spec, id = spec_of(move.work, flavor=flavor), move.conductor.host(host)["id"]
     with move.api.write() as connection:
         if host == move.source:
             allocations.revert(connection, move.work.id, move.id)
         allocations.release(connection, move.id)
-        allocations.claim(connection, move.work.id, move.work.id, id, held)
+        allocations.claim(connection, move.work.id, move.work.id, id, spec.amounts, resources=spec.resources)
     move.read_hosts()
-
-
-def amounts(move: MigrationTask, flavor: Flavor) -> Amounts:
-    return spec_of(move.work, flavor=flavor).amounts

@@ -17,8 +17,9 @@ from . import cross_cell
 from .migration import MigrationTask, NotMoved
 from .nics import observed
 from .power import stop_guest
-from .resize import Flavor, amounts, columns, grown, power, settle_claims, want
+from .resize import Flavor, columns, grown, power, settle_claims, want
 from .retry import retry
+from .schedule import spec_of
 from .work import HostDown, Work, full_is_down
 
 log = logging.getLogger(__name__)
@@ -78,8 +79,7 @@ def _move_back(move: MigrationTask, flavor: Flavor) -> str:
             return source
     with contextlib.suppress(MagnetarError):  # a try before may have let it in at the source; else the audit sees it
         move.abort(target, source)
-    needed = Amounts(*map(max, amounts(move, flavor), amounts(move, move.flavor)))
-    if not _claim(move, work.id, target, needed):
+    if not _claim(move, work.id, target, flavor, move.flavor):
         raise NoRoom(f"Host {source} does not take the server back{why}, and {target} has no room for the old flavor. "
                      "Confirm the resize, or try again when there is room.")
     return target
@@ -94,13 +94,17 @@ def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
             return True
     if not move.conductor.is_up(source):
         return False
-    return _claim(move, move.id, source, amounts(move, flavor)) and move.accepts(target, source)
+    return _claim(move, move.id, source, flavor) and move.accepts(target, source)
 
 
-def _claim(move: MigrationTask, consumer: str, host: str, needed: Amounts) -> bool:
+def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> bool:
+    """Claim what each of the flavors needs."""
+    specs = [spec_of(move.work, flavor=flavor) for flavor in flavors]
+    needed = Amounts(*map(max, zip(*(spec.amounts for spec in specs), strict=True)))
+    resources = {name: max(spec.resources.get(name, 0) for spec in specs) for one in specs for name in one.resources}
     id = move.conductor.host(host)["id"]
     with move.api.write() as connection:
-        return allocations.claim(connection, consumer, move.work.id, id, needed)
+        return allocations.claim(connection, consumer, move.work.id, id, needed, resources=resources)
 
 
 def _fail(move: MigrationTask, error: MagnetarError, flavor: Flavor) -> None:

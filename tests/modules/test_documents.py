@@ -33,8 +33,8 @@ OTHER_KEY = KEY.replace("5BBNJ me", "5BBNK new")
 MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py"))
 #: Beginnings of names of modules that only a cloud serves; tests/unit/control/v1 runs their examples.
 CLOUDS = ("aggregate", "availability_zone", "cell", "compute_service", "console", "floating_ip", "hypervisor",
-          "instance_action", "limits", "port", "quota", "router", "security_group", "server_backup", "server_group",
-          "server_topology", "share", "subnet", "usage")
+          "instance_action", "limits", "port", "quota", "resource_provider", "router", "security_group",
+          "server_backup", "server_group", "server_topology", "share", "subnet", "trait", "usage")
 #: Beginnings of names of modules whose examples are about servers.
 SERVERS = ("server", "volume", "interface")
 IMAGE = "- magnetar.compute.image: {name: debian, filename: /srv/images/debian-12.qcow2}"

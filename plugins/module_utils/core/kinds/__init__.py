@@ -20,6 +20,7 @@ from .migration import Migration
 from .network import Network
 from .networking import FloatingIp, NetworkPort, NetworkRouter, SecurityGroup, Subnet
 from .quota import Quota
+from .resource_provider import HostTrait, ResourceProvider
 from .server import Server
 from .server_group import ServerGroup
 from .server_topology import ServerTopology
@@ -28,14 +29,14 @@ from .usage import Usage
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
 
 __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AvailabilityZone", "Cell", "ComputeService", "Flavor", "FloatingIp",
-           "Host", "HostAggregate", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits",
-           "Migration", "Network", "NetworkPort", "NetworkRouter", "Quota", "SecurityGroup", "Server", "ServerGroup",
-           "ServerTopology", "ShareAttachment", "Subnet", "Usage", "Volume", "VolumeAttachment", "VolumeExport",
-           "VolumeSnapshot"]
+           "Host", "HostAggregate", "HostTrait", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment",
+           "Keypair", "Limits", "Migration", "Network", "NetworkPort", "NetworkRouter", "Quota", "ResourceProvider",
+           "SecurityGroup", "Server", "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "Usage", "Volume",
+           "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
          VolumeExport, Migration, Host)
 CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, HostAggregate, ServerGroup,
                Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort, NetworkRouter, FloatingIp,
-               SecurityGroup)
+               SecurityGroup, ResourceProvider, HostTrait)
 BY_NOUN = {kind.noun: kind for kind in KINDS}
