@@ -105,9 +105,10 @@ class AgentSettings:
         "(true or false)}, see docs/pci.md. Left out: none.", default=(),
         metadata={"words": ("vendor_id", "product_id", "address", "managed"), "needed": ()})
     pci_alias: tuple[dict[str, str], ...] = _doc(
-        "What servers call them: a list of {name, vendor_id, product_id}; hosts of a cloud should have the same.",
-        default=(), metadata={"words": ("name", "vendor_id", "product_id"),
-                              "needed": ("name", "vendor_id", "product_id")})
+        "What servers call them: a list of {name, vendor_id, product_id, device_type (type-PCI, type-PF or type-VF), "
+        "numa_policy (legacy, preferred, required or socket)}; hosts of a cloud should have the same.", default=(),
+        metadata={"words": ("name", "vendor_id", "product_id", "device_type", "numa_policy"),
+                  "needed": ("name", "vendor_id")})
     sysfs: Path = _doc("Where the kernel tells of devices.", default=Path("/sys"))
     disk_allocation_ratio: float = _doc("Most that the disks of one server, or one volume, may promise, as a multiple "
                                         "of the file system that they are on.", default=1.0,

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
+from magnetar_core.hardware.pci import PCI, PF, VF
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -17,13 +19,15 @@ _BRIDGE = "0x06"
 
 class PciDevice(NamedTuple):
     """A device. *address* is like ``0000:81:00.0``, both ids are four hexadecimal digits, *numa_node* is -1 where the
-    host does not tell. *managed*: libvirt takes it from the host's driver when a guest starts, and gives it back."""
+    host does not tell. *managed*: libvirt takes it from the host's driver when a guest starts, and gives it back.
+    *type*: one of ``core.hardware.pci.TYPES``."""
 
     address: str
     vendor_id: str
     product_id: str
     numa_node: int
     managed: bool = True
+    type: str = PCI
 
     def place(self) -> dict[str, str]:
         """Attributes of libvirt's ``address``."""
@@ -46,7 +50,7 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
         if _read(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
             continue
         vendor, product = (_read(folder / name).removeprefix("0x").lower() for name in ("vendor", "device"))
-        one = PciDevice(folder.name, vendor, product, int(_read(folder / "numa_node") or -1))
+        one = PciDevice(folder.name, vendor, product, int(_read(folder / "numa_node") or -1), type=_type(folder))
         for spec in specs:
             if vendor and _suits(one, spec):
                 found.append(one._replace(managed=spec.get("managed", "yes") == "yes"))
@@ -55,14 +59,27 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
 
 
 def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
-    """Whether *alias* names the device. One alias may stand several times in *aliases* (the setting ``pci_alias``)."""
-    return any(one["name"] == alias and _suits(device, one) for one in aliases)
+    """Whether *alias* names the device. One alias may stand several times in *aliases* (the setting ``pci_alias``). What
+    has to do with SR-IOV is named by aliases of its type only (row PCI-09)."""
+    return any(one["name"] == alias and one.get("device_type", PCI) == device.type and _suits(device, one)
+               for one in aliases)
+
+
+def names(device: PciDevice, aliases: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """All of *aliases* that name the device."""
+    return tuple(alias for alias in dict.fromkeys(one["name"] for one in aliases) if named(device, alias, aliases))
 
 
 def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:
     return (spec.get("vendor_id", device.vendor_id) == device.vendor_id
             and spec.get("product_id", device.product_id) == device.product_id
             and fnmatchcase(device.address, spec.get("address", "*")))
+
+
+def _type(folder: Path) -> str:
+    if (folder / "physfn").is_symlink():
+        return VF
+    return PF if int(_read(folder / "sriov_totalvfs") or 0) else PCI
 
 
 def _read(path: Path) -> str:

@@ -73,7 +73,7 @@ def _specs(host: LocalHost, flavor: Fields) -> Fields:
 def _check_host(host: LocalHost, found: Fields) -> None:
     """Raises ``InvalidField`` for what this host cannot give."""
     hardware, facts = found["hardware"], host.hypervisor.host()
-    devices = pci.told(host, whole=True) if pci.asked(found) else {}
+    devices = pci.whole(host) if pci.asked(found) else {}
     for name, what in lacking(hardware, {**facts, "virt_types": [found["virt_type"]], "pci_devices": devices}):
         raise InvalidField(f"hardware.{name}", f"cannot be had on host {host.name}, which lacks {what}. Install it and "
                            "restart libvirtd, or choose another host", hardware[name])

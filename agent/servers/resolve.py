@@ -55,7 +55,7 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     if found["flavor"] != old.get("flavor"):
         hardware.check_sizes(host, found)
     id = document.id if document else want.get("id", "")
-    placement.complete(host, found, old, id)
+    placement.complete(host, found, old, id, pci.cells(host, found, id))
     pci.complete(host, found, old, id)
     found["key_name"] = _key(host, want.get("key_name"), old)
     found["networks"] = _networks(host, want["networks"], document)

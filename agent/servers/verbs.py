@@ -178,7 +178,8 @@ def settle(host: LocalHost, document: Document) -> None:
 
 def _settled(host: LocalHost, document: Document) -> bool:
     """Whether the document has changed; see ``settle`` of ``placement`` and ``pci``."""
-    return any([placement.settle(host, document), pci.settle(host, document)])
+    worth = pci.cells(host, document.want, document.id)
+    return any([placement.settle(host, document, worth), pci.settle(host, document)])
 
 
 def _check_free(task: Task) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar_control.scheduler.request_spec import placed_hardware
+from magnetar_control.store import hosts
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.hardware import numa
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import asked_of, root_device
+from magnetar_core.hardware.pci import counts
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, asks, said
 
 from .caller import Caller
@@ -41,6 +43,7 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         if odd := next(FLAVOR_SPECS.malformed(specs), None):
             raise InvalidRequest(f"Flavor {flavor['name']}, {odd}.")
         found += [f"flavor {flavor['name']}, {text}" for text in FLAVOR_SPECS.without_effect(specs)]
+        _check_aliases(caller, flavor, specs)
     if image:
         properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}
         if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
@@ -54,6 +57,20 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         return told
     raise InvalidRequest(f"{told} Remove it, or choose another flavor or image; an operator may let it pass with the "
                          "setting specs_without_effect: warn.")
+
+
+def _check_aliases(caller: Caller, flavor: Mapping[str, Any], specs: Mapping[str, Any]) -> None:
+    """Raises ``InvalidRequest`` for aliases of PCI devices that no host knows (Nova's PciRequestAliasNotDefined)."""
+    asked = said(specs, BY_SPEC).get("pci_alias")
+    if not asked:
+        return
+    with caller.cloud.store.api.read() as connection:
+        known = hosts.pci_aliases(connection)
+    if unknown := [alias for alias in counts(asked) if alias not in known]:
+        raise InvalidRequest(
+            f"PCI alias {unknown[0]} is not defined: flavor {flavor['name']} asks for it (pci_passthrough:alias), and no "
+            f"host knows it; they know {', '.join(sorted(known)) or 'none'}. Name it in the agents' setting pci_alias, or "
+            "choose another flavor.")
 
 
 def check_placed(flavor: Mapping[str, Any], old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:

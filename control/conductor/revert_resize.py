@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 
 import orjson
 
@@ -17,7 +18,7 @@ from . import cross_cell
 from .migration import MigrationTask, NotMoved
 from .nics import observed
 from .power import stop_guest
-from .resize import Flavor, amounts, columns, grown, power, settle_claims, want
+from .resize import Flavor, columns, grown, needed, power, settle_claims, sized, want
 from .retry import retry
 from .work import HostDown, Work, full_is_down
 
@@ -39,6 +40,8 @@ def revert(work: Work) -> None:
     if row.status == "reverting":
         cross_cell.arrived(work)
     flavor = grown(orjson.loads(row.old_flavor), move.flavor)
+    if row.type == migrations.RESIZE:
+        move.becomes = sized(move, flavor)
     try:
         move.note(status="reverting")
         with work.event(host=move.target):
@@ -78,8 +81,9 @@ def _move_back(move: MigrationTask, flavor: Flavor) -> str:
             return source
     with contextlib.suppress(MagnetarError):  # a try before may have let it in at the source; else the audit sees it
         move.abort(target, source)
-    needed = Amounts(*map(max, amounts(move, flavor), amounts(move, move.flavor)))
-    if not _claim(move, work.id, target, needed):
+    old, new = needed(move, flavor), needed(move, move.flavor)
+    devices = {name: max(old.devices.get(name, 0), new.devices.get(name, 0)) for name in {**old.devices, **new.devices}}
+    if not _claim(move, work.id, target, Amounts(*map(max, old.amounts, new.amounts)), devices):
         raise NoRoom(f"Host {source} does not take the server back{why}, and {target} has no room for the old flavor. "
                      "Confirm the resize, or try again when there is room.")
     return target
@@ -94,13 +98,14 @@ def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
             return True
     if not move.conductor.is_up(source):
         return False
-    return _claim(move, move.id, source, amounts(move, flavor)) and move.accepts(target, source)
+    held = needed(move, flavor)
+    return _claim(move, move.id, source, held.amounts, held.devices) and move.accepts(target, source)
 
 
-def _claim(move: MigrationTask, consumer: str, host: str, needed: Amounts) -> bool:
+def _claim(move: MigrationTask, consumer: str, host: str, amounts: Amounts, devices: Mapping[str, int]) -> bool:
     id = move.conductor.host(host)["id"]
     with move.api.write() as connection:
-        return allocations.claim(connection, consumer, move.work.id, id, needed)
+        return allocations.claim(connection, consumer, move.work.id, id, amounts, devices=devices)
 
 
 def _fail(move: MigrationTask, error: MagnetarError, flavor: Flavor) -> None:

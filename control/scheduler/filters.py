@@ -290,13 +290,15 @@ def lacking_hardware(host: HostState, spec: RequestSpec) -> str:
 
 
 def devices(host: HostState, spec: RequestSpec) -> bool:
-    """The host has enough free PCI devices of the aliases that the server asks for."""
-    return not host.pci.lacks(spec.hardware)
+    """The host has enough free PCI devices of the aliases that the server asks for, near its NUMA cells (spec row
+    FIL-21)."""
+    return not lacking_devices(host, spec)
 
 
 def lacking_devices(host: HostState, spec: RequestSpec) -> str:
     """What the host lacks of them."""
-    return " and ".join(f"lacks {what}" for what in host.pci.lacks(spec.hardware))
+    found = host.pci.lacks(spec.hardware, host.numa, spec.numa, spec.has_devices.get(host.name, {}))
+    return " and ".join(f"lacks {what}" for what in found)
 
 
 def near(host: HostState, spec: RequestSpec) -> bool:

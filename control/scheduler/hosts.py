@@ -227,6 +227,8 @@ class HostStates:
         name, info = row["name"], orjson.loads(row["info"])
         self.hosts[name].numa.hear(info)
         self.hosts[name].pci.hear(info)
+        if self.hosts[name].counted() != self.hosts[name].numbers:
+            self._touch(self.hosts[name])
         aggregates = tuple(one.metadata for one in self._aggregates.get(name, ()))
         zone = next((one["availability_zone"] for one in aggregates if "availability_zone" in one), self.default_zone)
         enabled = not (row["disabled"] or row["cell_disabled"])

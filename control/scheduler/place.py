@@ -66,7 +66,7 @@ def place_all(database: Database, states: HostStates, requests: Sequence[Request
         found.append((spec, one))
     if not found:
         return {}
-    claims = [allocations.Claim(spec.server_id, spec.project_id, one.host_id, one.cell_id, spec.amounts)
+    claims = [allocations.Claim(spec.server_id, spec.project_id, one.host_id, one.cell_id, spec.amounts, spec.devices)
               for spec, one in found]
     try:
         with database.write() as connection:
@@ -87,8 +87,9 @@ def _claimed(database: Database, spec: RequestSpec, found: Candidate, map_cell: 
     def once() -> bool:
         with database.write() as connection:
             return allocations.claim(
-                connection, spec.server_id, spec.server_id, found.host_id, spec.amounts, project_id=spec.project_id,
-                cell_id=found.cell_id if map_cell else None, group=spec.group, anyway=spec.forced)
+                connection, spec.server_id, spec.server_id, found.host_id, spec.amounts, devices=spec.devices,
+                project_id=spec.project_id, cell_id=found.cell_id if map_cell else None, group=spec.group,
+                anyway=spec.forced)
     return database.retried(once)
 
 

@@ -19,6 +19,8 @@ from magnetar_core.hardware import numa
 from magnetar_core.hardware.flavor_specs import RESOURCES
 from magnetar_core.hardware.merge import asked_of, hardware_of
 from magnetar_core.hardware.numa import Needs
+from magnetar_core.hardware.pci import counts
+from magnetar_core.hardware.rows import BY_SPEC, said
 from magnetar_core.hardware.traits import Asked, asked
 
 #: Swap of flavors is in MiB.
@@ -70,6 +72,12 @@ def sizes(flavor: Mapping[str, Any]) -> dict[str, int]:
     return {name: max(int(flavor.get(name) or 0), int(grown.get(name) or 0)) for name in ("disk", "ephemeral")}
 
 
+def devices_of(flavor: Mapping[str, Any]) -> dict[str, int]:
+    """How many PCI devices of which alias a server of *flavor* has; only flavors ask for some."""
+    text = said(flavor.get("extra_specs") or {}, BY_SPEC).get("pci_alias")
+    return counts(text) if text else {}
+
+
 @dataclass(frozen=True)
 class RequestSpec:
     """One server to be placed. Hosts are names; ``None`` or empty means any."""
@@ -95,6 +103,9 @@ class RequestSpec:
     different_host: frozenset[str] = frozenset()
     same_host: frozenset[str] | None = None
     group: Group | None = None
+    #: PCI devices by alias that the server has already, by host: those of its flavor before a resize.
+    has_devices: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    devices: Mapping[str, int] = field(default_factory=dict)  # how many PCI devices of which alias it claims
     forced: bool = False  # only what a claim and a host that answers need is looked at: an administrator has chosen
 
     def forced_to(self) -> RequestSpec:
@@ -176,7 +187,7 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
         "image": image.get("properties") or {}, "image_id": row.get("image_id") or "",
         "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
         "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
-        "needs_ovn": _on_ovn(row, request),
+        "needs_ovn": _on_ovn(row, request), "devices": devices_of(flavor),
         **hinted(hints, where), **over})
 
 

@@ -63,8 +63,16 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
     values = {**totals, **{f"{resource}_limit": n for resource, n in may._asdict().items()}}
     changed, text = any(row[key] != value for key, value in values.items()), orjson.dumps(info).decode()
     if changed or text != row["info"]:
-        connection.execute(update(hosts).where(hosts.c.name == name).values(**values, info=text, updated_at=now()))
+        names = info.get("pci_devices") or {}
+        connection.execute(update(hosts).where(hosts.c.name == name).values(
+            **values, info=text, updated_at=now(), pci_aliases=f",{','.join(sorted(names))}," if names else ""))
     return changed
+
+
+def pci_aliases(connection: Connection) -> set[str]:
+    """The aliases of PCI devices that some host knows, whether it has such devices or not."""
+    found = connection.execute(select(hosts.c.pci_aliases).where(hosts.c.pci_aliases != "").distinct()).scalars()
+    return {name for text in found for name in text.strip(",").split(",")}
 
 
 def set_host(connection: Connection, /, name: str, ratios: Ratios = USUAL, **values: Any) -> bool:

@@ -51,6 +51,7 @@ hosts = Table(
     Column("vcpus_ratio", Float), Column("memory_mb_ratio", Float), Column("disk_gb_ratio", Float),
     Column("servers", Integer, nullable=False, default=0),
     Column("info", DOCUMENT, nullable=False, default="{}"),  # the agent's host resource
+    Column("pci_aliases", Text, nullable=False, default=""),  # names among it: between commas, and at both ends
     *stamped())
 
 #: Which cell a server is in. A server that is in none is in cell0: it was not yet, or could not be, scheduled.
@@ -68,7 +69,9 @@ allocations = Table(
     Column("consumer_id", UUID, primary_key=True), Column("host_id", UUID, primary_key=True),
     Column("server_id", UUID, nullable=False), Column("vcpus", Integer, nullable=False),
     Column("memory_mb", Integer, nullable=False), Column("disk_gb", Integer, nullable=False),
-    Column("pcpus", Integer, nullable=False, default=0), *stamped(),
+    Column("pcpus", Integer, nullable=False, default=0),
+    Column("devices", Text, nullable=False, default="{}"),  # PCI devices: how many by alias
+    *stamped(),
     Index("allocations_host", "host_id"), Index("allocations_server", "server_id"))
 
 flavors = Table(

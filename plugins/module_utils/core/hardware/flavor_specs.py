@@ -28,8 +28,6 @@ ROWS = (
     Spec(r"hw:ephemeral_encryption_format", "luks", lacks="disks are not encrypted"),
     Spec(r"hw:mem_encryption", BOOLEAN, usual=FALSE, lacks="memory is not encrypted"),
     Spec(r"hw:mem_encryption_model", "amd-sev|amd-sev-es", lacks="memory is not encrypted"),
-    Spec(r"hw:pci_numa_affinity_policy", "required|preferred|legacy|socket", usual="legacy",
-         lacks="devices are at the server's NUMA cells, or where the host tells none (legacy)"),
     Spec(r"hw:pmem", r"[a-zA-Z0-9_-]+(,[a-zA-Z0-9_-]+)*", lacks="guests get no persistent memory"),
     Spec(r"hw:redirected_usb_ports", NUMBER, usual="0", lacks="no USB devices are redirected"),
     Spec(r"hw:sound_model", "sb16|es1370|pcspk|ac97|ich6|ich9|usb|virtio", lacks="guests have no sound"),
