@@ -109,6 +109,10 @@ class AgentSettings:
         "numa_policy (legacy, preferred, required or socket)}; hosts of a cloud should have the same.", default=(),
         metadata={"words": ("name", "vendor_id", "product_id", "device_type", "numa_policy"),
                   "needed": ("name", "vendor_id")})
+    enabled_mdev_types: tuple[dict[str, str], ...] = _doc(
+        "Types of virtual GPUs (mediated devices) that servers may have: a list of {type, address (of the devices that are "
+        "to have it; may have * and ?)}, see docs/pci.md. Left out: none.", default=(),
+        metadata={"words": ("type", "address"), "needed": ("type",)})
     sysfs: Path = _doc("Where the kernel tells of devices.", default=Path("/sys"))
     disk_allocation_ratio: float = _doc("Most that the disks of one server, or one volume, may promise, as a multiple "
                                         "of the file system that they are on.", default=1.0,

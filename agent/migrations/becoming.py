@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a server gets of the host that it comes to: CPUs, NUMA cells, pages and PCI devices, for what it becomes there.
+"""What a server gets of the host that it comes to: CPUs, NUMA cells, pages and devices, for what it becomes there.
 
 A resize has the server come with another flavor and hardware (``becomes`` of the manifest): the target must have what
 these need, and need not have what the server had before.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.servers import pci, placement
+from magnetar_agent.servers import mdevs, pci, placement
 from magnetar_agent.servers.hardware import ASKED
 from magnetar_core.errors import Conflict
 
@@ -36,6 +36,9 @@ def check(host: LocalHost, told: Fields, live: bool) -> None:
     if pci.asked(want) and live:
         raise Conflict("The server has PCI devices (hardware.pci_alias), which cannot move while the guest runs. "
                        "Migrate it cold.")
+    if mdevs.asked(want) and live:
+        raise Conflict("The server has a virtual GPU (hardware.vgpus), which cannot move while the guest runs. Migrate it "
+                       "cold.")
     _choose(host, want, told["server"], live)
 
 
@@ -55,3 +58,4 @@ def arrive(host: LocalHost, told: Mapping[str, Any], want: Fields, live: bool) -
 def _choose(host: LocalHost, want: Fields, id: str, live: bool) -> None:
     placement.arrive(host, want, id, live, pci.cells(host, want, id))
     pci.arrive(host, want, id)
+    mdevs.arrive(host, want, id)

@@ -23,7 +23,7 @@ from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, becoming, volumes
 from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
-from magnetar_agent.servers import GIB, addresses, folder, pci, resolve, spec, tpm
+from magnetar_agent.servers import GIB, addresses, folder, mdevs, pci, resolve, spec, tpm
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound, unforeseen
 from magnetar_core.hardware.needs import lacking
@@ -93,7 +93,7 @@ def _can_run(host: LocalHost, told: Fields, live: bool) -> None:
     wanted = told.get("hardware") or {}
     if live and told.get("secure_boot"):
         wanted = {**wanted, "secure_boot": "required"}
-    for name, what in lacking(wanted, host.hypervisor.host() | pci.told(host)):
+    for name, what in lacking(wanted, host.hypervisor.host() | pci.told(host) | mdevs.told(host)):
         raise Conflict(f"The server's hardware {name} ({wanted[name]}) cannot be had on the target, which lacks "
                        f"{what}. Install it there and restart libvirtd, or choose another host.")
     if live and told["cpu"] and not host.hypervisor.cpu_fits(told["cpu"]):

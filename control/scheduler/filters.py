@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from magnetar_control.settings import USUAL_FILTERS as USUAL
 from magnetar_core.hardware.image_properties import unsuited
 from magnetar_core.hardware.needs import lacking
+from magnetar_core.hardware.pci import asked as asked_devices
 
 from . import aggregate_filters as of_aggregates
 from . import own
@@ -361,7 +362,8 @@ FILTERS: tuple[Filter, ...] = (
     Filter("ServerGroupAffinityFilter", NAME, together, lambda spec: spec.group and spec.group.policy == "affinity"),
     Filter("ComputeCapabilitiesFilter", HOST, figures,
            lambda spec: any(path[0] in FIGURES for path, _text in wanted_capabilities(spec))),
-    Filter("PciPassthroughFilter", HOST, devices, lambda spec: spec.hardware.get("pci_alias"), lacks=lacking_devices),
+    Filter("PciPassthroughFilter", HOST, devices, lambda spec: asked_devices(spec.hardware),
+           lacks=lacking_devices),
     Filter("TypeAffinityFilter", HOST, other_flavor, lambda spec: not spec.forced),
     Filter("MetricsFilter", HOST, metered, lambda spec: not spec.forced, optioned=True,
            active=lambda options: options.metrics),

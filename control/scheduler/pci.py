@@ -13,7 +13,7 @@ from typing import Any
 
 from magnetar_core.hardware.needs import lacking
 from magnetar_core.hardware.numa import Needs
-from magnetar_core.hardware.pci import Affinity, Pool, counts, pools, preferred_cells, suffice
+from magnetar_core.hardware.pci import Affinity, Pool, asked, pools, preferred_cells, suffice, told
 
 from .numa import LATE, HostNuma
 
@@ -22,7 +22,7 @@ MOST = 100
 
 
 class HostPci:
-    """The devices of one host by alias. What was placed there counts as taken until the agent tells other numbers; of
+    """The devices of one host by alias, and virtual GPUs. What was placed there counts as taken until the agent tells other numbers; of
     a host that something has gone from, all count as free for ``LATE`` seconds."""
 
     __slots__ = ("_coming", "_freed", "pools", "told")
@@ -35,7 +35,7 @@ class HostPci:
 
     def hear(self, info: Mapping[str, Any]) -> None:
         """What the agent tells: the fields ``pci_devices`` and ``pci_pools`` of ``kinds.Host``."""
-        found, there = info.get("pci_devices") or {}, pools(info)
+        found, there = told(info), pools(info)
         if (found, there) != (self.told, self.pools):
             self.told, self.pools, self._coming = found, there, Counter()
 
@@ -45,8 +45,7 @@ class HostPci:
 
     def placed(self, hardware: Mapping[str, Any]) -> None:
         """A server was placed there."""
-        if text := hardware.get("pci_alias"):
-            self._coming.update(counts(text))
+        self._coming.update(asked(hardware))
 
     def whole(self) -> dict[str, dict[str, Any]]:
         """The same as if no server had any."""
@@ -65,20 +64,21 @@ class HostPci:
         there = self.whole() if late else {
             name: {**one, "free": one["free"] - self._coming[name] + has.get(name, 0)}
             for name, one in self.told.items()}
-        found = [what for _field, what in lacking({"pci_alias": hardware.get("pci_alias")}, {"pci_devices": there})]
+        wanted = {name: hardware.get(name) for name in ("pci_alias", "vgpus")}
+        found = [what for _field, what in lacking(wanted, {"pci_devices": there})]
         if found or needs is None or late or has:
             return found
         return self._lacks_near(hardware, numa, needs)
 
     def _lacks_near(self, hardware: Mapping[str, Any], numa: HostNuma, needs: Needs) -> list[str]:
         """The same by the cells that the agent would choose: those with such devices first (row XPCI-05)."""
-        asked = counts(hardware["pci_alias"])
-        cells = numa.chosen(needs, preferred_cells(((one.aliases, one.node, one.free) for one in self.pools), asked))
+        wanted = asked(hardware)
+        cells = numa.chosen(needs, preferred_cells(((one.aliases, one.node, one.free) for one in self.pools), wanted))
         if not cells:
             return []  # NUMATopologyFilter says so
         near = Affinity(hardware.get("pci_numa_affinity", ""), cells, numa.sockets())
         policies = {name: one["numa_policy"] for name, one in self.told.items() if "numa_policy" in one}
-        if suffice(self.pools, [pool.free for pool in self.pools], [asked], near, policies):
+        if suffice(self.pools, [pool.free for pool in self.pools], [wanted], near, policies):
             return []
-        return [f"free PCI devices of {hardware['pci_alias']} that suit the NUMA cells of the server (policy "
+        return [f"free PCI devices ({hardware['pci_alias']}) that suit the NUMA cells of the server (policy "
                 f"{near.policy or 'of the alias, or legacy'})"]

@@ -19,7 +19,7 @@ from magnetar_core.hardware import numa
 from magnetar_core.hardware.flavor_specs import RESOURCES
 from magnetar_core.hardware.merge import asked_of, hardware_of
 from magnetar_core.hardware.numa import Needs
-from magnetar_core.hardware.pci import counts
+from magnetar_core.hardware.pci import asked as asked_devices
 from magnetar_core.hardware.rows import BY_SPEC, said
 from magnetar_core.hardware.traits import Asked, asked
 
@@ -73,9 +73,9 @@ def sizes(flavor: Mapping[str, Any]) -> dict[str, int]:
 
 
 def devices_of(flavor: Mapping[str, Any]) -> dict[str, int]:
-    """How many PCI devices of which alias a server of *flavor* has; only flavors ask for some."""
-    text = said(flavor.get("extra_specs") or {}, BY_SPEC).get("pci_alias")
-    return counts(text) if text else {}
+    """How many PCI devices of which alias, and virtual GPUs, a server of *flavor* has; only flavors ask for some."""
+    specs = flavor.get("extra_specs")
+    return asked_devices(said(specs, BY_SPEC)) if specs else {}
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ class PciAliases(Text):
 
 
 # What a host has ----------------------------------------------------------------------------------------------------
+#: The name by which virtual GPUs are counted; no alias can have it.
+VGPU = "resources:VGPU"
 LEGACY, PREFERRED, REQUIRED, SOCKET = POLICIES = ("legacy", "preferred", "required", "socket")
 #: What a device is: a physical function that can have virtual ones, such a virtual one, or another one.
 PF, VF, PCI = TYPES = ("type-PF", "type-VF", "type-PCI")
@@ -64,9 +66,28 @@ class Pool(NamedTuple):
     free: int
 
 
+def asked(hardware: Mapping[str, Any]) -> dict[str, int]:
+    """How many devices a server of this *hardware* asks for, by alias and ``VGPU``."""
+    found = counts(hardware["pci_alias"]) if hardware.get("pci_alias") else {}
+    return {**found, VGPU: hardware["vgpus"]} if hardware.get("vgpus") else found
+
+
+def told(host: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """``total`` and ``free`` of what servers can ask for, by alias and ``VGPU``, as a host tells it."""
+    found = {name: dict(one) for name, one in (host.get("pci_devices") or {}).items()}
+    if parts := host.get("mdevs"):
+        found[VGPU] = {name: sum(one[name] for one in parts) for name in ("total", "free")}
+    return found
+
+
 def pools(host: Mapping[str, Any]) -> list[Pool]:
-    """The pools that a host tells (the field ``pci_pools`` of ``kinds.Host``). One of an earlier agent tells none, but
-    how many there are of each alias."""
+    """The pools that a host tells (the fields ``pci_pools`` and ``mdevs`` of ``kinds.Host``). One of an earlier agent
+    tells none, but how many there are of each alias."""
+    parts = [Pool((VGPU,), one["numa_node"], one["total"], one["free"]) for one in host.get("mdevs") or ()]
+    return parts + _pools(host)
+
+
+def _pools(host: Mapping[str, Any]) -> list[Pool]:
     if (told := host.get("pci_pools")) is not None:
         return [Pool(tuple(one["aliases"]), one["numa_node"], one["total"], one["free"]) for one in told]
     return [Pool((alias,), -1, one["total"], one["free"]) for alias, one in (host.get("pci_devices") or {}).items()]
@@ -126,7 +147,7 @@ def suffice(there: Sequence[Pool], room: Sequence[int], asked: Iterable[Mapping[
     """Whether the pools, with so much *room* in each, have devices for all servers, which have *asked* for so many of
     each alias. *policies*: of aliases that have one."""
     units = [[at for at, pool in enumerate(there)
-              if alias in pool.aliases and affinity.suits(pool.node, policies.get(alias, ""))]
+              if alias in pool.aliases and (alias == VGPU or affinity.suits(pool.node, policies.get(alias, "")))]
              for one in asked for alias, count in one.items() for _each in range(count)]
     return assigned(units, dict(enumerate(room))) is not None
 
@@ -148,6 +169,7 @@ _RULES = {
     "name": (NAME, "must have letters, digits, and . - _ only"),
     "address": (r"[0-9a-f:.*?]{1,12}", "must be like 0000:81:00.0, and may have * and ?"),
     "managed": ("yes|no", "must be true or false"),
+    "type": (r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", "must be the name of a folder in mdev_supported_types"),
     "numa_policy": ("|".join(POLICIES), "must be one of %s" % ", ".join(POLICIES)),
     "device_type": ("|".join(TYPES), "must be one of %s" % ", ".join(TYPES))}
 _ID = (r"[0-9a-f]{4}", "must be four hexadecimal digits as a text, such as \"10de\"")
@@ -158,7 +180,7 @@ def checked(word: str, value: Any) -> str:
     if isinstance(value, bool):  # as YAML reads yes and no
         value = "yes" if value else "no"
     pattern, rule = _RULES.get(word, _ID)
-    text = value.lower() if isinstance(value, str) and word not in ("name", "device_type") else value
+    text = value.lower() if isinstance(value, str) and word not in ("name", "type", "device_type") else value
     if not isinstance(text, str) or not re.fullmatch(pattern, text):
         raise ValueError("%s: %s (got %r)" % (word, rule, value))
     return text
