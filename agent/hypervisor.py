@@ -15,8 +15,8 @@ from socket import socket
 from typing import Any, Protocol
 
 from magnetar_agent.hardware.firmware import Firmware
-from magnetar_agent.hardware.numa import Numa
 from magnetar_agent.hardware.mdev import Mdev
+from magnetar_agent.hardware.numa import Numa
 from magnetar_agent.hardware.pci import PciDevice
 from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics

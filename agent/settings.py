@@ -110,9 +110,9 @@ class AgentSettings:
         metadata={"words": ("name", "vendor_id", "product_id", "device_type", "numa_policy"),
                   "needed": ("name", "vendor_id")})
     enabled_mdev_types: tuple[dict[str, str], ...] = _doc(
-        "Types of virtual GPUs (mediated devices) that servers may have: a list of {type, address (of the devices that are "
-        "to have it; may have * and ?)}, see docs/pci.md. Left out: none.", default=(),
-        metadata={"words": ("type", "address"), "needed": ("type",)})
+        "Types of virtual GPUs (mediated devices) that servers may have: a list of {type, address (of the devices that "
+        "are to have it; may have * and ?)}, see docs/pci.md. Left out: none.", default=(),
+        metadata={"words": ("type", "address"), "needed": ("type",), "check": pci.check_mdev_types})
     sysfs: Path = _doc("Where the kernel tells of devices.", default=Path("/sys"))
     disk_allocation_ratio: float = _doc("Most that the disks of one server, or one volume, may promise, as a multiple "
                                         "of the file system that they are on.", default=1.0,
@@ -352,6 +352,8 @@ def _devices(key: dataclasses.Field[Any], value: Any) -> tuple[dict[str, str], .
             found.append({word: pci.checked(word, text) for word, text in one.items()})
         except ValueError as error:
             raise InvalidSettings(f"{where}: {error}.") from None
+    if wrong := key.metadata.get("check", lambda _found: "")(found):
+        raise InvalidSettings(f"{key.name}: {wrong}.")
     return tuple(found)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Devices of the host that can be divided among guests (mediated devices, such as virtual GPUs): those in sysfs of which
-the settings name a type."""
+"""Devices of the host that can be divided among guests (mediated devices, such as virtual GPUs): those in sysfs of
+which the settings name a type."""
 
 from __future__ import annotations
 

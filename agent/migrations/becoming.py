@@ -37,14 +37,14 @@ def check(host: LocalHost, told: Fields, live: bool) -> None:
         raise Conflict("The server has PCI devices (hardware.pci_alias), which cannot move while the guest runs. "
                        "Migrate it cold.")
     if mdevs.asked(want) and live:
-        raise Conflict("The server has a virtual GPU (hardware.vgpus), which cannot move while the guest runs. Migrate it "
-                       "cold.")
+        raise Conflict("The server has a virtual GPU (hardware.vgpus), which cannot move while the guest runs. "
+                       "Migrate it cold.")
     _choose(host, want, told["server"], live)
 
 
 def arrive(host: LocalHost, told: Mapping[str, Any], want: Fields, live: bool) -> None:
-    """Have the fields *want* of a server be what it becomes, with what it gets here. Hold the lock of choices until they
-    are written. *told*: the manifest. Raises ``Conflict``."""
+    """Have the fields *want* of a server be what it becomes, with what it gets here. Hold the lock of choices until
+    they are written. *told*: the manifest. Raises ``Conflict``."""
     becomes = told.get("becomes") or {}
     if "flavor" in becomes:
         want["flavor"] = dict(becomes["flavor"])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The virtual GPU of a server: a part of a device of this host.
 
-Which device it is a part of is chosen under the lock of choices, and kept in the server's document (``FIELD``). The part
-itself is made before a guest starts, since the kernel forgets it with each boot of the host; it is removed with the
+Which device it is a part of is chosen under the lock of choices, and kept in the server's document (``FIELD``). The
+part itself is made before a guest starts, since the kernel forgets it with each boot of the host; it is removed with the
 server, or when the server is off and is to have none any more.
 """
 
@@ -67,8 +67,8 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, 
     near = {one["host"] for one in (want.get(placement.FIELD) or {}).get("cells", ())}
     free = [one for one in _there(host) if _taken(host, one, id) < one.total]
     if not free:
-        raise Conflict(f"hardware.vgpus: host {host.name} has no virtual GPU left. Choose another host, free one there, "
-                       "or look at its agent's setting enabled_mdev_types.", field="hardware.vgpus")
+        raise Conflict(f"hardware.vgpus: host {host.name} has no virtual GPU left. Choose another host, free one there,"
+                       " or look at its agent's setting enabled_mdev_types.", field="hardware.vgpus")
     best = min(free, key=lambda one: ((had or {}).get("parent") != one.address, one.node not in near, one.address))
     return {"uuid": _uuid(id), "parent": best.address, "type": best.type}
 

@@ -74,7 +74,7 @@ def whole(host: LocalHost) -> dict[str, dict[str, Any]]:
 
 
 def cells(host: LocalHost, want: Mapping[str, Any], id: str = "") -> dict[int, int]:
-    """How much the server *id* with these fields is to be on each NUMA cell for its devices; see ``preferred_cells``."""
+    """How much the server *id* with these fields is to be on each NUMA cell for its devices (``preferred_cells``)."""
     if not host.settings.pci_alias or placement.asked(want) is None:
         return {}
     taken = held(host, id)

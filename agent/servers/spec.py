@@ -12,7 +12,19 @@ from magnetar_agent.hardware import devices
 from magnetar_agent.hardware.firmware import Firmware, firmware
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.networks import tap_name
-from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, mdevs, pci, placement, rescue, resize, shares
+from magnetar_agent.servers import (
+    GIB,
+    MIB,
+    block_devices,
+    domain_name,
+    folder,
+    mdevs,
+    pci,
+    placement,
+    rescue,
+    resize,
+    shares,
+)
 from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import Conflict

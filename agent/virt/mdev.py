@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Mediated devices by libvirt's node devices, which need mdevctl on the host: the agent itself cannot write to sysfs."""
+"""Mediated devices by libvirt's node devices, which need mdevctl on the host: the agent itself does not write to
+sysfs."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ MOST = 100
 
 
 class HostPci:
-    """The devices of one host by alias, and virtual GPUs. What was placed there counts as taken until the agent tells other numbers; of
-    a host that something has gone from, all count as free for ``LATE`` seconds."""
+    """The devices of one host by alias, and virtual GPUs. What was placed there counts as taken until the agent tells
+    other numbers; of a host that something has gone from, all count as free for ``LATE`` seconds."""
 
     __slots__ = ("_coming", "_freed", "pools", "told")
 
@@ -80,5 +80,5 @@ class HostPci:
         policies = {name: one["numa_policy"] for name, one in self.told.items() if "numa_policy" in one}
         if suffice(self.pools, [pool.free for pool in self.pools], [wanted], near, policies):
             return []
-        return [f"free PCI devices ({hardware['pci_alias']}) that suit the NUMA cells of the server (policy "
+        return [f"free PCI devices ({hardware.get('pci_alias')}) that suit the NUMA cells of the server (policy "
                 f"{near.policy or 'of the alias, or legacy'})"]

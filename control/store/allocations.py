@@ -6,7 +6,7 @@ Every function takes the connection of a transaction of the API database (``data
 a race. While a server moves, the uuid of its migration is the consumer of the claims on the source (spec row C2.9).
 
 PCI devices have no counters: whoever claims some locks the host's row, and looks whether its devices are enough for all
-that servers hold there. What a server and its migration hold of one host counts once, as it has them one after the other.
+that servers hold there. What a server and its migration hold of one host counts once: it has one after the other.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def limits(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
 def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str, amounts: Amounts, *,
           devices: Mapping[str, int] = MappingProxyType({}), project_id: str = "", cell_id: str | None = None,
           group: Group | None = None, anyway: bool = True) -> bool:
-    """Set what the consumer holds of the host to *amounts*, and PCI *devices* by alias; with *cell_id*, map the server to
-    that cell too.
+    """Set what the consumer holds of the host to *amounts*, and PCI *devices* by alias; with *cell_id*, map the server
+    to that cell too.
 
     ``False``, and nothing changed, when the host has not enough left, or is gone, or the group's policy (affinity,
     anti-affinity) forbids it by now; unless *anyway*, also when it is disabled or forced down. What the consumer holds

@@ -104,8 +104,8 @@ def test_an_alias_that_nobody_knows(cloud: Equipped) -> None:
     reply = cloud.admin.post("/v2.1/servers", {"server": body}, "2.60")
     assert reply.status == 400
     assert reply.json["badRequest"]["message"].startswith(
-        "PCI alias fpga is not defined: flavor odd asks for it (pci_passthrough:alias), and no host knows it; they know "
-        "gpu.")
+        "PCI alias fpga is not defined: flavor odd asks for it (pci_passthrough:alias), and no host knows it; they "
+        "know gpu.")
     assert cloud.admin.get("/v2.1/servers?name=odd").json["servers"] == []
 
 

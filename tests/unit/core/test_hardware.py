@@ -52,6 +52,9 @@ TEXTS = {"pci_alias": ["gpu:1", "gpu:1,nic:2"],
          "cpu_dedicated_mask": ["0-1", "0,^2,3"], "numa_cpus": ["0-1"], "numa_mem": ["512"],
          "mem_page_size": ["small", "large", "any", "4", "2MB", "1GiB"]}
 
+#: Of those whose values are numbers that must not be 2.
+NUMBERS = {"cpu_period": "1000", "cpu_quota": "1000", "maxphysaddr_bits": "40", "vgpus": "1"}
+
 
 def words(row: Row) -> list[str]:
     """Texts that the row's spec or property can have here and that ask for something: all of them that are words."""
@@ -62,7 +65,7 @@ def words(row: Row) -> list[str]:
     elif row.field in TEXTS:
         found = TEXTS[row.field]
     else:
-        found = [{"cpu_period": "1000", "cpu_quota": "1000", "maxphysaddr_bits": "40"}.get(row.field, "2")]
+        found = [NUMBERS.get(row.field, "2")]
     return [one for one in found if row.parse(one) != row.usual]
 
 
@@ -96,6 +99,8 @@ def _needs_placing(row: Row, image: bool, specs: dict[str, str], properties: dic
         specs["hw:cpu_policy"] = "mixed"
     if row.field in ("cpu_thread_policy", "emulator_threads"):
         specs["hw:cpu_policy"] = "dedicated"
+    if row.field == "pci_numa_affinity":
+        specs["pci_passthrough:alias"] = "gpu:1"
     if row.field in ("numa_cpus", "numa_mem"):
         kind = properties if image else specs
         prefix = "hw_" if image else "hw:"

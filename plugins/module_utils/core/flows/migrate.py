@@ -148,7 +148,7 @@ class Migrate:
             told = self.source.client.ensure("migration", str(self.id), want, dry_run=True)["resource"]["manifest"]
             come = {"server": server["id"], "name": server["name"], "side": "target", "type": kind,
                     "peer": self.source.link_name(), "address": self.source.link_address(),
-                    "manifest": {**told, **{"becomes": one for one in [self.wish.get("becomes")] if one}}}
+                    "manifest": {**told, "becomes": self.wish["becomes"]} if self.wish.get("becomes") else told}
             there = begun[self.target]
             if there is None or there["status"] == "failed":  # it has not let the source in
                 if dry:

@@ -44,7 +44,7 @@ ROWS = (
          lacks="it is for VMware; with libvirt there is quota:cpu_shares"),
     Spec(r"resources:(%s)" % "|".join(RESOURCES), NUMBER, _SCHEDULED),
     Spec(r"resources\w*:(%s)" % _CLASSES, NUMBER,
-         lacks="the scheduler counts VCPU, MEMORY_MB and DISK_GB, in resources: without a group"),
+         lacks="the scheduler counts VCPU, MEMORY_MB, DISK_GB and VGPU, in resources: without a group"),
     Spec(r"trait:" + KNOWN, "required|forbidden", frozenset((AGENT, SCHEDULER))),
     Spec(r"trait:[A-Z0-9_]+", "required|forbidden", lacks="no host here can have this trait; those that hosts have are "
          "shown by host_info, and CUSTOM_ ones are in the agents' setting traits"),

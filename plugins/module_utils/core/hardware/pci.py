@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PCI devices that servers ask for: aliases with counts, and which devices of a host they may get. Pure: agents choose by
-it, claims count by it, and schedulers foresee the choice.
+"""PCI devices that servers ask for: aliases with counts, and which devices of a host they may get. Pure: agents choose
+by it, claims count by it, and schedulers foresee the choice.
 
 Source: Nova's ``pci_passthrough:alias``, ``[pci]alias`` and ``hw:pci_numa_affinity_policy`` (spec rows PCI, XPCI).
 """
@@ -57,8 +57,8 @@ PF, VF, PCI = TYPES = ("type-PF", "type-VF", "type-PCI")
 
 
 class Pool(NamedTuple):
-    """Devices of a host that are alike for those who ask: the *aliases* that name them, their NUMA cell (*node*, -1 where
-    the host does not tell), how many there are and how many are free."""
+    """Devices of a host that are alike for those who ask: the *aliases* that name them, their NUMA cell (*node*, -1
+    where the host does not tell), how many there are and how many are free."""
 
     aliases: tuple[str, ...]
     node: int
@@ -116,6 +116,9 @@ class Affinity(NamedTuple):
         return bool(self.cells) and node not in self.cells
 
 
+ANYWHERE = Affinity()
+
+
 def assigned(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int]) -> Optional[list[Any]]:
     """For each of the *units* one of its candidates, those that come first if that can be, and none of them more often
     than it has *room*; ``None`` where there is not enough for all."""
@@ -143,7 +146,7 @@ def assigned(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int]) -> Op
 
 
 def suffice(there: Sequence[Pool], room: Sequence[int], asked: Iterable[Mapping[str, int]],
-            affinity: Affinity = Affinity(), policies: Mapping[str, str] = {}) -> bool:
+            affinity: Affinity = ANYWHERE, policies: Mapping[str, str] = {}) -> bool:
     """Whether the pools, with so much *room* in each, have devices for all servers, which have *asked* for so many of
     each alias. *policies*: of aliases that have one."""
     units = [[at for at, pool in enumerate(there)
@@ -153,8 +156,8 @@ def suffice(there: Sequence[Pool], room: Sequence[int], asked: Iterable[Mapping[
 
 
 def preferred_cells(found: Iterable[tuple[Iterable[str], int, int]], asked: Mapping[str, int]) -> dict[int, int]:
-    """How much a guest is to be on each cell of a host whose devices are *found*: (aliases, cell, count) of each that is
-    free. Those with devices that it has *asked* for come first, and for others those with devices last (XPCI, XCPU-03).
+    """How much a guest is to be on each cell of a host whose devices are *found*: (aliases, cell, count) of each that
+    is free. Those with devices that it has *asked* for come first, and for others those with devices last (XPCI, XCPU-03).
     """
     worth: dict[int, int] = {}
     for aliases, node, count in found:
@@ -184,3 +187,15 @@ def checked(word: str, value: Any) -> str:
     if not isinstance(text, str) or not re.fullmatch(pattern, text):
         raise ValueError("%s: %s (got %r)" % (word, rule, value))
     return text
+
+
+def check_mdev_types(types: Sequence[Mapping[str, str]]) -> str:
+    """What is wrong with the types of virtual GPUs that settings name; empty when nothing is. A device has one type."""
+    seen: Dict[str, str] = {}
+    for one in types:
+        address = one.get("address", "*")
+        if address in seen:
+            return ("both %s and %s are meant for the same devices (address %s); say the addresses of each"
+                    % (seen[address], one["type"], address))
+        seen[address] = one["type"]
+    return ""
