@@ -100,6 +100,8 @@ class AgentSettings:
     reserved_huge_pages: dict[int, dict[int, int]] = _doc(
         "NUMA cell to {KiB of a page: how many} large pages that servers do not get, such as {0: {2048: 64}}.",
         default_factory=dict)
+    pack_numa_cells: bool = _doc("Whether guests with NUMA cells get the fullest of the host's that have room, or the "
+                                 "emptiest.", default=True)
     pci_device_spec: tuple[dict[str, str], ...] = _doc(
         "PCI devices that servers may have: a list of {vendor_id, product_id, address (may have * and ?), managed "
         "(true or false)}, see docs/pci.md. Left out: none.", default=(),

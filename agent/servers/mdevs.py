@@ -2,8 +2,8 @@
 """The virtual GPU of a server: a part of a device of this host.
 
 Which device it is a part of is chosen under the lock of choices, and kept in the server's document (``FIELD``). The
-part itself is made before a guest starts, since the kernel forgets it with each boot of the host; it is removed with the
-server, or when the server is off and is to have none any more.
+part itself is made before a guest starts, since the kernel forgets it with each boot of the host. It is removed with
+the server, or when the server is off and is to have none any more.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, worth: Mapping[int
         raise Conflict(f"hardware.cpu_policy: host {host.name} has no dedicated CPUs. Name some in its agent's setting "
                        "cpu_dedicated_set, or choose another host.", field="hardware.cpu_policy")
     try:
-        return place(there, found, worth)
+        return place(there, found, worth, host.settings.pack_numa_cells)
     except NoFit as why:
         raise Conflict(f"hardware: host {host.name} has no room for CPUs and memory of the server: {why}. Choose "
                        "another host, or free some there.", field="hardware") from None

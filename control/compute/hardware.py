@@ -69,8 +69,8 @@ def _check_aliases(caller: Caller, flavor: Mapping[str, Any], specs: Mapping[str
     if unknown := [alias for alias in counts(asked) if alias not in known]:
         raise InvalidRequest(
             f"PCI alias {unknown[0]} is not defined: flavor {flavor['name']} asks for it (pci_passthrough:alias), and "
-            f"no host knows it; they know {', '.join(sorted(known)) or 'none'}. Name it in the agents' setting pci_alias, "
-            "or choose another flavor.")
+            f"no host knows it; they know {', '.join(sorted(known)) or 'none'}. Name it in the agents' setting "
+            "pci_alias, or choose another flavor.")
 
 
 def check_placed(flavor: Mapping[str, Any], old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:

@@ -81,7 +81,8 @@ def test_the_devices_that_settings_divide(tmp_path: Path) -> None:
 def test_a_server_has_a_part_for_itself(big: Host) -> None:
     big.ensure("server", "web1", ONE)
     assert part(big) == A and told(big) == {A: 1, B: 1}
-    assert big.show()["hardware"] == {"vgpus": 1} and not big.ensure("server", "web1", {"hardware": {"vgpus": 1}}).changed
+    assert big.show()["hardware"] == {"vgpus": 1}
+    assert not big.ensure("server", "web1", {"hardware": {"vgpus": 1}}).changed
     big.ensure("server", "web1", None)
     assert big.fake.mdevs() == [] and told(big) == {A: 2, B: 1}
 
@@ -186,15 +187,16 @@ def test_a_move_gives_it_a_part_of_the_other_host(pair: Pair, tmp_path: Path) ->
     ([{"address": A}], r"enabled_mdev_types\[0\]: needs type"), (["small"], "must have some of type, address"),
     ([{"type": "a/b"}], "type: must be the name of a folder"),
     ([{"type": "small"}, {"type": "large"}], "both small and large are meant for the same devices"),
-    ([{"type": "small", "address": A}, {"type": "large", "address": A}], "both small and large are meant for")], ids=str)
+    ([{"type": "small", "address": A}, {"type": "large", "address": A}], "both small and large are meant for")],
+    ids=str)
 def test_settings_that_make_no_sense(types: list[Any], why: str) -> None:
     with pytest.raises(InvalidSettings, match=why):
         AgentSettings(enabled_mdev_types=types)
 
 
 def test_what_libvirt_says_of_one() -> None:
-    text = """<device><name>mdev_3b1e2f60_9d0e_4c6c_8a1f_2b3d8c7d3c0e_0000_81_00_0</name><parent>pci_0000_81_00_0</parent>
-        <capability type="mdev"><type id="small"/>%s</capability></device>"""
+    text = """<device><name>mdev_3b1e2f60_9d0e_4c6c_8a1f_2b3d8c7d3c0e_0000_81_00_0</name>
+        <parent>pci_0000_81_00_0</parent><capability type="mdev"><type id="small"/>%s</capability></device>"""
     uuid = "3b1e2f60-9d0e-4c6c-8a1f-2b3d8c7d3c0e"
     for more in (f"<uuid>{uuid}</uuid>", ""):
         assert mdev_of(text % more) == Mdev(uuid, A, "small")

@@ -151,15 +151,18 @@ class NoFit(Exception):
     """A host has not what a server needs; the message says what it lacks."""
 
 
-def place(cells: Sequence[HostCell], asked: Needs, worth: Mapping[int, int] = {}) -> Placement:
+def place(cells: Sequence[HostCell], asked: Needs, worth: Mapping[int, int] = {},
+          pack: bool = True) -> Placement:
     """Which of the host's *cells* a server gets: each cell of the guest one of its own, those that are *worth* more for
-    their devices first, then the fullest that do (XCPU-03). Raises ``NoFit``."""
+    their devices first, then the fullest that do, or else (*pack*) the emptiest (XCPU-03). Raises ``NoFit``."""
     if len(asked.cells) > len(cells):
         raise NoFit("it needs %d NUMA cells, and the host has %d" % (len(asked.cells), len(cells)))
     free = sum(len(one.dedicated) for one in cells)
     if asked.dedicated > free:
         raise NoFit("it needs %d dedicated CPUs, and %d are free" % (asked.dedicated, free))
-    order = sorted(cells, key=lambda one: (-worth.get(one.id, 0), len(one.dedicated), one.memory_mb, one.id))
+    way = 1 if pack else -1
+    order = sorted(cells, key=lambda one: (-worth.get(one.id, 0), way * len(one.dedicated), way * one.memory_mb,
+                                           one.id))
     fits: list[dict[int, Placement]] = []
     for at, guest in enumerate(asked.cells):
         found, lacks = {}, ""

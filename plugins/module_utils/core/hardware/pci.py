@@ -157,8 +157,7 @@ def suffice(there: Sequence[Pool], room: Sequence[int], asked: Iterable[Mapping[
 
 def preferred_cells(found: Iterable[tuple[Iterable[str], int, int]], asked: Mapping[str, int]) -> dict[int, int]:
     """How much a guest is to be on each cell of a host whose devices are *found*: (aliases, cell, count) of each that
-    is free. Those with devices that it has *asked* for come first, and for others those with devices last (XPCI, XCPU-03).
-    """
+    is free. Those with devices that it has *asked* for come first; for others those with devices last (row XCPU-03)."""
     worth: dict[int, int] = {}
     for aliases, node, count in found:
         if node >= 0:

@@ -259,8 +259,8 @@ ROWS: tuple[Row, ...] = (
         "suspended, or moved while it runs.", 0, "resources:VGPU", known=NUMBER, lacks="a server has one virtual GPU",
         needs="one free on a host (its agent's setting enabled_mdev_types)"),
     Row("pci_numa_affinity", Choices(*POLICIES), "Where the PCI devices of a guest with NUMA cells are: at cells of "
-        "the guest (V(required)); there, or where the host does not tell (V(legacy)); at the same sockets (V(socket)); or "
-        "anywhere, there first (V(preferred)). When left out, as the alias says, else V(legacy).", None,
+        "the guest (V(required)); there, or where the host does not tell (V(legacy)); at the same sockets (V(socket)); "
+        "or anywhere, there first (V(preferred)). When left out, as the alias says, else V(legacy).", None,
         "hw:pci_numa_affinity_policy", "hw_pci_numa_affinity_policy", ALIKE, needs="pci_alias"),
     Row("guest_agent", Boolean(), "Whether the guest has the channel of QEMU's guest agent.", True,
         image="hw_qemu_guest_agent", source=_GLANCE),

@@ -28,13 +28,13 @@ class Host(Kind):
     secure_boot = Field(Boolean(), "Whether guests can have secure boot.", on=READ, sample=True)
     tpm_versions = Field(ListOf(Text()), "Versions of TPM that guests can have.", on=READ, sample=["1.2", "2.0"])
     pci_devices = Field(MapOf(Text(), Value()), "PCI devices that servers can have, {total, free, numa_policy (where "
-                        "the alias has one)} by the aliases that they ask by; a device of several aliases counts for each.",
-                        on=READ, sample={"gpu": {"total": 2, "free": 1}})
+                        "the alias has one)} by the aliases that they ask by; a device of several aliases counts for "
+                        "each.", on=READ, sample={"gpu": {"total": 2, "free": 1}})
     pci_pools = Field(Value(), "The same devices, each once: {aliases, numa_node (-1: unknown), total, free}.", on=READ,
                       sample=[{"aliases": ["gpu"], "numa_node": 0, "total": 2, "free": 1}])
     mdevs = Field(Value(), "Devices that can be divided into virtual GPUs: {parent (PCI address), type, numa_node, "
-                           "total, free}.", on=READ, sample=[{"parent": "0000:81:00.0", "type": "nvidia-35", "numa_node": 0,
-                                                       "total": 8, "free": 7}])
+                           "total, free}.", on=READ,
+                   sample=[{"parent": "0000:81:00.0", "type": "nvidia-35", "numa_node": 0, "total": 8, "free": 7}])
     vcpus = Field(Integer(), "CPUs of the host that servers share.", on=READ, sample=16)
     pcpus = Field(Integer(), "CPUs of the host that servers have for themselves.", on=READ, sample=0)
     vcpus_used = Field(Integer(), "Virtual CPUs of running servers that share them.", on=READ, sample=4)
