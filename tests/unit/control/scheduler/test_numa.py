@@ -8,6 +8,7 @@ import pytest
 
 from magnetar_control.scheduler import numa
 from magnetar_control.scheduler.choose import NoValidHost, choose
+from magnetar_control.scheduler.host_state import DEVICES
 from magnetar_control.scheduler.rules import Rules
 from magnetar_control.scheduler.weighers import Multipliers
 from magnetar_control.store.allocations import Amounts
@@ -132,13 +133,14 @@ def test_what_a_server_has_already_is_not_in_its_way():
 
 def test_hosts_with_devices_are_for_those_who_ask():
     """Row WEI-07: the fewest free devices that do."""
-    found = states(equipped("kvm1", free=2), equipped("kvm2", free=1), row("kvm3", memory_mb_used=20480))
+    found = states(equipped("kvm1", free=2), equipped("kvm2", free=1), row("kvm3"))
     assert [one.host for one in choose(found, request(), 3)] == ["kvm3", "kvm2", "kvm1"]
     assert [one.host for one in choose(found, gpus(nodes=0), 3)] == ["kvm2", "kvm1"]
     assert [one.host for one in choose(found, gpus(2, 0), 3)] == ["kvm1"]
     found.used("kvm1", Amounts(), hardware={"pci_alias": "gpu:2"})
-    assert choose(found, request())[0].host == "kvm1"
-    found.changed(equipped("kvm1", free=2, servers=1))
-    assert choose(found, request())[0].host == "kvm1", "the host has told nothing else yet"
+    assert found.hosts["kvm1"].numbers[DEVICES] == 0
+    found.changed(equipped("kvm1", free=1, servers=1))
+    assert found.hosts["kvm1"].numbers[DEVICES] == 1
+    found.changed(row("kvm3", memory_mb_used=20480))
     found.rules = Rules(Multipliers(pci=0.0))
     assert choose(found, request())[0].host != "kvm3"
