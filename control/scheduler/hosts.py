@@ -143,6 +143,12 @@ class HostStates:
                 host.pci.placed(hardware)
                 self._touch(host)
 
+    def refused(self, name: str) -> None:
+        """A claim of a host was refused."""
+        with self.lock:
+            if host := self.hosts.get(name):
+                host.pci.refused()
+
     def busy(self, name: str, io_ops: int) -> None:
         """Set how many servers on a host keep its disks busy, as it was found (``servers.io_ops``). One that was placed
         there since is in what is found next."""

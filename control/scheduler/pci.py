@@ -43,6 +43,10 @@ class HostPci:
         """Something has gone from there."""
         self._coming, self._freed = Counter(), monotonic()
 
+    def refused(self) -> None:
+        """A claim there was refused: not all that has gone is free."""
+        self._freed = -LATE
+
     def placed(self, hardware: Mapping[str, Any]) -> None:
         """A server was placed there."""
         self._coming.update(asked(hardware))

@@ -43,6 +43,7 @@ def place(database: Database, states: HostStates, spec: RequestSpec, *, map_cell
                 states.used(found.host, spec.amounts, spec.flavor_name, spec.numa, spec.hardware)
                 return found
             read_host(database, states, found.host)
+            states.refused(found.host)
             refused[found.host] += 1
             if refused[found.host] == PATIENCE:
                 spec = replace(spec, ignored=spec.ignored | {found.host})
