@@ -13,7 +13,7 @@ from typing import Any
 
 from magnetar_core.hardware.needs import lacking
 from magnetar_core.hardware.numa import Needs
-from magnetar_core.hardware.pci import Affinity, Pool, asked, pools, preferred_cells, suffice, told
+from magnetar_core.hardware.pci import Affinity, DevicePool, asked, pools, preferred_cells, suffice, told
 
 from .numa import LATE, HostNuma
 
@@ -29,7 +29,7 @@ class HostPci:
 
     def __init__(self) -> None:
         self.told: Mapping[str, Mapping[str, Any]] = {}
-        self.pools: Sequence[Pool] = ()
+        self.pools: Sequence[DevicePool] = ()
         self._coming: Counter[str] = Counter()
         self._freed = -LATE
 

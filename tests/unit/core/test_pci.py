@@ -8,7 +8,17 @@ from random import Random
 
 import pytest
 
-from magnetar_core.hardware.pci import VGPU, Affinity, Pool, asked, assigned, pools, preferred_cells, suffice, told
+from magnetar_core.hardware.pci import (
+    VGPU,
+    Affinity,
+    DevicePool,
+    asked,
+    assigned,
+    pools,
+    preferred_cells,
+    suffice,
+    told,
+)
 
 
 def best(units, room):
@@ -38,16 +48,17 @@ def test_first_ones_first():
 def test_what_hosts_tell():
     """Agents of before tell counts by alias only."""
     old = {"pci_devices": {"gpu": {"total": 2, "free": 1}}}
-    assert pools(old) == [Pool(("gpu",), -1, 2, 1)] and told(old) == old["pci_devices"] and pools({}) == []
+    assert pools(old) == [DevicePool(("gpu",), -1, 2, 1)] and told(old) == old["pci_devices"] and pools({}) == []
     new = {**old, "pci_pools": [{"aliases": ["gpu", "any"], "numa_node": 1, "total": 2, "free": 1}],
            "mdevs": [{"parent": "0000:81:00.0", "type": "a", "numa_node": at, "total": 2, "free": at} for at in (0, 1)]}
-    assert pools(new) == [Pool((VGPU,), 0, 2, 0), Pool((VGPU,), 1, 2, 1), Pool(("gpu", "any"), 1, 2, 1)]
+    assert pools(new) == [DevicePool((VGPU,), 0, 2, 0), DevicePool((VGPU,), 1, 2, 1),
+                          DevicePool(("gpu", "any"), 1, 2, 1)]
     assert told(new)[VGPU] == {"total": 4, "free": 1}
     assert asked({"pci_alias": "gpu:2", "vgpus": 1}) == {"gpu": 2, VGPU: 1} and asked({}) == {}
 
 
 def test_virtual_gpus_may_be_anywhere():
-    there = [Pool((VGPU,), 1, 1, 1), Pool(("gpu",), 1, 1, 1)]
+    there = [DevicePool((VGPU,), 1, 1, 1), DevicePool(("gpu",), 1, 1, 1)]
     near = Affinity("required", frozenset([0]))
     assert suffice(there, [1, 1], [{VGPU: 1}], near) and not suffice(there, [1, 1], [{"gpu": 1}], near)
     assert suffice(there, [1, 1], [{"gpu": 1}], Affinity("", frozenset([0])), {"gpu": "preferred"})

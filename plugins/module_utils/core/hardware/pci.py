@@ -56,7 +56,7 @@ LEGACY, PREFERRED, REQUIRED, SOCKET = POLICIES = ("legacy", "preferred", "requir
 PF, VF, PCI = TYPES = ("type-PF", "type-VF", "type-PCI")
 
 
-class Pool(NamedTuple):
+class DevicePool(NamedTuple):
     """Devices of a host that are alike for those who ask: the *aliases* that name them, their NUMA cell (*node*, -1
     where the host does not tell), how many there are and how many are free."""
 
@@ -80,17 +80,18 @@ def told(host: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def pools(host: Mapping[str, Any]) -> list[Pool]:
+def pools(host: Mapping[str, Any]) -> list[DevicePool]:
     """The pools that a host tells (the fields ``pci_pools`` and ``mdevs`` of ``kinds.Host``). One of an earlier agent
     tells none, but how many there are of each alias."""
-    parts = [Pool((VGPU,), one["numa_node"], one["total"], one["free"]) for one in host.get("mdevs") or ()]
+    parts = [DevicePool((VGPU,), one["numa_node"], one["total"], one["free"]) for one in host.get("mdevs") or ()]
     return parts + _pools(host)
 
 
-def _pools(host: Mapping[str, Any]) -> list[Pool]:
-    if (told := host.get("pci_pools")) is not None:
-        return [Pool(tuple(one["aliases"]), one["numa_node"], one["total"], one["free"]) for one in told]
-    return [Pool((alias,), -1, one["total"], one["free"]) for alias, one in (host.get("pci_devices") or {}).items()]
+def _pools(host: Mapping[str, Any]) -> list[DevicePool]:
+    if (there := host.get("pci_pools")) is not None:
+        return [DevicePool(tuple(one["aliases"]), one["numa_node"], one["total"], one["free"]) for one in there]
+    by_alias = host.get("pci_devices") or {}
+    return [DevicePool((alias,), -1, one["total"], one["free"]) for alias, one in by_alias.items()]
 
 
 class Affinity(NamedTuple):
@@ -145,7 +146,7 @@ def assigned(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int]) -> Op
     return [of[at] for at in range(len(units))]
 
 
-def suffice(there: Sequence[Pool], room: Sequence[int], asked: Iterable[Mapping[str, int]],
+def suffice(there: Sequence[DevicePool], room: Sequence[int], asked: Iterable[Mapping[str, int]],
             affinity: Affinity = ANYWHERE, policies: Mapping[str, str] = {}) -> bool:
     """Whether the pools, with so much *room* in each, have devices for all servers, which have *asked* for so many of
     each alias. *policies*: of aliases that have one."""
