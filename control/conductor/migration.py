@@ -12,6 +12,7 @@ import math
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, Self
 
 import orjson
@@ -52,12 +53,12 @@ class MigrationTask:
     source: str = _column("source")  # name of the host, as ``target``
     target: str = _column("target")
     flavor: dict[str, Any] = _column("new_flavor", orjson.loads)  # the flavor that the server will have
+    #: What a resize has the server be at the target: flavor and hardware in the agent's form; set by its flow.
+    becomes: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, work: Work, row: Any) -> None:
         self.work, self.row, self.conductor = work, row, work.conductor
         self.api = leased(work.confirm_lease, work.conductor.store.api)
-        #: What a resize has the server be at the target: flavor and hardware in the agent's form; set by its flow.
-        self.becomes: Mapping[str, Any] = {}
 
     @classmethod
     def begin(cls, work: Work, type: str, status: str, flavor: Mapping[str, Any]) -> Self:

@@ -107,9 +107,7 @@ EXAMPLES = r"""
         state: absent
 
 - name: Remove a server with its disks
-  magnetar.compute.server:
-    name: web2
-    state: absent
+  magnetar.compute.server: {name: web2, state: absent}
 """
 
 RETURN = r"""
