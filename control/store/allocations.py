@@ -106,9 +106,8 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
     anti-affinity) forbids it by now; unless *anyway*, also when it is disabled or forced down. What the consumer holds
     there already is changed: a resize.
     """
-    if group and not _allowed(connection, group, server_id, host_id):
-        return False
-    if devices and not _has_devices(connection, host_id, {server_id: devices}):
+    if (group and not _allowed(connection, group, server_id, host_id)) or (
+            devices and not _has_devices(connection, host_id, {server_id: devices})):
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
     row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": now(),
