@@ -104,8 +104,8 @@ class AgentSettings:
                                  "emptiest.", default=True)
     pci_device_spec: tuple[dict[str, str], ...] = _doc(
         "PCI devices that servers may have: a list of {vendor_id, product_id, address (may have * and ?), managed "
-        "(true or false)}, see docs/pci.md. Left out: none.", default=(),
-        metadata={"words": ("vendor_id", "product_id", "address", "managed"), "needed": ()})
+        "(true or false), one_time_use (true or false)}, see docs/pci.md. Left out: none.", default=(),
+        metadata={"words": ("vendor_id", "product_id", "address", "managed", "one_time_use"), "needed": ()})
     pci_alias: tuple[dict[str, str], ...] = _doc(
         "What servers call them: a list of {name, vendor_id, product_id, device_type (type-PCI, type-PF or type-VF), "
         "numa_policy (legacy, preferred, required or socket)}; hosts of a cloud should have the same.", default=(),

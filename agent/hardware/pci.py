@@ -20,7 +20,7 @@ _BRIDGE = "0x06"
 class PciDevice(NamedTuple):
     """A device. *address* is like ``0000:81:00.0``, both ids are four hexadecimal digits, *numa_node* is -1 where the
     host does not tell. *managed*: libvirt takes it from the host's driver when a guest starts, and gives it back.
-    *type*: one of ``core.hardware.pci.TYPES``."""
+    *type*: one of ``core.hardware.pci.TYPES``. *once*: a server that has had it leaves it to nobody."""
 
     address: str
     vendor_id: str
@@ -28,6 +28,7 @@ class PciDevice(NamedTuple):
     numa_node: int
     managed: bool = True
     type: str = PCI
+    once: bool = False
 
     def place(self) -> dict[str, str]:
         """Attributes of libvirt's ``address``."""
@@ -38,7 +39,8 @@ class PciDevice(NamedTuple):
 
 def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
     """The devices under *sysfs* that one of *specs* (the setting ``pci_device_spec``) allows, by address; the first
-    that does says whether it is managed. Not bridges, and not a physical function while it has virtual ones."""
+    that does says whether it is managed, and given once. Not bridges, and not a physical function while it has virtual
+    ones."""
     if not specs:
         return []
     found = []
@@ -53,7 +55,8 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
         one = PciDevice(folder.name, vendor, product, int(_read(folder / "numa_node") or -1), type=_type(folder))
         for spec in specs:
             if vendor and _suits(one, spec):
-                found.append(one._replace(managed=spec.get("managed", "yes") == "yes"))
+                found.append(one._replace(managed=spec.get("managed", "yes") == "yes",
+                                          once=spec.get("one_time_use") == "yes"))
                 break
     return found
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.documents import sync_folder
 from magnetar_agent.hardware.pci import PciDevice, allowed, named, names
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.servers import placement
@@ -26,11 +27,20 @@ if TYPE_CHECKING:
 
 #: What a document has in its ``want``: address to alias; and what its guest had before a change.
 FIELD, BEFORE = "pci_devices", "pci_devices_before"
+#: Folder of the state: a file, named by its address, for each device that is given once (one_time_use) and was.
+USED = "used_devices"
 
 
 def devices(host: LocalHost) -> list[PciDevice]:
     """Those that servers may have, given away or not."""
     return allowed(host.settings.sysfs, host.settings.pci_device_spec)
+
+
+def _used(host: LocalHost) -> set[str]:
+    try:
+        return {path.name for path in (host.settings.state_dir / USED).iterdir()}
+    except OSError:
+        return set()
 
 
 def asked(want: Mapping[str, Any]) -> dict[str, int]:
@@ -48,7 +58,7 @@ def held(host: LocalHost, without: str = "") -> set[str]:
 def told(host: LocalHost) -> dict[str, Any]:
     """``pci_devices`` and ``pci_pools`` of ``kinds.Host``."""
     aliases, there = host.settings.pci_alias, devices(host) if host.settings.pci_alias else []
-    taken = held(host) if there else set()
+    taken = held(host) | _used(host) if there else set()
     found: dict[tuple[tuple[str, ...], int], list[int]] = {}
     for one in there:
         if of := names(one, aliases):
@@ -77,7 +87,7 @@ def cells(host: LocalHost, want: Mapping[str, Any], id: str = "") -> dict[int, i
     """How much the server *id* with these fields is to be on each NUMA cell for its devices (``preferred_cells``)."""
     if not host.settings.pci_alias or placement.asked(want) is None:
         return {}
-    taken = held(host, id)
+    taken = held(host, id) | _used(host)
     return preferred_cells(((names(one, host.settings.pci_alias), one.numa_node, 1) for one in devices(host)
                             if one.address not in taken), asked(want))
 
@@ -87,7 +97,8 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, 
     ones, near its NUMA cells. Hold the lock of choices until it is written. Raises ``Conflict``."""
     if not asked(want):
         return {}
-    taken, aliases, near = held(host, id), host.settings.pci_alias, _affinity(host, want)
+    taken = held(host, id) | (_used(host) - set(had or ()))
+    aliases, near = host.settings.pci_alias, _affinity(host, want)
     free = [one for one in devices(host) if one.address not in taken]
     units: list[list[str]] = []
     of: list[str] = []
@@ -165,6 +176,7 @@ def settle(host: LocalHost, document: Document) -> bool:
     with host.locks.hold(*CHOICES):
         had = want.get(FIELD) or {}
         made = choose(host, want, document.id, had)
+        _note_use(host, made)
         if made == had and BEFORE not in want:
             return False
         want.pop(FIELD, None)
@@ -172,6 +184,16 @@ def settle(host: LocalHost, document: Document) -> bool:
         want.update({FIELD: made} if made else {})
         host.documents.write(document)
         return True
+
+
+def _note_use(host: LocalHost, made: Mapping[str, str]) -> None:
+    """Note which of a server's devices are given once, before its guest has them."""
+    for one in devices(host) if made else ():
+        if one.once and one.address in made:
+            folder = host.settings.state_dir / USED
+            folder.mkdir(exist_ok=True)
+            (folder / one.address).touch()
+            sync_folder(folder)
 
 
 def of(host: LocalHost, want: Mapping[str, Any]) -> tuple[PciDevice, ...]:

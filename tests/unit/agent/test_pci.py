@@ -210,6 +210,29 @@ def test_a_device_that_is_gone_is_replaced_at_the_next_start(big: Host) -> None:
     assert places(big) == ["0xc1 yes"]
 
 
+def test_a_device_that_is_given_once(tmp_path: Path) -> None:
+    """It stays its server's over stops and starts of both, and is nobody's afterwards until an operator says so."""
+    settings = {**SETTINGS, "pci_device_spec": [{"address": "0000:81:*", "one_time_use": True}, {"vendor_id": GPU[0]}]}
+    host = Host(tmp_path, sysfs=made(tmp_path / "sys"), **settings)
+    host.start()
+    host.ensure("server", "web1", ONE)
+    host.restart()
+    host.ensure("server", "web1", {"power": "off"})
+    host.ensure("server", "web1", {"power": "running"})
+    assert places(host) == ["0x81 yes"] and told(host)["gpu"] == 1
+    host.ensure("server", "web1", None)
+    assert told(host)["gpu"] == 1
+    host.ensure("server", "web2", ONE)
+    assert places(host, "web2") == ["0xc1 yes"]
+    with pytest.raises(Conflict, match="has 0 free"):
+        host.ensure("server", "web3", ONE)
+    (host.agent.host.settings.state_dir / pci.USED / "0000:81:00.0").unlink()
+    host.ensure("server", "web3", ONE)
+    host.ensure("server", "web2", None)
+    assert told(host)["gpu"] == 1 and places(host, "web3") == ["0x81 yes"]
+    host.agent.close()
+
+
 def test_a_host_with_too_few_devices_refuses_the_start_and_keeps_the_server(big: Host) -> None:
     big.ensure("server", "web1", {**ONE, "power": "off"})
     big.ensure("server", "web2", ONE)
@@ -281,7 +304,7 @@ def test_a_server_that_becomes_another_needs_what_it_becomes(equipped: Pair) -> 
 
 # Settings -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("settings", "why"), [
-    ({"pci_device_spec": {"vendor_id": "10de"}}, "must be a list of {vendor_id, product_id, address, managed}"),
+    ({"pci_device_spec": {"vendor_id": "10de"}}, "must be a list of {vendor_id, product_id, address, "),
     ({"pci_device_spec": [{"devname": "eth0"}]}, r"pci_device_spec\[0\]: must have some of vendor_id"),
     ({"pci_device_spec": [{"vendor_id": 1000}]}, "vendor_id: must be four hexadecimal digits as a text"),
     ({"pci_device_spec": [{"address": "eth0"}]}, "address: must be like 0000:81:00.0"),

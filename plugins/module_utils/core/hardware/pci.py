@@ -172,6 +172,7 @@ _RULES = {
     "name": (NAME, "must have letters, digits, and . - _ only"),
     "address": (r"[0-9a-f:.*?]{1,12}", "must be like 0000:81:00.0, and may have * and ?"),
     "managed": ("yes|no", "must be true or false"),
+    "one_time_use": ("yes|no", "must be true or false"),
     "type": (r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", "must be the name of a folder in mdev_supported_types"),
     "numa_policy": ("|".join(POLICIES), "must be one of %s" % ", ".join(POLICIES)),
     "device_type": ("|".join(TYPES), "must be one of %s" % ", ".join(TYPES))}
