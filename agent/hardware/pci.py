@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,6 +72,27 @@ def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -
 def names(device: PciDevice, aliases: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     """All of *aliases* that name the device."""
     return tuple(alias for alias in dict.fromkeys(one["name"] for one in aliases) if named(device, alias, aliases))
+
+
+def warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """What a host lacks to give guests the devices that the settings ``pci_device_spec`` (*specs*) and
+    ``enabled_mdev_types`` (*types*) name (row PCI-06)."""
+    if specs and not _any(sysfs / "class/iommu"):
+        yield ("pci_device_spec names devices, and the host has no IOMMU that is on, so no guest with one would start. "
+               "Switch it on in the firmware, and for the kernel (intel_iommu=on or amd_iommu=on).")
+    if specs and not allowed(sysfs, specs):
+        yield "pci_device_spec allows none of the host's devices."
+    if types and not _any(sysfs / "class/mdev_bus"):
+        yield "enabled_mdev_types names types, and no driver of the host offers mediated devices."
+    if types and shutil.which("mdevctl") is None:
+        yield "enabled_mdev_types needs mdevctl, by which libvirt makes mediated devices. Install it."
+
+
+def _any(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except OSError:
+        return False
 
 
 def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:

@@ -10,8 +10,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent import inventory
+from magnetar_agent import inventory, serve
 from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.hardware import pci as hardware
 from magnetar_agent.hardware.pci import PciDevice, allowed, names
 from magnetar_agent.servers import pci
 from magnetar_agent.settings import AgentSettings
@@ -303,6 +304,19 @@ def test_a_server_that_becomes_another_needs_what_it_becomes(equipped: Pair) -> 
 
 
 # Settings -----------------------------------------------------------------------------------------------------------
+def test_what_the_host_lacks_is_told_when_settings_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware.shutil, "which", lambda _name: None)
+    there = made(tmp_path / "sys")
+    settings = AgentSettings(sysfs=there, enabled_mdev_types=[{"type": "small"}], **SETTINGS)
+    said = [one for one in serve.check_settings(settings) if one.startswith(("pci_", "enabled_mdev"))]
+    assert ["no IOMMU" in said[0], "no driver" in said[1], "needs mdevctl" in said[2]] == [True] * 3 and len(said) == 3
+    (there / "class/iommu/dmar0").mkdir(parents=True)
+    settings = AgentSettings(sysfs=there, pci_device_spec=[{"vendor_id": "ffff"}])
+    assert [one for one in serve.check_settings(settings) if "pci_" in one] == [
+        "pci_device_spec allows none of the host's devices."]
+    assert not [one for one in serve.check_settings(AgentSettings()) if "pci_" in one]
+
+
 @pytest.mark.parametrize(("settings", "why"), [
     ({"pci_device_spec": {"vendor_id": "10de"}}, "must be a list of {vendor_id, product_id, address, "),
     ({"pci_device_spec": [{"devname": "eth0"}]}, r"pci_device_spec\[0\]: must have some of vendor_id"),
