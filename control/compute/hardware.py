@@ -64,8 +64,7 @@ def _check_aliases(caller: Caller, flavor: Mapping[str, Any], specs: Mapping[str
     asked = said(specs, BY_SPEC).get("pci_alias")
     if not asked:
         return
-    with caller.cloud.store.api.read() as connection:
-        known = hosts.pci_aliases(connection)
+    known = caller.fetch(hosts.pci_aliases)
     if unknown := [alias for alias in counts(asked) if alias not in known]:
         raise InvalidRequest(
             f"PCI alias {unknown[0]} is not defined: flavor {flavor['name']} asks for it (pci_passthrough:alias), and "
