@@ -15,6 +15,7 @@ from socket import socket
 from typing import Any, Protocol
 
 from magnetar_agent.hardware.firmware import Firmware
+from magnetar_agent.hardware.mdev import Mdev
 from magnetar_agent.hardware.numa import Numa
 from magnetar_agent.hardware.pci import PciDevice
 from magnetar_agent.networks import HypervisorNetworks
@@ -109,10 +110,12 @@ class DomainSpec:
     #: Whether it has a SPICE server, and the channel of the guest's SPICE agent, beside VNC.
     spice: bool = False
     hardware: Mapping[str, Any] = field(default_factory=dict)
-    #: CPUs, NUMA cells and pages of the host, firmware (``None`` for BIOS) and PCI devices that it has.
+    #: CPUs, NUMA cells and pages of the host, firmware (``None`` for BIOS), PCI devices, and mediated device (a uuid)
+    #: that it has.
     numa: Numa = field(default_factory=Numa)
     firmware: Firmware | None = None
     pci: tuple[PciDevice, ...] = ()
+    mdev: str = ""
 
 
 @dataclass(frozen=True)
@@ -260,6 +263,16 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorDisks,
 
     def resize(self, uuid: str, target: str, size: int) -> None:
         """Tell a running domain that its disk *target* has *size* bytes; QEMU grows the file."""
+
+    # Mediated devices -------------------------------------------------------------------------------------------
+    def mdevs(self) -> list[Mdev]:
+        """Those that exist, of PCI devices, in order. The kernel forgets them with each boot."""
+
+    def make_mdev(self, mdev: Mdev) -> None:
+        """Make one. Raises ``HypervisorError`` where its parent has none left, or the host lacks what makes them."""
+
+    def remove_mdev(self, uuid: str) -> None:
+        """Remove one; gone is fine."""
 
     # Consoles ---------------------------------------------------------------------------------------------------
     def open_graphics(self, uuid: str, type: str) -> socket:

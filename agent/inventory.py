@@ -11,7 +11,7 @@ from magnetar_agent import facts as told
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import CLOUD
 from magnetar_agent.migrations import arriving
-from magnetar_agent.servers import GIB, pci, placement, shares
+from magnetar_agent.servers import GIB, mdevs, pci, placement, shares
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import Host
 from magnetar_core.power import LIVE, RUNNING
@@ -51,8 +51,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         domains = host.hypervisor.domains()
         active = [d for d in documents if d.id in domains and domains[d.id].state in LIVE]
         facts = host.hypervisor.host()
-        found = facts | found | _virt(facts["kvm"]) | placement.told(host) | {
-            "pci_devices": pci.told(host),
+        found = facts | found | _virt(facts["kvm"]) | placement.told(host) | pci.told(host) | mdevs.told(host) | {
             "consoles": host.kinds_of_consoles(), "traits": told.traits_of(host, facts, facts["kvm"]["usable"]),
             "running": sum(domains[d.id].state == RUNNING for d in active),
             "vcpus_used": sum(placement.floating(d.want) for d in active),

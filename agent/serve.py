@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from magnetar_agent import access
 from magnetar_agent.agent import Agent
 from magnetar_agent.app import AgentApplication
+from magnetar_agent.hardware import pci
 from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.sockets import bound
@@ -232,6 +233,7 @@ def check_settings(settings: AgentSettings) -> list[str]:
         raise InvalidSettings("client_certs needs tls_client_ca, or no certificate could be believed.")
     said.extend(f"{path} is not a folder yet; nothing can be imported from it."
                 for path in settings.image_paths if not path.is_dir())
+    said.extend(pci.warnings(settings.sysfs, settings.pci_device_spec, settings.enabled_mdev_types))
     return said
 
 

@@ -100,14 +100,21 @@ class AgentSettings:
     reserved_huge_pages: dict[int, dict[int, int]] = _doc(
         "NUMA cell to {KiB of a page: how many} large pages that servers do not get, such as {0: {2048: 64}}.",
         default_factory=dict)
+    pack_numa_cells: bool = _doc("Whether guests with NUMA cells get the fullest of the host's that have room, or the "
+                                 "emptiest.", default=True)
     pci_device_spec: tuple[dict[str, str], ...] = _doc(
         "PCI devices that servers may have: a list of {vendor_id, product_id, address (may have * and ?), managed "
-        "(true or false)}, see docs/pci.md. Left out: none.", default=(),
-        metadata={"words": ("vendor_id", "product_id", "address", "managed"), "needed": ()})
+        "(true or false), one_time_use (true or false)}, see docs/pci.md. Left out: none.", default=(),
+        metadata={"words": ("vendor_id", "product_id", "address", "managed", "one_time_use"), "needed": ()})
     pci_alias: tuple[dict[str, str], ...] = _doc(
-        "What servers call them: a list of {name, vendor_id, product_id}; hosts of a cloud should have the same.",
-        default=(), metadata={"words": ("name", "vendor_id", "product_id"),
-                              "needed": ("name", "vendor_id", "product_id")})
+        "What servers call them: a list of {name, vendor_id, product_id, device_type (type-PCI, type-PF or type-VF), "
+        "numa_policy (legacy, preferred, required or socket)}; hosts of a cloud should have the same.", default=(),
+        metadata={"words": ("name", "vendor_id", "product_id", "device_type", "numa_policy"),
+                  "needed": ("name", "vendor_id")})
+    enabled_mdev_types: tuple[dict[str, str], ...] = _doc(
+        "Types of virtual GPUs (mediated devices) that servers may have: a list of {type, address (of the devices that "
+        "are to have it; may have * and ?)}, see docs/pci.md. Left out: none.", default=(),
+        metadata={"words": ("type", "address"), "needed": ("type",), "check": pci.check_mdev_types})
     sysfs: Path = _doc("Where the kernel tells of devices.", default=Path("/sys"))
     disk_allocation_ratio: float = _doc("Most that the disks of one server, or one volume, may promise, as a multiple "
                                         "of the file system that they are on.", default=1.0,
@@ -349,6 +356,8 @@ def _devices(key: dataclasses.Field[Any], value: Any) -> tuple[dict[str, str], .
             found.append({word: pci.checked(word, text) for word, text in one.items()})
         except ValueError as error:
             raise InvalidSettings(f"{where}: {error}.") from None
+    if wrong := key.metadata.get("check", lambda _found: "")(found):
+        raise InvalidSettings(f"{key.name}: {wrong}.")
     return tuple(found)
 
 

@@ -166,6 +166,7 @@ class Settings:
                                                     "resize or cold migration may bring there; below 0, such hosts "
                                                     "come first, to drain a cell.", 1_000_000.0)
     metrics_weight_multiplier: float = _doc("Weight of metrics of hosts.", 1.0)
+    pci_weight_multiplier: float = _doc("Weight of free PCI devices; more is worse.", 1.0)
     metrics_weight_setting: dict[str, float] = _doc(
         "Metrics that agents tell (cpu.percent, cpu.iowait.percent, …, see scheduler.md) to what each is worth; their "
         "sum is the metrics of a host. Empty: metrics are not looked at.", dict)

@@ -137,7 +137,9 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
             self._networks[network].leases.append(lease)
 
     def host_reboots(self) -> None:
-        """Nothing runs any more and nobody knows why; managed saves and definitions are still there."""
+        """Nothing runs any more and nobody knows why; managed saves and definitions are still there, mediated devices
+        are not."""
+        self._mdevs.clear()
         with self._change(*(f"domain {uuid}" for uuid in self._domains)):
             for domain in self._domains.values():
                 if domain.state in (RUNNING, PAUSED, CRASHED):

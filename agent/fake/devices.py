@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 
 from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.state import FakeDomain, State, parse
+from magnetar_agent.hardware.mdev import Mdev
 from magnetar_agent.hypervisor import DomainEvent, Nic
 from magnetar_agent.storage import Disk, DiskSeen
 from magnetar_agent.virt.devices import plugged
@@ -20,7 +21,26 @@ if TYPE_CHECKING:
 
 
 class Devices(State):
-    """The protocol's methods for devices of running domains."""
+    """The protocol's methods for devices of running domains, and for mediated devices, which are in memory only."""
+
+    @property
+    def _mdevs(self) -> dict[str, Mdev]:
+        found: dict[str, Mdev] = self.__dict__.setdefault("_made_mdevs", {})
+        return found
+
+    def mdevs(self) -> list[Mdev]:
+        with self._call("mdevs"):
+            return sorted(self._mdevs.values())
+
+    def make_mdev(self, mdev: Mdev) -> None:
+        with self._call("make_mdev"):
+            if mdev.uuid in self._mdevs:
+                raise HypervisorError("libvirt could not make a mediated device: it exists.")
+            self._mdevs[mdev.uuid] = mdev
+
+    def remove_mdev(self, uuid: str) -> None:
+        with self._call("remove_mdev"):
+            self._mdevs.pop(uuid, None)
 
     def running(self, uuid: str) -> Domain | None:
         with self._call("running"):

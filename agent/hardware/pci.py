@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
+
+from magnetar_core.hardware.pci import PCI, PF, VF
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,13 +20,16 @@ _BRIDGE = "0x06"
 
 class PciDevice(NamedTuple):
     """A device. *address* is like ``0000:81:00.0``, both ids are four hexadecimal digits, *numa_node* is -1 where the
-    host does not tell. *managed*: libvirt takes it from the host's driver when a guest starts, and gives it back."""
+    host does not tell. *managed*: libvirt takes it from the host's driver when a guest starts, and gives it back.
+    *type*: one of ``core.hardware.pci.TYPES``. *once*: a server that has had it leaves it to nobody."""
 
     address: str
     vendor_id: str
     product_id: str
     numa_node: int
     managed: bool = True
+    type: str = PCI
+    once: bool = False
 
     def place(self) -> dict[str, str]:
         """Attributes of libvirt's ``address``."""
@@ -34,7 +40,8 @@ class PciDevice(NamedTuple):
 
 def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
     """The devices under *sysfs* that one of *specs* (the setting ``pci_device_spec``) allows, by address; the first
-    that does says whether it is managed. Not bridges, and not a physical function while it has virtual ones."""
+    that does says whether it is managed, and given once. Not bridges, and not a physical function while it has virtual
+    ones."""
     if not specs:
         return []
     found = []
@@ -46,23 +53,58 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
         if _read(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
             continue
         vendor, product = (_read(folder / name).removeprefix("0x").lower() for name in ("vendor", "device"))
-        one = PciDevice(folder.name, vendor, product, int(_read(folder / "numa_node") or -1))
+        one = PciDevice(folder.name, vendor, product, int(_read(folder / "numa_node") or -1), type=_type(folder))
         for spec in specs:
             if vendor and _suits(one, spec):
-                found.append(one._replace(managed=spec.get("managed", "yes") == "yes"))
+                found.append(one._replace(managed=spec.get("managed", "yes") == "yes",
+                                          once=spec.get("one_time_use") == "yes"))
                 break
     return found
 
 
 def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
-    """Whether *alias* names the device. One alias may stand several times in *aliases* (the setting ``pci_alias``)."""
-    return any(one["name"] == alias and _suits(device, one) for one in aliases)
+    """Whether *alias* names the device. One alias may stand several times in *aliases* (the setting ``pci_alias``).
+    What has to do with SR-IOV is named by aliases of its type only (row PCI-09)."""
+    return any(one["name"] == alias and one.get("device_type", PCI) == device.type and _suits(device, one)
+               for one in aliases)
+
+
+def names(device: PciDevice, aliases: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """All of *aliases* that name the device."""
+    return tuple(alias for alias in dict.fromkeys(one["name"] for one in aliases) if named(device, alias, aliases))
+
+
+def warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """What a host lacks to give guests the devices that the settings ``pci_device_spec`` (*specs*) and
+    ``enabled_mdev_types`` (*types*) name (row PCI-06)."""
+    if specs and not _any(sysfs / "class/iommu"):
+        yield ("pci_device_spec names devices, and the host has no IOMMU that is on, so no guest with one would start. "
+               "Switch it on in the firmware, and for the kernel (intel_iommu=on or amd_iommu=on).")
+    if specs and not allowed(sysfs, specs):
+        yield "pci_device_spec allows none of the host's devices."
+    if types and not _any(sysfs / "class/mdev_bus"):
+        yield "enabled_mdev_types names types, and no driver of the host offers mediated devices."
+    if types and shutil.which("mdevctl") is None:
+        yield "enabled_mdev_types needs mdevctl, by which libvirt makes mediated devices. Install it."
+
+
+def _any(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except OSError:
+        return False
 
 
 def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:
     return (spec.get("vendor_id", device.vendor_id) == device.vendor_id
             and spec.get("product_id", device.product_id) == device.product_id
             and fnmatchcase(device.address, spec.get("address", "*")))
+
+
+def _type(folder: Path) -> str:
+    if (folder / "physfn").is_symlink():
+        return VF
+    return PF if int(_read(folder / "sriov_totalvfs") or 0) else PCI
 
 
 def _read(path: Path) -> str:

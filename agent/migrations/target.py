@@ -21,9 +21,9 @@ from magnetar_agent.documents import Document
 from magnetar_agent.link import Offer
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.locks import CHOICES
-from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, volumes
+from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, becoming, volumes
 from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
-from magnetar_agent.servers import GIB, addresses, folder, pci, placement, resolve, spec, tpm
+from magnetar_agent.servers import GIB, addresses, folder, mdevs, pci, resolve, spec, tpm
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound, unforeseen
 from magnetar_core.hardware.needs import lacking
@@ -48,6 +48,7 @@ def check_target(host: LocalHost, want: Fields) -> None:
     told = want.get("manifest")
     if not isinstance(told, dict) or told.get("server") != want["server"]:
         raise InvalidField("manifest", "is required on the target: what the source's half shows under that name")
+    told = becoming.manifest(told)
     if host.links.required() == want["peer"] or told["host_id"] == host.hypervisor.host()["id"]:
         raise Conflict(f"Server {told['name']!r} is on this very host ({host.name}). Choose another target.")
     _is_free(host, want["server"])
@@ -61,8 +62,7 @@ def check_target(host: LocalHost, want: Fields) -> None:
             raise Conflict(f"The port {nic['port']} belongs to server {other.name!r} of the target.")
     volumes.check_origins(host, told)
     _can_run(host, told, want["type"] == "live")
-    placement.check_coming(host, told, want["type"] == "live")
-    pci.check_coming(host, told, want["type"] == "live")
+    becoming.check(host, told, want["type"] == "live")
     _room(host, told)
 
 
@@ -93,7 +93,7 @@ def _can_run(host: LocalHost, told: Fields, live: bool) -> None:
     wanted = told.get("hardware") or {}
     if live and told.get("secure_boot"):
         wanted = {**wanted, "secure_boot": "required"}
-    for name, what in lacking(wanted, host.hypervisor.host() | {"pci_devices": pci.told(host)}):
+    for name, what in lacking(wanted, host.hypervisor.host() | pci.told(host) | mdevs.told(host)):
         raise Conflict(f"The server's hardware {name} ({wanted[name]}) cannot be had on the target, which lacks "
                        f"{what}. Install it there and restart libvirtd, or choose another host.")
     if live and told["cpu"] and not host.hypervisor.cpu_fits(told["cpu"]):
@@ -223,8 +223,7 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
     document.state["server"], document.state["disks"] = given, line["disks"] if line["live"] else []
     document.state[NATIVE] = bool(line.get(NATIVE)) and host.settings.native_tls
     with host.locks.hold(*CHOICES):
-        placement.arrive(host, given["want"], id, line["live"])
-        pci.arrive(host, given["want"], id)
+        becoming.arrive(host, document.want["manifest"], given["want"], line["live"])
         host.documents.write(document)
     place = folder(host, id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.facts import traits_of
-from magnetar_agent.servers import GIB, pci
+from magnetar_agent.servers import GIB, mdevs, pci
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
@@ -73,8 +73,9 @@ def _specs(host: LocalHost, flavor: Fields) -> Fields:
 def _check_host(host: LocalHost, found: Fields) -> None:
     """Raises ``InvalidField`` for what this host cannot give."""
     hardware, facts = found["hardware"], host.hypervisor.host()
-    devices = pci.told(host, whole=True) if pci.asked(found) else {}
-    for name, what in lacking(hardware, {**facts, "virt_types": [found["virt_type"]], "pci_devices": devices}):
+    devices = {"pci_devices": pci.whole(host)} if pci.asked(found) else {}
+    devices |= mdevs.whole(host) if mdevs.asked(found) else {}
+    for name, what in lacking(hardware, {**facts, "virt_types": [found["virt_type"]], **devices}):
         raise InvalidField(f"hardware.{name}", f"cannot be had on host {host.name}, which lacks {what}. Install it and "
                            "restart libvirtd, or choose another host", hardware[name])
     if any(name.startswith("vif_") for name in hardware) and (lacks := host.hypervisor.lacks_traffic_control()):

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.hardware.pci import PciDevice, allowed, named
+from magnetar_agent.documents import sync_folder
+from magnetar_agent.hardware.pci import PciDevice, allowed, named, names
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.servers import placement
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.hardware.pci import counts
+from magnetar_core.hardware.pci import Affinity, assigned, counts, preferred_cells
 from magnetar_core.power import LIVE, SUSPENDED
 
 if TYPE_CHECKING:
@@ -26,11 +27,20 @@ if TYPE_CHECKING:
 
 #: What a document has in its ``want``: address to alias; and what its guest had before a change.
 FIELD, BEFORE = "pci_devices", "pci_devices_before"
+#: Folder of the state: a file, named by its address, for each device that is given once (one_time_use) and was.
+USED = "used_devices"
 
 
 def devices(host: LocalHost) -> list[PciDevice]:
     """Those that servers may have, given away or not."""
     return allowed(host.settings.sysfs, host.settings.pci_device_spec)
+
+
+def _used(host: LocalHost) -> set[str]:
+    try:
+        return {path.name for path in (host.settings.state_dir / USED).iterdir()}
+    except OSError:
+        return set()
 
 
 def asked(want: Mapping[str, Any]) -> dict[str, int]:
@@ -45,54 +55,82 @@ def held(host: LocalHost, without: str = "") -> set[str]:
             for name in (FIELD, BEFORE) for address in want.get(name) or ()}
 
 
-def told(host: LocalHost, whole: bool = False) -> dict[str, dict[str, int]]:
-    """``pci_devices`` of ``kinds.Host``: total and free by alias. *whole*: as if no server had any."""
-    aliases = host.settings.pci_alias
-    if not aliases:
+def told(host: LocalHost) -> dict[str, Any]:
+    """``pci_devices`` and ``pci_pools`` of ``kinds.Host``."""
+    aliases, there = host.settings.pci_alias, devices(host) if host.settings.pci_alias else []
+    taken = held(host) | _used(host) if there else set()
+    found: dict[tuple[tuple[str, ...], int], list[int]] = {}
+    for one in there:
+        if of := names(one, aliases):
+            count = found.setdefault((of, one.numa_node), [0, 0])
+            count[0] += 1
+            count[1] += one.address not in taken
+    by_alias: dict[str, dict[str, Any]] = {}
+    for alias in aliases:
+        policy = {"numa_policy": alias["numa_policy"]} if "numa_policy" in alias else {}
+        by_alias.setdefault(alias["name"], {"total": 0, "free": 0}).update(policy)
+    for (of, _node), (total, free) in found.items():
+        for name in of:
+            by_alias[name]["total"] += total
+            by_alias[name]["free"] += free
+    return {"pci_devices": by_alias, "pci_pools": [
+        {"aliases": list(of), "numa_node": node, "total": total, "free": free}
+        for (of, node), (total, free) in sorted(found.items())]}
+
+
+def whole(host: LocalHost) -> dict[str, dict[str, Any]]:
+    """``pci_devices`` as if no server had any."""
+    return {name: {**one, "free": one["total"]} for name, one in told(host)["pci_devices"].items()}
+
+
+def cells(host: LocalHost, want: Mapping[str, Any], id: str = "") -> dict[int, int]:
+    """How much the server *id* with these fields is to be on each NUMA cell for its devices (``preferred_cells``)."""
+    if not host.settings.pci_alias or placement.asked(want) is None:
         return {}
-    there, taken = devices(host), set() if whole else held(host)
-    found = {}
-    for alias in dict.fromkeys(one["name"] for one in aliases):
-        suited = [one for one in there if named(one, alias, aliases)]
-        found[alias] = {"total": len(suited), "free": sum(one.address not in taken for one in suited)}
-    return found
+    taken = held(host, id) | _used(host)
+    return preferred_cells(((names(one, host.settings.pci_alias), one.numa_node, 1) for one in devices(host)
+                            if one.address not in taken), asked(want))
 
 
 def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None) -> dict[str, str]:
     """What the server *id* with these fields gets: of what it *had*, what is there still, and then the first free
-    ones. Hold the lock of choices until it is written. Raises ``Conflict``."""
+    ones, near its NUMA cells. Hold the lock of choices until it is written. Raises ``Conflict``."""
     if not asked(want):
         return {}
-    taken, aliases, found = held(host, id), host.settings.pci_alias, {}
+    taken = held(host, id) | (_used(host) - set(had or ()))
+    aliases, near = host.settings.pci_alias, _affinity(host, want)
     free = [one for one in devices(host) if one.address not in taken]
-    # What fewer aliases name is left for those that need it.
-    for alias, count in sorted(asked(want).items(), key=lambda one: sum(named(d, one[0], aliases) for d in free)):
-        suited = [one for one in free if named(one, alias, aliases) and one.address not in found
-                  and _near(one, want)]
-        suited.sort(key=lambda one: ((had or {}).get(one.address) != alias, one.address))
+    units: list[list[str]] = []
+    of: list[str] = []
+    for alias, count in sorted(asked(want).items()):
+        own = next((one["numa_policy"] for one in aliases if one["name"] == alias and "numa_policy" in one), "")
+        suited = sorted(((had or {}).get(one.address) != alias, near.far(one.numa_node), one.address)
+                        for one in free if named(one, alias, aliases) and near.suits(one.numa_node, own))
         if len(suited) < count:
-            raise Conflict(
-                f"hardware.pci_alias: the server needs {count} PCI devices of alias {alias}, and host {host.name} has "
-                f"{len(suited)} free{_where(want)}. Choose another host, free some there, or look at its agent's "
-                "settings pci_device_spec and pci_alias.", field="hardware.pci_alias")
-        found.update(dict.fromkeys([one.address for one in suited[:count]], alias))
-    return found
+            raise _too_few(host, alias, count, len(suited), near)
+        units += [[address for _lost, _far, address in suited]] * count
+        of += [alias] * count
+    found = assigned(units, dict.fromkeys((one.address for one in free), 1))
+    if found is None:
+        raise _too_few(host, " and ".join(sorted(asked(want))), len(of), len(set().union(*units)), near)
+    return dict(zip(found, of, strict=True))
 
 
-def _cells(want: Mapping[str, Any]) -> set[int]:
-    return {one["host"] for one in (want.get("placement") or {}).get("cells", ())}
+def _affinity(host: LocalHost, want: Mapping[str, Any]) -> Affinity:
+    on = frozenset(one["host"] for one in (want.get("placement") or {}).get("cells", ()))
+    if not on:
+        return Affinity()
+    policy = (want.get("hardware") or {}).get("pci_numa_affinity", "")
+    return Affinity(policy, on, {one.id: one.sockets for one in host.hypervisor.numa_cells()})
 
 
-def _near(device: PciDevice, want: Mapping[str, Any]) -> bool:
-    """A guest with NUMA cells gets devices of its cells, or those of which the host tells none (Nova's policy
-    legacy)."""
-    cells = _cells(want)
-    return not cells or device.numa_node < 0 or device.numa_node in cells
-
-
-def _where(want: Mapping[str, Any]) -> str:
-    cells = _cells(want)
-    return f" at the server's NUMA cells ({', '.join(map(str, sorted(cells)))} of the host)" if cells else ""
+def _too_few(host: LocalHost, alias: str, count: int, free: int, near: Affinity) -> Conflict:
+    where = (f" that suit the server's NUMA cells ({', '.join(map(str, sorted(near.cells)))} of the host)"
+             if near.cells else "")
+    return Conflict(
+        f"hardware.pci_alias: the server needs {count} PCI devices of alias {alias}, and host {host.name} has "
+        f"{free} free{where}. Choose another host, free some there, or look at its agent's settings pci_device_spec "
+        "and pci_alias.", field="hardware.pci_alias")
 
 
 def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
@@ -104,7 +142,7 @@ def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
     if asked(found) and found.get("power") == SUSPENDED:
         raise InvalidField("power", "cannot be suspended while the server has PCI devices, whose state cannot be "
                                     "saved; stop it, or pause it", SUSPENDED)
-    same = asked(found) == asked(old) if old else False
+    same = bool(old) and _wish(found) == _wish(old)
     made = dict(had) if same and had else choose(host, found, id, had)
     found.update({FIELD: made} if made else {})
     before = {**before, **({} if same else had)}
@@ -120,12 +158,10 @@ def arrive(host: LocalHost, want: Fields, id: str) -> None:
         want[FIELD] = made
 
 
-def check_coming(host: LocalHost, told: Fields, live: bool) -> None:
-    """Raise ``Conflict`` where a server cannot get what its manifest asks for, or is to move while it runs."""
-    if asked(told) and live:
-        raise Conflict("The server has PCI devices (hardware.pci_alias), which cannot move while the guest runs. "
-                       "Migrate it cold.")
-    choose(host, {"hardware": told.get("hardware")}, told["server"])
+def _wish(want: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What the choice follows from."""
+    on = [one["host"] for one in (want.get("placement") or {}).get("cells", ())]
+    return asked(want), on, (want.get("hardware") or {}).get("pci_numa_affinity")
 
 
 def settle(host: LocalHost, document: Document) -> bool:
@@ -140,6 +176,7 @@ def settle(host: LocalHost, document: Document) -> bool:
     with host.locks.hold(*CHOICES):
         had = want.get(FIELD) or {}
         made = choose(host, want, document.id, had)
+        _note_use(host, made)
         if made == had and BEFORE not in want:
             return False
         want.pop(FIELD, None)
@@ -147,6 +184,16 @@ def settle(host: LocalHost, document: Document) -> bool:
         want.update({FIELD: made} if made else {})
         host.documents.write(document)
         return True
+
+
+def _note_use(host: LocalHost, made: Mapping[str, str]) -> None:
+    """Note which of a server's devices are given once, before its guest has them."""
+    for one in devices(host) if made else ():
+        if one.once and one.address in made:
+            folder = host.settings.state_dir / USED
+            folder.mkdir(exist_ok=True)
+            (folder / one.address).touch()
+            sync_folder(folder)
 
 
 def of(host: LocalHost, want: Mapping[str, Any]) -> tuple[PciDevice, ...]:

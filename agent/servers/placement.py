@@ -98,9 +98,11 @@ def floating(want: Mapping[str, Any]) -> int:
 
 
 # What a server gets -------------------------------------------------------------------------------------------------
-def choose(host: LocalHost, want: Mapping[str, Any], id: str, page: Mapping[str, Any] | None = None) -> Placement:
-    """What the server *id* with these fields gets. *page*: where its guest runs already, whose pages keep their size.
-    Hold the lock of choices until it is written. Raises ``Conflict``."""
+def choose(host: LocalHost, want: Mapping[str, Any], id: str, worth: Mapping[int, int],
+           page: Mapping[str, Any] | None = None) -> Placement:
+    """What the server *id* with these fields gets. *worth*: of the host's cells, for devices (``pci.cells``). *page*:
+    where its guest runs already, whose pages keep their size. Hold the lock of choices until it is written. Raises
+    ``Conflict``."""
     found = asked(want)
     assert found is not None
     sizes = {one["page"] for one in page["cells"]} if page else set()
@@ -111,46 +113,40 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, page: Mapping[str,
         raise Conflict(f"hardware.cpu_policy: host {host.name} has no dedicated CPUs. Name some in its agent's setting "
                        "cpu_dedicated_set, or choose another host.", field="hardware.cpu_policy")
     try:
-        return place(there, found)
+        return place(there, found, worth, host.settings.pack_numa_cells)
     except NoFit as why:
         raise Conflict(f"hardware: host {host.name} has no room for CPUs and memory of the server: {why}. Choose "
                        "another host, or free some there.", field="hardware") from None
 
 
-def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
-    """Set ``FIELD`` of *found*, whose flavor and hardware are known. *old*: what was wanted before. Raises
-    ``Conflict``."""
+def complete(host: LocalHost, found: Fields, old: Fields, id: str, worth: Mapping[int, int]) -> None:
+    """Set ``FIELD`` of *found*, whose flavor and hardware are known. *old*: what was wanted before. *worth*: as for
+    ``choose``. Raises ``Conflict``."""
     had: Placement | None = old.get(FIELD)
     found.pop(FIELD, None)
     if old and asked(found) == asked(old):
         found.update({FIELD: had} if had else {})
         if had or asked(found) is None:
             return
-    made = choose(host, found, id) if asked(found) else None
+    made = choose(host, found, id, worth) if asked(found) else None
     if had:
         made = {**(made or {"cells": []}), BEFORE: {name: part for name, part in had.items() if name != BEFORE}}
     if made:
         found[FIELD] = made
 
 
-def arrive(host: LocalHost, want: Fields, id: str, live: bool) -> None:
+def arrive(host: LocalHost, want: Fields, id: str, live: bool, worth: Mapping[int, int]) -> None:
     """Choose what a server that comes from another host gets here. Hold the lock of choices until it is written.
-    *live*: its guest runs, and keeps the size of its pages. Raises ``Conflict``."""
+    *live*: its guest runs, and keeps the size of its pages. *worth*: as for ``choose``. Raises ``Conflict``."""
     had = want.pop(FIELD, None)
     if asked(want):
-        want[FIELD] = choose(host, want, id, had if live else None)
+        want[FIELD] = choose(host, want, id, worth, had if live else None)
 
 
-def check_coming(host: LocalHost, told: Fields, live: bool) -> None:
-    """Raise ``Conflict`` where a server cannot get what its manifest asks for. An earlier agent tells none: its servers
-    need nothing."""
-    arrive(host, {"hardware": told.get("hardware"), "flavor": {"vcpus": told.get("vcpus", 1), "ram": told["ram"]},
-                  FIELD: told.get("placement")}, told["server"], live)
-
-
-def settle(host: LocalHost, document: Document) -> bool:
+def settle(host: LocalHost, document: Document, worth: Mapping[int, int]) -> bool:
     """Before a domain is defined or started: give up what the server had before a change, and choose anew where it can
-    no more have what it has. Returns whether the document has changed. Raises ``Conflict``."""
+    no more have what it has. *worth*: as for ``choose``. Returns whether the document has changed. Raises ``Conflict``.
+    """
     want = document.want
     if FIELD not in want and asked(want) is None:
         return False
@@ -167,7 +163,7 @@ def settle(host: LocalHost, document: Document) -> bool:
                 raise Conflict(f"Server {document.name!r} is suspended, and its saved memory is bound to CPUs and "
                                f"pages that it cannot have any more: {why}. Give the host back what is missing, or "
                                "stop the server, which loses the saved memory.")
-            made = choose(host, want, document.id)
+            made = choose(host, want, document.id, worth)
         if made == (had or {}):
             return False
         want.pop(FIELD, None)

@@ -10,7 +10,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
-from magnetar_agent.servers import GIB, addresses, block_devices, hardware, image_links, pci, placement, rescue
+from magnetar_agent.servers import GIB, addresses, block_devices, hardware, image_links, mdevs, pci, placement, rescue
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.kinds.flavor import completed
 from magnetar_core.power import SHELVED
@@ -55,8 +55,9 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     if found["flavor"] != old.get("flavor"):
         hardware.check_sizes(host, found)
     id = document.id if document else want.get("id", "")
-    placement.complete(host, found, old, id)
+    placement.complete(host, found, old, id, pci.cells(host, found, id))
     pci.complete(host, found, old, id)
+    mdevs.complete(host, found, old, id)
     found["key_name"] = _key(host, want.get("key_name"), old)
     found["networks"] = _networks(host, want["networks"], document)
     hardware.choose_nic_models(found, old)

@@ -12,7 +12,19 @@ from magnetar_agent.hardware import devices
 from magnetar_agent.hardware.firmware import Firmware, firmware
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.networks import tap_name
-from magnetar_agent.servers import GIB, MIB, block_devices, domain_name, folder, pci, placement, rescue, resize, shares
+from magnetar_agent.servers import (
+    GIB,
+    MIB,
+    block_devices,
+    domain_name,
+    folder,
+    mdevs,
+    pci,
+    placement,
+    rescue,
+    resize,
+    shares,
+)
 from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import Conflict
@@ -163,6 +175,7 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
         shares=shares.of(host, state), spice=_spice(host), hardware=hardware(want),
         numa=placement.described(host, want),
         firmware=boots_by(host, document), pci=pci.of(host, want),
+        mdev=(want.get(mdevs.FIELD) or {}).get("uuid", ""),
     )
 
 

@@ -18,6 +18,7 @@ from magnetar_agent.servers import (
     folder,
     guest_data,
     image_links,
+    mdevs,
     nics,
     pci,
     placement,
@@ -177,8 +178,9 @@ def settle(host: LocalHost, document: Document) -> None:
 
 
 def _settled(host: LocalHost, document: Document) -> bool:
-    """Whether the document has changed; see ``settle`` of ``placement`` and ``pci``."""
-    return any([placement.settle(host, document), pci.settle(host, document)])
+    """Whether the document has changed; see ``settle`` of ``placement``, ``pci`` and ``mdevs``."""
+    worth = pci.cells(host, document.want, document.id)
+    return any([placement.settle(host, document, worth), pci.settle(host, document), mdevs.settle(host, document)])
 
 
 def _check_free(task: Task) -> None:
@@ -243,9 +245,10 @@ def undefine(task: Task) -> None:
 
 
 def erase(task: Task) -> None:
-    """Remove the server's folder, and what is in its TPM where its domain has gone before."""
+    """Remove the server's folder, its virtual GPU, and what is in its TPM where its domain has gone before."""
     if tpm.SECRET in task.document.state:
         task.host.hypervisor.undefine(task.document.id)
+    mdevs.remove(task.host, task.document)
     place = folder(task.host, task.document.id)
     if place.exists():
         try:

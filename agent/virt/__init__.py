@@ -15,6 +15,7 @@ from .devices import Devices
 from .disks import Disks
 from .events import listen
 from .guest_agent import GuestAgent
+from .mdev import Mdevs
 from .migrate import Migrations
 from .mirror import Mirrors
 from .nbd import Exports
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class LibvirtHypervisor(Capabilities, Backups, Mirrors, Exports, GuestAgent, Consoles, Devices, Statistics,
-                        Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Tpms):
+                        Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Tpms, Mdevs):
     """``LocalHypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),

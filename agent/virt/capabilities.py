@@ -161,7 +161,8 @@ def host_cells(capabilities: ET.Element) -> list[HostCell]:
             found.append(HostCell(
                 int(cell.get("id", "0")), frozenset(), frozenset(cpus), int(cell.findtext("memory", "0")) // 1024,
                 {kib: count for kib, count in pages.items() if kib > SMALL_KIB},
-                tuple(sorted(set(cpus.values()), key=min))))
+                tuple(sorted(set(cpus.values()), key=min)),
+                frozenset(int(one.get("socket_id", "-1")) for one in cell.iterfind("cpus/cpu")) - {-1}))
     if found:
         return sorted(found)
     every = frozenset(os.sched_getaffinity(0))

@@ -75,7 +75,8 @@ def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
     values = {"spec": spec, "arch": platform.machine(), "cache": cache, "caches": caches, "tags": tags,
               "cpu": cpu(spec.hardware, spec.virt_type), "devices": (parts := devices(spec.hardware)),
               "hardware": json.dumps(dict(spec.hardware), sort_keys=True) if spec.hardware else "",
-              "ports": PORTS + parts.ports + len(spec.disks) + len(spec.nics) + len(spec.shares) + len(spec.pci)}
+              "ports": PORTS + parts.ports + len(spec.disks) + len(spec.nics) + len(spec.shares) + len(spec.pci)
+              + bool(spec.mdev)}
     return fill("domain.xml.j2", values, folder)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, Row
 
 from magnetar_control.store import allocations, hosts, servers
@@ -65,6 +66,7 @@ class Consumers:
         for row in rows:
             if row.host_id not in wish.held:
                 allocations.release(connection, id, row.host_id)
+        devices = {row.host_id: orjson.loads(row.devices) for row in rows}  # which only flavors say
         for host, held in sorted(wish.held.items()):
             place = hosts.show(connection, host)
             if place is None or place["id"] != host:
@@ -72,7 +74,8 @@ class Consumers:
             amounts = Amounts(**{column: held.get(name, 0) for name, column in COLUMNS.items()})
             other = {name: amount for name, amount in held.items() if name not in COLUMNS}
             fits = all(amount <= place[column] for column, amount in amounts._asdict().items())
-            if not fits or not allocations.claim(connection, id, server, host, amounts, resources=other, owner=owner):
+            if not fits or not allocations.claim(connection, id, server, host, amounts, devices=devices.get(host, {}),
+                                                 resources=other, owner=owner):
                 said = ", ".join(f"{amount} {name}" for name, amount in held.items())
                 raise Conflict(f"Unable to allocate inventory: {place['name']} has not {said[:255]} left for one "
                                "consumer.")

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from magnetar_control.scheduler.request_spec import placed_hardware, resources_of
-from magnetar_control.store import inventories
+from magnetar_control.store import hosts, inventories
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.hardware import numa
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import asked_of, root_device
+from magnetar_core.hardware.pci import counts
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, asks, said
 
 from .caller import Caller
@@ -43,6 +44,7 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
             raise InvalidRequest(f"Flavor {flavor['name']}, {odd}.")
         found += [f"flavor {flavor['name']}, {text}" for text in FLAVOR_SPECS.without_effect(specs)]
         _check_classes(caller, flavor)
+        _check_aliases(caller, flavor, specs)
     if image:
         properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}
         if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
@@ -65,6 +67,19 @@ def _check_classes(caller: Caller, flavor: Mapping[str, Any]) -> None:
         raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(missing)}, and no host "
                              "has an inventory of that. Choose another flavor; an operator gives hosts one with "
                              "`openstack resource provider inventory set` or the agents' provider.yaml.")
+
+
+def _check_aliases(caller: Caller, flavor: Mapping[str, Any], specs: Mapping[str, Any]) -> None:
+    """Raises ``InvalidRequest`` for aliases of PCI devices that no host knows (Nova's PciRequestAliasNotDefined)."""
+    asked = said(specs, BY_SPEC).get("pci_alias")
+    if not asked:
+        return
+    known = caller.fetch(hosts.pci_aliases)
+    if unknown := [alias for alias in counts(asked) if alias not in known]:
+        raise InvalidRequest(
+            f"PCI alias {unknown[0]} is not defined: flavor {flavor['name']} asks for it (pci_passthrough:alias), and "
+            f"no host knows it; they know {', '.join(sorted(known)) or 'none'}. Name it in the agents' setting "
+            "pci_alias, or choose another flavor.")
 
 
 def check_placed(flavor: Mapping[str, Any], old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:

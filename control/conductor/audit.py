@@ -249,15 +249,16 @@ def unclaimed(state: AuditState) -> Found:
             continue
         needed, claim = held_by(row), held.get((id, row.host))
         had = None if claim is None else (
-            tuple(int(getattr(claim, name)) for name in allocations.RESOURCES), orjson.loads(claim.resources))
-        if had != (tuple(needed[0]), needed[1]):
+            allocations.Amounts(*(int(getattr(claim, name)) for name in allocations.RESOURCES)),
+            orjson.loads(claim.resources), orjson.loads(claim.devices))
+        if had != needed:
             yield Finding("unclaimed", id, row.host, f"server {id} needs {_words(needed)}, and holds "
                                                      f"{_words(had) if had else 'nothing'}")
 
 
-def _words(claimed: tuple[Sequence[int], Mapping[str, int]]) -> str:
-    amounts, resources = claimed
-    return ", ".join([str(tuple(amounts)), *(f"{n} {name}" for name, n in sorted(resources.items()))])
+def _words(claimed: tuple[Sequence[int], Mapping[str, int], Mapping[str, int]]) -> str:
+    amounts, *counts = claimed
+    return ", ".join([str(tuple(amounts)), *(f"{n} {name}" for one in counts for name, n in sorted(one.items()))])
 
 
 def port(state: AuditState) -> Found:

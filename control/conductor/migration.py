@@ -12,12 +12,14 @@ import math
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, Self
 
 import orjson
 
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place
+from magnetar_control.scheduler.request_spec import devices_of
 from magnetar_control.store import allocations, consoles, migrations, servers
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.flows import migrate
@@ -51,6 +53,8 @@ class MigrationTask:
     source: str = _column("source")  # name of the host, as ``target``
     target: str = _column("target")
     flavor: dict[str, Any] = _column("new_flavor", orjson.loads)  # the flavor that the server will have
+    #: What a resize has the server be at the target: flavor and hardware in the agent's form; set by its flow.
+    becomes: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, work: Work, row: Any) -> None:
         self.work, self.row, self.conductor = work, row, work.conductor
@@ -131,8 +135,7 @@ class MigrationTask:
             except NoValidHost as none:
                 raise error or none from None
             try:
-                if self.target != self.source:
-                    self._plan(kind, self.source, self.target)
+                self._check_target(kind)
                 return
             except MagnetarError as refused:
                 error = refused
@@ -145,6 +148,14 @@ class MigrationTask:
                 if host or len(tried) >= most:
                     raise
 
+    def _check_target(self, kind: str) -> None:
+        """Raise what the target's agent refuses, before anything is done."""
+        if self.target != self.source:
+            self._plan(kind, self.source, self.target)
+        elif self.becomes:
+            with self.work.client(self.target) as client:
+                client.ensure("server", self.work.id, dict(self.becomes), dry_run=True, allow_reboot=True)
+
     def _most(self, kind: str) -> float:
         """How many hosts may be asked."""
         settings = self.conductor.settings
@@ -153,9 +164,10 @@ class MigrationTask:
         return math.inf if settings.migrate_max_retries < 0 else settings.migrate_max_retries + 1
 
     def wish(self, kind: str) -> dict[str, Any]:
-        """What the agents are asked for: the type, and how a live migration is steered."""
+        """What the agents are asked for: the type, how a live migration is steered, what a resize makes of the server.
+        """
         if kind != "live":
-            return {"type": kind}
+            return {"type": kind, **({"becomes": self.becomes} if self.becomes else {})}
         work = self.work
         backed = any(one.get("boot_index") == 0 for one in work.volumes)
         return {"type": kind, **live_policy.options(self.conductor.settings, work.flavor, backed, bool(work.volumes))}
@@ -179,9 +191,11 @@ class MigrationTask:
             rounds.append((self.source, tried))
         why, own = [], self.conductor.cell.id
         cells = {"near_cell": own} if self.work.args.get("cross_cell") else {"cell_id": own}
+        has = {self.source: devices_of(self.work.flavor)}
         for only, ignored in rounds:
             # Volumes stay where they are, and the agents connect them remotely: any host will do.
-            request = spec_of(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None, **cells)
+            request = spec_of(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None,
+                              has_devices=has, **cells)
             try:
                 request = request.forced_to() if forced else request
                 return place(self.api, self.conductor.states, request, map_cell=False, random=RANDOM).host

@@ -102,9 +102,10 @@ def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
         busy = _busy(connection, finding.id)
     if busy or row is None or row.host != finding.place:
         raise Conflict(f"Something is done to server {finding.id} again.")
-    amounts, resources = held_by(row)
+    amounts, resources, devices = held_by(row)
     with conductor.store.api.write() as connection:
-        if not allocations.claim(connection, finding.id, finding.id, host.id, amounts, resources=resources):
+        if not allocations.claim(connection, finding.id, finding.id, host.id, amounts, devices=devices,
+                                 resources=resources):
             raise Conflict(f"Host {finding.place} has not that much left. Move servers away from it.")
     conductor.read_host(finding.place)
 

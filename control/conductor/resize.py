@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.scheduler.request_spec import sizes
+from magnetar_control.scheduler.request_spec import RequestSpec, sizes
 from magnetar_control.store import allocations, migrations, servers
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
@@ -84,6 +84,8 @@ def sized(move: MigrationTask, flavor: Flavor) -> dict[str, Any]:
 
 def _migrate_cold(work: Work, type: str, flavor: dict[str, Any], **where: Any) -> None:
     move = MigrationTask.begin(work, type, "pre-migrating", flavor)
+    if type == migrations.RESIZE:
+        move.becomes = sized(move, move.flavor)
     try:
         told = _bring(move, where)
         if cross_cell.leaves(work):
@@ -127,13 +129,15 @@ def _bring(move: MigrationTask, where: Mapping[str, Any]) -> dict[str, Any] | No
 
 
 def _check_with_source(move: MigrationTask) -> None:
-    """Raise what the source's agent refuses of the flavor, before anything is done."""
+    """Raise what the source's agent refuses of the flavor's disks, before anything is done. All else the target must
+    have, and the source need not."""
     if move.row.type == migrations.RESIZE:
         if move.work.flavor["ephemeral"] > move.flavor["ephemeral"]:
             raise Conflict(f"Resize error: the ephemeral disk has {move.work.flavor['ephemeral']} GiB, and disks do "
                            "not shrink. Choose a flavor with at least as much.")
         with move.work.client(move.source) as client:
-            client.ensure("server", move.work.id, sized(move, move.flavor), dry_run=True, allow_reboot=True)
+            disks = {name: size for name, size in agent_flavor(move.flavor).items() if name not in ("vcpus", "ram")}
+            client.ensure("server", move.work.id, {"flavor": disks}, dry_run=True, allow_reboot=True)
 
 
 def _told_again(work: Work) -> dict[str, Any]:
@@ -215,10 +219,16 @@ def _give_up(move: MigrationTask, error: MagnetarError) -> None:
 
 def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
     """The server holds the claims of its old flavor on *host*, and the migration none."""
-    spec, id = spec_of(move.work, flavor=flavor), move.conductor.host(host)["id"]
+    held, id = needed(move, flavor), move.conductor.host(host)["id"]
     with move.api.write() as connection:
         if host == move.source:
             allocations.revert(connection, move.work.id, move.id)
         allocations.release(connection, move.id)
-        allocations.claim(connection, move.work.id, move.work.id, id, spec.amounts, resources=spec.resources)
+        allocations.claim(connection, move.work.id, move.work.id, id, held.amounts, devices=held.devices,
+                          resources=held.resources)
     move.read_hosts()
+
+
+def needed(move: MigrationTask, flavor: Flavor) -> RequestSpec:
+    """What the server with *flavor* holds of a host."""
+    return spec_of(move.work, flavor=flavor)

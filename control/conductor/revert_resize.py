@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping, Sequence
 
 import orjson
 
@@ -17,9 +18,8 @@ from . import cross_cell
 from .migration import MigrationTask, NotMoved
 from .nics import observed
 from .power import stop_guest
-from .resize import Flavor, columns, grown, power, settle_claims, want
+from .resize import Flavor, columns, grown, needed, power, settle_claims, sized, want
 from .retry import retry
-from .schedule import spec_of
 from .work import HostDown, Work, full_is_down
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,8 @@ def revert(work: Work) -> None:
     if row.status == "reverting":
         cross_cell.arrived(work)
     flavor = grown(orjson.loads(row.old_flavor), move.flavor)
+    if row.type == migrations.RESIZE:
+        move.becomes = sized(move, flavor)
     try:
         move.note(status="reverting")
         with work.event(host=move.target):
@@ -99,12 +101,18 @@ def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
 
 def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> bool:
     """Claim what each of the flavors needs."""
-    specs = [spec_of(move.work, flavor=flavor) for flavor in flavors]
-    needed = Amounts(*map(max, zip(*(spec.amounts for spec in specs), strict=True)))
-    resources = {name: max(spec.resources.get(name, 0) for spec in specs) for one in specs for name in one.resources}
+    specs = [needed(move, flavor) for flavor in flavors]
+    amounts = Amounts(*map(max, zip(*(spec.amounts for spec in specs), strict=True)))
+    devices, resources = (_most([getattr(spec, kind) for spec in specs]) for kind in ("devices", "resources"))
     id = move.conductor.host(host)["id"]
     with move.api.write() as connection:
-        return allocations.claim(connection, consumer, move.work.id, id, needed, resources=resources)
+        return allocations.claim(connection, consumer, move.work.id, id, amounts, devices=devices,
+                                 resources=resources)
+
+
+def _most(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """The greatest number of each name."""
+    return {name: max(one.get(name, 0) for one in counts) for name in {name for one in counts for name in one}}
 
 
 def _fail(move: MigrationTask, error: MagnetarError, flavor: Flavor) -> None:

@@ -15,7 +15,7 @@ from .pci import HostPci
 #: The numbers of a host: what fits (CPUs, MiB, GiB), what is free of each, and those that have a name below. Weighers
 #: of one's own add theirs at the end.
 Row = tuple[float, ...]
-IO_OPS, FAILED_BUILDS, SERVERS, METRICS, PCPUS, MATES = range(6, 12)
+IO_OPS, FAILED_BUILDS, SERVERS, METRICS, PCPUS, DEVICES, MATES = range(6, 13)
 #: Where in it what fits of each resource is.
 FITS = Amounts(0, 1, 2, PCPUS)
 
@@ -60,7 +60,7 @@ class HostState:
         (v, m, d, p), (a, b, c, e), (x, y, z, _p) = self.limits, self.used, self.totals
         v, m, d = v - a, m - b, d - c
         return (min(v, x), min(m, y), min(d, z), v, m, d, self.io_ops, self.failed_builds, self.servers,
-                self.metrics_weight, p - e, 0)
+                self.metrics_weight, p - e, self.pci.free, 0)
 
     def row(self, mates: int = 0) -> Row:
         """The numbers that filters and weighers compare."""

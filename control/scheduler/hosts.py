@@ -143,6 +143,12 @@ class HostStates:
                 host.pci.placed(hardware)
                 self._touch(host)
 
+    def refused(self, name: str) -> None:
+        """A claim of a host was refused."""
+        with self.lock:
+            if host := self.hosts.get(name):
+                host.pci.refused()
+
     def busy(self, name: str, io_ops: int) -> None:
         """Set how many servers on a host keep its disks busy, as it was found (``servers.io_ops``). One that was placed
         there since is in what is found next."""
@@ -227,6 +233,8 @@ class HostStates:
         name, info = row["name"], orjson.loads(row["info"])
         self.hosts[name].numa.hear(info)
         self.hosts[name].pci.hear(info)
+        if self.hosts[name].counted() != self.hosts[name].numbers:
+            self._touch(self.hosts[name])
         aggregates = tuple(one.metadata for one in self._aggregates.get(name, ()))
         zone = next((one["availability_zone"] for one in aggregates if "availability_zone" in one), self.default_zone)
         enabled = not (row["disabled"] or row["cell_disabled"])

@@ -45,6 +45,17 @@ class HostNuma:
         why = _lacks(self.free, self.coming, asked)
         return _lacks(self.whole, (), asked) if why and monotonic() < self._freed + LATE else why
 
+    def chosen(self, asked: Needs, worth: Mapping[int, int]) -> frozenset[int]:
+        """The cells that the agent would choose; none where it does not fit."""
+        try:
+            return frozenset(one["host"] for one in place(_cells(self.free), asked, worth)["cells"])
+        except NoFit:
+            return frozenset()
+
+    def sockets(self) -> dict[int, frozenset[int]]:
+        """The sockets of each cell."""
+        return {cell.id: cell.sockets for cell in _cells(self.whole)}
+
 
 @lru_cache(maxsize=10_000)
 def _cells(text: bytes) -> tuple[HostCell, ...]:

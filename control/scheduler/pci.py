@@ -1,52 +1,88 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """PCI devices of hosts, as their agents tell them, and whether there are enough free ones for a server. The agent
-chooses, and refuses what it lacks; here it is foreseen, so that seldom a host is chosen in vain."""
+chooses, and refuses what it lacks; claims count (``store.allocations``). Here it is foreseen, so that seldom a host is
+chosen in vain."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
+from types import MappingProxyType
 from typing import Any
 
 from magnetar_core.hardware.needs import lacking
-from magnetar_core.hardware.pci import counts
+from magnetar_core.hardware.numa import Needs
+from magnetar_core.hardware.pci import Affinity, DevicePool, asked, pools, preferred_cells, suffice, told
 
-from .numa import LATE
+from .numa import LATE, HostNuma
+
+#: More free devices than these do not weigh more (Nova's PCIWeigher).
+MOST = 100
 
 
 class HostPci:
-    """The devices of one host by alias. What was placed there counts as taken until the agent tells other numbers; of
-    a host that something has gone from, all count as free for ``LATE`` seconds."""
+    """The devices of one host by alias, and virtual GPUs. What was placed there counts as taken until the agent tells
+    other numbers; of a host that something has gone from, all count as free for ``LATE`` seconds."""
 
-    __slots__ = ("_coming", "_freed", "told")
+    __slots__ = ("_coming", "_freed", "pools", "told")
 
     def __init__(self) -> None:
-        self.told: Mapping[str, Mapping[str, int]] = {}
+        self.told: Mapping[str, Mapping[str, Any]] = {}
+        self.pools: Sequence[DevicePool] = ()
         self._coming: Counter[str] = Counter()
         self._freed = -LATE
 
     def hear(self, info: Mapping[str, Any]) -> None:
-        """What the agent tells: the field ``pci_devices`` of ``kinds.Host``."""
-        found = info.get("pci_devices") or {}
-        if found != self.told:
-            self.told, self._coming = found, Counter()
+        """What the agent tells: the fields ``pci_devices`` and ``pci_pools`` of ``kinds.Host``."""
+        found, there = told(info), pools(info)
+        if (found, there) != (self.told, self.pools):
+            self.told, self.pools, self._coming = found, there, Counter()
 
     def freed(self) -> None:
         """Something has gone from there."""
         self._coming, self._freed = Counter(), monotonic()
 
+    def refused(self) -> None:
+        """A claim there was refused: not all that has gone is free."""
+        self._freed = -LATE
+
     def placed(self, hardware: Mapping[str, Any]) -> None:
         """A server was placed there."""
-        if text := hardware.get("pci_alias"):
-            self._coming.update(counts(text))
+        self._coming.update(asked(hardware))
 
-    def whole(self) -> dict[str, dict[str, int]]:
+    def whole(self) -> dict[str, dict[str, Any]]:
         """The same as if no server had any."""
-        return {name: {"total": one["total"], "free": one["total"]} for name, one in self.told.items()}
+        return {name: {**one, "free": one["total"]} for name, one in self.told.items()}
 
-    def lacks(self, hardware: Mapping[str, Any]) -> Iterable[str]:
-        """What it lacks for a server."""
-        there = self.whole() if monotonic() < self._freed + LATE else {
-            name: {**one, "free": one["free"] - self._coming[name]} for name, one in self.told.items()}
-        return [what for _field, what in lacking({"pci_alias": hardware.get("pci_alias")}, {"pci_devices": there})]
+    @property
+    def free(self) -> int:
+        """How many devices are free, as far as it weighs."""
+        return max(0, min(MOST, sum(pool.free for pool in self.pools) - self._coming.total()))
+
+    def lacks(self, hardware: Mapping[str, Any], numa: HostNuma, needs: Needs | None,
+              has: Mapping[str, int] = MappingProxyType({})) -> list[str]:
+        """What it lacks for a server of this *hardware*, which *needs* NUMA cells of the host. *has*: devices that the
+        server has there already."""
+        late = monotonic() < self._freed + LATE
+        there = self.whole() if late else {
+            name: {**one, "free": one["free"] - self._coming[name] + has.get(name, 0)}
+            for name, one in self.told.items()}
+        wanted = {name: hardware.get(name) for name in ("pci_alias", "vgpus")}
+        found = [what for _field, what in lacking(wanted, {"pci_devices": there})]
+        if found or needs is None or late or has:
+            return found
+        return self._lacks_near(hardware, numa, needs)
+
+    def _lacks_near(self, hardware: Mapping[str, Any], numa: HostNuma, needs: Needs) -> list[str]:
+        """The same by the cells that the agent would choose: those with such devices first (row XPCI-05)."""
+        wanted = asked(hardware)
+        cells = numa.chosen(needs, preferred_cells(((one.aliases, one.node, one.free) for one in self.pools), wanted))
+        if not cells:
+            return []  # NUMATopologyFilter says so
+        near = Affinity(hardware.get("pci_numa_affinity", ""), cells, numa.sockets())
+        policies = {name: one["numa_policy"] for name, one in self.told.items() if "numa_policy" in one}
+        if suffice(self.pools, [pool.free for pool in self.pools], [wanted], near, policies):
+            return []
+        return [f"free PCI devices ({hardware.get('pci_alias')}) that suit the NUMA cells of the server (policy "
+                f"{near.policy or 'of the alias, or legacy'})"]

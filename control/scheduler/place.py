@@ -44,6 +44,7 @@ def place(database: Database, states: HostStates, spec: RequestSpec, *, map_cell
                 states.used(found.host, spec.amounts, spec.flavor_name, spec.numa, spec.hardware)
                 return found
             read_host(database, states, found.host)
+            states.refused(found.host)
             refused[found.host] += 1
             if refused[found.host] == PATIENCE:
                 spec = replace(spec, ignored=spec.ignored | {found.host})
@@ -71,7 +72,7 @@ def place_all(database: Database, states: HostStates, requests: Sequence[Request
         found.append((spec, one))
     if not found:
         return {}
-    claims = [allocations.Claim(spec.server_id, spec.project_id, one.host_id, one.cell_id, spec.amounts)
+    claims = [allocations.Claim(spec.server_id, spec.project_id, one.host_id, one.cell_id, spec.amounts, spec.devices)
               for spec, one in found]
     try:
         with database.write() as connection:
@@ -92,7 +93,7 @@ def _claimed(database: Database, spec: RequestSpec, found: Candidate, map_cell: 
     def once() -> bool:
         with database.write() as connection:
             return allocations.claim(
-                connection, spec.server_id, spec.server_id, found.host_id, spec.amounts,
+                connection, spec.server_id, spec.server_id, found.host_id, spec.amounts, devices=spec.devices,
                 resources=spec.resources, project_id=spec.project_id,
                 cell_id=found.cell_id if map_cell else None, group=spec.group, anyway=spec.forced)
     return database.retried(once)

@@ -19,6 +19,8 @@ from magnetar_core.hardware import numa
 from magnetar_core.hardware.flavor_specs import RESOURCES
 from magnetar_core.hardware.merge import asked_of, hardware_of
 from magnetar_core.hardware.numa import Needs
+from magnetar_core.hardware.pci import asked as asked_devices
+from magnetar_core.hardware.rows import BY_SPEC, said
 from magnetar_core.hardware.traits import Asked, asked
 
 #: Swap of flavors is in MiB.
@@ -60,11 +62,11 @@ def resources_of(flavor: Mapping[str, Any]) -> dict[str, int]:
             if name.startswith("resources:CUSTOM_") and int(value)}
 
 
-def held_by(row: Any) -> tuple[Amounts, dict[str, int]]:
-    """What a server by its row is to hold of its host: ``amounts_of`` and ``resources_of``."""
+def held_by(row: Any) -> tuple[Amounts, dict[str, int], dict[str, int]]:
+    """What a server by its row is to hold of its host: ``amounts_of``, ``resources_of`` and ``devices_of``."""
     flavor, blocks = orjson.loads(row.flavor), orjson.loads(row.request).get("blocks") or ()
     volume = any(one["boot_index"] == 0 and one["destination_type"] == "volume" for one in blocks)
-    return amounts_of(flavor, volume, orjson.loads(row.image)), resources_of(flavor)
+    return amounts_of(flavor, volume, orjson.loads(row.image)), resources_of(flavor), devices_of(flavor)
 
 
 def needs(flavor: Mapping[str, Any], volume_backed: bool = False, image: Mapping[str, Any] | None = None) -> Amounts:
@@ -81,6 +83,12 @@ def sizes(flavor: Mapping[str, Any]) -> dict[str, int]:
     ``grown`` in the server's flavor says."""
     grown = flavor.get("grown") or {}
     return {name: max(int(flavor.get(name) or 0), int(grown.get(name) or 0)) for name in ("disk", "ephemeral")}
+
+
+def devices_of(flavor: Mapping[str, Any]) -> dict[str, int]:
+    """How many PCI devices of which alias, and virtual GPUs, a server of *flavor* has; only flavors ask for some."""
+    specs = flavor.get("extra_specs")
+    return asked_devices(said(specs, BY_SPEC)) if specs else {}
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,9 @@ class RequestSpec:
     different_host: frozenset[str] = frozenset()
     same_host: frozenset[str] | None = None
     group: Group | None = None
+    #: PCI devices by alias that the server has already, by host: those of its flavor before a resize.
+    has_devices: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    devices: Mapping[str, int] = field(default_factory=dict)  # how many PCI devices of which alias it claims
     forced: bool = False  # only what a claim and a host that answers need is looked at: an administrator has chosen
 
     def forced_to(self) -> RequestSpec:
@@ -202,7 +213,7 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
         "image": image.get("properties") or {}, "image_id": row.get("image_id") or "",
         "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
         "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
-        "needs_ovn": _on_ovn(row, request),
+        "needs_ovn": _on_ovn(row, request), "devices": devices_of(flavor),
         **hinted(hints, where), **over}))
 
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .host_state import FAILED_BUILDS, IO_OPS, MATES, METRICS, HostState, Profile, Row
+from .host_state import DEVICES, FAILED_BUILDS, IO_OPS, MATES, METRICS, HostState, Profile, Row
 from .request_spec import RequestSpec
 
 
 @dataclass(frozen=True)
 class Multipliers:
     """Settings, with Nova's names (filter_scheduler.*_weight_multiplier) and defaults. Negative: stack instead of
-    spread; ``soft_*`` and ``build_failure`` should be positive."""
+    spread; ``soft_*``, ``pci`` and ``build_failure`` should be positive."""
 
     cpu: float = 1.0
     ram: float = 1.0
@@ -30,6 +30,7 @@ class Multipliers:
     soft_anti_affinity: float = 1.0
     cross_cell_move: float = 1_000_000.0
     metrics: float = 1.0
+    pci: float = 1.0
 
 
 #: Nova's defaults.
@@ -47,8 +48,8 @@ class Weigher(NamedTuple):
 
 WEIGHERS: tuple[Weigher, ...] = (
     Weigher("build_failure", FAILED_BUILDS, -1), Weigher("ram", 4), Weigher("cpu", 3), Weigher("disk", 5),
-    Weigher("io_ops", IO_OPS), Weigher("metrics", METRICS), Weigher("soft_affinity", MATES, 1, "soft-affinity"),
-    Weigher("soft_anti_affinity", MATES, -1, "soft-anti-affinity"))
+    Weigher("io_ops", IO_OPS), Weigher("metrics", METRICS), Weigher("pci", DEVICES, -1),
+    Weigher("soft_affinity", MATES, 1, "soft-affinity"), Weigher("soft_anti_affinity", MATES, -1, "soft-anti-affinity"))
 
 
 class OwnWeigher(NamedTuple):

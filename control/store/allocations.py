@@ -5,6 +5,9 @@ Every function takes the connection of a transaction of the API database (``data
 ``hosts.*_used`` is the sum of ``allocations`` of that host; one conditional UPDATE raises it, and its row lock decides
 a race. Of each further resource class (``resources``) one more UPDATE does the same in ``inventories``. While a server
 moves, the uuid of its migration is the consumer of the claims on the source (spec row C2.9).
+
+PCI devices have no counters: whoever claims some locks the host's row, and looks whether its devices are enough for all
+that servers hold there. What a server and its migration hold of one host counts once: it has one after the other.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Boolean, Connection, Row, RowMapping, and_, bindparam, delete, func, or_, select, update
+
+from magnetar_core.hardware import pci
 
 from . import inventories
 from .database import INSERT, now
@@ -73,7 +78,8 @@ _MINE = and_(allocations.c.consumer_id == bindparam("consumer"), allocations.c.h
 #: The option makes SQLAlchemy keep psycopg's row count of an INSERT.
 _HOLD = {kind: insert(allocations).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
          for kind, insert in INSERT.items()}
-_HELD = select(*(allocations.c[name] for name in RESOURCES), allocations.c.resources).where(_MINE).with_for_update()
+_HELD = select(*(allocations.c[name] for name in RESOURCES), allocations.c.resources, allocations.c.devices).where(
+    _MINE).with_for_update()
 _DROP = delete(allocations).where(_MINE)
 _CHANGE = update(allocations).where(_MINE).values(generation=allocations.c.generation + 1)
 _RELEASE = delete(allocations).where(allocations.c.consumer_id == bindparam("consumer")).returning(
@@ -105,19 +111,22 @@ def limits(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
 
 
 def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str, amounts: Amounts, *,
-          resources: Mapping[str, int] = NONE, project_id: str = "", cell_id: str | None = None,
-          group: Group | None = None, anyway: bool = True, owner: Mapping[str, str] | None = None) -> bool:
-    """Set what the consumer holds of the host to *amounts*, and *resources* of classes in ``inventories``; with
-    *cell_id*, map the server to that cell too. *owner*: of a consumer that is no server, which does not count as one.
+          devices: Mapping[str, int] = NONE, resources: Mapping[str, int] = NONE, project_id: str = "",
+          cell_id: str | None = None, group: Group | None = None, anyway: bool = True,
+          owner: Mapping[str, str] | None = None) -> bool:
+    """Set what the consumer holds of the host to *amounts*, PCI *devices* by alias, and *resources* of classes in
+    ``inventories``; with *cell_id*, map the server to that cell too. *owner*: of a consumer that is no server, which
+    does not count as one.
 
     ``False``, and nothing changed, when the host has not enough left, or is gone, or the group's policy (affinity,
-    anti-affinity) forbids it by now; unless *anyway*, also when it is disabled or forced down. Amounts that the
-    consumer holds there already are changed: a resize.
+    anti-affinity) forbids it by now; unless *anyway*, also when it is disabled or forced down. What the consumer holds
+    there already is changed: a resize.
     """
-    if group and not _allowed(connection, group, server_id, host_id):
+    if (group and not _allowed(connection, group, server_id, host_id)) or (
+            devices and not _has_devices(connection, host_id, {server_id: devices})):
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
-    mine = {**amounts._asdict(), "resources": inventories.text(resources)}
+    mine = {**amounts._asdict(), "resources": inventories.text(resources), "devices": inventories.text(devices)}
     row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": now(), **mine}
     if owner is not None:
         row["owner"] = inventories.text(owner)
@@ -129,7 +138,7 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
     if held is None:
         more, servers, had = amounts, int(owner is None), NONE
     else:
-        more, servers = Amounts(*(int(n) - int(was) for n, was in zip(amounts, held[:-1], strict=True))), 0
+        more, servers = Amounts(*(int(n) - int(was) for n, was in zip(amounts, held[:-2], strict=True))), 0
         had = orjson.loads(held.resources)
     other = {name: (resources.get(name, 0), n) for name in sorted(resources.keys() | had.keys())
              if (n := resources.get(name, 0) - had.get(name, 0))}
@@ -137,7 +146,7 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
         if held is None:
             connection.execute(_DROP, me)
         return False
-    if held is not None and (any(more) or other):
+    if held is not None and (any(more) or other or held.devices != mine["devices"]):
         connection.execute(_CHANGE, me | {**mine, "updated_at": now()})
     if cell_id is not None:
         connection.execute(_MAP[kind], {"server_id": server_id, "cell_id": cell_id, "project_id": project_id,
@@ -153,6 +162,7 @@ class Claim(NamedTuple):
     host_id: str
     cell_id: str
     amounts: Amounts
+    devices: Mapping[str, int] = NONE
 
 
 def claim_all(connection: Connection, claims: Sequence[Claim]) -> bool:
@@ -161,7 +171,7 @@ def claim_all(connection: Connection, claims: Sequence[Claim]) -> bool:
     kind, moment = connection.dialect.name, now()
     held = connection.execute(_HOLD[kind], [{
         "consumer_id": one.server_id, "host_id": one.host_id, "server_id": one.server_id, "created_at": moment,
-        **one.amounts._asdict()} for one in claims])
+        "devices": inventories.text(one.devices), **one.amounts._asdict()} for one in claims])
     if held.rowcount != len(claims):
         return False
     of_host: dict[str, list[Amounts]] = {}
@@ -170,6 +180,9 @@ def claim_all(connection: Connection, claims: Sequence[Claim]) -> bool:
     for host, amounts in sorted(of_host.items()):  # always in the same order, as in ``release``
         more = Amounts(*map(sum, zip(*amounts, strict=True)))
         if not _raise(connection, host, more, len(amounts), anyway=False):
+            return False
+    for host in sorted({one.host_id for one in claims if one.devices}):
+        if not _has_devices(connection, host, {}):
             return False
     connection.execute(_MAP[kind], [{"server_id": one.server_id, "cell_id": one.cell_id, "project_id": one.project_id,
                                      "created_at": moment} for one in claims])
@@ -314,6 +327,21 @@ def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, an
     values = {f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)}
     more_values = {"host": host_id, "more_servers": servers, "anyway": anyway}
     return connection.execute(_RAISE, values | more_values).rowcount == 1
+
+
+def _has_devices(connection: Connection, host_id: str, more: Mapping[str, Mapping[str, int]]) -> bool:
+    """Whether the host has PCI devices enough for what is held there, and for *more* by server. Locks its row."""
+    info = connection.execute(select(hosts.c.info).where(hosts.c.id == host_id).with_for_update()).scalar_one_or_none()
+    if info is None:
+        return False
+    asked: dict[str, dict[str, int]] = {server: dict(devices) for server, devices in more.items()}
+    held = select(allocations.c.server_id, allocations.c.devices).where(
+        allocations.c.host_id == host_id, allocations.c.devices != "{}")
+    for server, text in connection.execute(held):
+        of = asked.setdefault(server, {})
+        of.update({alias: max(count, of.get(alias, 0)) for alias, count in orjson.loads(text).items()})
+    there = pci.pools(orjson.loads(info))
+    return pci.suffice(there, [pool.total for pool in there], asked.values())
 
 
 def _allowed(connection: Connection, group: Group, server_id: str, host_id: str) -> bool:

@@ -78,9 +78,17 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
     changed |= inventories.hear(connection, row["id"], info.get("resources") or {})
     if changed or text != row["info"]:
         risen = changed or info.get("traits") != orjson.loads(row["info"]).get("traits")
+        names = info.get("pci_devices") or {}
         connection.execute(update(hosts).where(hosts.c.name == name).values(
-            **values, info=text, generation=row["generation"] + risen, updated_at=now()))
+            **values, info=text, generation=row["generation"] + risen, updated_at=now(),
+            pci_aliases=f",{','.join(sorted(names))}," if names else ""))
     return changed
+
+
+def pci_aliases(connection: Connection) -> set[str]:
+    """The aliases of PCI devices that some host knows, whether it has such devices or not."""
+    found = connection.execute(select(hosts.c.pci_aliases).where(hosts.c.pci_aliases != "").distinct()).scalars()
+    return {name for text in found for name in text.strip(",").split(",")}
 
 
 def set_host(connection: Connection, /, name: str, ratios: Ratios = USUAL, **values: Any) -> bool:

@@ -54,6 +54,7 @@ hosts = Table(
     Column("own_traits", DOCUMENT, nullable=False, default="[]"),  # beside those that the agent tells
     Column("servers", Integer, nullable=False, default=0),
     Column("info", DOCUMENT, nullable=False, default="{}"),  # the agent's host resource
+    Column("pci_aliases", Text, nullable=False, default=""),  # names among it: between commas, and at both ends
     # Placement's: another one when inventories, traits or aggregates are.
     Column("generation", Integer, nullable=False, default=0),
     *stamped())
@@ -88,6 +89,7 @@ allocations = Table(
     Column("server_id", UUID, nullable=False), Column("vcpus", Integer, nullable=False),
     Column("memory_mb", Integer, nullable=False), Column("disk_gb", Integer, nullable=False),
     Column("pcpus", Integer, nullable=False, default=0),
+    Column("devices", Text, nullable=False, default="{}"),  # PCI devices: how many by alias
     Column("resources", DOCUMENT, nullable=False, default="{}"),  # amounts of classes that are in ``inventories``
     Column("generation", Integer, nullable=False, default=1),  # Placement's of the consumer
     Column("owner", DOCUMENT),  # {type, project_id, user_id} of a consumer that is no server and no migration

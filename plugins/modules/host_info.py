@@ -109,13 +109,32 @@ hosts:
         - '1.2'
         - '2.0'
     pci_devices:
-      description: PCI devices that servers can have, {total, free} by the aliases that they ask by; a device of
-        several aliases counts for each.
+      description: PCI devices that servers can have, {total, free, numa_policy (where the alias has one)} by the
+        aliases that they ask by; a device of several aliases counts for each.
       type: dict
       sample:
         gpu:
           total: 2
           free: 1
+    pci_pools:
+      description: 'The same devices, each once: {aliases, numa_node (-1: unknown), total, free}.'
+      type: raw
+      sample:
+        - aliases:
+            - gpu
+          numa_node: 0
+          total: 2
+          free: 1
+    mdevs:
+      description: 'Devices that can be divided into virtual GPUs: {parent (PCI address), type, numa_node, total,
+        free}.'
+      type: raw
+      sample:
+        - parent: 0000:81:00.0
+          type: nvidia-35
+          numa_node: 0
+          total: 8
+          free: 7
     vcpus:
       description: CPUs of the host that servers share.
       type: int
@@ -146,7 +165,7 @@ hosts:
       sample: 700
     numa_cells:
       description: 'NUMA cells: {id, cpus_shared, cpus_dedicated, memory_mb (of small pages), pages (large ones
-        by KiB), free (of the last three), threads (of each core that has several)}.'
+        by KiB), free (of the last three), threads (of each core that has several), sockets}.'
       type: raw
       sample:
         - id: 0
@@ -163,6 +182,8 @@ hosts:
           threads:
             - 0,8
             - 1,9
+          sockets:
+            - 0
     cpu_model:
       description: CPU model.
       type: str

@@ -107,9 +107,7 @@ EXAMPLES = r"""
         state: absent
 
 - name: Remove a server with its disks
-  magnetar.compute.server:
-    name: web2
-    state: absent
+  magnetar.compute.server: {name: web2, state: absent}
 """
 
 RETURN = r"""
@@ -247,6 +245,9 @@ server:
       description: 'PCI devices of the host that it has: address to the alias that asked for it. Of a single host.'
       type: dict
       sample: {}
+    mdev:
+      description: 'The virtual GPU that it has: {uuid, parent, type}. Of a single host.'
+      type: raw
     volumes_attached:
       description: 'The volumes that it has: {id, name, device, delete_on_termination}.'
       type: list

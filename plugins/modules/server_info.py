@@ -178,6 +178,9 @@ servers:
       description: 'PCI devices of the host that it has: address to the alias that asked for it. Of a single host.'
       type: dict
       sample: {}
+    mdev:
+      description: 'The virtual GPU that it has: {uuid, parent, type}. Of a single host.'
+      type: raw
     volumes_attached:
       description: 'The volumes that it has: {id, name, device, delete_on_termination}.'
       type: list

@@ -75,6 +75,17 @@ def test_a_domain_has_its_hardware_and_tells_it(place: Place, hardware: dict[str
     assert place.hypervisor.domain(spec.uuid).hardware == {}
 
 
+def test_a_domain_is_told_of_a_mediated_device_that_is_made_later(place: Place) -> None:
+    """None can be made without such a device, so only what needs none is asked for here."""
+    uuid = "3b1e2f60-9d0e-4c6c-8a1f-2b3d8c7d3c0e"
+    spec = replace(place.spec(), hardware={"vgpus": 1}, mdev=uuid)
+    place.hypervisor.define(spec)
+    assert place.hypervisor.domain(spec.uuid).hardware == {"vgpus": 1}
+    assert uuid in place.hypervisor.render(spec)
+    place.hypervisor.remove_mdev(uuid)
+    assert place.hypervisor.mdevs() == []
+
+
 def test_the_host_tells_its_numa_cells(place: Place) -> None:
     cells = place.hypervisor.numa_cells()
     cpus = [cpu for cell in cells for cpu in cell.shared]

@@ -123,6 +123,24 @@ SUBNET = attributes(
      "host_routes": items(record({"destination": PREFIX, "nexthop": ADDRESS}, "destination", "nexthop"))},
     required="network_id cidr")
 
+
+class VnicType(Choices):
+    """How a port reaches its server."""
+
+    def __init__(self) -> None:
+        super().__init__("normal")
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        if value in OTHER_VNIC_TYPES:
+            raise InvalidField(path, "must be normal: no host here gives ports a virtual function, a vDPA device or an "
+                                     "accelerator. A flavor with pci_passthrough:alias gives a server a whole device",
+                               value)
+        return super().check(value, path, version)
+
+
+#: Those of Neutron that no port here can have.
+OTHER_VNIC_TYPES = ("direct", "direct-physical", "macvtap", "vdpa", "accelerator-direct",
+                    "accelerator-direct-physical", "baremetal", "virtio-forwarder", "smart-nic", "remote-managed")
 PORT = attributes(
     {"network_id": Id()},
     {"name": TEXT, "admin_state_up": TRUTH, "mac_address": Mac(), "device_id": TEXT, "device_owner": TEXT,
@@ -130,7 +148,7 @@ PORT = attributes(
      "fixed_ips": Nullable(ListOf(FixedIp(), 10_000)), "security_groups": items(Id()),
      "allowed_address_pairs": items(AddressPair()), "qos_policy_id": Nullable(Id()),
      "port_security_enabled": TRUTH, "binding:host_id": TEXT, "binding:profile": MapOf(Text(), Anything()),
-     "binding:vnic_type": Choices("normal")}, required="network_id")
+     "binding:vnic_type": VnicType()}, required="network_id")
 
 
 class GatewayInfo(Value):

@@ -55,9 +55,10 @@ class Mortal(Documents):
 
 
 class Kvm:
-    """A fake host whose agent serves over TLS; ``restart`` is another process over the same state."""
+    """A fake host whose agent serves over TLS; ``restart`` is another process over the same state. *more*: settings."""
 
-    def __init__(self, root: Path, pki: Pki, name: str, port: int) -> None:
+    def __init__(self, root: Path, pki: Pki, name: str, port: int, **more: Any) -> None:
+        self.more = more
         self.root, self.pki, self.name, self.port = root, pki, name, port
         self.fake = FakeHypervisor(name=name)
         self._ending = ExitStack()
@@ -70,7 +71,7 @@ class Kvm:
             state_dir=self.root / self.name, socket=self.root / self.name / "run" / "agent.sock", grace=0.1,
             listen=f"127.0.0.1:{self.port}", tls_cert=self.cert, tls_key=self.key, tls_client_ca=self.pki.ca,
             tokens_file=self.root / "none.yml", client_certs={"admin": "operate"}, image_paths=(self.root,), wait=5,
-            shutdown_timeout=0.2)
+            shutdown_timeout=0.2, **self.more)
         self.agent = Agent(settings, self.fake)
         documents: Any = self.agent.host.documents
         documents.__class__, documents.writing, documents.dead = Mortal, threading.RLock(), False

@@ -10,9 +10,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent import inventory
+from magnetar_agent import inventory, serve
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.hardware.pci import PciDevice, allowed
+from magnetar_agent.hardware import pci as hardware
+from magnetar_agent.hardware.pci import PciDevice, allowed, names
 from magnetar_agent.servers import pci
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, InvalidField, InvalidSettings, MagnetarError
@@ -131,14 +132,60 @@ def test_a_dry_run_takes_nothing(big: Host) -> None:
     assert told(big) == {"gpu": 2, "nic": 1}
 
 
-def test_devices_are_at_the_cells_of_the_guest(big: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = tuple(HostCell(at, frozenset(), frozenset(range(4 * at, 4 * at + 4)), 3072) for at in range(2))
-    monkeypatch.setattr(FakeHypervisor, "cells", cells)
+CELLS = tuple(HostCell(at, frozenset(), frozenset(range(4 * at, 4 * at + 4)), 3072, sockets=frozenset([at // 2]))
+              for at in range(3))
+
+
+def test_guests_and_devices_are_at_the_same_cells(big: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeHypervisor, "cells", CELLS)
+    big.ensure("server", "plain", {"flavor": SMALL, "hardware": {"numa_nodes": 1}})
     want = {"flavor": SMALL, "hardware": {"pci_alias": "gpu:1", "numa_nodes": 1}}
-    big.ensure("server", "web1", want)
-    assert places(big) == ["0x81 yes"]
-    with pytest.raises(Conflict, match=r"0 free at the server's NUMA cells \(0 of the host\)"):
-        big.ensure("server", "web2", want)
+    for name in ("web1", "web2"):
+        big.ensure("server", name, want)
+    cells = [big.agent.host.documents.find("server", name).want["placement"]["cells"][0]["host"]  # type: ignore[union-attr]
+             for name in ("plain", "web1", "web2")]
+    assert cells == [2, 0, 1] and (places(big), places(big, "web2")) == (["0x81 yes"], ["0xc1 yes"])
+    assert big.show()["hardware"] == want["hardware"]
+    with pytest.raises(Conflict, match=r"0 free that suit the server's NUMA cells \(. of the host\)"):
+        big.ensure("server", "web3", want)
+
+
+@pytest.mark.parametrize(("policy", "own", "got"), [
+    ("required", "", None), ("legacy", "", "0xc2 yes"), ("", "", "0xc2 yes"), ("preferred", "", "0xc1 yes"),
+    ("socket", "", "0xc1 yes"), ("", "required", None), ("", "socket", "0xc1 yes"), ("legacy", "required", "0xc2 yes")])
+def test_policies_of_numa_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, own: str,
+                                   got: str | None) -> None:
+    """The guest can be on cell 0 only. There are a device at cell 1, on the same socket, and one that tells no cell."""
+    alias = {"name": "gpu", "vendor_id": GPU[0], **({"numa_policy": own} if own else {})}
+    monkeypatch.setattr(FakeHypervisor, "cells", (CELLS[0], CELLS[1]._replace(memory_mb=1)))
+    host = Host(tmp_path, sysfs=tmp_path / "sys", pci_device_spec=[{"vendor_id": GPU[0]}], pci_alias=[alias])
+    device(tmp_path / "sys", "0000:c1:00.0", GPU, 1)
+    device(tmp_path / "sys", "0000:c2:00.0", GPU, -1)
+    host.start()
+    want = {"flavor": SMALL, "hardware": {"pci_alias": "gpu:1", "numa_nodes": 1,
+                                          **({"pci_numa_affinity": policy} if policy else {})}}
+    try:
+        if got is None:
+            with pytest.raises(Conflict, match="0 free that suit the server's NUMA cells"):
+                host.ensure("server", "web1", want)
+        else:
+            host.ensure("server", "web1", want)
+            assert places(host) == [got]
+    finally:
+        host.agent.close()
+
+
+def test_what_has_to_do_with_sr_iov_is_named_by_its_type(tmp_path: Path) -> None:
+    sysfs = tmp_path / "sys"
+    (device(sysfs, "0000:31:00.0", NIC) / "sriov_totalvfs").write_text("4\n")
+    (device(sysfs, "0000:32:02.0", NIC) / "physfn").symlink_to("../0000:32:00.0")
+    device(sysfs, "0000:33:00.0", NIC)
+    aliases = [{"name": name, "vendor_id": NIC[0], **({"device_type": type} if type else {})}
+               for name, type in (("any", ""), ("pf", "type-PF"), ("vf", "type-VF"), ("pci", "type-PCI"))]
+    settings = AgentSettings(sysfs=sysfs, pci_device_spec=[{"vendor_id": NIC[0]}], pci_alias=aliases)
+    assert {one.address[5:7]: names(one, settings.pci_alias)
+            for one in allowed(settings.sysfs, settings.pci_device_spec)} == {
+        "31": ("pf",), "32": ("vf",), "33": ("any", "pci")}
 
 
 # Changes ------------------------------------------------------------------------------------------------------------
@@ -162,6 +209,29 @@ def test_a_device_that_is_gone_is_replaced_at_the_next_start(big: Host) -> None:
     remove(big.root / "sys", "0000:81:00.0")
     big.ensure("server", "web1", {"power": "running"})
     assert places(big) == ["0xc1 yes"]
+
+
+def test_a_device_that_is_given_once(tmp_path: Path) -> None:
+    """It stays its server's over stops and starts of both, and is nobody's afterwards until an operator says so."""
+    settings = {**SETTINGS, "pci_device_spec": [{"address": "0000:81:*", "one_time_use": True}, {"vendor_id": GPU[0]}]}
+    host = Host(tmp_path, sysfs=made(tmp_path / "sys"), **settings)
+    host.start()
+    host.ensure("server", "web1", ONE)
+    host.restart()
+    host.ensure("server", "web1", {"power": "off"})
+    host.ensure("server", "web1", {"power": "running"})
+    assert places(host) == ["0x81 yes"] and told(host)["gpu"] == 1
+    host.ensure("server", "web1", None)
+    assert told(host)["gpu"] == 1
+    host.ensure("server", "web2", ONE)
+    assert places(host, "web2") == ["0xc1 yes"]
+    with pytest.raises(Conflict, match="has 0 free"):
+        host.ensure("server", "web3", ONE)
+    (host.agent.host.settings.state_dir / pci.USED / "0000:81:00.0").unlink()
+    host.ensure("server", "web3", ONE)
+    host.ensure("server", "web2", None)
+    assert told(host)["gpu"] == 1 and places(host, "web3") == ["0x81 yes"]
+    host.agent.close()
 
 
 def test_a_host_with_too_few_devices_refuses_the_start_and_keeps_the_server(big: Host) -> None:
@@ -218,13 +288,43 @@ def test_a_target_without_devices_refuses_before_anything_moves(equipped: Pair) 
     equipped.check(id, equipped.one)
 
 
+def test_a_server_that_becomes_another_needs_what_it_becomes(equipped: Pair) -> None:
+    equipped.two.side().client.ensure("server", "other", {**ONE, "image": None, "networks": []})
+    id = equipped.make(**ONE)
+    flavor = {"vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 0, "swap": 0}
+    with pytest.raises(MagnetarError, match="the server needs 1, and 0 of 1 are free"):
+        equipped.migrate(type="cold", becomes={"flavor": flavor, "hardware": {"pci_alias": "gpu:1"}})
+    equipped.check(id, equipped.one)
+    equipped.one.side().client.ensure("server", id, {"power": "off"})
+    assert equipped.migrate(type="cold", becomes={"flavor": {**flavor, "ram": 128}, "hardware": {}}) == WAY
+    found = equipped.two.side().find(id)
+    assert found and found["flavor"]["ram"] == 128 and found["pci_devices"] == {} and found["fault"] is None
+    assert not equipped.two.side().client.ensure("server", id, {"hardware": {}, "flavor": {
+        **flavor, "ram": 128}})["changed"]
+
+
 # Settings -----------------------------------------------------------------------------------------------------------
+def test_what_the_host_lacks_is_told_when_settings_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware.shutil, "which", lambda _name: None)
+    there = made(tmp_path / "sys")
+    settings = AgentSettings(sysfs=there, enabled_mdev_types=[{"type": "small"}], **SETTINGS)
+    said = [one for one in serve.check_settings(settings) if one.startswith(("pci_", "enabled_mdev"))]
+    assert ["no IOMMU" in said[0], "no driver" in said[1], "needs mdevctl" in said[2]] == [True] * 3 and len(said) == 3
+    (there / "class/iommu/dmar0").mkdir(parents=True)
+    settings = AgentSettings(sysfs=there, pci_device_spec=[{"vendor_id": "ffff"}])
+    assert [one for one in serve.check_settings(settings) if "pci_" in one] == [
+        "pci_device_spec allows none of the host's devices."]
+    assert not [one for one in serve.check_settings(AgentSettings()) if "pci_" in one]
+
+
 @pytest.mark.parametrize(("settings", "why"), [
-    ({"pci_device_spec": {"vendor_id": "10de"}}, "must be a list of {vendor_id, product_id, address, managed}"),
+    ({"pci_device_spec": {"vendor_id": "10de"}}, "must be a list of {vendor_id, product_id, address, "),
     ({"pci_device_spec": [{"devname": "eth0"}]}, r"pci_device_spec\[0\]: must have some of vendor_id"),
     ({"pci_device_spec": [{"vendor_id": 1000}]}, "vendor_id: must be four hexadecimal digits as a text"),
     ({"pci_device_spec": [{"address": "eth0"}]}, "address: must be like 0000:81:00.0"),
-    ({"pci_alias": [{"name": "gpu"}]}, r"pci_alias\[0\]: needs vendor_id, product_id"),
+    ({"pci_alias": [{"name": "gpu"}]}, r"pci_alias\[0\]: needs vendor_id"),
+    ({"pci_alias": [{"name": "gpu", "vendor_id": "10de", "numa_policy": "near"}]}, "must be one of legacy, preferred"),
+    ({"pci_alias": [{"name": "gpu", "vendor_id": "10de", "device_type": "vf"}]}, "must be one of type-PF, type-VF"),
     ({"pci_alias": [{"name": "a:b", "vendor_id": "10de", "product_id": "1eb8"}]}, "name: must have letters")], ids=str)
 def test_settings_that_make_no_sense(settings: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidSettings, match=why):

@@ -296,6 +296,6 @@ def test_cells_as_libvirt_tells_them() -> None:
         <cpu id="0" socket_id="0" die_id="0" core_id="0" siblings="0"/></cpus></cell>
     </cells></topology></host></capabilities>""")
     assert host_cells(root) == [
-        HostCell(0, frozenset(), frozenset([0]), 1024, {}, (frozenset([0]),)),
-        HostCell(1, frozenset(), frozenset([1, 3]), 2048, {2048: 7}, (frozenset([1, 3]),))]
+        HostCell(0, frozenset(), frozenset([0]), 1024, {}, (frozenset([0]),), frozenset([0])),
+        HostCell(1, frozenset(), frozenset([1, 3]), 2048, {2048: 7}, (frozenset([1, 3]),), frozenset([0]))]
     assert host_cells(ET.fromstring("<capabilities/>"))[0].shared

@@ -150,7 +150,8 @@ def drawn(hardware: dict[str, Any], kvm: bool) -> ET.Element:
         nics=(devices.nic(hardware, nic, 2),), console_log=Path("/s/console.log"), hardware=hardware,
         numa=domain_numa.numa(hardware, 2, 64, placed, CELLS, "0-1,6-7" if asked else ""),
         firmware=firmware(hardware, "q35", {"secure_boot": True}, Path("/s")),
-        pci=(PciDevice("0000:81:00.1", "10de", "1eb8", 0),) if "pci_alias" in hardware else ())))
+        pci=(PciDevice("0000:81:00.1", "10de", "1eb8", 0),) if "pci_alias" in hardware else (),
+        mdev="3b1e2f60-9d0e-4c6c-8a1f-2b3d8c7d3c0e" if "vgpus" in hardware else "")))
 
 
 def canonical(text: str) -> str:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -52,6 +54,9 @@ TEXTS = {"pci_alias": ["gpu:1", "gpu:1,nic:2"],
          "cpu_dedicated_mask": ["0-1", "0,^2,3"], "numa_cpus": ["0-1"], "numa_mem": ["512"],
          "mem_page_size": ["small", "large", "any", "4", "2MB", "1GiB"]}
 
+#: Of those whose values are numbers that must not be 2.
+NUMBERS = {"cpu_period": "1000", "cpu_quota": "1000", "maxphysaddr_bits": "40", "vgpus": "1"}
+
 
 def words(row: Row) -> list[str]:
     """Texts that the row's spec or property can have here and that ask for something: all of them that are words."""
@@ -62,7 +67,7 @@ def words(row: Row) -> list[str]:
     elif row.field in TEXTS:
         found = TEXTS[row.field]
     else:
-        found = [{"cpu_period": "1000", "cpu_quota": "1000", "maxphysaddr_bits": "40"}.get(row.field, "2")]
+        found = [NUMBERS.get(row.field, "2")]
     return [one for one in found if row.parse(one) != row.usual]
 
 
@@ -96,6 +101,8 @@ def _needs_placing(row: Row, image: bool, specs: dict[str, str], properties: dic
         specs["hw:cpu_policy"] = "mixed"
     if row.field in ("cpu_thread_policy", "emulator_threads"):
         specs["hw:cpu_policy"] = "dedicated"
+    if row.field == "pci_numa_affinity":
+        specs["pci_passthrough:alias"] = "gpu:1"
     if row.field in ("numa_cpus", "numa_mem"):
         kind = properties if image else specs
         prefix = "hw_" if image else "hw:"
@@ -146,3 +153,46 @@ def test_the_page_is_as_printed():
 def test_the_name_that_is_meant_is_told():
     with pytest.raises(InvalidField, match="Did you mean 'hw:watchdog_action'"):
         FLAVOR_SPECS.validate("hw:watchdog", "reset")
+
+
+def texts(pattern: str) -> list[str]:
+    """Texts that match a regular expression: one for each alternative, with the first of each choice of letters."""
+    def of(tree: Any) -> list[str]:
+        found = [""]
+        for kind, value in tree:
+            found = [start + end for start in found for end in part(str(kind), value)]
+        return found
+
+    def part(kind: str, value: Any) -> list[str]:
+        if kind == "LITERAL":
+            return [chr(value)]
+        if kind == "BRANCH":
+            return [one for branch in value[1] for one in of(branch)]
+        if kind == "SUBPATTERN":
+            return of(value[3])
+        if kind in ("MAX_REPEAT", "MIN_REPEAT"):
+            least, most, tree = value
+            return [*of(list(tree) * least), *(of(tree) if (least, most) == (0, 1) else ())]
+        if kind == "IN":
+            first, letter = str(value[0][0]), value[0][1]
+            return [chr(letter) if first == "LITERAL" else chr(letter[0]) if first == "RANGE" else "x"]
+        return ["x"] if kind == "ANY" else [""]
+    return of(re._parser.parse(pattern))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("table", [FLAVOR_SPECS, IMAGE_PROPERTIES], ids=["flavor", "image"])
+def test_no_known_name_is_ignored(table):
+    """Each name that a table knows reaches a server (it has a row of hardware, which the test above is about), is acted
+    on by the API, the scheduler or the agent, asks for what there is anyway, or is told by name."""
+    seen = 0
+    for spec in table.rows:
+        for name in texts(spec.name):
+            row = table.find(name)
+            assert row is not None, name
+            if row.row is not None or row.acts:
+                continue
+            for value in {text for text in (*texts(row.value), "other") if re.fullmatch(row.value, text)}:
+                found = list(table.without_effect({name: value}))
+                assert found or (row.usual and re.fullmatch(row.usual, value)), (name, value)
+                seen += 1
+    assert seen > 20

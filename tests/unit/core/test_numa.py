@@ -141,6 +141,14 @@ def test_whole_cores_are_kept_for_those_who_want_them():
                  )["cells"][0]["pins"] == {"0": 3}
 
 
+@pytest.mark.parametrize(("worth", "pack", "found"), [
+    ({}, True, 1), ({}, False, 0), ({0: 1}, True, 0), ({1: 1}, False, 1), ({1: -1}, True, 0)])
+def test_the_fullest_cells_or_the_emptiest_after_those_with_devices(worth, pack, found):
+    """Row XCPU-03."""
+    cells = [HostCell(at, frozenset(), frozenset(range(4 * at, 4 * at + 4)), 4096 // (at + 1)) for at in range(2)]
+    assert place(cells, needs({"numa_nodes": 1}, 2, 512), worth, pack)["cells"][0]["host"] == found
+
+
 def test_a_server_that_may_be_anywhere_needs_nothing():
     assert needs({}, 4, 64) is None and numa.dedicated({}, 4) == 0
 

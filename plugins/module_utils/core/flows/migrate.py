@@ -66,7 +66,8 @@ class Side:
 
 
 class Migrate:
-    """A server's way from *source* to *target*; ``steps`` does it. *wish*: ``type`` (auto, live, cold) and OPTIONS.
+    """A server's way from *source* to *target*; ``steps`` does it. *wish*: ``type`` (auto, live, cold), OPTIONS, and
+    ``becomes``: flavor and hardware that it has at the target, of a resize (cold only).
 
     *id*: the uuid of both halves. Who keeps it can run the flow again while an agent still works on a first half that
     nobody sees yet; without it one is drawn."""
@@ -146,7 +147,8 @@ class Migrate:
         if half is None or half["status"] in ("failed", "prepared"):
             told = self.source.client.ensure("migration", str(self.id), want, dry_run=True)["resource"]["manifest"]
             come = {"server": server["id"], "name": server["name"], "side": "target", "type": kind,
-                    "peer": self.source.link_name(), "address": self.source.link_address(), "manifest": told}
+                    "peer": self.source.link_name(), "address": self.source.link_address(),
+                    "manifest": {**told, "becomes": self.wish["becomes"]} if self.wish.get("becomes") else told}
             there = begun[self.target]
             if there is None or there["status"] == "failed":  # it has not let the source in
                 if dry:

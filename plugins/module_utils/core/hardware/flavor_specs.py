@@ -28,8 +28,6 @@ ROWS = (
     Spec(r"hw:ephemeral_encryption_format", "luks", lacks="disks are not encrypted"),
     Spec(r"hw:mem_encryption", BOOLEAN, usual=FALSE, lacks="memory is not encrypted"),
     Spec(r"hw:mem_encryption_model", "amd-sev|amd-sev-es", lacks="memory is not encrypted"),
-    Spec(r"hw:pci_numa_affinity_policy", "required|preferred|legacy|socket", usual="legacy",
-         lacks="devices are at the server's NUMA cells, or where the host tells none (legacy)"),
     Spec(r"hw:pmem", r"[a-zA-Z0-9_-]+(,[a-zA-Z0-9_-]+)*", lacks="guests get no persistent memory"),
     Spec(r"hw:redirected_usb_ports", NUMBER, usual="0", lacks="no USB devices are redirected"),
     Spec(r"hw:sound_model", "sb16|es1370|pcspk|ac97|ich6|ich9|usb|virtio", lacks="guests have no sound"),
@@ -47,7 +45,7 @@ ROWS = (
     Spec(r"resources:(%s)" % "|".join(RESOURCES), NUMBER, _SCHEDULED),
     Spec(r"resources:" + CUSTOM, NUMBER, _SCHEDULED),
     Spec(r"resources\w*:(%s)" % _CLASSES, NUMBER,
-         lacks="the scheduler counts VCPU, MEMORY_MB, DISK_GB and CUSTOM_ classes, in resources: without a group"),
+         lacks="the scheduler counts VCPU, MEMORY_MB, DISK_GB, VGPU and CUSTOM_ ones, in resources: without a group"),
     Spec(r"trait:" + KNOWN, "required|forbidden", frozenset((AGENT, SCHEDULER))),
     Spec(r"trait:[A-Z0-9_]+", "required|forbidden", lacks="no host here can have this trait; those that hosts have are "
          "shown by host_info, and CUSTOM_ ones are in the agents' setting traits"),

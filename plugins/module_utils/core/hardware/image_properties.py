@@ -31,8 +31,6 @@ ROWS = (
     Spec(r"hw_firmware_stateless", ANY, usual=FALSE, lacks="the variables of UEFI are kept"),
     Spec(r"hw_(ephemeral_encryption|mem_encryption|cpu_realtime|ipxe_boot)|os_require_quiesce", ANY,
          usual=FALSE),
-    Spec(r"hw_pci_numa_affinity_policy", ANY, usual="legacy",
-         lacks="devices are at the server's NUMA cells, or where the host tells none (legacy)"),
     Spec(r"hw_emulation_architecture", ANY, lacks="guests have the architecture of their host"),
     Spec(r"os_skip_agent_inject_(at_boot|ssh)", ANY, usual=TRUE, lacks="nothing is injected into guests that run"),
     Spec(r"os_command_line", ANY, lacks="the kernel's command line is that of the kernel's image (cmdline)"),

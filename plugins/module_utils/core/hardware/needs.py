@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Mapping
 
-from .pci import counts
+from .pci import VGPU, asked, told
 
 UEFI = "a UEFI firmware that libvirt knows; on Debian the package ovmf has it"
 SECURE_BOOT = "a UEFI firmware with secure boot and keys that libvirt knows; on Debian the package ovmf has it"
@@ -15,6 +15,7 @@ KVM = "KVM, without which a guest has no CPU of the host"
 PCI = ("PCI devices of alias %s: the server needs %d, and %d of %d are free (the agent's settings pci_device_spec and "
        "pci_alias say which there are)")
 NO_PCI = "PCI devices of alias %s (the agent's settings pci_device_spec and pci_alias say which there are)"
+MDEV = "a free virtual GPU: %d of %d are free (the agent's setting enabled_mdev_types says which there are)"
 TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
 
 
@@ -30,10 +31,14 @@ def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tu
     version = hardware.get("tpm_version")
     if version and version not in (host.get("tpm_versions") or ()):
         yield "tpm_version", TPM % version
-    there = host.get("pci_devices") or {}
-    for alias, count in counts(hardware["pci_alias"]).items() if hardware.get("pci_alias") else ():
-        known = there.get(alias)
-        if known is None:
-            yield "pci_alias", NO_PCI % alias
+    wanted = asked(hardware)
+    there = told(host) if wanted else {}
+    for name, count in wanted.items():
+        known = there.get(name)
+        if name == VGPU:
+            if known is None or known["free"] < count:
+                yield "vgpus", MDEV % ((0, 0) if known is None else (known["free"], known["total"]))
+        elif known is None:
+            yield "pci_alias", NO_PCI % name
         elif known["free"] < count:
-            yield "pci_alias", PCI % (alias, count, known["free"], known["total"])
+            yield "pci_alias", PCI % (name, count, known["free"], known["total"])

@@ -42,8 +42,8 @@ class Needs(NamedTuple):
 
 
 class HostCell(NamedTuple):
-    """A NUMA cell of a host: what is free of its dedicated CPUs, MiB and large pages (by KiB); its shared CPUs, and the
-    threads of each core."""
+    """A NUMA cell of a host: what is free of its dedicated CPUs, MiB and large pages (by KiB); its shared CPUs, the
+    threads of each core, and the sockets that its CPUs are on."""
 
     id: int
     dedicated: frozenset[int]
@@ -51,6 +51,7 @@ class HostCell(NamedTuple):
     memory_mb: int
     pages: Mapping[int, int] = {}
     cores: tuple[frozenset[int], ...] = ()
+    sockets: frozenset[int] = frozenset()
 
 
 # What a server needs ------------------------------------------------------------------------------------------------
@@ -150,15 +151,18 @@ class NoFit(Exception):
     """A host has not what a server needs; the message says what it lacks."""
 
 
-def place(cells: Sequence[HostCell], asked: Needs) -> Placement:
-    """Which of the host's *cells* a server gets: each cell of the guest one of its own, the fullest that do (XCPU-03).
-    Raises ``NoFit``."""
+def place(cells: Sequence[HostCell], asked: Needs, worth: Mapping[int, int] = {},
+          pack: bool = True) -> Placement:
+    """Which of the host's *cells* a server gets: each cell of the guest one of its own, those that are *worth* more for
+    their devices first, then the fullest that do, or else (*pack*) the emptiest (XCPU-03). Raises ``NoFit``."""
     if len(asked.cells) > len(cells):
         raise NoFit("it needs %d NUMA cells, and the host has %d" % (len(asked.cells), len(cells)))
     free = sum(len(one.dedicated) for one in cells)
     if asked.dedicated > free:
         raise NoFit("it needs %d dedicated CPUs, and %d are free" % (asked.dedicated, free))
-    order = sorted(cells, key=lambda one: (len(one.dedicated), one.memory_mb, one.id))
+    way = 1 if pack else -1
+    order = sorted(cells, key=lambda one: (-worth.get(one.id, 0), way * len(one.dedicated), way * one.memory_mb,
+                                           one.id))
     fits: list[dict[int, Placement]] = []
     for at, guest in enumerate(asked.cells):
         found, lacks = {}, ""
@@ -305,7 +309,8 @@ def tell(cells: Iterable[HostCell], free: Iterable[HostCell]) -> Iterator[dict[s
         parts = [{"cpus_dedicated": cpu_text(one.dedicated), "memory_mb": one.memory_mb,
                   "pages": {str(kib): count for kib, count in sorted(one.pages.items())}} for one in (cell, rest)]
         yield {"id": cell.id, "cpus_shared": cpu_text(cell.shared), **parts[0], "free": parts[1],
-               "threads": [cpu_text(core) for core in cell.cores if len(core) > 1]}
+               "threads": [cpu_text(core) for core in cell.cores if len(core) > 1],
+               "sockets": sorted(cell.sockets)}
 
 
 def told(cells: Iterable[Mapping[str, Any]]) -> list[HostCell]:
@@ -313,5 +318,6 @@ def told(cells: Iterable[Mapping[str, Any]]) -> list[HostCell]:
     def of(text: str) -> frozenset[int]:
         return cpu_set(text) if text else frozenset()
     return [HostCell(cell["id"], of(cell["cpus_dedicated"]), of(cell["cpus_shared"]), cell["memory_mb"],
-                     {int(kib): count for kib, count in cell["pages"].items()}, tuple(map(of, cell["threads"])))
+                     {int(kib): count for kib, count in cell["pages"].items()}, tuple(map(of, cell["threads"])),
+                     frozenset(cell.get("sockets") or ()))
             for cell in cells]

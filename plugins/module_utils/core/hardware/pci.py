@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""PCI devices that servers ask for: aliases with counts. Source: Nova's ``pci_passthrough:alias`` and ``[pci]alias``.
+"""PCI devices that servers ask for: aliases with counts, and which devices of a host they may get. Pure: agents choose
+by it, claims count by it, and schedulers foresee the choice.
+
+Source: Nova's ``pci_passthrough:alias``, ``[pci]alias`` and ``hw:pci_numa_affinity_policy`` (spec rows PCI, XPCI).
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Optional
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Dict, NamedTuple, Optional
 
 from ..errors import InvalidField
 from ..values import Text
@@ -44,11 +48,134 @@ class PciAliases(Text):
         return ",".join("%s:%d" % one for one in sorted(found.items()))
 
 
+# What a host has ----------------------------------------------------------------------------------------------------
+#: The name by which virtual GPUs are counted; no alias can have it.
+VGPU = "resources:VGPU"
+LEGACY, PREFERRED, REQUIRED, SOCKET = POLICIES = ("legacy", "preferred", "required", "socket")
+#: What a device is: a physical function that can have virtual ones, such a virtual one, or another one.
+PF, VF, PCI = TYPES = ("type-PF", "type-VF", "type-PCI")
+
+
+class DevicePool(NamedTuple):
+    """Devices of a host that are alike for those who ask: the *aliases* that name them, their NUMA cell (*node*, -1
+    where the host does not tell), how many there are and how many are free."""
+
+    aliases: tuple[str, ...]
+    node: int
+    total: int
+    free: int
+
+
+def asked(hardware: Mapping[str, Any]) -> dict[str, int]:
+    """How many devices a server of this *hardware* asks for, by alias and ``VGPU``."""
+    found = counts(hardware["pci_alias"]) if hardware.get("pci_alias") else {}
+    return {**found, VGPU: hardware["vgpus"]} if hardware.get("vgpus") else found
+
+
+def told(host: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """``total`` and ``free`` of what servers can ask for, by alias and ``VGPU``, as a host tells it."""
+    found = {name: dict(one) for name, one in (host.get("pci_devices") or {}).items()}
+    if parts := host.get("mdevs"):
+        found[VGPU] = {name: sum(one[name] for one in parts) for name in ("total", "free")}
+    return found
+
+
+def pools(host: Mapping[str, Any]) -> list[DevicePool]:
+    """The pools that a host tells (the fields ``pci_pools`` and ``mdevs`` of ``kinds.Host``). One of an earlier agent
+    tells none, but how many there are of each alias."""
+    parts = [DevicePool((VGPU,), one["numa_node"], one["total"], one["free"]) for one in host.get("mdevs") or ()]
+    return parts + _pools(host)
+
+
+def _pools(host: Mapping[str, Any]) -> list[DevicePool]:
+    if (there := host.get("pci_pools")) is not None:
+        return [DevicePool(tuple(one["aliases"]), one["numa_node"], one["total"], one["free"]) for one in there]
+    by_alias = host.get("pci_devices") or {}
+    return [DevicePool((alias,), -1, one["total"], one["free"]) for alias, one in by_alias.items()]
+
+
+class Affinity(NamedTuple):
+    """Which devices a server may have by their NUMA cells. *policy*: that of flavor or image, "" for the alias's own.
+    *cells*: those of the host that its guest is on; a guest without NUMA cells may have any device. *sockets*: those of
+    each cell of the host."""
+
+    policy: str = ""
+    cells: frozenset[int] = frozenset()
+    sockets: Mapping[int, frozenset[int]] = {}
+
+    def suits(self, node: int, own: str = "") -> bool:
+        """Whether a device at the cell *node* suits. *own*: the policy of the alias (row XPCI-05)."""
+        policy = self.policy or own or LEGACY
+        if not self.cells or policy == PREFERRED or node in self.cells:
+            return True
+        if policy == SOCKET:
+            return any(self.sockets.get(node, frozenset()) & self.sockets.get(cell, frozenset()) for cell in self.cells)
+        return policy == LEGACY and node < 0
+
+    def far(self, node: int) -> bool:
+        """Whether devices at other cells come first."""
+        return bool(self.cells) and node not in self.cells
+
+
+ANYWHERE = Affinity()
+
+
+def assigned(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int]) -> Optional[list[Any]]:
+    """For each of the *units* one of its candidates, those that come first if that can be, and none of them more often
+    than it has *room*; ``None`` where there is not enough for all."""
+    taken: dict[Any, list[int]] = {}
+
+    def find(at: int, seen: set[Hashable]) -> bool:
+        for one in units[at]:
+            if one in seen:
+                continue
+            seen.add(one)
+            held = taken.setdefault(one, [])
+            if len(held) < room.get(one, 0):
+                held.append(at)
+                return True
+            for other in held:
+                if find(other, seen):
+                    held[held.index(other)] = at
+                    return True
+        return False
+
+    if not all(find(at, set()) for at in range(len(units))):
+        return None
+    of = {at: one for one, held in taken.items() for at in held}
+    return [of[at] for at in range(len(units))]
+
+
+def suffice(there: Sequence[DevicePool], room: Sequence[int], asked: Iterable[Mapping[str, int]],
+            affinity: Affinity = ANYWHERE, policies: Mapping[str, str] = {}) -> bool:
+    """Whether the pools, with so much *room* in each, have devices for all servers, which have *asked* for so many of
+    each alias. *policies*: of aliases that have one."""
+    units = [[at for at, pool in enumerate(there)
+              if alias in pool.aliases and (alias == VGPU or affinity.suits(pool.node, policies.get(alias, "")))]
+             for one in asked for alias, count in one.items() for _each in range(count)]
+    return assigned(units, dict(enumerate(room))) is not None
+
+
+def preferred_cells(found: Iterable[tuple[Iterable[str], int, int]], asked: Mapping[str, int]) -> dict[int, int]:
+    """How much a guest is to be on each cell of a host whose devices are *found*: (aliases, cell, count) of each that
+    is free. Those with devices that it has *asked* for come first; for others those with devices last (row XCPU-03)."""
+    worth: dict[int, int] = {}
+    for aliases, node, count in found:
+        if node >= 0:
+            wanted = sum(asked.get(alias, 0) for alias in aliases) if asked else -1
+            worth[node] = worth.get(node, 0) + count * wanted
+    return worth
+
+
 # What settings say of devices ---------------------------------------------------------------------------------------
 _RULES = {
     "name": (NAME, "must have letters, digits, and . - _ only"),
     "address": (r"[0-9a-f:.*?]{1,12}", "must be like 0000:81:00.0, and may have * and ?"),
-    "managed": ("yes|no", "must be true or false")}
+    "managed": ("yes|no", "must be true or false"),
+    "one_time_use": ("yes|no", "must be true or false"),
+    "type": (r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", "must be the name of a folder in mdev_supported_types"),
+    "numa_policy": ("|".join(POLICIES), "must be one of %s" % ", ".join(POLICIES)),
+    "device_type": ("|".join(TYPES), "must be one of %s" % ", ".join(TYPES))}
 _ID = (r"[0-9a-f]{4}", "must be four hexadecimal digits as a text, such as \"10de\"")
 
 
@@ -57,7 +184,19 @@ def checked(word: str, value: Any) -> str:
     if isinstance(value, bool):  # as YAML reads yes and no
         value = "yes" if value else "no"
     pattern, rule = _RULES.get(word, _ID)
-    text = value.lower() if isinstance(value, str) and word != "name" else value
+    text = value.lower() if isinstance(value, str) and word not in ("name", "type", "device_type") else value
     if not isinstance(text, str) or not re.fullmatch(pattern, text):
         raise ValueError("%s: %s (got %r)" % (word, rule, value))
     return text
+
+
+def check_mdev_types(types: Sequence[Mapping[str, str]]) -> str:
+    """What is wrong with the types of virtual GPUs that settings name; empty when nothing is. A device has one type."""
+    seen: Dict[str, str] = {}
+    for one in types:
+        address = one.get("address", "*")
+        if address in seen:
+            return ("both %s and %s are meant for the same devices (address %s); say the addresses of each"
+                    % (seen[address], one["type"], address))
+        seen[address] = one["type"]
+    return ""

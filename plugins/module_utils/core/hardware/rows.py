@@ -14,7 +14,7 @@ from ..errors import InvalidField
 from ..fields import Field, Record
 from ..values import Boolean, Choices, Integer, ListOf, Value
 from .cpus import CPUS, CpuSet, PageSize
-from .pci import ALIASES, PciAliases
+from .pci import ALIASES, POLICIES, PciAliases
 
 FALSE, TRUE = r"(?i:0|f|false|off|n|no)", r"(?i:1|t|true|on|y|yes)"
 BOOLEAN = "%s|%s" % (TRUE, FALSE)
@@ -255,6 +255,13 @@ ROWS: tuple[Row, ...] = (
         "V(gpu:1,nic:2). It cannot be suspended, or moved while it runs.", None, "pci_passthrough:alias", known=ALIASES,
         lacks="an alias has letters, digits, and . - _ only", needs="such devices free on a host (its agent's settings "
         "pci_device_spec and pci_alias), and an IOMMU that is on"),
+    Row("vgpus", Integer(0, 1), "Virtual GPUs: a part of a device of the host that can be divided. The guest cannot be "
+        "suspended, or moved while it runs.", 0, "resources:VGPU", known=NUMBER, lacks="a server has one virtual GPU",
+        needs="one free on a host (its agent's setting enabled_mdev_types)"),
+    Row("pci_numa_affinity", Choices(*POLICIES), "Where the PCI devices of a guest with NUMA cells are: at cells of "
+        "the guest (V(required)); there, or where the host does not tell (V(legacy)); at the same sockets (V(socket)); "
+        "or anywhere, there first (V(preferred)). When left out, as the alias says, else V(legacy).", None,
+        "hw:pci_numa_affinity_policy", "hw_pci_numa_affinity_policy", ALIKE, needs="pci_alias"),
     Row("guest_agent", Boolean(), "Whether the guest has the channel of QEMU's guest agent.", True,
         image="hw_qemu_guest_agent", source=_GLANCE),
 )

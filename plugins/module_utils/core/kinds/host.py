@@ -27,9 +27,14 @@ class Host(Kind):
     firmware = Field(ListOf(Text()), "What guests can boot by here.", on=READ, sample=["bios", "uefi"])
     secure_boot = Field(Boolean(), "Whether guests can have secure boot.", on=READ, sample=True)
     tpm_versions = Field(ListOf(Text()), "Versions of TPM that guests can have.", on=READ, sample=["1.2", "2.0"])
-    pci_devices = Field(MapOf(Text(), Value()), "PCI devices that servers can have, {total, free} by the aliases that "
-                        "they ask by; a device of several aliases counts for each.", on=READ,
-                        sample={"gpu": {"total": 2, "free": 1}})
+    pci_devices = Field(MapOf(Text(), Value()), "PCI devices that servers can have, {total, free, numa_policy (where "
+                        "the alias has one)} by the aliases that they ask by; a device of several aliases counts for "
+                        "each.", on=READ, sample={"gpu": {"total": 2, "free": 1}})
+    pci_pools = Field(Value(), "The same devices, each once: {aliases, numa_node (-1: unknown), total, free}.", on=READ,
+                      sample=[{"aliases": ["gpu"], "numa_node": 0, "total": 2, "free": 1}])
+    mdevs = Field(Value(), "Devices that can be divided into virtual GPUs: {parent (PCI address), type, numa_node, "
+                           "total, free}.", on=READ,
+                   sample=[{"parent": "0000:81:00.0", "type": "nvidia-35", "numa_node": 0, "total": 8, "free": 7}])
     vcpus = Field(Integer(), "CPUs of the host that servers share.", on=READ, sample=16)
     pcpus = Field(Integer(), "CPUs of the host that servers have for themselves.", on=READ, sample=0)
     vcpus_used = Field(Integer(), "Virtual CPUs of running servers that share them.", on=READ, sample=4)
@@ -39,10 +44,10 @@ class Host(Kind):
     disk_gb_free = Field(Integer(), "What is free of it in GiB.", on=READ, sample=700)
     numa_cells = Field(Value(), "NUMA cells: {id, cpus_shared, cpus_dedicated, memory_mb (of small pages), pages "
                                 "(large ones by KiB), free (of the last three), threads (of each core that has "
-                                "several)}.", on=READ,
+                                "several), sockets}.", on=READ,
                        sample=[{"id": 0, "cpus_shared": "0-15", "cpus_dedicated": "", "memory_mb": 64512, "pages": {
                            "2048": 512}, "free": {"cpus_dedicated": "", "memory_mb": 64512, "pages": {"2048": 512}},
-                           "threads": ["0,8", "1,9"]}])
+                           "threads": ["0,8", "1,9"], "sockets": [0]}])
     cpu_model = Field(Text(), "CPU model.", on=READ, sample="EPYC-Rome")
     cpu_info = Field(Value(), "{arch, model, vendor, topology, features}: the CPU in libvirt's words; the model is the "
                               "nearest that libvirt knows.", on=READ,

@@ -200,6 +200,8 @@ class Server(Resource):
                                "CPU); and emulator (a CPU). Of a single host.", on=READ, sample={})
     pci_devices = Field(MapOf(Text(), Text()), "PCI devices of the host that it has: address to the alias that asked "
                                                "for it. Of a single host.", on=READ, sample={})
+    mdev = Field(Nullable(Value()), "The virtual GPU that it has: {uuid, parent, type}. Of a single host.", on=READ,
+                 sample=None)
     volumes_attached = Field(ListOf(Value()), "The volumes that it has: {id, name, device, delete_on_termination}.",
                              on=READ, sample=[{"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "data",
                                                "device": "vdb", "delete_on_termination": False}])

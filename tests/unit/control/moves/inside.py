@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.ports import free_port
 from tests.unit.agent.pair import Kvm
 from tests.unit.agent.pki import Pki
@@ -26,7 +28,11 @@ class Inside(Cloud):
             port = free_port()
             self.hosts[name] = f"https://127.0.0.1:{port}"
             (self.folder / name).mkdir()
-            self.kvm[name] = Kvm(self.folder, pki, name, port)
+            self.kvm[name] = Kvm(self.folder, pki, name, port, **self.agent_of(name))
+
+    def agent_of(self, name: str) -> dict[str, Any]:
+        """Settings of the agent of a host beside those that all have."""
+        return {}
 
     def start_agent(self, name: str) -> None:
         """They run already."""

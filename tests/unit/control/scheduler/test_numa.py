@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Hosts of NUMA cells: what is chosen fits, as far as agents have told and this process has placed."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from magnetar_control.scheduler import numa
 from magnetar_control.scheduler.choose import NoValidHost, choose
+from magnetar_control.scheduler.host_state import DEVICES
+from magnetar_control.scheduler.rules import Rules
+from magnetar_control.scheduler.weighers import Multipliers
 from magnetar_control.store.allocations import Amounts
 from magnetar_core.hardware.numa import needs
 
@@ -86,3 +90,57 @@ def test_of_many_hosts_one_is_chosen_whenever_one_fits(seed):
         chosen = choose(found, wish, 5, random=chance)
         assert {one.host for one in chosen} <= fits and len(chosen) == min(5, len(fits))
         found.used(chosen[0].host, wish.amounts, numa=wish.numa)
+
+
+# PCI devices ----------------------------------------------------------------------------------------------------------
+def equipped(name, node=-1, free=1, policy="", **more):
+    """A host of two cells, with GPUs at one of them."""
+    cells = [{**told_cell(at, "", shared="0-3" if at == 0 else "4-7"), "sockets": [at // 2]} for at in range(3)]
+    return row(name, info={"numa_cells": cells, "pci_devices": {
+        "gpu": {"total": 2, "free": free, **({"numa_policy": policy} if policy else {})}}, "pci_pools": [
+            {"aliases": ["gpu"], "numa_node": node, "total": 2, "free": free}]}, **more)
+
+
+def gpus(count=1, nodes=1, **specs):
+    """A request for GPUs by a guest with NUMA cells."""
+    hardware = {"numa_nodes": nodes} if nodes else {}
+    return request(numa=needs(hardware, 2, 512), devices={"gpu": count}, extra_specs={
+        "pci_passthrough:alias": f"gpu:{count}", **specs})
+
+
+@pytest.mark.parametrize(("node", "policy", "own", "nodes", "fits"), [
+    (0, "", "", 1, True), (-1, "", "", 1, True), (-1, "required", "", 1, False), (-1, "", "required", 1, False),
+    (-1, "legacy", "required", 1, True), (-1, "socket", "", 1, False), (-1, "preferred", "", 1, True),
+    (2, "required", "", 2, True), (-1, "required", "", 0, True)])
+def test_devices_suit_the_cells_of_the_guest(node, policy, own, nodes, fits):
+    found = states(equipped("kvm1", node, policy=own))
+    asked = gpus(nodes=nodes, **({"hw:pci_numa_affinity_policy": policy} if policy else {}))
+    if fits:
+        assert choose(found, asked)
+    else:
+        with pytest.raises(NoValidHost) as told:
+            choose(found, asked)
+        assert told.value.refused == {"PciPassthroughFilter": 1}
+        assert "that suit the NUMA cells of the server" in told.value.explanation
+
+
+def test_what_a_server_has_already_is_not_in_its_way():
+    found = states(equipped("kvm1", free=0))
+    with pytest.raises(NoValidHost):
+        choose(found, gpus(nodes=0))
+    assert choose(found, replace(gpus(nodes=0), has_devices={"kvm1": {"gpu": 1}}))
+
+
+def test_hosts_with_devices_are_for_those_who_ask():
+    """Row WEI-07: the fewest free devices that do."""
+    found = states(equipped("kvm1", free=2), equipped("kvm2", free=1), row("kvm3"))
+    assert [one.host for one in choose(found, request(), 3)] == ["kvm3", "kvm2", "kvm1"]
+    assert [one.host for one in choose(found, gpus(nodes=0), 3)] == ["kvm2", "kvm1"]
+    assert [one.host for one in choose(found, gpus(2, 0), 3)] == ["kvm1"]
+    found.used("kvm1", Amounts(), hardware={"pci_alias": "gpu:2"})
+    assert found.hosts["kvm1"].numbers[DEVICES] == 0
+    found.changed(equipped("kvm1", free=1, servers=1))
+    assert found.hosts["kvm1"].numbers[DEVICES] == 1
+    found.changed(row("kvm3", memory_mb_used=20480))
+    found.rules = Rules(Multipliers(pci=0.0))
+    assert choose(found, request())[0].host != "kvm3"

@@ -5,6 +5,7 @@ import random
 import threading
 import uuid
 
+import orjson
 import pytest
 from sqlalchemy import select, update
 
@@ -189,6 +190,76 @@ def test_dedicated_cpus_are_never_promised_twice(database, cell):
     won = race(database, [lambda at=at: claim(database, f"s{at}", host, Amounts(0, 1, 0, 2)) for at in range(4)])
     assert won.count(True) == 1
     assert not claim(database, "more", host, Amounts(1, 1, 0, 2)) and claim(database, "one", host, Amounts(1, 1, 0, 1))
+
+
+# PCI devices ----------------------------------------------------------------------------------------------------------
+def with_devices(database, *pools):
+    """A host with room for many, and devices: (aliases, how many)."""
+    info = {"vcpus": 64, "memory_mb": 65536, "disk_gb": 1000, "pci_devices": {
+        name: {"total": 1, "free": 1} for names, _count in pools for name in names.split()}, "pci_pools": [
+        {"aliases": names.split(), "numa_node": -1, "total": count, "free": count} for names, count in pools]}
+    id = a_host(database)
+    with database.write() as connection:
+        hosts.inventory(connection, "kvm1", info, Ratios(1.0, 1.0, 1.0))
+    return id
+
+
+def test_devices_are_never_promised_twice(database, cell):
+    host = with_devices(database, ("gpu", 3))
+    won = race(database, [lambda at=at: claim(database, f"s{at}", host, devices={"gpu": 1 + at % 2})
+                          for at in range(8)])
+    with database.read() as connection:
+        held = [orjson.loads(one.devices)["gpu"] for one in allocations.of_host(connection, host)]
+    assert sum(held) in (2, 3) and len(held) == won.count(True) and used(database, host)[3] == len(held)
+    if sum(held) == 2:
+        assert claim(database, "more", host, devices={"gpu": 1})
+    assert not claim(database, "last", host, devices={"gpu": 1}) and claim(database, "plain", host)
+
+
+def test_many_at_once_get_devices_all_or_none(database, cell):
+    host = with_devices(database, ("gpu", 2))
+
+    def all_of(*names):
+        try:
+            with database.write() as connection:
+                if not allocations.claim_all(connection, [
+                        allocations.Claim(name, "p", host, "cell", SMALL, {"gpu": 1}) for name in names]):
+                    raise KeyError
+        except KeyError:
+            return False
+        return True
+    assert not all_of("a", "b", "c") and used(database, host)[3] == 0
+    assert race(database, [lambda: all_of("a", "b"), lambda: all_of("c", "d")]).count(True) == 1
+
+
+def test_a_device_of_two_names_is_one(database, cell):
+    host = with_devices(database, ("gpu any", 1), ("nic any", 1))
+    assert claim(database, "s1", host, devices={"any": 1}) and claim(database, "s2", host, devices={"gpu": 1})
+    assert not claim(database, "s3", host, devices={"nic": 1}), "s1 has it, for s2 has the GPU"
+    assert not claim(database, "s3", host, devices={"other": 1})
+
+
+def test_what_a_server_has_before_and_after_counts_once(database, cell):
+    host = with_devices(database, ("gpu", 2))
+    assert claim(database, "s1", host, devices={"gpu": 1})
+    with database.write() as connection:
+        allocations.move(connection, "s1", "m1", host)
+    assert claim(database, "s1", host, devices={"gpu": 2}) and not claim(database, "s2", host, devices={"gpu": 1})
+    with database.write() as connection:
+        allocations.revert(connection, "s1", "m1")
+    assert claim(database, "s2", host, devices={"gpu": 1}) and not claim(database, "s1", host, devices={"gpu": 2})
+    assert claim(database, "s1", host), "it gives its device up, and keeps the rest"
+    with database.write() as connection:
+        allocations.release(connection, "s2")
+    assert claim(database, "s3", host, devices={"gpu": 2})
+
+
+def test_fewer_devices_than_are_held_are_given_to_nobody(database, cell):
+    host = with_devices(database, ("gpu", 2))
+    assert claim(database, "s1", host, devices={"gpu": 2})
+    with_devices(database, ("gpu", 1), ("nic", 1))
+    assert not claim(database, "s2", host, devices={"gpu": 1})
+    assert claim(database, "s2", host) and not claim(database, "nowhere", "no host", devices={"gpu": 1})
 
 
 def test_racing_claims_of_one_server_count_once(database, cell):

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Devices of the host that can be divided among guests (mediated devices, such as virtual GPUs): those in sysfs of
+which the settings name a type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+class Mdev(NamedTuple):
+    """A part of the device *parent* (its PCI address), of that *type* (a word of its driver)."""
+
+    uuid: str
+    parent: str
+    type: str
+
+
+class MdevParent(NamedTuple):
+    """A device that can be divided into *total* parts of a *type*, of which those with the uuids *made* exist. *node*:
+    its NUMA cell, -1 where the host does not tell."""
+
+    address: str
+    type: str
+    node: int
+    total: int
+    made: frozenset[str]
+
+
+def parents(sysfs: Path, types: Sequence[Mapping[str, str]]) -> list[MdevParent]:
+    """The devices under *sysfs* that have one of *types* (the setting ``enabled_mdev_types``), by address; each has the
+    first type that it can have and that is meant for its address (row XDEV-01)."""
+    if not types:
+        return []
+    try:
+        folders = sorted((sysfs / "class/mdev_bus").iterdir())
+    except OSError:
+        return []
+    found = []
+    for folder in folders:
+        for one in types:
+            place = folder / "mdev_supported_types" / one["type"]
+            if _ADDRESS.fullmatch(folder.name) and fnmatchcase(folder.name, one.get("address", "*")) and place.is_dir():
+                made = frozenset(path.name for path in _within(place / "devices"))
+                found.append(MdevParent(folder.name, one["type"], _number(folder / "numa_node", -1),
+                                        _number(place / "available_instances", 0) + len(made), made))
+                break
+    return found
+
+
+def _within(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _number(path: Path, usual: int) -> int:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return usual

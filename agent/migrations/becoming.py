@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a server gets of the host that it comes to: CPUs, NUMA cells, pages and devices, for what it becomes there.
+
+A resize has the server come with another flavor and hardware (``becomes`` of the manifest): the target must have what
+these need, and need not have what the server had before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from magnetar_agent.servers import mdevs, pci, placement
+from magnetar_agent.servers.hardware import ASKED
+from magnetar_core.errors import Conflict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from magnetar_agent.documents import Fields
+    from magnetar_agent.host import LocalHost
+
+
+def manifest(told: Fields) -> Fields:
+    """The manifest *told*, as if the server were already what it becomes."""
+    becomes = told.get("becomes") or {}
+    flavor = becomes.get("flavor") or {}
+    return {**told, **{name: flavor[name] for name in ("vcpus", "ram") if name in flavor},
+            **({"hardware": becomes["hardware"]} if "hardware" in becomes else {})}
+
+
+def check(host: LocalHost, told: Fields, live: bool) -> None:
+    """Raise ``Conflict`` where a server cannot get what its manifest (as ``manifest`` gives it) asks for, or is to move
+    while it runs. An earlier agent tells no hardware: its servers need nothing."""
+    want = {"hardware": told.get("hardware"), "flavor": {"vcpus": told.get("vcpus", 1), "ram": told["ram"]},
+            placement.FIELD: told.get("placement")}
+    if pci.asked(want) and live:
+        raise Conflict("The server has PCI devices (hardware.pci_alias), which cannot move while the guest runs. "
+                       "Migrate it cold.")
+    if mdevs.asked(want) and live:
+        raise Conflict("The server has a virtual GPU (hardware.vgpus), which cannot move while the guest runs. "
+                       "Migrate it cold.")
+    _choose(host, want, told["server"], live)
+
+
+def arrive(host: LocalHost, told: Mapping[str, Any], want: Fields, live: bool) -> None:
+    """Have the fields *want* of a server be what it becomes, with what it gets here. Hold the lock of choices until
+    they are written. *told*: the manifest. Raises ``Conflict``."""
+    becomes = told.get("becomes") or {}
+    if "flavor" in becomes:
+        want["flavor"] = dict(becomes["flavor"])
+    if "hardware" in becomes:
+        want["hardware"] = dict(becomes["hardware"])
+        want.pop(ASKED, None)
+        want.update({ASKED: {"own": want["hardware"]}} if want["hardware"] else {})
+    _choose(host, want, told["server"], live)
+
+
+def _choose(host: LocalHost, want: Fields, id: str, live: bool) -> None:
+    placement.arrive(host, want, id, live, pci.cells(host, want, id))
+    pci.arrive(host, want, id)
+    mdevs.arrive(host, want, id)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which devices of a host are enough for whom."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from random import Random
+
+import pytest
+
+from magnetar_core.hardware.pci import (
+    VGPU,
+    Affinity,
+    DevicePool,
+    asked,
+    assigned,
+    pools,
+    preferred_cells,
+    suffice,
+    told,
+)
+
+
+def best(units, room):
+    """Whether there is an assignment, by trying all."""
+    places = [one for one, count in room.items() for _each in range(count)]
+    return any(all(place in unit for unit, place in zip(units, order, strict=False))
+               for order in permutations(places, len(units))) if len(places) >= len(units) else False
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_can_be_assigned_is(seed):
+    chance = Random(seed)
+    room = {at: chance.randrange(3) for at in range(3)}
+    units = [chance.sample(range(3), chance.randrange(1, 4)) for _unit in range(chance.randrange(1, 5))]
+    found = assigned(units, room)
+    assert (found is not None) is best(units, room)
+    if found is not None:
+        assert all(place in unit for place, unit in zip(found, units, strict=True))
+        assert all(found.count(one) <= room[one] for one in found)
+
+
+def test_first_ones_first():
+    assert assigned([["a", "b"], ["c", "a"]], {"a": 1, "b": 1, "c": 1}) == ["a", "c"]
+    assert assigned([["a", "b"], ["a"]], {"a": 1, "b": 1}) == ["b", "a"]
+
+
+def test_what_hosts_tell():
+    """Agents of before tell counts by alias only."""
+    old = {"pci_devices": {"gpu": {"total": 2, "free": 1}}}
+    assert pools(old) == [DevicePool(("gpu",), -1, 2, 1)] and told(old) == old["pci_devices"] and pools({}) == []
+    new = {**old, "pci_pools": [{"aliases": ["gpu", "any"], "numa_node": 1, "total": 2, "free": 1}],
+           "mdevs": [{"parent": "0000:81:00.0", "type": "a", "numa_node": at, "total": 2, "free": at} for at in (0, 1)]}
+    assert pools(new) == [DevicePool((VGPU,), 0, 2, 0), DevicePool((VGPU,), 1, 2, 1),
+                          DevicePool(("gpu", "any"), 1, 2, 1)]
+    assert told(new)[VGPU] == {"total": 4, "free": 1}
+    assert asked({"pci_alias": "gpu:2", "vgpus": 1}) == {"gpu": 2, VGPU: 1} and asked({}) == {}
+
+
+def test_virtual_gpus_may_be_anywhere():
+    there = [DevicePool((VGPU,), 1, 1, 1), DevicePool(("gpu",), 1, 1, 1)]
+    near = Affinity("required", frozenset([0]))
+    assert suffice(there, [1, 1], [{VGPU: 1}], near) and not suffice(there, [1, 1], [{"gpu": 1}], near)
+    assert suffice(there, [1, 1], [{"gpu": 1}], Affinity("", frozenset([0])), {"gpu": "preferred"})
+
+
+def test_cells_with_devices_are_for_those_who_ask():
+    found = [(("gpu",), 0, 2), (("nic",), 1, 1), (("gpu",), -1, 5)]
+    assert preferred_cells(found, {"gpu": 1}) == {0: 2, 1: 0} and preferred_cells(found, {}) == {0: -2, 1: -1}
