@@ -127,9 +127,8 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
     mine = {**amounts._asdict(), "resources": inventories.text(resources), "devices": inventories.text(devices)}
-    row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": now(), **mine}
-    if owner is not None:
-        row["owner"] = inventories.text(owner)
+    row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": now(), **mine,
+           "owner": None if owner is None else inventories.text(owner)}
     held = None
     while held is None:
         if connection.execute(_HOLD[kind], row).rowcount:
@@ -140,9 +139,7 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
     else:
         more, servers = Amounts(*(int(n) - int(was) for n, was in zip(amounts, held[:-2], strict=True))), 0
         had = orjson.loads(held.resources)
-    other = {name: (resources.get(name, 0), n) for name in sorted(resources.keys() | had.keys())
-             if (n := resources.get(name, 0) - had.get(name, 0))}
-    if not _take(connection, host_id, more, servers, other, anyway):
+    if not _take(connection, host_id, more, servers, other := _differing(resources, had), anyway):
         if held is None:
             connection.execute(_DROP, me)
         return False
@@ -303,6 +300,12 @@ def _audit_classes(connection: Connection, names: Mapping[str, str], repair: boo
                     inventory_table.c.host_id == row.host_id,
                     inventory_table.c.resource_class == row.resource_class).values(used=really))
     return found
+
+
+def _differing(resources: Mapping[str, int], had: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Of each class of which another amount is wanted than before: the amount, and how much more that is, by name."""
+    return {name: (resources.get(name, 0), n) for name in sorted(resources.keys() | had.keys())
+            if (n := resources.get(name, 0) - had.get(name, 0))}
 
 
 def _take(connection: Connection, host_id: str, more: Amounts, servers: int, other: Mapping[str, tuple[int, int]],
