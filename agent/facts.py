@@ -40,4 +40,4 @@ def images(host: LocalHost) -> list[str]:
 def traits_of(host: LocalHost, facts: Mapping[str, Any], kvm: bool) -> list[str]:
     """The host's traits. *facts*: ``LocalHypervisor.host``. *kvm*: whether guests run under it."""
     return traits.of_host(facts, kvm and host.settings.virt_type != "qemu", host.hypervisor.serves_shares(),
-                          host.settings.traits)
+                          (*host.settings.traits, *host.provider_config.traits))

@@ -13,6 +13,7 @@ from magnetar_agent.cpu_meter import CpuMeter
 from magnetar_agent.documents import Documents
 from magnetar_agent.link import Links
 from magnetar_agent.locks import Locks
+from magnetar_agent.provider_config import read as read_provider_config
 from magnetar_core.operations import Operations
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class LocalHost:
         self.documents = Documents(settings.state_dir)
         self.operations = Operations(settings.parallel)
         self.meter = CpuMeter()
+        self.provider_config = read_provider_config(settings.provider_config_location, self.name)
         self.locks = Locks()
         self.links = Links(settings)
         self.changes = Changes()

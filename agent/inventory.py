@@ -43,6 +43,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "port_security": host.port_security_status(),
         "link_port": host.settings.address[1] if host.settings.address else None,
         "shares": shares.offered(host), "ovn": ovn(host),
+        "resources": host.provider_config.resources, "provider_config": host.provider_config.told,
         "address": told.address(host), "metrics": host.meter.look(), "images": told.images(host),
         "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
     }

@@ -32,8 +32,7 @@ _LISTEN = re.compile(r"^(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+))
 
 
 def _doc(text: str, **more: Any) -> Any:
-    # Its result stands in a dataclass.
-    # pylint: disable-next=invalid-field-call
+    # pylint: disable-next=invalid-field-call  # its result stands in a dataclass
     return field(metadata={"doc": text, **more.pop("metadata", {})}, **more)
 
 
@@ -119,9 +118,10 @@ class AgentSettings:
     disk_allocation_ratio: float = _doc("Most that the disks of one server, or one volume, may promise, as a multiple "
                                         "of the file system that they are on.", default=1.0,
                                         metadata={"min": 0.01, "max": 1000})
-    traits: tuple[str, ...] = _doc("Traits of this host beside those that the agent finds out, such as [CUSTOM_SSD]; "
-                                   "flavors and images require or forbid them.", default=(),
-                                   metadata={"check": check_custom})
+    traits: tuple[str, ...] = _doc("Further traits of this host, such as [CUSTOM_SSD]; flavors and images require or "
+                                   "forbid them.", default=(), metadata={"check": check_custom})
+    provider_config_location: Path = _doc("Folder of files *.yaml as Nova's provider.yaml: custom resources and traits",
+                                          default=Path("/etc/magnetar/provider_config"))
     address_of_host: str | None = _doc("IP address by which a cloud knows this host, for the hint build_near_host_ip; "
                                        "left out, the one from which it speaks to others.", default=None,
                                        metadata={"check": _check_address})

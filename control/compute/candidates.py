@@ -51,15 +51,19 @@ class CandidateRequest:
 
 def candidates(placement: Placement, wanted: CandidateRequest) -> list[Provider]:
     """The hosts that have room for all groups and are as they ask, by name. Asks the database no more than
-    ``providers`` does. Raises ``InvalidRequest`` for a trait that there is not."""
+    ``providers`` does, unless custom classes or traits are. Raises ``InvalidRequest`` for a trait that there is not."""
     every = placement.providers()
+    placement.check_classes(wanted.resources)
+    asked = wanted.traits.union(*(group.traits for group in wanted.groups))
     known = traits.STANDARD.union(*(one.traits for one in every))
-    if missing := sorted(wanted.traits.union(*(group.traits for group in wanted.groups)) - known):
+    if not asked <= known:
+        known |= placement.traits()[0]
+    if missing := sorted(asked - known):
         raise InvalidRequest(f"No such trait(s): {', '.join(missing)[:255]}. GET /traits lists those that there are.")
     if wanted.isolate and sum(bool(group.suffix) for group in wanted.groups) > 1:
         return []
     tests = [*wanted.tests, *(test for group in wanted.groups for test in group.tests)]
     total = wanted.resources
     found = [one for one in every if all(test(one) for test in tests)
-             and all(one.room(name) >= amount for name, amount in total.items())]
+             and all(one.gives(name, amount) for name, amount in total.items())]
     return found[:wanted.limit]

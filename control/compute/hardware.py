@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_control.scheduler.request_spec import placed_hardware
-from magnetar_control.store import hosts
+from magnetar_control.scheduler.request_spec import placed_hardware, resources_of
+from magnetar_control.store import hosts, inventories
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.hardware import numa
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
@@ -43,6 +43,7 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         if odd := next(FLAVOR_SPECS.malformed(specs), None):
             raise InvalidRequest(f"Flavor {flavor['name']}, {odd}.")
         found += [f"flavor {flavor['name']}, {text}" for text in FLAVOR_SPECS.without_effect(specs)]
+        _check_classes(caller, flavor)
         _check_aliases(caller, flavor, specs)
     if image:
         properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}
@@ -57,6 +58,15 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         return told
     raise InvalidRequest(f"{told} Remove it, or choose another flavor or image; an operator may let it pass with the "
                          "setting specs_without_effect: warn.")
+
+
+def _check_classes(caller: Caller, flavor: Mapping[str, Any]) -> None:
+    """Raises ``InvalidRequest`` for custom resource classes that no host has."""
+    wanted = resources_of(flavor)
+    if wanted and (missing := sorted(wanted.keys() - caller.fetch(inventories.had, wanted))):
+        raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(missing)}, and no host "
+                             "has an inventory of that. Choose another flavor; an operator gives hosts one with "
+                             "`openstack resource provider inventory set` or the agents' provider.yaml.")
 
 
 def _check_aliases(caller: Caller, flavor: Mapping[str, Any], specs: Mapping[str, Any]) -> None:

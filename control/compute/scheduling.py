@@ -11,7 +11,7 @@ from typing import Any
 from magnetar_control.compute.caller import Caller
 from magnetar_control.scheduler.choose import NoValidHost, choose
 from magnetar_control.scheduler.hosts import HostStates
-from magnetar_control.scheduler.request_spec import amounts_of, of_server, placed_hardware
+from magnetar_control.scheduler.request_spec import amounts_of, of_server, placed_hardware, resources_of
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.store import aggregates, cell_look, hosts
 from magnetar_control.store.allocations import Amounts
@@ -38,6 +38,8 @@ def predicted_host(caller: Caller, row: Mapping[str, Any], freed: Mapping[str, A
         old_amounts = amounts_of(freed, image=freed_image)
         spec = replace(spec, amounts=Amounts(*(
             max(0, new - old) for new, old in zip(spec.amounts, old_amounts, strict=True))),
+            resources={name: n for name, new in spec.resources.items()
+                       if (n := new - resources_of(freed).get(name, 0)) > 0},
             numa=None if placed_hardware(freed, freed_image) else spec.numa)
     states = HostStates(cloud.settings.default_availability_zone, rules_of(cloud.settings))
     with cloud.store.api.read() as connection:

@@ -21,7 +21,7 @@ from sqlalchemy import exists, select
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import Agents
-from magnetar_control.scheduler.request_spec import amounts_of
+from magnetar_control.scheduler.request_spec import held_by
 from magnetar_control.services import Services
 from magnetar_control.store import allocations
 from magnetar_control.store.deleted_servers import deleted_servers
@@ -207,7 +207,7 @@ def copy(state: AuditState) -> Found:
 def counter(state: AuditState) -> Found:
     """A host whose counters are not the sum of its claims."""
     for one in state.counters:
-        yield Finding("counter", one.host, one.host, f"host {one.host} counts {one.counted}, its claims are {one.held}")
+        yield Finding("counter", one.host, one.host, one.text)
 
 
 def lost(state: AuditState) -> Found:
@@ -221,7 +221,7 @@ def lost(state: AuditState) -> Found:
 
 def orphan(state: AuditState) -> Found:
     """A claim of a server that is gone, or of a host that the server has left."""
-    for claim in state.claims:
+    for claim in (one for one in state.claims if one.owner is None):  # who made another one removes it
         row, name = state.servers.get(claim.server_id), state.hosts[claim.host_id].name
         free = name in state.there and claim.server_id not in state.there[name]
         if row is None:
@@ -247,13 +247,18 @@ def unclaimed(state: AuditState) -> Found:
     for id, row in state.servers.items():
         if row.busy or not row.host or row.vm_state == ERROR:
             continue
-        blocks = orjson.loads(row.request).get("blocks") or ()
-        amounts = amounts_of(orjson.loads(row.flavor), any(
-            one["boot_index"] == 0 and one["destination_type"] == "volume" for one in blocks), orjson.loads(row.image))
-        claim = held.get((id, row.host))
-        had = None if claim is None else tuple(int(getattr(claim, name)) for name in allocations.RESOURCES)
-        if had != tuple(amounts):
-            yield Finding("unclaimed", id, row.host, f"server {id} needs {tuple(amounts)}, and holds {had}")
+        needed, claim = held_by(row), held.get((id, row.host))
+        had = None if claim is None else (
+            allocations.Amounts(*(int(getattr(claim, name)) for name in allocations.RESOURCES)),
+            orjson.loads(claim.resources), orjson.loads(claim.devices))
+        if had != needed:
+            yield Finding("unclaimed", id, row.host, f"server {id} needs {_words(needed)}, and holds "
+                                                     f"{_words(had) if had else 'nothing'}")
+
+
+def _words(claimed: tuple[Sequence[int], Mapping[str, int], Mapping[str, int]]) -> str:
+    amounts, *counts = claimed
+    return ", ".join([str(tuple(amounts)), *(f"{n} {name}" for one in counts for name, n in sorted(one.items()))])
 
 
 def port(state: AuditState) -> Found:

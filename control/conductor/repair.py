@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError
 
+from magnetar_control.scheduler.request_spec import held_by
 from magnetar_control.store import allocations, cell_moves, migrations
 from magnetar_control.store import servers as rows
 from magnetar_control.store.database import now
@@ -93,6 +94,22 @@ def _claim(watch: HostWatch, state: AuditState, finding: Finding) -> None:
         watch.conductor.read_host(finding.place)
 
 
+def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
+    """The server claims what its flavor needs, where its host has that left."""
+    conductor, host = watch.conductor, next(one for one in state.hosts.values() if one.name == finding.place)
+    with conductor.store.cell(state.cells[finding.id]).read() as connection:
+        row = rows.row(connection, finding.id)
+        busy = _busy(connection, finding.id)
+    if busy or row is None or row.host != finding.place:
+        raise Conflict(f"Something is done to server {finding.id} again.")
+    amounts, resources, devices = held_by(row)
+    with conductor.store.api.write() as connection:
+        if not allocations.claim(connection, finding.id, finding.id, host.id, amounts, devices=devices,
+                                 resources=resources):
+            raise Conflict(f"Host {finding.place} has not that much left. Move servers away from it.")
+    conductor.read_host(finding.place)
+
+
 def _kept(watch: HostWatch, state: AuditState, finding: Finding) -> None:
     services = watch.conductor.services
     if _quiet(watch, state, finding.place):
@@ -161,6 +178,6 @@ def _network(watch: HostWatch, _state: AuditState, finding: Finding) -> None:
 
 #: By kind of finding. Other kinds are only logged: an operator has to decide.
 REPAIRS: Mapping[str, Callable[[HostWatch, AuditState, Finding], None]] = {
-    "stuck": _stuck, "copy": _copy, "counter": _counter, "orphan": _claim, "elsewhere": _claim, "port": _kept,
-    "attachment": _kept, "move": _move, "left": _left, "half": _left, "rest": _rest, "spare": _spare, "power": _power,
-    "network": _network}
+    "stuck": _stuck, "copy": _copy, "counter": _counter, "orphan": _claim, "elsewhere": _claim, "unclaimed": _unclaimed,
+    "port": _kept, "attachment": _kept, "move": _move, "left": _left, "half": _left, "rest": _rest, "spare": _spare,
+    "power": _power, "network": _network}

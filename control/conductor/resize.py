@@ -226,7 +226,8 @@ def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
         if host == move.source:
             allocations.revert(connection, move.work.id, move.id)
         allocations.release(connection, move.id)
-        allocations.claim(connection, move.work.id, move.work.id, id, held.amounts, devices=held.devices)
+        allocations.claim(connection, move.work.id, move.work.id, id, held.amounts, devices=held.devices,
+                          resources=held.resources)
     move.read_hosts()
 
 

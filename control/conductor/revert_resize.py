@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import orjson
 
@@ -81,9 +81,7 @@ def _move_back(move: MigrationTask, flavor: Flavor) -> str:
             return source
     with contextlib.suppress(MagnetarError):  # a try before may have let it in at the source; else the audit sees it
         move.abort(target, source)
-    old, new = needed(move, flavor), needed(move, move.flavor)
-    devices = {name: max(old.devices.get(name, 0), new.devices.get(name, 0)) for name in {**old.devices, **new.devices}}
-    if not _claim(move, work.id, target, Amounts(*map(max, old.amounts, new.amounts)), devices):
+    if not _claim(move, work.id, target, flavor, move.flavor):
         raise NoRoom(f"Host {source} does not take the server back{why}, and {target} has no room for the old flavor. "
                      "Confirm the resize, or try again when there is room.")
     return target
@@ -98,14 +96,23 @@ def _source_accepts(move: MigrationTask, flavor: Flavor) -> bool:
             return True
     if not move.conductor.is_up(source):
         return False
-    held = needed(move, flavor)
-    return _claim(move, move.id, source, held.amounts, held.devices) and move.accepts(target, source)
+    return _claim(move, move.id, source, flavor) and move.accepts(target, source)
 
 
-def _claim(move: MigrationTask, consumer: str, host: str, amounts: Amounts, devices: Mapping[str, int]) -> bool:
+def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> bool:
+    """Claim what each of the flavors needs."""
+    specs = [needed(move, flavor) for flavor in flavors]
+    amounts = Amounts(*map(max, zip(*(spec.amounts for spec in specs), strict=True)))
+    devices, resources = (_most([getattr(spec, kind) for spec in specs]) for kind in ("devices", "resources"))
     id = move.conductor.host(host)["id"]
     with move.api.write() as connection:
-        return allocations.claim(connection, consumer, move.work.id, id, amounts, devices=devices)
+        return allocations.claim(connection, consumer, move.work.id, id, amounts, devices=devices,
+                                 resources=resources)
+
+
+def _most(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """The greatest number of each name."""
+    return {name: max(one.get(name, 0) for one in counts) for name in {name for one in counts for name in one}}
 
 
 def _fail(move: MigrationTask, error: MagnetarError, flavor: Flavor) -> None:

@@ -29,6 +29,7 @@ from .matching import matches, query
 from .options import USUAL as USUAL_OPTIONS
 from .options import Options
 from .request_spec import RequestSpec, hint
+from .resource_classes import classes, lacking_classes
 
 #: Not applied unless an operator names them: hints of the first two answer questions about hosts that users may not
 #: ask, the others are those that Nova does not apply by itself either.
@@ -345,6 +346,7 @@ FILTERS: tuple[Filter, ...] = (
     room("RamFilter", 1, "MiB of memory"),
     room("DiskFilter", 2, "GiB of disk"),
     room("PcpuFilter", 3, "dedicated CPUs"),
+    Filter("ResourceClassFilter", NAME, classes, lambda spec: spec.resources, lacks=lacking_classes),
     Filter("NUMATopologyFilter", CELLS, numa, lambda spec: spec.numa, lacks=lacking_cells),
     Filter("NumInstancesFilter", ROOM, few_servers, lambda spec: not spec.forced,
            lambda _profile, _spec, *, options: Bound(SERVERS, most=options.max_instances_per_host - 1), optioned=True),

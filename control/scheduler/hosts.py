@@ -40,7 +40,7 @@ CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "firmware", "hypervisor
 #: Columns of ``store.hosts`` rows that are less when something has gone.
 FREED = ("servers", "pcpus_used", "memory_mb_used")
 #: Columns of ``store.hosts`` rows that make the profile.
-PROFILED = ("cell_id", "disabled", "cell_disabled", "forced_down", "info")
+PROFILED = ("cell_id", "disabled", "cell_disabled", "forced_down", "info", "own_traits")
 
 
 def can_plug_in(info: Mapping[str, Any], name: str) -> bool:
@@ -244,7 +244,8 @@ class HostStates:
             capabilities["pci_devices"] = devices
         if can_plug_in(info, name):
             capabilities["ovn"] = True
-        traits, isolated = sorted(info.get("traits") or ()), name in self.rules.options.isolated_hosts
+        traits = sorted({*(info.get("traits") or ()), *orjson.loads(row["own_traits"])})
+        isolated = name in self.rules.options.isolated_hosts
         key = orjson.dumps((row["cell_id"], zone, enabled, up, capabilities, aggregates, traits, isolated),
                            option=orjson.OPT_SORT_KEYS)
         found = self._profiles.get(key)

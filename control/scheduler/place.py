@@ -13,7 +13,7 @@ from magnetar_control.store.database import Database
 
 from .choose import Candidate, NoValidHost, choose
 from .hosts import HostStates
-from .request_spec import RequestSpec
+from .request_spec import RequestSpec, offered
 
 #: Candidates of one choice. When a claim is refused, the next is tried before choosing again.
 CANDIDATES = 3
@@ -37,6 +37,7 @@ def place(database: Database, states: HostStates, spec: RequestSpec, *, map_cell
                 raise
             looked = True
             read_hosts(database, states)
+            spec = offered(database, spec)
             continue
         for found in candidates:
             if _claimed(database, spec, found, map_cell):
@@ -50,15 +51,19 @@ def place(database: Database, states: HostStates, spec: RequestSpec, *, map_cell
         if spec.group:
             with database.read() as connection:
                 spec = replace(spec, group=hosts.group_of(connection, spec.server_id))
+        spec = offered(database, spec)
 
 
 def place_all(database: Database, states: HostStates, requests: Sequence[RequestSpec], *,
               random: Random | None = None) -> dict[str, Candidate]:
     """As ``place``, for several servers without claims and groups, claimed in one transaction. Returns the claimed
-    hosts by server uuid; nothing is claimed for the other servers, and ``place`` finds out why. When this raises, it
+    hosts by server uuid; nothing is claimed for the other servers (those that ask for custom resource classes are among
+    them), and ``place`` finds out why. When this raises, it
     may have claimed: see ``allocations.held``."""
     found = []
     for spec in requests:
+        if spec.resources:
+            continue
         try:
             [one] = choose(states, spec, random=random)
         except NoValidHost:  # as far as the memory knows
@@ -89,8 +94,8 @@ def _claimed(database: Database, spec: RequestSpec, found: Candidate, map_cell: 
         with database.write() as connection:
             return allocations.claim(
                 connection, spec.server_id, spec.server_id, found.host_id, spec.amounts, devices=spec.devices,
-                project_id=spec.project_id, cell_id=found.cell_id if map_cell else None, group=spec.group,
-                anyway=spec.forced)
+                resources=spec.resources, project_id=spec.project_id,
+                cell_id=found.cell_id if map_cell else None, group=spec.group, anyway=spec.forced)
     return database.retried(once)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.store import hosts
+from magnetar_control.store import hosts, inventories
 from magnetar_control.store.allocations import Amounts, Group
 from magnetar_control.store.database import Database
 from magnetar_core.errors import InvalidField, MagnetarError
@@ -56,6 +56,19 @@ def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False,
                              if f"resources:{name}" in specs})
 
 
+def resources_of(flavor: Mapping[str, Any]) -> dict[str, int]:
+    """What a server of *flavor* claims of custom resource classes: its extra specs ``resources:CUSTOM_…``."""
+    return {name.removeprefix("resources:"): int(value) for name, value in (flavor.get("extra_specs") or {}).items()
+            if name.startswith("resources:CUSTOM_") and int(value)}
+
+
+def held_by(row: Any) -> tuple[Amounts, dict[str, int], dict[str, int]]:
+    """What a server by its row is to hold of its host: ``amounts_of``, ``resources_of`` and ``devices_of``."""
+    flavor, blocks = orjson.loads(row.flavor), orjson.loads(row.request).get("blocks") or ()
+    volume = any(one["boot_index"] == 0 and one["destination_type"] == "volume" for one in blocks)
+    return amounts_of(flavor, volume, orjson.loads(row.image)), resources_of(flavor), devices_of(flavor)
+
+
 def needs(flavor: Mapping[str, Any], volume_backed: bool = False, image: Mapping[str, Any] | None = None) -> Amounts:
     """The CPUs of both kinds, MiB and GiB that a server of *flavor* and *image* really has of its host."""
     hardware, vcpus = placed_hardware(flavor, image), int(flavor["vcpus"])
@@ -85,6 +98,9 @@ class RequestSpec:
     server_id: str
     project_id: str
     amounts: Amounts
+    resources: Mapping[str, int] = field(default_factory=dict)  # amounts of custom resource classes
+    #: By name of host what is left there of each of them; ``offered`` looks it up.
+    offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     numa: Needs | None = None  # CPUs, cells and pages that only some hosts have
     flavor_name: str = ""
     vcpus: int = 1  # of the guest; ``amounts`` may count others
@@ -127,8 +143,17 @@ class RequestSpec:
         """Names of the only hosts that can pass, ``None`` for any: what the filters by name say, in one set."""
         group = self.group.hosts if self.group and self.group.policy == "affinity" else ()
         sets = [names for names in (None if self.host is None else frozenset([self.host]), self.volume_hosts,
-                                    self.same_host, frozenset(group) or None) if names is not None]
+                                    self.same_host, frozenset(group) or None, self._offering) if names is not None]
         return frozenset.intersection(*sets) if sets else None
+
+    @property
+    def _offering(self) -> frozenset[str] | None:
+        return frozenset(filter(self.is_offered, self.offers)) if self.resources else None
+
+    def is_offered(self, host: str) -> bool:
+        """Whether a host has enough left of all custom resource classes."""
+        offer = self.offers.get(host, {})
+        return all(offer.get(name, 0) >= amount for name, amount in self.resources.items())
 
     @cached_property
     def never(self) -> frozenset[str]:
@@ -180,15 +205,24 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
     image = orjson.loads(row["image"])
     if "volume_hosts" not in over:
         over["volume_hosts"] = root_disk_hosts(volumes, context, root)
-    return RequestSpec(**{
+    return offered(api, RequestSpec(**{
         "server_id": row["id"], "project_id": row["project_id"], "amounts": amounts_of(flavor, root is not None, image),
+        "resources": resources_of(flavor),
         "numa": numa.needs(placed_hardware(flavor, image), int(flavor["vcpus"]), int(flavor["ram"])),
         "flavor_name": flavor["name"], "vcpus": int(flavor["vcpus"]), "extra_specs": flavor.get("extra_specs") or {},
         "image": image.get("properties") or {}, "image_id": row.get("image_id") or "",
         "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
         "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
         "needs_ovn": _on_ovn(row, request), "devices": devices_of(flavor),
-        **hinted(hints, where), **over})
+        **hinted(hints, where), **over}))
+
+
+def offered(api: Database, spec: RequestSpec) -> RequestSpec:
+    """The spec with what hosts have left at this moment of the custom resource classes that it asks for."""
+    if not spec.resources:
+        return spec
+    with api.read() as connection:
+        return replace(spec, offers=inventories.offers(connection, spec.resources))
 
 
 def _on_ovn(row: Mapping[Any, Any], request: Mapping[str, Any]) -> bool:

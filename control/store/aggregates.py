@@ -13,7 +13,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from .database import added_row, now
 from .servers import text
-from .tables import aggregate_hosts, aggregates
+from .tables import aggregate_hosts, aggregates, hosts
 
 ZONE = "availability_zone"
 
@@ -84,6 +84,7 @@ def remove(connection: Connection, id: int) -> None:
 def put(connection: Connection, id: int, host: str) -> None:
     """Add a host."""
     connection.execute(insert(aggregate_hosts).values(aggregate_id=id, host=host))
+    _risen(connection, host)
 
 
 def take(connection: Connection, id: int | None, host: str) -> None:
@@ -92,6 +93,12 @@ def take(connection: Connection, id: int | None, host: str) -> None:
     if id is not None:
         where.append(aggregate_hosts.c.aggregate_id == id)
     connection.execute(delete(aggregate_hosts).where(*where))
+    _risen(connection, host)
+
+
+def _risen(connection: Connection, host: str) -> None:
+    """The host is in other aggregates than before: another generation of its provider."""
+    connection.execute(update(hosts).where(hosts.c.name == host).values(generation=hosts.c.generation + 1))
 
 
 def zones(connection: Connection, hosts: Iterable[str] | None = None, but: int | None = None) -> dict[str, str]:

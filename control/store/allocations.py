@@ -3,7 +3,8 @@
 
 Every function takes the connection of a transaction of the API database (``database.write``) and is idempotent.
 ``hosts.*_used`` is the sum of ``allocations`` of that host; one conditional UPDATE raises it, and its row lock decides
-a race. While a server moves, the uuid of its migration is the consumer of the claims on the source (spec row C2.9).
+a race. Of each further resource class (``resources``) one more UPDATE does the same in ``inventories``. While a server
+moves, the uuid of its migration is the consumer of the claims on the source (spec row C2.9).
 
 PCI devices have no counters: whoever claims some locks the host's row, and looks whether its devices are enough for all
 that servers hold there. What a server and its migration hold of one host counts once: it has one after the other.
@@ -21,8 +22,10 @@ from sqlalchemy import Boolean, Connection, Row, RowMapping, and_, bindparam, de
 
 from magnetar_core.hardware import pci
 
+from . import inventories
 from .database import INSERT, now
 from .tables import allocations, hosts, server_group_members, server_groups, server_mappings
+from .tables import inventories as inventory_table
 
 
 class Amounts(NamedTuple):
@@ -53,11 +56,19 @@ class Group:
 
 
 class Difference(NamedTuple):
-    """A host whose counters differ from its allocations: ``(vcpus, memory_mb, disk_gb, pcpus, servers)`` each."""
+    """A host whose counters differ from its allocations: ``(vcpus, memory_mb, disk_gb, pcpus, servers)`` each, or the
+    amount of a ``resource_class``."""
 
     host: str
     counted: tuple[int, ...]
     held: tuple[int, ...]
+    resource_class: str = ""
+
+    @property
+    def text(self) -> str:
+        """What is wrong."""
+        what = f" of {self.resource_class}" if self.resource_class else ""
+        return f"host {self.host} counts {self.counted}{what}, its claims are {self.held}"
 
 
 RESOURCES = Amounts._fields
@@ -67,11 +78,12 @@ _MINE = and_(allocations.c.consumer_id == bindparam("consumer"), allocations.c.h
 #: The option makes SQLAlchemy keep psycopg's row count of an INSERT.
 _HOLD = {kind: insert(allocations).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
          for kind, insert in INSERT.items()}
-_HELD = select(*(allocations.c[name] for name in RESOURCES), allocations.c.devices).where(_MINE).with_for_update()
+_HELD = select(*(allocations.c[name] for name in RESOURCES), allocations.c.resources, allocations.c.devices).where(
+    _MINE).with_for_update()
 _DROP = delete(allocations).where(_MINE)
-_CHANGE = update(allocations).where(_MINE)
+_CHANGE = update(allocations).where(_MINE).values(generation=allocations.c.generation + 1)
 _RELEASE = delete(allocations).where(allocations.c.consumer_id == bindparam("consumer")).returning(
-    allocations.c.host_id, *(allocations.c[name] for name in RESOURCES))
+    allocations.c.host_id, *(allocations.c[name] for name in RESOURCES), allocations.c.resources, allocations.c.owner)
 _OF_SERVER = select(allocations, hosts.c.name.label("host"), hosts.c.cell_id).join_from(
     allocations, hosts, hosts.c.id == allocations.c.host_id).where(
     allocations.c.server_id == bindparam("server")).order_by(allocations.c.created_at, allocations.c.consumer_id)
@@ -85,6 +97,8 @@ _MAP = {kind: (query := insert(server_mappings)).on_conflict_do_update(
     index_elements=["server_id"], set_={"cell_id": query.excluded.cell_id}) for kind, insert in INSERT.items()}
 #: Nova's defaults.
 USUAL = Ratios()
+#: What plain servers claim of further resource classes.
+NONE: Mapping[str, int] = MappingProxyType({})
 
 
 def limits(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
@@ -97,10 +111,12 @@ def limits(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
 
 
 def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str, amounts: Amounts, *,
-          devices: Mapping[str, int] = MappingProxyType({}), project_id: str = "", cell_id: str | None = None,
-          group: Group | None = None, anyway: bool = True) -> bool:
-    """Set what the consumer holds of the host to *amounts*, and PCI *devices* by alias; with *cell_id*, map the server
-    to that cell too.
+          devices: Mapping[str, int] = NONE, resources: Mapping[str, int] = NONE, project_id: str = "",
+          cell_id: str | None = None, group: Group | None = None, anyway: bool = True,
+          owner: Mapping[str, str] | None = None) -> bool:
+    """Set what the consumer holds of the host to *amounts*, PCI *devices* by alias, and *resources* of classes in
+    ``inventories``; with *cell_id*, map the server to that cell too. *owner*: of a consumer that is no server, which
+    does not count as one.
 
     ``False``, and nothing changed, when the host has not enough left, or is gone, or the group's policy (affinity,
     anti-affinity) forbids it by now; unless *anyway*, also when it is disabled or forced down. What the consumer holds
@@ -110,23 +126,25 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
             devices and not _has_devices(connection, host_id, {server_id: devices})):
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
-    row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": now(),
-           "devices": _text(devices), **amounts._asdict()}
+    mine = {**amounts._asdict(), "resources": inventories.text(resources), "devices": inventories.text(devices)}
+    row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": now(), **mine,
+           "owner": None if owner is None else inventories.text(owner)}
     held = None
     while held is None:
         if connection.execute(_HOLD[kind], row).rowcount:
             break
         held = connection.execute(_HELD, me).one_or_none()
     if held is None:
-        more, servers = amounts, 1
+        more, servers, had = amounts, int(owner is None), NONE
     else:
-        more, servers = Amounts(*(int(n) - int(had) for n, had in zip(amounts, held[:-1], strict=True))), 0
-    if (servers or any(more)) and not _raise(connection, host_id, more, servers, anyway):
-        if servers:
+        more, servers = Amounts(*(int(n) - int(was) for n, was in zip(amounts, held[:-2], strict=True))), 0
+        had = orjson.loads(held.resources)
+    if not _take(connection, host_id, more, servers, other := _differing(resources, had), anyway):
+        if held is None:
             connection.execute(_DROP, me)
         return False
-    if held is not None and (any(more) or held[-1] != row["devices"]):
-        connection.execute(_CHANGE, me | {**amounts._asdict(), "devices": row["devices"], "updated_at": now()})
+    if held is not None and (any(more) or other or held.devices != mine["devices"]):
+        connection.execute(_CHANGE, me | {**mine, "updated_at": now()})
     if cell_id is not None:
         connection.execute(_MAP[kind], {"server_id": server_id, "cell_id": cell_id, "project_id": project_id,
                                         "created_at": now()})
@@ -141,16 +159,16 @@ class Claim(NamedTuple):
     host_id: str
     cell_id: str
     amounts: Amounts
-    devices: Mapping[str, int] = MappingProxyType({})
+    devices: Mapping[str, int] = NONE
 
 
 def claim_all(connection: Connection, claims: Sequence[Claim]) -> bool:
-    """As ``claim`` with a cell, for several servers that hold nothing yet and are in no group, on hosts that take new
-    servers. ``False`` when one of them does not fit: roll the transaction back then."""
+    """As ``claim`` with a cell, for several servers that hold nothing yet, are in no group and need no further resource
+    classes, on hosts that take new servers. ``False`` when one of them does not fit: roll the transaction back then."""
     kind, moment = connection.dialect.name, now()
     held = connection.execute(_HOLD[kind], [{
         "consumer_id": one.server_id, "host_id": one.host_id, "server_id": one.server_id, "created_at": moment,
-        "devices": _text(one.devices), **one.amounts._asdict()} for one in claims])
+        "devices": inventories.text(one.devices), **one.amounts._asdict()} for one in claims])
     if held.rowcount != len(claims):
         return False
     of_host: dict[str, list[Amounts]] = {}
@@ -180,17 +198,25 @@ def of_host(connection: Connection, host_id: str) -> Sequence[Row[Any]]:
         allocations.c.host_id == host_id).order_by(allocations.c.consumer_id)).all()
 
 
-def of_consumer(connection: Connection, consumer_id: str) -> Sequence[Row[Any]]:
-    """The allocations of a consumer, by host."""
-    return connection.execute(select(allocations).where(
-        allocations.c.consumer_id == consumer_id).order_by(allocations.c.host_id)).all()
+def of_consumer(connection: Connection, consumer_id: str, *, lock: bool = False) -> Sequence[Row[Any]]:
+    """The allocations of a consumer, by host; *lock* locks them until the transaction ends."""
+    query = select(allocations).where(allocations.c.consumer_id == consumer_id).order_by(allocations.c.host_id)
+    return connection.execute(query.with_for_update() if lock else query).all()
 
 
 def of_project(connection: Connection, project_id: str) -> Sequence[Row[Any]]:
-    """The allocations of a project's servers and their migrations."""
-    return connection.execute(select(allocations).join_from(
+    """The allocations of a project's servers and their migrations, and of its consumers that are neither."""
+    servers = connection.execute(select(allocations).join_from(
         allocations, server_mappings, server_mappings.c.server_id == allocations.c.server_id).where(
-        server_mappings.c.project_id == project_id)).all()
+        server_mappings.c.project_id == project_id, allocations.c.owner.is_(None))).all()
+    others = connection.execute(select(allocations).where(allocations.c.owner.is_not(None))).all()
+    return [*servers, *(one for one in others if orjson.loads(one.owner)["project_id"] == project_id)]
+
+
+def set_owner(connection: Connection, consumer_id: str, owner: Mapping[str, str]) -> None:
+    """Set whose a consumer is that is no server."""
+    connection.execute(update(allocations).where(allocations.c.consumer_id == consumer_id).values(
+        owner=inventories.text(owner)))
 
 
 def release(connection: Connection, consumer_id: str, host_id: str | None = None) -> int:
@@ -199,8 +225,9 @@ def release(connection: Connection, consumer_id: str, host_id: str | None = None
     if host_id is not None:
         query, values = query.where(allocations.c.host_id == bindparam("host")), {**values, "host": host_id}
     ended = connection.execute(query, values).all()
-    for host, *amounts in sorted(ended):  # always in the same order, against deadlocks
-        _raise(connection, host, Amounts(*(-int(n) for n in amounts)), -1)
+    for host, *amounts, resources, owner in sorted(ended):  # always in the same order, against deadlocks
+        _take(connection, host, Amounts(*(-int(n) for n in amounts)), -int(owner is None),
+              {name: (0, -n) for name, n in sorted(orjson.loads(resources).items())})
     return len(ended)
 
 
@@ -240,9 +267,10 @@ def audit(connection: Connection, repair: bool = False) -> list[Difference]:
     counters = [hosts.c[f"{name}_used"] for name in RESOURCES] + [hosts.c.servers]
     rows = connection.execute(select(hosts.c.id, hosts.c.name, *counters).order_by(hosts.c.id).with_for_update()).all()
     sums = [func.sum(allocations.c[name]) for name in RESOURCES]
-    query = select(allocations.c.host_id, *sums, func.count()).group_by(allocations.c.host_id)
+    query = select(allocations.c.host_id, *sums, func.count().filter(allocations.c.owner.is_(None))).group_by(
+        allocations.c.host_id)
+    found = _audit_classes(connection, {row.id: row.name for row in rows}, repair)
     held = {host: tuple(int(n) for n in amounts) for host, *amounts in connection.execute(query)}
-    found = []
     for id, name, *counted in rows:
         difference = Difference(name, tuple(counted), held.get(id, (0,) * (len(RESOURCES) + 1)))
         if difference.counted != difference.held:
@@ -254,14 +282,54 @@ def audit(connection: Connection, repair: bool = False) -> list[Difference]:
     return found
 
 
+def _audit_classes(connection: Connection, names: Mapping[str, str], repair: bool) -> list[Difference]:
+    """As ``audit``, for the classes in ``inventories``."""
+    rows = connection.execute(select(inventory_table).order_by(
+        inventory_table.c.host_id, inventory_table.c.resource_class).with_for_update()).all()
+    held: dict[tuple[str, str], int] = {}
+    for host, text in connection.execute(select(allocations.c.host_id, allocations.c.resources).where(
+            allocations.c.resources != "{}")):
+        for name, n in orjson.loads(text).items():
+            held[host, name] = held.get((host, name), 0) + n
+    found = []
+    for row in rows:
+        if row.used != (really := held.get((row.host_id, row.resource_class), 0)):
+            found.append(Difference(names[row.host_id], (row.used,), (really,), row.resource_class))
+            if repair:
+                connection.execute(update(inventory_table).where(
+                    inventory_table.c.host_id == row.host_id,
+                    inventory_table.c.resource_class == row.resource_class).values(used=really))
+    return found
+
+
+def _differing(resources: Mapping[str, int], had: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Of each class of which another amount is wanted than before: the amount, and how much more that is, by name."""
+    return {name: (resources.get(name, 0), n) for name in sorted(resources.keys() | had.keys())
+            if (n := resources.get(name, 0) - had.get(name, 0))}
+
+
+def _take(connection: Connection, host_id: str, more: Amounts, servers: int, other: Mapping[str, tuple[int, int]],
+          anyway: bool = True) -> bool:
+    """Raise the host's counters, and those of *other* classes, each by its second number for a consumer that has the
+    first then. ``False``, and nothing changed, where one has not enough left."""
+    if (servers or any(more)) and not _raise(connection, host_id, more, servers, anyway):
+        return False
+    done: list[tuple[str, int]] = []
+    for name, (whole, n) in other.items():
+        if not inventories.take(connection, host_id, name, whole, n):
+            for taken, amount in done:
+                inventories.take(connection, host_id, taken, 0, -amount)
+            if servers or any(more):
+                _raise(connection, host_id, Amounts(*(-n for n in more)), -servers)
+            return False
+        done.append((name, n))
+    return True
+
+
 def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, anyway: bool = True) -> bool:
     values = {f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)}
     more_values = {"host": host_id, "more_servers": servers, "anyway": anyway}
     return connection.execute(_RAISE, values | more_values).rowcount == 1
-
-
-def _text(devices: Mapping[str, int]) -> str:
-    return orjson.dumps(dict(devices), option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _has_devices(connection: Connection, host_id: str, more: Mapping[str, Mapping[str, int]]) -> bool:

@@ -14,13 +14,14 @@ import orjson
 from sqlalchemy import Connection, RowMapping, Select, bindparam, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
+from . import inventories
 from .allocations import RESOURCES, SHARED, USUAL, Group, Ratios, limits
 from .database import INSERT, now
 from .tables import allocations, cells, hosts, server_group_members, server_groups, server_mappings
 
 #: Columns that operators may set; limits follow from these.
-SETTABLE = frozenset({"disabled", "disabled_reason", "forced_down", "endpoint", *(
-    f"{name}_ratio" for name in SHARED), *(f"{name}_reserved" for name in RESOURCES)})
+SETTABLE = frozenset({"disabled", "disabled_reason", "forced_down", "endpoint", "own_traits", *(
+    f"{name}_ratio" for name in SHARED), *(f"{name}{own}_reserved" for name in RESOURCES for own in ("", "_own"))})
 
 
 def _rows(*where: ColumnElement[bool]) -> Select[Any]:
@@ -38,9 +39,15 @@ def every(connection: Connection, cell_id: str | None = None) -> list[RowMapping
     return list(connection.execute(_rows(*where)).mappings())
 
 
-def show(connection: Connection, name: str) -> RowMapping | None:
-    """The host of that name or id."""
-    return connection.execute(_NAMED, {"host": name}).mappings().one_or_none()
+def show(connection: Connection, name: str, *, lock: bool = False) -> RowMapping | None:
+    """The host of that name or id; *lock* locks it until the transaction ends."""
+    query = _NAMED.with_for_update(of=hosts) if lock else _NAMED
+    return connection.execute(query, {"host": name}).mappings().one_or_none()
+
+
+def names_text(names: Iterable[str]) -> str:
+    """Names as a column has them, such as ``own_traits``."""
+    return orjson.dumps(sorted(names)).decode()
 
 
 def register(connection: Connection, name: str, cell_id: str, endpoint: str) -> str:
@@ -59,17 +66,22 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
               reserved: Mapping[str, int] | None = None) -> bool:
     """Save the agent's ``host`` resource and the limits that follow; returns whether totals or limits have changed.
     *ratios*: where the host has none of its own. *reserved*: what is kept from servers, as columns (``…_reserved``),
-    when it is to change."""
+    when it is to change; what an operator has set for the host comes before it."""
     row = connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).mappings().one()
     totals = {**{resource: int(info[resource]) for resource in SHARED}, "pcpus": int(info.get("pcpus") or 0),
               **(reserved or {})}
+    totals |= {f"{resource}_reserved": own for resource in RESOURCES
+               if (own := row[f"{resource}_own_reserved"]) is not None}
     may = limits({**row, **totals}, ratios)
     values = {**totals, **{f"{resource}_limit": n for resource, n in may._asdict().items()}}
     changed, text = any(row[key] != value for key, value in values.items()), orjson.dumps(info).decode()
+    changed |= inventories.hear(connection, row["id"], info.get("resources") or {})
     if changed or text != row["info"]:
+        risen = changed or info.get("traits") != orjson.loads(row["info"]).get("traits")
         names = info.get("pci_devices") or {}
         connection.execute(update(hosts).where(hosts.c.name == name).values(
-            **values, info=text, updated_at=now(), pci_aliases=f",{','.join(sorted(names))}," if names else ""))
+            **values, info=text, generation=row["generation"] + risen, updated_at=now(),
+            pci_aliases=f",{','.join(sorted(names))}," if names else ""))
     return changed
 
 
@@ -89,7 +101,8 @@ def set_host(connection: Connection, /, name: str, ratios: Ratios = USUAL, **val
     if any(key.endswith(("_ratio", "_reserved")) for key in values):
         may = limits({**row, **values}, ratios)
         values |= {f"{resource}_limit": n for resource, n in may._asdict().items()}
-    connection.execute(update(hosts).where(hosts.c.name == name).values(**values, updated_at=now()))
+    connection.execute(update(hosts).where(hosts.c.name == name).values(
+        **values, generation=hosts.c.generation + 1, updated_at=now()))
     return True
 
 

@@ -48,11 +48,30 @@ hosts = Table(
     # beside them so that a claim is one comparison.
     *(Column(name + what, Integer, nullable=False, default=0)
       for what in ("", "_reserved", "_used", "_limit") for name in ("vcpus", "memory_mb", "disk_gb", "pcpus")),
+    # What operators have set for this host; null where settings and aggregates say it.
     Column("vcpus_ratio", Float), Column("memory_mb_ratio", Float), Column("disk_gb_ratio", Float),
+    *(Column(f"{name}_own_reserved", Integer) for name in ("vcpus", "memory_mb", "disk_gb", "pcpus")),
+    Column("own_traits", DOCUMENT, nullable=False, default="[]"),  # beside those that the agent tells
     Column("servers", Integer, nullable=False, default=0),
     Column("info", DOCUMENT, nullable=False, default="{}"),  # the agent's host resource
     Column("pci_aliases", Text, nullable=False, default=""),  # names among it: between commas, and at both ends
+    # Placement's: another one when inventories, traits or aggregates are.
+    Column("generation", Integer, nullable=False, default=0),
     *stamped())
+
+#: What a host has of a resource class that is no column of ``hosts``. ``told``: the inventory that its agent tells;
+#: ``own``: what an operator has set (of one that is told: reserved, allocation_ratio). ``limit``: what may be claimed.
+inventories = Table(
+    "inventories", API,
+    Column("host_id", UUID, ForeignKey("hosts.id", ondelete="CASCADE"), primary_key=True),
+    Column("resource_class", NAME, primary_key=True), Column("told", DOCUMENT), Column("own", DOCUMENT),
+    Column("limit", BigInteger, nullable=False, default=0), Column("used", BigInteger, nullable=False, default=0),
+    Column("min_unit", Integer, nullable=False, default=1), Column("max_unit", Integer, nullable=False, default=1),
+    Column("step_size", Integer, nullable=False, default=1), Index("inventories_class", "resource_class"))
+
+#: Resource classes and traits beside the standard ones.
+resource_classes = Table("resource_classes", API, Column("name", NAME, primary_key=True), *stamped())
+traits = Table("traits", API, Column("name", NAME, primary_key=True), *stamped())
 
 #: Which cell a server is in. A server that is in none is in cell0: it was not yet, or could not be, scheduled.
 server_mappings = Table(
@@ -71,8 +90,10 @@ allocations = Table(
     Column("memory_mb", Integer, nullable=False), Column("disk_gb", Integer, nullable=False),
     Column("pcpus", Integer, nullable=False, default=0),
     Column("devices", Text, nullable=False, default="{}"),  # PCI devices: how many by alias
-    *stamped(),
-    Index("allocations_host", "host_id"), Index("allocations_server", "server_id"))
+    Column("resources", DOCUMENT, nullable=False, default="{}"),  # amounts of classes that are in ``inventories``
+    Column("generation", Integer, nullable=False, default=1),  # Placement's of the consumer
+    Column("owner", DOCUMENT),  # {type, project_id, user_id} of a consumer that is no server and no migration
+    *stamped(), Index("allocations_host", "host_id"), Index("allocations_server", "server_id"))
 
 flavors = Table(
     "flavors", API,

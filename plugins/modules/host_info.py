@@ -210,6 +210,26 @@ hosts:
       sample:
         - COMPUTE_NODE
         - HW_CPU_X86_AVX2
+    resources:
+      description: 'Custom resources of the host that servers of a cloud may claim, by resource class: {total, reserved,
+        min_unit, max_unit, step_size, allocation_ratio}.'
+      type: dict
+      sample:
+        CUSTOM_LICENSE:
+          total: 8
+          reserved: 0
+          min_unit: 1
+          max_unit: 2147483647
+          step_size: 1
+          allocation_ratio: 1.0
+    provider_config:
+      description: '{files, problems}: the files with these resources that were read, and what is wrong with those
+        that count for nothing.'
+      type: dict
+      sample:
+        files:
+          - provider.yaml
+        problems: []
     address:
       description: IP address by which a cloud knows the host; empty where it has no route.
       type: str

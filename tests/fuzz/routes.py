@@ -18,6 +18,7 @@ from magnetar_control.api.network.resources import CONTROLS, FORMS, OF_ENGINE
 from magnetar_control.api.nova import removed
 from magnetar_control.api.nova.operations import OPERATIONS
 from magnetar_control.api.nova.versions import VERSIONS
+from magnetar_control.api.placement import allocations, writing
 from magnetar_control.api.v1.app import DRIVERS
 from magnetar_control.api.v1.consoles import OpenConsoleRequest
 from magnetar_control.api.v1.driver import CloudDriver
@@ -290,6 +291,12 @@ PLACEMENT_QUERY: dict[str, Schema] = dict.fromkeys(
      "member_of_A", "in_tree-b"),
     TEXT,
 )
+#: At the newest microversion; others get bodies that they refuse.
+PLACEMENT: dict[tuple[str, str], Schema] = {
+    **{where: body.schema() for where, body in writing.BODIES.items()},
+    ("PUT", "/allocations/{uuid}"): allocations.form(39).schema(),
+    ("POST", "/allocations"): {"type": "object", "additionalProperties": allocations.form(39).schema()},
+}
 VOLUME_QUERY: dict[str, Schema] = dict.fromkeys(
     (
         "limit",
@@ -382,7 +389,8 @@ def routed(mounts: Mapping[str, Any]) -> Iterator[Target]:
         below = re.sub(r"^/v3/(\{project_id\}/)?", "", one.path)
         yield Target("volume", one.method, f"/volume{one.path}", VOLUMES.get((one.method, below)), VOLUME_QUERY)
     for one in mounts["/placement"].router.routes:
-        yield Target("placement", one.method, f"/placement{one.path}", None, PLACEMENT_QUERY)
+        body = PLACEMENT.get((one.method, one.path))
+        yield Target("placement", one.method, f"/placement{one.path}", body, PLACEMENT_QUERY)
     for path in ("/healthz", "/metrics"):
         yield Target("health", "GET", path)
     for path in ("vnc.html", "serial.html", "spice.html", "spice-html5/{file}", "xterm.js", "app/{file}", "socket"):

@@ -14,7 +14,8 @@ from .conftest import COLLECTION
 COMMON = {"changed", "failed", "msg", "invocation", "warnings", "diff"}
 TYPES = {"dict": dict, "list": list, "str": str, "bool": bool, "int": int}
 #: Fields of which each answer may have other keys.
-FREE = {"metadata", "properties", "extra_specs", "addresses", "changes", "details", "error", "metrics", "networks"}
+FREE = {"metadata", "properties", "extra_specs", "addresses", "changes", "details", "error", "metrics", "networks",
+        "inventories", "own_inventories", "usages"}
 
 
 def told(name: str) -> dict[str, Any]:

@@ -102,6 +102,8 @@ def test_of_clouds(cloud):
             ("cell", [made, {"name": "cell9", "disabled": True}, {"name": "cell9", "state": "absent"}]),
             ("compute_service", [{**kvm1, "disabled_reason": "x", "status": "disabled"},
                                  {**kvm1, "status": "enabled"}]),
+            ("resource_provider", [{**kvm1, "own_inventories": {"VCPU": {"reserved": 1}, "CUSTOM_A": {"total": 2}}},
+                                   {**kvm1, "own_traits": ["CUSTOM_B"]}]),
             ("aggregate", [{**fast, "hosts": ["kvm1"]}, {**fast, "metadata": {"ssd": "true"}}]),
             ("server_group", [{"name": "apart", "policy": "anti-affinity"}]),
             ("volume_type", [{"name": "fast", "extra_specs": {"multiattach": "<is> True"}},
@@ -131,7 +133,7 @@ def test_of_clouds(cloud):
     cloud("share_attachment", **shared, state="absent")
     cloud("server", name="web1", state="running")
     for module in ("aggregate", "availability_zone", "cell", "compute_service", "hypervisor", "limits", "migration",
-                   "quota", "server_group", "usage", "volume_type"):
+                   "quota", "resource_provider", "server_group", "trait", "usage", "volume_type"):
         found = cloud(f"{module}_info")
         assert not found.get("failed"), found
         check(f"{module}_info", found)
@@ -200,8 +202,9 @@ def test_every_module_is_checked():
     text = Path(__file__).read_text()
     known = {name for noun in CASES for name in (noun, f"{noun}_info")} | {
         "aggregate_info", "availability_zone_info", "cell_info", "compute_service_info", "hypervisor_info",
-        "limits_info", "quota_info", "server_group_info", "usage_info", "floating_ip_info", "port_info", "router_info",
-        "security_group_info", "subnet_info", "address_group_info", "qos_policy_info", "volume_type_info"}
+        "limits_info", "quota_info", "resource_provider_info", "server_group_info", "trait_info", "usage_info",
+        "floating_ip_info", "port_info", "router_info", "security_group_info", "subnet_info", "address_group_info",
+        "qos_policy_info", "volume_type_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Placement's API as an application: routes, microversions, faults. Nothing is written here: hosts tell what they have,
-and servers hold what their flavors say. Source: Placement's API reference (2026) and its microversion history."""
+"""Placement's API as an application: routes, microversions, faults. Source: Placement's API reference (2026) and its
+microversion history."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from .reading import PlacementRoutes
 
 LEAST, MOST = (1, 0), (1, 39)
 HEADER = "OpenStack-API-Version"
+#: Placement's codes, by what a fault has in its details.
+CODES = {"generation": "placement.concurrent_update", "in_use": "placement.inventory.inuse"}
 
 
 def negotiated(header: str) -> tuple[int, int]:
@@ -57,7 +59,8 @@ class PlacementApplication(RoutedService):
         error: dict[str, Any] = {"status": fault.status, "request_id": request.id, "detail": fault.message,
                                  "title": HTTPStatus(fault.status).phrase}
         if request.extra.get("version", LEAST) >= (1, 23):
-            error["code"] = "placement.undefined_code"
+            error["code"] = next((code for detail, code in CODES.items() if detail in fault.details),
+                                 "placement.undefined_code")
         if fault.status == 406:
             error |= {"max_version": _text(MOST), "min_version": _text(LEAST)}
         return Answer({"errors": [error]}, fault.status, fault.headers)

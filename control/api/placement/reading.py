@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What Placement shows: resource providers, inventories, usages, traits, aggregates, resource classes, allocations."""
+"""What Placement shows: resource providers, inventories, usages, traits, aggregates, resource classes; and all routes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from magnetar_control.compute.placement import CLASSES, Placement, Provider
+from magnetar_control.compute.placement import Placement, Provider
 from magnetar_control.services import Document
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from . import query
+from . import query, views
+from .allocations import AllocationRoutes
 from .candidates import CandidateRoutes
+from .writing import WritingRoutes
 
 #: What a provider links to, and since when.
 LINKS = (("self", ""), ("inventories", "/inventories"), ("usages", "/usages"), ("aggregates", "/aggregates"),
@@ -37,15 +39,18 @@ class PlacementRoutes:
             (f"{one}/traits", self.traits_of, 200), (f"{one}/allocations", self.held, 200),
             ("resource_classes", self.classes, 200), ("resource_classes/{name}", self.class_, 200),
             ("traits", self.traits, 200), ("traits/{name}", self.trait, 204),
-            ("allocations/{uuid}", self.allocations, 200), ("usages", self.usage, 200),
-            ("allocation_candidates", CandidateRoutes(self.placement).list, 200))]
+            ("usages", self.usage, 200),
+            ("allocation_candidates", CandidateRoutes(self.placement).list, 200))] + [
+                *AllocationRoutes(self.placement).routes(), *WritingRoutes(self.placement).routes()]
 
     def _one(self, request: Request) -> Provider:
         return self.placement.provider(request.params["uuid"])
 
     def providers(self, request: Request) -> Document:
         """Those that all parameters fit."""
-        tests = [_test(name, value, _minor(request)) for name, value in request.query]
+        tests = [_test(name, value, views.minor(request)) for name, value in request.query]
+        self.placement.check_classes(kind for name, value in request.query if name == "resources"
+                                     for kind in query.resources(value))
         found = self.placement.providers(lambda one: all(test(one) for test in tests))
         return {"resource_providers": [_provider(request, one) for one in found]}
 
@@ -53,15 +58,11 @@ class PlacementRoutes:
         return _provider(request, self._one(request))
 
     def inventories(self, request: Request) -> Document:
-        one = self._one(request)
-        return {"resource_provider_generation": one.generation, "inventories": one.inventories}
+        return views.inventories(self._one(request))
 
     def inventory(self, request: Request) -> Document:
         """That of a resource class."""
-        one, name = self._one(request), request.params["name"]
-        if name not in one.inventories:
-            raise NotFound(f"No inventory of class {name[:80]} for {one.id}.")
-        return {"resource_provider_generation": one.generation, **one.inventories[name]}
+        return views.inventory(self._one(request), request.params["name"])
 
     def usages(self, request: Request) -> Document:
         one = self._one(request)
@@ -69,37 +70,35 @@ class PlacementRoutes:
 
     def aggregates(self, request: Request) -> Document:
         """Uuids of the host aggregates that the host is in (1.1; with the generation since 1.19)."""
-        _since(request, 1)
-        one = self._one(request)
-        more = {"resource_provider_generation": one.generation} if _minor(request) >= 19 else {}
-        return {"aggregates": [group.uuid for group in one.aggregates], **more}
+        views.since(request, 1)
+        return views.aggregates(request, self._one(request))
 
     def traits_of(self, request: Request) -> Document:
-        _since(request, 6)
-        one = self._one(request)
-        return {"traits": sorted(one.traits), "resource_provider_generation": one.generation}
+        views.since(request, 6)
+        return views.traits(self._one(request))
 
     def held(self, request: Request) -> Document:
         """The allocations on a provider, by consumer."""
         one, held = self.placement.held_of(request.params["uuid"])
-        more = {"consumer_generation": 1} if _minor(request) >= 28 else {}
-        return {"allocations": {id: {"resources": resources, **more} for id, resources in held.items()},
+        shows = views.minor(request) >= 28
+        return {"allocations": {id: {"resources": resources, **({"consumer_generation": generation} if shows else {})}
+                                for id, (resources, generation) in held.items()},
                 "resource_provider_generation": one.generation}
 
     def classes(self, request: Request) -> Document:
-        _since(request, 2)
-        return {"resource_classes": [_class(request, name) for name in CLASSES]}
+        views.since(request, 2)
+        return {"resource_classes": [_class(request, name) for name in self.placement.classes()]}
 
     def class_(self, request: Request) -> Document:
-        _since(request, 2)
+        views.since(request, 2)
         name = request.params["name"]
-        if name not in CLASSES:
+        if name not in self.placement.classes():
             raise NotFound(f"No such resource class {name[:80]}.")
         return _class(request, name)
 
     def traits(self, request: Request) -> Document:
         """All, or those of the names (``in:A,B``, ``startswith:A``), or that some host has (``associated``)."""
-        _since(request, 6)
+        views.since(request, 6)
         names, had = self.placement.traits()
         for key, value in request.query:
             words = value.removeprefix("in:").split(",")
@@ -115,26 +114,14 @@ class PlacementRoutes:
         return {"traits": sorted(names)}
 
     def trait(self, request: Request) -> None:
-        _since(request, 6)
+        views.since(request, 6)
         if request.params["name"] not in self.placement.traits()[0]:
             raise NotFound(f"No such trait(s): {request.params['name'][:255]}.")
 
-    def allocations(self, request: Request) -> Document:
-        """What a server, or the migration of one, holds; nothing for anybody else, as in Placement."""
-        found, providers = self.placement.consumer(request.params["uuid"])
-        if found is None:
-            return {"allocations": {}}
-        minor, held = _minor(request), {
-            id: {"resources": resources, "generation": providers[id].generation}
-            for id, resources in found.held.items() if id in providers}
-        more: dict[str, Any] = {"project_id": found.project_id, "user_id": found.user_id} if minor >= 12 else {}
-        more |= {"consumer_generation": 1} if minor >= 28 else {}
-        return {"allocations": held, **more, **({"consumer_type": found.type} if minor >= 38 else {})}
-
     def usage(self, request: Request) -> Document:
         """What a project, or a user in it, holds; since 1.38 by type of consumer."""
-        _since(request, 9)
-        given, minor = dict(request.query), _minor(request)
+        views.since(request, 9)
+        given, minor = dict(request.query), views.minor(request)
         known = {"project_id", "user_id", *(["consumer_type"] if minor >= 38 else [])}
         if not given.get("project_id") or given.keys() - known:
             raise InvalidRequest(f"Badly formed querystring: project_id is required, and there are no others than "
@@ -150,15 +137,6 @@ class PlacementRoutes:
         return {"usages": {name: {"consumer_count": count, **one} for name, (count, one) in found.items()}}
 
 
-def _minor(request: Request) -> int:
-    return int(request.extra["version"][1])
-
-
-def _since(request: Request, minor: int) -> None:
-    if _minor(request) < minor:
-        raise NotFound(f"This is there from microversion 1.{minor} on.")
-
-
 def _sum(found: Iterable[dict[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for one in found:
@@ -169,7 +147,7 @@ def _sum(found: Iterable[dict[str, int]]) -> dict[str, int]:
 
 def _provider(request: Request, one: Provider) -> Document:
     """A provider; each is the root of a tree of its own (1.14)."""
-    minor, path = _minor(request), f"/placement/resource_providers/{one.id}"
+    minor, path = views.minor(request), f"/placement/resource_providers/{one.id}"
     tree = {"parent_provider_uuid": None, "root_provider_uuid": one.id} if minor >= 14 else {}
     return {"uuid": one.id, "name": one.name, "generation": one.generation, **tree, "links": [
         {"rel": name, "href": path + end} for name, end in LINKS if minor >= SINCE.get(name, 0)]}
@@ -196,4 +174,4 @@ def _test(name: str, value: str, minor: int) -> query.Test:
     if name == "required":
         return query.required(value, minor)[0]
     wanted = query.resources(value)
-    return lambda one: all(one.room(kind) >= amount for kind, amount in wanted.items())
+    return lambda one: all(one.gives(kind, amount) for kind, amount in wanted.items())

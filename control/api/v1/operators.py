@@ -34,6 +34,7 @@ from magnetar_core.kinds import (
     Cell,
     ComputeService,
     Host,
+    HostTrait,
     Hypervisor,
     InstanceAction,
     Limits,
@@ -44,6 +45,7 @@ from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document, warn
 
 from .driver import CloudDriver
+from .provider import ResourceProviders, traits_of_hosts
 from .server import SERVERS
 from .server_view import stamp
 
@@ -264,4 +266,4 @@ def _event(caller: Caller, target: Target, row: Any) -> Document:
 CLOUD_ONLY: Sequence[CloudDriver] = (
     Reported(Host, _hosts), ComputeServices(), Reported(Hypervisor, _hypervisors), Cells(), InstanceActions(),
     Reported(Limits, _limits), Reported(Migration, _migrations), Reported(AvailabilityZone, _availability_zones),
-    ServerTopologies())
+    ServerTopologies(), ResourceProviders(), Reported(HostTrait, traits_of_hosts))

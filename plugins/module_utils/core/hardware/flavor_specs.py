@@ -6,7 +6,7 @@ from __future__ import annotations
 from . import AGENT, SCHEDULER, Spec, Table
 from .cpus import CPUS
 from .rows import ANY, BOOLEAN, BY_SPEC, FALSE, NUMBER, name_pattern
-from .traits import KNOWN
+from .traits import CUSTOM, KNOWN
 
 #: Of hypervisors that are none here.
 _VMWARE = "(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)"
@@ -43,8 +43,9 @@ ROWS = (
     Spec(r"quota:(cpu|disk_io|memory|vif)_shares_level", "custom|high|normal|low", usual="normal",
          lacks="it is for VMware; with libvirt there is quota:cpu_shares"),
     Spec(r"resources:(%s)" % "|".join(RESOURCES), NUMBER, _SCHEDULED),
+    Spec(r"resources:" + CUSTOM, NUMBER, _SCHEDULED),
     Spec(r"resources\w*:(%s)" % _CLASSES, NUMBER,
-         lacks="the scheduler counts VCPU, MEMORY_MB, DISK_GB and VGPU, in resources: without a group"),
+         lacks="the scheduler counts VCPU, MEMORY_MB, DISK_GB, VGPU and CUSTOM_ ones, in resources: without a group"),
     Spec(r"trait:" + KNOWN, "required|forbidden", frozenset((AGENT, SCHEDULER))),
     Spec(r"trait:[A-Z0-9_]+", "required|forbidden", lacks="no host here can have this trait; those that hosts have are "
          "shown by host_info, and CUSTOM_ ones are in the agents' setting traits"),

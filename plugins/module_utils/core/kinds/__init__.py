@@ -29,6 +29,7 @@ from .networking import (
     Subnet,
 )
 from .quota import Quota
+from .resource_provider import HostTrait, ResourceProvider
 from .server import Server
 from .server_group import ServerGroup
 from .server_topology import ServerTopology
@@ -38,14 +39,15 @@ from .volume import Volume, VolumeAttachment, VolumeSnapshot
 from .volume_type import CloudVolumeType
 
 __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AvailabilityZone", "Cell", "CloudVolumeType",
-           "ComputeService", "Flavor", "FloatingIp", "Host", "HostAggregate", "Hypervisor", "Image", "InstanceAction",
-           "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network", "NetworkPort", "NetworkRouter",
-           "QosPolicy", "Quota", "RbacPolicy", "SecurityGroup", "Server", "ServerGroup", "ServerTopology",
-           "ShareAttachment", "Subnet", "Usage", "Volume", "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
+           "ComputeService", "Flavor", "FloatingIp", "Host", "HostAggregate", "HostTrait", "Hypervisor", "Image",
+           "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network", "NetworkPort",
+           "NetworkRouter", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup", "Server",
+           "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "Usage", "Volume", "VolumeAttachment",
+           "VolumeExport", "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
          VolumeExport, Migration, Host)
 CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, HostAggregate, ServerGroup,
                Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort, NetworkRouter, FloatingIp,
-               SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, CloudVolumeType)
+               SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, CloudVolumeType, ResourceProvider, HostTrait)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

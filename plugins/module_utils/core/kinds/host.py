@@ -55,6 +55,13 @@ class Host(Kind):
                              "topology": {"cells": 1, "sockets": 1, "cores": 8, "threads": 2}})
     traits = Field(ListOf(Text()), "What the host is and can do, by the names that flavors and images require or "
                                    "forbid (trait:NAME).", on=READ, sample=["COMPUTE_NODE", "HW_CPU_X86_AVX2"])
+    resources = Field(MapOf(Text(), Value()), "Custom resources of the host that servers of a cloud may claim, by "
+                      "resource class: {total, reserved, min_unit, max_unit, step_size, allocation_ratio}.", on=READ,
+                      sample={"CUSTOM_LICENSE": {"total": 8, "reserved": 0, "min_unit": 1, "max_unit": 2147483647,
+                                                 "step_size": 1, "allocation_ratio": 1.0}})
+    provider_config = Field(Value(), "{files, problems}: the files with these resources that were read, and what is "
+                            "wrong with those that count for nothing.", on=READ,
+                            sample={"files": ["provider.yaml"], "problems": []})
     address = Field(Text(), "IP address by which a cloud knows the host; empty where it has no route.", on=READ,
                     sample="192.0.2.11")
     metrics = Field(MapOf(Text(), Value()), "Metrics of the CPUs, with Nova's names: times in ns, shares from 0 to 1 "

@@ -16,7 +16,8 @@ def row(name, *, info=None, ratios=USUAL, **more):
     """A host of 16 CPUs, 64 GiB of memory and 1000 GiB of disk, with *more* columns."""
     made = {"id": f"id-{name}", "name": name, "cell_id": "cell", "endpoint": "https://192.0.2.7:6553",
             "disabled": False, "forced_down": False, "cell_disabled": False, "vcpus": 16, "memory_mb": 65536,
-            "disk_gb": 1000, "pcpus": 0, "servers": 0, "info": orjson.dumps({**INFO, **(info or {})}).decode()}
+            "disk_gb": 1000, "pcpus": 0, "servers": 0, "own_traits": "[]",
+            "info": orjson.dumps({**INFO, **(info or {})}).decode()}
     for resource in RESOURCES:
         made |= {f"{resource}_used": 0, f"{resource}_ratio": None, f"{resource}_reserved": 0}
     made |= more

@@ -282,6 +282,49 @@ def test_a_server_with_everything(cloud: Cloud) -> None:
         assert admin.delete(f"/v1/{path}").json["changed"], path
 
 
+def test_what_operators_give_a_host(cloud: Cloud) -> None:
+    """Each twice, and in a dry run before: the same steps and difference, and then nothing more to do."""
+    admin, member, path = cloud.admin, cloud.caller("ann", "shop"), "resource_provider/kvm1"
+    before = admin.get(f"/v1/{path}").json
+    total = before["inventories"]["VCPU"]["total"]
+    assert before["own_traits"] == [] and before["own_inventories"] == {}
+    inventories = {"VCPU": {"allocation_ratio": 2}, "CUSTOM_V1": {"total": 8, "reserved": 1}}
+    filled = {"total": 8, "reserved": 1, "min_unit": 1, "max_unit": 2147483647, "step_size": 1,
+              "allocation_ratio": 1.0}
+    for want, shown in (
+            ({"own_traits": ["CUSTOM_V1", "COMPUTE_NODE"]}, {"own_traits": ["CUSTOM_V1"]}),
+            ({"own_inventories": inventories}, {"own_inventories": {**inventories, "CUSTOM_V1": filled}}),
+            ({"own_inventories": {"VCPU": {"reserved": 0}}, "own_traits": []},
+             {"own_inventories": {"VCPU": {"reserved": 0}}, "own_traits": []}),
+            ({"own_inventories": {}}, {"own_inventories": {}})):
+        planned = ensure(admin, path, want, dry_run=True)
+        assert admin.get(f"/v1/{path}").json["generation"] == before["generation"], "a dry run changes nothing"
+        done = ensure(admin, path, want)
+        assert planned.json["changed"] and done.json["changed"], want
+        assert planned.json["diff"] == done.json["diff"] and verbs(planned) == verbs(done) == ["record"]
+        before = done.json["resource"]
+        assert {name: before[name] for name in shown} == shown
+        assert not ensure(admin, path, want).json["changed"], want
+    assert before["inventories"]["VCPU"] == {"total": total, "reserved": 0, "min_unit": 1, "max_unit": total,
+                                             "step_size": 1, "allocation_ratio": 16.0}
+    for want, status, words in (
+            ({"own_inventories": {"VCPU": {"total": 1}}}, 400, "as the agent of kvm1 tells"),
+            ({"own_inventories": {"CUSTOM_V1": {"reserved": 1}}}, 400, "CUSTOM_V1.total"),
+            ({"own_inventories": {"VCPU": {"allocation_ratio": 0}}}, 400, "allocation_ratio: must be a number above 0"),
+            ({"own_inventories": {"GOLD": {"total": 1}}}, 400, "Unknown resource class in inventory: GOLD"),
+            ({"own_traits": ["GOLD"]}, 400, "No such trait(s): GOLD"), ({"traits": ["CUSTOM_A"]}, 400, "traits")):
+        for dry_run in (True, False):
+            refused = ensure(admin, path, want, dry_run=dry_run)
+            assert refused.status == status and words in refused.json["error"]["message"], refused
+    assert admin.get(f"/v1/{path}").json["generation"] == before["generation"]
+    assert ensure(admin, "resource_provider/none", {"own_traits": []}).status == 404
+    assert ensure(member, path, {"own_traits": []}).status == member.get("/v1/trait").status == 403
+    assert admin.delete(f"/v1/{path}").status == 409
+    found = {one["name"]: one for one in admin.get("/v1/trait").json["traits"]}
+    assert found["COMPUTE_NODE"] == {"name": "COMPUTE_NODE", "custom": False, "hosts": ["kvm1"]}
+    assert found["CUSTOM_V1"] == {"name": "CUSTOM_V1", "custom": True, "hosts": []}
+
+
 def test_what_operators_steer(cloud: Cloud) -> None:
     admin, member = cloud.admin, cloud.caller("ann", "shop")
     found = ensure(admin, "compute_service/kvm1", {"status": "disabled", "disabled_reason": "repair"})

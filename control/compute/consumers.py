@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Allocations that are changed by hand: what a consumer holds of providers is replaced, whoever it is.
+
+A server's, or its migration's, that differ from its flavor then are what ``magnetar audit`` finds and puts right. What
+is no server holds its allocations until who made them removes them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Row
+
+from magnetar_control.store import allocations, hosts, servers
+from magnetar_control.store.allocations import Amounts
+from magnetar_core.errors import Conflict, InvalidRequest, NotFound
+
+from .placement import COLUMNS, Placement
+
+#: Types of consumers that are servers and their migrations; and that of those of which nothing was said.
+OURS, UNKNOWN = ("INSTANCE", "MIGRATION"), "unknown"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a consumer is to hold: amounts by resource class, by provider's uuid. *generation*: of the consumer as the
+    caller has seen it, ``None`` for a new one; it counts only where *generational*."""
+
+    held: Mapping[str, Mapping[str, int]]
+    project_id: str = ""
+    user_id: str = ""
+    type: str = UNKNOWN
+    generation: int | None = None
+    generational: bool = False
+
+
+class Consumers:
+    """Changes of what consumers hold of the providers of *placement*."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement, self.cloud = placement, placement.cloud
+
+    def replace(self, wanted: Mapping[str, Wish]) -> None:
+        """Have each consumer, by uuid, hold what is wanted, all of them or none. Raises ``InvalidRequest``,
+        ``Conflict``."""
+        for id in wanted:
+            check_uuid(id)
+        self.placement.check_classes(name for wish in wanted.values() for held in wish.held.values() for name in held)
+        known = {id for id, wish in wanted.items() if wish.held and servers.find(self.cloud.store, id) is not None}
+
+        def once() -> None:
+            with self.cloud.store.api.write() as connection:
+                for id, wish in sorted(wanted.items()):
+                    self._replace(connection, id, wish, id in known)
+
+        self.cloud.store.api.retried(once)
+
+    def _replace(self, connection: Connection, id: str, wish: Wish, is_server: bool) -> None:
+        rows = allocations.of_consumer(connection, id, lock=True)
+        _check_generation(id, rows, wish)
+        server, owner = _whose(id, rows, wish, is_server)
+        for row in rows:
+            if row.host_id not in wish.held:
+                allocations.release(connection, id, row.host_id)
+        devices = {row.host_id: orjson.loads(row.devices) for row in rows}  # which only flavors say
+        for host, held in sorted(wish.held.items()):
+            place = hosts.show(connection, host)
+            if place is None or place["id"] != host:
+                raise InvalidRequest(f"Allocation for resource provider {host[:80]!r} that does not exist.")
+            amounts = Amounts(**{column: held.get(name, 0) for name, column in COLUMNS.items()})
+            other = {name: amount for name, amount in held.items() if name not in COLUMNS}
+            fits = all(amount <= place[column] for column, amount in amounts._asdict().items())
+            if not fits or not allocations.claim(connection, id, server, host, amounts, devices=devices.get(host, {}),
+                                                 resources=other, owner=owner):
+                said = ", ".join(f"{amount} {name}" for name, amount in held.items())
+                raise Conflict(f"Unable to allocate inventory: {place['name']} has not {said[:255]} left for one "
+                               "consumer.")
+        if owner is not None:
+            allocations.set_owner(connection, id, owner)
+
+    def release(self, id: str) -> None:
+        """Have a consumer hold nothing. Raises ``NotFound``."""
+        with self.cloud.store.api.write() as connection:
+            if not allocations.release(connection, id):
+                raise NotFound(f"No allocations for consumer '{id[:80]}'.")
+
+
+def check_uuid(id: str) -> None:
+    """Raises ``InvalidRequest`` for what is no uuid."""
+    try:
+        uuid.UUID(id)
+    except ValueError:
+        raise InvalidRequest(f"Malformed consumer_uuid: {id[:80]}; it must be a uuid.") from None
+
+
+def _check_generation(id: str, rows: Any, wish: Wish) -> None:
+    """Raises ``Conflict`` where the caller has seen another generation of the consumer."""
+    now = max((row.generation for row in rows), default=None)
+    if wish.generational and wish.generation != now:
+        raise Conflict(f"consumer generation conflict - expected {'null' if now is None else now} but got "
+                       f"{'null' if wish.generation is None else wish.generation} for consumer {id}. Read its "
+                       "allocations again, and ask again.", generation=now)
+
+
+def _whose(id: str, rows: Any, wish: Wish, is_server: bool) -> tuple[str, dict[str, str] | None]:
+    """The server of a consumer, and the owner of one that is none. Raises ``InvalidRequest`` for a type that it has
+    not."""
+    first: Row[Any] | None = rows[0] if rows else None
+    if is_server if first is None else first.owner is None:
+        server = id if first is None else first.server_id
+        real = OURS[server != id]
+        if wish.type not in (real, UNKNOWN):
+            raise InvalidRequest(f"Consumer {id} is of type {real}, and not {wish.type[:80]}.")
+        return server, None
+    if wish.type in OURS and first is None:
+        return id, None  # of a server that is gone, or to be: the audit sees to it
+    return id, {"type": wish.type, "project_id": wish.project_id, "user_id": wish.user_id}

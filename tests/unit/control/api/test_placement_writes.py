@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What Placement's API changes (``tests/cases/scheduler/placement_writes.yml``), and that it acts: on where servers go,
+what they claim, and what the audit finds when somebody changes that by hand."""
+
+import os
+import re
+import shlex
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import orjson
+import pytest
+import yaml
+
+from magnetar_control.conductor import audit
+from magnetar_control.conductor.periodic import Periodic
+from magnetar_control.store import allocations, hosts, inventories
+from tests.unit.control.cloud import Cloud
+
+from .test_placement import FOLDER, OPENSTACK, filled, holds
+
+STEPS = yaml.safe_load((FOLDER / "scheduler/placement_writes.yml").read_text(encoding="utf-8"))
+COMMANDS = yaml.safe_load((FOLDER / "clients/placement_writes.yml").read_text(encoding="utf-8"))
+VERBS = ("get", "put", "post", "delete")
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    with Cloud(hosts=2, heartbeat=0.5) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def ids(cloud):
+    """Uuids by name."""
+    made = cloud.admin.post("/v2.1/os-aggregates", {"aggregate": {"name": "ssd"}}, "2.41").json["aggregate"]
+    return {**providers(cloud), "aggregate": made["uuid"], "consumer": str(uuid.uuid4())}
+
+
+def providers(cloud):
+    found = call(cloud, "GET", "/resource_providers", "1.39").json["resource_providers"]
+    return {one["name"]: one["uuid"] for one in found}
+
+
+def call(cloud, method, path, version="1.39", body=None):
+    return cloud.admin.call(method, f"/placement{path}", body,
+                            headers={"OpenStack-API-Version": f"placement {version}"})
+
+
+def generation(cloud, id):
+    return call(cloud, "GET", f"/resource_providers/{id}").json["generation"]
+
+
+def put(cloud, path, **body):
+    """Ask for a change of kvm1, of the generation that it has."""
+    id = providers(cloud)["kvm1"]
+    reply = call(cloud, "PUT", f"/resource_providers/{id}/{path}",
+                 body={"resource_provider_generation": generation(cloud, id), **body})
+    assert reply.status == 200, reply
+    return reply.json
+
+
+def whole(value, gen1):
+    """Generations are numbers."""
+    if isinstance(value, dict):
+        return {key: whole(one, gen1) for key, one in value.items()}
+    return gen1 if value == "{gen1}" else value
+
+
+def test_what_is_changed(cloud, ids):
+    names = {id: name for name, id in ids.items()}
+    for at, step in enumerate(STEPS):
+        [verb] = [one for one in VERBS if one in step]
+        before = generation(cloud, ids["kvm1"])
+        body = filled(whole(step["body"], before), ids) if "body" in step else None
+        reply = call(cloud, verb.upper(), filled(step[verb], ids), step.get("version", "1.39"), body)
+        assert reply.status == step["status"], (at, step, reply)
+        if reply.status >= 400:
+            [error] = reply.json["errors"]
+            assert step.get("says", "").lower() in error["detail"].lower(), (at, step, error)
+            assert step.get("code", error.get("code")) == error.get("code"), (step, error)
+            assert generation(cloud, ids["kvm1"]) == before, step
+        if step.get("rises"):
+            assert generation(cloud, ids["kvm1"]) > before, step
+        if "providers" in step:
+            assert [one["name"] for one in reply.json["resource_providers"]] == step["providers"], step
+        if "candidates" in step:
+            found = [names[id] for one in reply.json["allocation_requests"] for id in one["allocations"]]
+            assert found == step["candidates"], step
+        assert "shows" not in step or holds(filled(step["shows"], ids), reply.json), (at, step, reply)
+    with cloud.parts.api_database.write() as connection:
+        assert allocations.audit(connection) == []
+    assert call(cloud, "PUT", "/traits/CUSTOM_SSD").headers["location"] == "/placement/traits/CUSTOM_SSD"
+
+
+def flavor(cloud, name, **specs):
+    """A flavor with these extra specs."""
+    made = cloud.admin.post("/v2.1/flavors", {"flavor": {
+        "id": name, "name": name, "vcpus": 1, "ram": 64, "disk": 0}})
+    assert made.status in (200, 409), made
+    cloud.admin.post(f"/v2.1/flavors/{name}/os-extra_specs", {"extra_specs": specs})
+    return name
+
+
+def held(cloud, id):
+    with cloud.parts.api_database.read() as connection:
+        return {row.host_id: orjson.loads(row.resources) for row in allocations.of_consumer(connection, id)}
+
+
+def test_a_flavor_claims_a_custom_class(cloud):
+    admin, kvm1 = cloud.admin, providers(cloud)["kvm1"]
+    gold = flavor(cloud, "gold", **{"resources:CUSTOM_GOLD2": "1"})
+    body = {"name": "none", "flavorRef": gold, "imageRef": admin.image(), "networks": "none"}
+    reply = admin.post("/v2.1/servers", {"server": body}, "2.60")
+    assert reply.status == 400 and "no host has an inventory of that" in reply.json["badRequest"]["message"], reply
+    assert call(cloud, "PUT", "/resource_classes/CUSTOM_GOLD2").status == 201
+    put(cloud, "inventories/CUSTOM_GOLD2", total=1)
+    made = admin.boot("rich", flavorRef=gold)
+    assert (made["status"], made["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", "kvm1")
+    assert held(cloud, made["id"]) == {kvm1: {"CUSTOM_GOLD2": 1}}
+    poor = admin.boot("poor", flavorRef=gold)
+    assert poor["status"] == "ERROR" and "CUSTOM_GOLD2 left for one server" in poor["fault"]["details"]
+    plain = admin.boot("plain")
+    assert admin.act(plain["id"], "resize", {"flavorRef": gold}).status == 202
+    assert admin.settled(plain["id"])["status"] == "ACTIVE", "there is no second one"
+    assert held(cloud, plain["id"]) != {}
+    assert call(cloud, "DELETE", f"/resource_providers/{kvm1}/inventories/CUSTOM_GOLD2").status == 409
+    for one in (made, poor, plain):
+        admin.delete(f"/v2.1/servers/{one['id']}")
+        assert admin.settled(one["id"]) is None
+    assert call(cloud, "DELETE", f"/resource_providers/{kvm1}/inventories/CUSTOM_GOLD2").status == 204
+    with cloud.parts.api_database.write() as connection:
+        assert allocations.audit(connection) == []
+
+
+def test_a_trait_that_an_operator_sets_places_servers(cloud):
+    admin = cloud.admin
+    assert call(cloud, "PUT", "/traits/CUSTOM_SHINY").status == 201
+    put(cloud, "traits", traits=["CUSTOM_SHINY"])
+    for word, host in (("required", "kvm1"), ("forbidden", "kvm2")):
+        made = admin.boot(word, flavorRef=flavor(cloud, word, **{"trait:CUSTOM_SHINY": word}))
+        assert (made["status"], made["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", host), made
+        admin.delete(f"/v2.1/servers/{made['id']}")
+    put(cloud, "traits", traits=[])
+
+
+def test_ratios_and_reserved_amounts_act_and_stay(cloud):
+    """Over the agent's next report too, whatever the settings say."""
+    working, id = cloud.parts.working, providers(cloud)["kvm1"]
+    have = call(cloud, "GET", f"/resource_providers/{id}/inventories/VCPU").json
+    shown = put(cloud, "inventories/VCPU", total=have["total"], allocation_ratio=1.0, reserved=have["total"])
+    assert shown["reserved"] == have["total"]
+    with cloud.parts.api_database.write() as connection:
+        row = hosts.show(connection, "kvm1")
+        assert row["vcpus_limit"] == 0
+        info = orjson.loads(row["info"])
+        hosts.inventory(connection, "kvm1", {**info, "agent_version": "next"}, working.ratios, working.reserved)
+        assert hosts.show(connection, "kvm1")["vcpus_limit"] == 0
+    assert cloud.admin.boot("elsewhere")["OS-EXT-SRV-ATTR:host"] == "kvm2"
+    assert call(cloud, "DELETE", f"/resource_providers/{id}/inventories/VCPU").status == 204
+    assert call(cloud, "GET", f"/resource_providers/{id}/inventories/VCPU").json["allocation_ratio"] == 16.0
+
+
+def findings(cloud):
+    parts = cloud.parts
+    return {one.kind for one in audit.run_with_state(parts.store, parts.agents, cloud.services, pause=0.1)[0]}
+
+
+@pytest.mark.parametrize("change", ["gone", "more", "elsewhere", "a class"])
+def test_allocations_that_were_changed_by_hand_are_seen_and_healed(cloud, change):
+    admin, periodic, where = cloud.admin, Periodic(cloud.parts.working), providers(cloud)
+    made = admin.boot("web1")
+    mine, other = (made["OS-EXT-SRV-ATTR:host"], next(name for name in where if name != made["OS-EXT-SRV-ATTR:host"]))
+    before = call(cloud, "GET", f"/allocations/{made['id']}").json
+    if change == "gone":
+        assert call(cloud, "DELETE", f"/allocations/{made['id']}").status == 204
+    else:
+        call(cloud, "PUT", "/resource_classes/CUSTOM_HAND")
+        with cloud.parts.api_database.write() as connection:
+            inventories.set_own(connection, where[mine], "CUSTOM_HAND", {"total": 1})
+        resources = {**before["allocations"][where[mine]]["resources"],
+                     **({"VCPU": 3} if change == "more" else {"CUSTOM_HAND": 1} if change == "a class" else {})}
+        wrong = {where[other if change == "elsewhere" else mine]: {"resources": resources}}
+        body = {name: before[name] for name in ("project_id", "user_id", "consumer_type", "consumer_generation")}
+        refused = call(cloud, "PUT", f"/allocations/{made['id']}", body={**body, "allocations": wrong,
+                                                                          "consumer_type": "MIGRATION"})
+        assert refused.status == 400 and "is of type INSTANCE" in refused.json["errors"][0]["detail"]
+        assert call(cloud, "PUT", f"/allocations/{made['id']}", body={**body, "allocations": wrong}).status == 204
+    assert findings(cloud) == ({"unclaimed", "elsewhere"} if change == "elsewhere" else {"unclaimed"})
+    for _look in range(3):
+        periodic.audit()
+    assert findings(cloud) == set()
+    after = call(cloud, "GET", f"/allocations/{made['id']}").json["allocations"]
+    assert {id: one["resources"] for id, one in after.items()} == {
+        id: one["resources"] for id, one in before["allocations"].items()}
+    admin.delete(f"/v2.1/servers/{made['id']}")
+    assert admin.settled(made["id"]) is None
+
+
+def test_an_instance_that_there_is_not_loses_what_it_holds(cloud):
+    id, kvm1 = str(uuid.uuid4()), providers(cloud)["kvm1"]
+    body = {"allocations": {kvm1: {"resources": {"VCPU": 1}}}, "project_id": "p", "user_id": "u",
+            "consumer_generation": None, "consumer_type": "INSTANCE"}
+    assert call(cloud, "PUT", f"/allocations/{id}", body=body).status == 204
+    assert findings(cloud) == {"orphan"}
+    periodic = Periodic(cloud.parts.working)
+    for _look in range(2):
+        periodic.audit()
+    assert call(cloud, "GET", f"/allocations/{id}").json["allocations"] == {} and findings(cloud) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.deep(shard="images and clients of one host")
+def test_osc_placement_drives_it(cloud, ids, tmp_path):
+    text = (Path(cloud.parts.settings.state_dir) / "clouds.yaml").read_text()
+    (tmp_path / "clouds.yaml").write_text(text.replace("127.0.0.1:8774", f"127.0.0.1:{cloud.port}"))
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "OS_CLOUD": "magnetar",
+                   "OS_CLIENT_CONFIG_FILE": str(tmp_path / "clouds.yaml")}
+    for step in COMMANDS:
+        words = [*OPENSTACK, "--os-placement-api-version", step.get("version", "1.39"),
+                 *shlex.split(step["run"].format(**ids))]
+        done = subprocess.run(words, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              env=environment, timeout=180)
+        wanted = (step.get("says") or step.get("refused") or "").format(**ids)
+        assert re.search(wanted, done.stdout) and bool(done.returncode) == ("refused" in step), (step, done.stdout)
+
+
+def test_a_conductor_sees_it_within_seconds(cloud):
+    """It reads hosts every three seconds."""
+    put(cloud, "traits", traits=["CUSTOM_SHINY"])
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if "CUSTOM_SHINY" in cloud.parts.working.states.hosts["kvm1"].profile.traits:
+            break
+        time.sleep(0.1)
+    assert "CUSTOM_SHINY" in cloud.parts.working.states.hosts["kvm1"].profile.traits

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Servers that ask for custom resource classes, and conductors that know nothing of one another."""
+
+import threading
+from random import Random
+
+import pytest
+
+from magnetar_control.scheduler.choose import NoValidHost
+from magnetar_control.scheduler.place import place, place_all
+from magnetar_control.scheduler.request_spec import amounts_of, offered, resources_of
+from magnetar_control.store import allocations, hosts, inventories
+from tests.unit.control.counting import counted
+
+from .fleet import request
+from .test_place import ONE, a_memory, fleet
+
+__all__ = ["fleet"]
+
+
+def wish(database, id, **resources):
+    return offered(database, request(server_id=id, amounts=ONE, resources=resources))
+
+
+@pytest.fixture
+def gold(fleet):
+    """kvm2 has three of CUSTOM_GOLD, and room for two servers; kvm3 has one."""
+    with fleet.write() as connection:
+        for name, total in (("kvm2", 3), ("kvm3", 1)):
+            inventories.set_own(connection, hosts.show(connection, name)["id"], "CUSTOM_GOLD", {"total": total})
+    return fleet
+
+
+def test_a_server_goes_where_the_class_is(gold):
+    memory = a_memory(gold)
+    assert place(gold, memory, wish(gold, "s1", CUSTOM_GOLD=2)).host == "kvm2"
+    with pytest.raises(NoValidHost) as told:
+        place(gold, memory, wish(gold, "s2", CUSTOM_GOLD=2))
+    assert told.value.refused == {"ResourceClassFilter": 3}
+    assert "has 1 of 2 CUSTOM_GOLD left for one server" in told.value.explanation
+    assert place_all(gold, memory, [wish(gold, "s3", CUSTOM_GOLD=1)]) == {}, "it is placed by itself"
+
+
+def test_conductors_who_race_for_the_last_of_a_class(gold):
+    memories, placed, refused = [a_memory(gold) for _one in range(3)], [], []
+    wishes = [[wish(gold, f"s{at}-{number}", CUSTOM_GOLD=1) for number in range(3)] for at in range(3)]
+
+    def conduct(at):
+        for one in wishes[at]:  # what they know is of before the race
+            try:
+                placed.append(place(gold, memories[at], one, random=Random(at)).host)
+            except NoValidHost as error:
+                refused.append(error)
+
+    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(placed) == ["kvm2", "kvm2", "kvm3"] and len(refused) == 6, "kvm2 has room for two servers"
+    with gold.write() as connection:
+        assert allocations.audit(connection) == []
+        used = {row.used for classes in inventories.of_hosts(connection).values() for row in classes.values()}
+    assert used == {2, 1}
+
+
+def test_who_asks_for_no_class_asks_the_database_no_more(gold):
+    """A plain server: its row of claims, the counters of its host, its cell."""
+    memory = a_memory(gold)
+    with counted(api=gold) as seen:
+        place(gold, memory, wish(gold, "s1"), random=Random(1))
+        assert len(seen) == 3
+        place_all(gold, memory, [wish(gold, "s2"), wish(gold, "s3")], random=Random(1))
+    assert not [text for _name, text in seen if "inventories" in text]
+    with gold.write() as connection, counted(api=gold) as seen:
+        allocations.release(connection, "s1")
+    assert len(seen) == 2
+
+
+def test_what_flavors_claim():
+    flavor = {"vcpus": 2, "ram": 512, "disk": 1, "extra_specs": {
+        "resources:CUSTOM_GOLD": "3", "resources:CUSTOM_TIN": "0", "resources:VCPU": "1"}}
+    assert resources_of(flavor) == {"CUSTOM_GOLD": 3} and amounts_of(flavor).vcpus == 1
+    assert resources_of({}) == {}
