@@ -166,7 +166,8 @@ def test_a_policy_file_of_nova_loads(file, caplog):
     assert allows(decides, "os_compute_api:servers:create", "rita") and allows(decides, "os_compute_api:servers:start")
     assert not allows(decides, "compute:servers:create:requested_destination")
     told = " ".join(one.getMessage() for one in caplog.records)
-    for name in ("rule:admin_api", "os_compute_api:os-agents:list", "network:attach_external_network: no network"):
+    for name in ("rule:admin_api", "os_compute_api:os-agents:list",
+                 "network:attach_external_network: the network service"):
         assert f"nothing asks for the rule {name}" in told
     assert "owner" not in told.replace("os_compute_api:", "") and "default" not in told
 
