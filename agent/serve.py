@@ -142,21 +142,28 @@ class TimelyHttp(H11Protocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.late is not None:
-            self.late.cancel()
+        self._wait_no_more()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._wait()
+        before = self.cycle
         super().data_received(data)
+        if self.cycle is not before:
+            self._wait_no_more()
+        elif before is None or before.response_complete:
+            self._wait()
 
     def _wait(self) -> None:
-        if self.late is None and (self.cycle is None or self.cycle.response_complete):
-            self.late = self.loop.call_later(PATIENCE, self._end, self.cycle)
+        if self.late is None:
+            self.late = self.loop.call_later(PATIENCE, self._end)
 
-    def _end(self, before: object) -> None:
-        self.late = None
-        if self.cycle is before and self.transport.get_protocol() is self:  # no request has come, nor a WebSocket
+    def _wait_no_more(self) -> None:
+        if self.late is not None:
+            self.late.cancel()
+            self.late = None
+
+    def _end(self) -> None:
+        if self.transport.get_protocol() is self:  # and no WebSocket
             self.transport.abort()
 
 
