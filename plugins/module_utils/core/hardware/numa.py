@@ -8,6 +8,7 @@ Source: Nova's pages on CPU topologies and huge pages (spec rows A3, A4, A6; XCP
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
 from ..errors import InvalidField
@@ -151,7 +152,7 @@ class NoFit(Exception):
     """A host has not what a server needs; the message says what it lacks."""
 
 
-def place(cells: Sequence[HostCell], asked: Needs, worth: Mapping[int, int] = {},
+def place(cells: Sequence[HostCell], asked: Needs, worth: Mapping[int, int] = MappingProxyType({}),
           pack: bool = True) -> Placement:
     """Which of the host's *cells* a server gets: each cell of the guest one of its own, those that are *worth* more for
     their devices first, then the fullest that do, or else (*pack*) the emptiest (XCPU-03). Raises ``NoFit``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Dict, NamedTuple, Optional
 
 from ..errors import InvalidField
@@ -147,7 +148,7 @@ def assigned(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int]) -> Op
 
 
 def suffice(there: Sequence[DevicePool], room: Sequence[int], asked: Iterable[Mapping[str, int]],
-            affinity: Affinity = ANYWHERE, policies: Mapping[str, str] = {}) -> bool:
+            affinity: Affinity = ANYWHERE, policies: Mapping[str, str] = MappingProxyType({})) -> bool:
     """Whether the pools, with so much *room* in each, have devices for all servers, which have *asked* for so many of
     each alias. *policies*: of aliases that have one."""
     units = [[at for at, pool in enumerate(there)

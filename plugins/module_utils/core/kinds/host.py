@@ -34,7 +34,7 @@ class Host(Kind):
                       sample=[{"aliases": ["gpu"], "numa_node": 0, "total": 2, "free": 1}])
     mdevs = Field(Value(), "Devices that can be divided into virtual GPUs: {parent (PCI address), type, numa_node, "
                            "total, free}.", on=READ,
-                   sample=[{"parent": "0000:81:00.0", "type": "nvidia-35", "numa_node": 0, "total": 8, "free": 7}])
+                  sample=[{"parent": "0000:81:00.0", "type": "nvidia-35", "numa_node": 0, "total": 8, "free": 7}])
     vcpus = Field(Integer(), "CPUs of the host that servers share.", on=READ, sample=16)
     pcpus = Field(Integer(), "CPUs of the host that servers have for themselves.", on=READ, sample=0)
     vcpus_used = Field(Integer(), "Virtual CPUs of running servers that share them.", on=READ, sample=4)
