@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,19 @@ def test_the_summary_of_servers(tmp_path, state, said):
     summary = [task for task in book["tasks"] if task["name"] == "Summary"]
     good, told = play(tmp_path, summary, server_state=state, made=made)
     assert good and f'"msg": "{said}"' in told, told
+
+
+@pytest.mark.parametrize("network", [[], ["net1"]])
+def test_a_site_may_have_no_network_of_its_own(tmp_path, network):
+    """Every variable that the role names is looked at before it runs, whether it is used or not."""
+    groups = {"magnetar_api": ["localhost"], "magnetar_cells": ["localhost"], "magnetar_network": network}
+    hosts = {name: {"hosts": {host: {"network_northbound": True} for host in found}}
+             for name, found in groups.items() if found}
+    inventory = tmp_path / "hosts.json"
+    inventory.write_text(json.dumps({"all": {"children": hosts}}))
+    good, told = play(tmp_path, [
+        {"ansible.builtin.include_role": {
+            "name": str(ROOT / "roles/common"), "tasks_from": "topology", "public": True}},
+        {"ansible.builtin.debug": {"msg": "northbound <{{ common_northbound }}>"}}],
+        "-i", str(inventory), common_without_passwords=True)
+    assert good and f"northbound <{'ssl:net1:6641' if network else ''}>" in told, told
