@@ -421,8 +421,8 @@ def test_a_root_volume_is_made_anew_by_a_rebuild(place: Host) -> None:
 
 def test_a_root_volume_that_cannot_be_made_anew(place: Host) -> None:
     again = {"on_immutable": "rebuild"}
-    image(place, "large", 3 << 30)
-    make(place, ROOT)
+    image(place, "large", (1 << 30) + 512)
+    make(place, {**ROOT, "volume_size": 1})
     with pytest.raises(Immutable, match="block_device_mapping"):
         place.ensure("server", "web1", {"block_device_mapping": [
             {name: value for name, value in ROOT.items() if name != "volume_size"} | {"uuid": "large"}]}, **again)

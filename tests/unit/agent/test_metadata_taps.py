@@ -23,7 +23,7 @@ from magnetar_core.errors import HypervisorError
 from .conftest import SMALL, Host
 from .taps import Guest, in_own_network, index, ip, needs, until
 
-pytestmark = needs
+pytestmark = [needs, pytest.mark.slow]
 
 
 @contextmanager

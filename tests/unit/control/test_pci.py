@@ -19,6 +19,8 @@ from .moves.clouds import check, claims
 from .moves.inside import Inside
 from .test_hardware import act
 
+pytestmark = pytest.mark.slow
+
 #: How many GPUs each host has.
 GPUS = {"kvm1": 2, "kvm2": 1, "kvm3": 0}
 

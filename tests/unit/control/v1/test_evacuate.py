@@ -17,6 +17,8 @@ from tests.unit.control.moves.inside import Inside
 
 from .play import ROOT, play, prepared
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Inside]:

@@ -14,6 +14,8 @@ from tests.unit.control.cloud import Cloud, Reply
 from .play import play, prepared
 from .test_servers import MADE, WEB, ensure, verbs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Cloud]:
