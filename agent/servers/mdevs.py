@@ -106,6 +106,8 @@ def settle(host: LocalHost, document: Document) -> bool:
     domain = host.hypervisor.domain(document.id)
     if domain is not None and domain.state in LIVE:
         return False  # the guest has it
+    if not asked(want):  # its part goes first: without the fields nothing would look for it any more
+        _have(host, document.id, None)
     with host.locks.hold(*CHOICES):
         had = want.get(FIELD) or {}
         made = choose(host, want, document.id, had)
@@ -115,7 +117,8 @@ def settle(host: LocalHost, document: Document) -> bool:
             want.pop(BEFORE, None)
             want.update({FIELD: made} if made else {})
             host.documents.write(document)
-    _have(host, document.id, Mdev(**made) if made else None)
+    if made:
+        _have(host, document.id, Mdev(**made))
     return changed
 
 
