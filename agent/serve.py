@@ -14,6 +14,7 @@ import stat
 import threading
 from typing import TYPE_CHECKING, Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -146,11 +147,13 @@ class TimelyHttp(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        before = self.cycle
+        before, inside = self.cycle, self.conn.their_state is h11.SEND_BODY
         super().data_received(data)
         if self.cycle is not before:
             self._wait_no_more()
         elif before is None or before.response_complete:
+            if inside:  # the rest of a body that has its answer already: it may take its time, if it goes on
+                self._wait_no_more()
             self._wait()
 
     def _wait(self) -> None:

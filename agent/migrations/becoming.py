@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.servers import mdevs, pci, placement
+from magnetar_agent.servers import mdevs, pci, placement, resize
 from magnetar_agent.servers.hardware import ASKED
 from magnetar_core.errors import Conflict
 
@@ -42,11 +42,13 @@ def check(host: LocalHost, told: Fields, live: bool) -> None:
     _choose(host, want, told["server"], live)
 
 
-def arrive(host: LocalHost, told: Mapping[str, Any], want: Fields, live: bool) -> None:
-    """Have the fields *want* of a server be what it becomes, with what it gets here. Hold the lock of choices until
-    they are written. *told*: the manifest. Raises ``Conflict``."""
-    becomes = told.get("becomes") or {}
+def arrive(host: LocalHost, told: Mapping[str, Any], given: Fields, live: bool) -> None:
+    """Have the ``want`` of a server's document *given* be what it becomes, with what it gets here. Hold the lock of
+    choices until it is written. *told*: the manifest. Raises ``Conflict``."""
+    becomes, want = told.get("becomes") or {}, given["want"]
     if "flavor" in becomes:
+        # An earlier agent may not have noted them, and the flavor that tells them goes.
+        given["state"]["sizes"] = resize.sizes_of(want, given["state"])
         want["flavor"] = dict(becomes["flavor"])
     if "hardware" in becomes:
         want["hardware"] = dict(becomes["hardware"])

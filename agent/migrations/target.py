@@ -223,7 +223,7 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
     document.state["server"], document.state["disks"] = given, line["disks"] if line["live"] else []
     document.state[NATIVE] = bool(line.get(NATIVE)) and host.settings.native_tls
     with host.locks.hold(*CHOICES):
-        becoming.arrive(host, document.want["manifest"], given["want"], line["live"])
+        becoming.arrive(host, document.want["manifest"], given, line["live"])
         host.documents.write(document)
     place = folder(host, id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)

@@ -97,26 +97,27 @@ def arrive(host: LocalHost, want: Fields, id: str) -> None:
         want[FIELD] = made
 
 
-def settle(host: LocalHost, document: Document) -> bool:
+def settle(host: LocalHost, document: Document) -> None:
     """Before a domain is defined or started: have the part that it is to have, and no other. Where its device is gone,
-    it gets one of another. Returns whether the document has changed. Raises ``Conflict``."""
+    it gets one of another. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not asked(want):
-        return False
+        return
     domain = host.hypervisor.domain(document.id)
     if domain is not None and domain.state in LIVE:
-        return False  # the guest has it
+        return  # the guest has it
+    if not asked(want):  # its part goes first: without the fields nothing would look for it any more
+        _have(host, document.id, None)
     with host.locks.hold(*CHOICES):
         had = want.get(FIELD) or {}
         made = choose(host, want, document.id, had)
-        changed = made != had or BEFORE in want
-        if changed:
+        if made != had or BEFORE in want:
             want.pop(FIELD, None)
             want.pop(BEFORE, None)
             want.update({FIELD: made} if made else {})
-            host.documents.write(document)
-    _have(host, document.id, Mdev(**made) if made else None)
-    return changed
+            placement.write_choice(host, document)
+    if made:
+        _have(host, document.id, Mdev(**made))
 
 
 def _have(host: LocalHost, id: str, wanted: Mdev | None) -> None:

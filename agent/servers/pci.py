@@ -164,26 +164,25 @@ def _wish(want: Mapping[str, Any]) -> tuple[Any, ...]:
     return asked(want), on, (want.get("hardware") or {}).get("pci_numa_affinity")
 
 
-def settle(host: LocalHost, document: Document) -> bool:
+def settle(host: LocalHost, document: Document) -> None:
     """Before a domain is defined or started: give up what the server had before a change, and choose anew where a
-    device is gone. Returns whether the document has changed. Raises ``Conflict``."""
+    device is gone. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not asked(want):
-        return False
+        return
     domain = host.hypervisor.domain(document.id)
     if domain is not None and domain.state in LIVE:
-        return False  # the guest has them
+        return  # the guest has them
     with host.locks.hold(*CHOICES):
         had = want.get(FIELD) or {}
         made = choose(host, want, document.id, had)
         _note_use(host, made)
         if made == had and BEFORE not in want:
-            return False
+            return
         want.pop(FIELD, None)
         want.pop(BEFORE, None)
         want.update({FIELD: made} if made else {})
-        host.documents.write(document)
-        return True
+        placement.write_choice(host, document)
 
 
 def _note_use(host: LocalHost, made: Mapping[str, str]) -> None:

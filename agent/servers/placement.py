@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: What a document has of the host, in its ``want``: ``core.hardware.numa.Placement``, and ``before``.
 FIELD, BEFORE = "placement", "before"
+#: Note in a document's ``state``: something was chosen anew, and its domain is not defined with it yet.
+REDEFINE = "redefine"
 
 
 # What there is ------------------------------------------------------------------------------------------------------
@@ -143,16 +145,15 @@ def arrive(host: LocalHost, want: Fields, id: str, live: bool, worth: Mapping[in
         want[FIELD] = choose(host, want, id, worth, had if live else None)
 
 
-def settle(host: LocalHost, document: Document, worth: Mapping[int, int]) -> bool:
+def settle(host: LocalHost, document: Document, worth: Mapping[int, int]) -> None:
     """Before a domain is defined or started: give up what the server had before a change, and choose anew where it can
-    no more have what it has. *worth*: as for ``choose``. Returns whether the document has changed. Raises ``Conflict``.
-    """
+    no more have what it has. *worth*: as for ``choose``. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and asked(want) is None:
-        return False
+        return
     domain = host.hypervisor.domain(document.id)
     if domain is not None and domain.state in LIVE:
-        return False  # the guest is on them
+        return  # the guest is on them
     with host.locks.hold(*CHOICES):
         had, needed = want.get(FIELD), asked(want)
         made = {name: part for name, part in (had or {}).items() if name != BEFORE}
@@ -165,11 +166,16 @@ def settle(host: LocalHost, document: Document, worth: Mapping[int, int]) -> boo
                                "stop the server, which loses the saved memory.")
             made = choose(host, want, document.id, worth)
         if made == (had or {}):
-            return False
+            return
         want.pop(FIELD, None)
         want.update({FIELD: made} if made else {})
-        host.documents.write(document)
-        return True
+        write_choice(host, document)
+
+
+def write_choice(host: LocalHost, document: Document) -> None:
+    """Write what was chosen anew, and with it that libvirt is to be told, also if something fails before that."""
+    document.state[REDEFINE] = True
+    host.documents.write(document)
 
 
 # What a domain has --------------------------------------------------------------------------------------------------

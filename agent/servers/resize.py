@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 def seen(document: Document) -> Fields:
     """What ``observe`` tells of the disks: *root_bytes*, 0 for none, and *sizes*, the bytes of others by file."""
-    made, state = document.state.get("made", []), document.state
+    return {"root_bytes": document.state.get("root_bytes", 0), "sizes": sizes_of(document.want, document.state)}
+
+
+def sizes_of(want: Fields, state: Fields) -> dict[str, int]:
+    """The *sizes* of ``seen``, of a document's parts."""
+    made = state.get("made", [])
     # A server of an agent that did not note sizes has what its document says: they could not change.
-    sizes = {**{name: size for name, size in disk_sizes(document.want).items() if name in made},
-             **{name: size for name, size in state.get("sizes", {}).items() if size}}
-    return {"root_bytes": state.get("root_bytes", 0), "sizes": sizes}
+    return {**{name: size for name, size in disk_sizes(want).items() if name in made},
+            **{name: size for name, size in state.get("sizes", {}).items() if size}}
 
 
 def drop_swap(task: Task) -> None:

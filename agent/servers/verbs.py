@@ -135,9 +135,9 @@ def define(task: Task) -> None:
     place = folder(task.host, task.document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     task.host.hypervisor.permit([place])
-    _settled(task.host, task.document)
+    _choose(task.host, task.document)
     tpm.draw_secret(task)
-    task.host.hypervisor.define(spec.domain(task.host, task.document))
+    _define(task.host, task.document)
 
 
 def grow(task: Task) -> None:
@@ -171,14 +171,22 @@ def start_paused(task: Task) -> None:
 
 def settle(host: LocalHost, document: Document) -> None:
     """CPUs, pages and devices of the host must be there when QEMU starts; the host may have fewer than before."""
-    if _settled(host, document):
-        host.hypervisor.define(spec.domain(host, document))
+    _choose(host, document)
+    if placement.REDEFINE in document.state:
+        _define(host, document)
 
 
-def _settled(host: LocalHost, document: Document) -> bool:
-    """Whether the document has changed; see ``settle`` of ``placement``, ``pci`` and ``mdevs``."""
-    worth = pci.cells(host, document.want, document.id)
-    return any([placement.settle(host, document, worth), pci.settle(host, document), mdevs.settle(host, document)])
+def _choose(host: LocalHost, document: Document) -> None:
+    """See ``settle`` of ``placement``, ``pci`` and ``mdevs``."""
+    placement.settle(host, document, pci.cells(host, document.want, document.id))
+    pci.settle(host, document)
+    mdevs.settle(host, document)
+
+
+def _define(host: LocalHost, document: Document) -> None:
+    host.hypervisor.define(spec.domain(host, document))
+    if document.state.pop(placement.REDEFINE, None):
+        host.documents.write(document)
 
 
 def _check_free(task: Task) -> None:

@@ -21,8 +21,8 @@ class LimitedHttp(HttpToolsProtocol):
     """What uvicorn keeps of a head that does not end would grow until the process has no memory, and each further part
     takes as long as all before it."""
 
-    #: Bytes of the head that is under way, and whether there is one.
-    _size, _heading = 0, False
+    #: Bytes of the head that is under way, whether there is one, and whether a body is.
+    _size, _heading, _inside = 0, False, False
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -35,6 +35,8 @@ class LimitedHttp(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self.cycle is None or self.cycle.response_complete:
+            if self._inside:  # the rest of a body that has its answer already: it may take its time, if it goes on
+                self._arrived()
             self._wait()
         super().data_received(data)
         if self._heading and not self.transport.is_closing():
@@ -47,9 +49,13 @@ class LimitedHttp(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._heading = False
+        self._heading, self._inside = False, True
         self._arrived()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._inside = False
+        super().on_message_complete()
 
     def _wait(self) -> None:
         if self._late is None:

@@ -134,7 +134,8 @@ def _network(unit: LogicalNetwork) -> Iterator[NorthRow]:
             inside=((SWITCH, unit.id, "ports"),))
     if unit.domain:
         # What comes from port 53 passes to all ports of a switch with names (ovn-northd(8), ls_out_acl at 34000), so
-        # guests begin nothing from there. Answers to what others began pass before this.
+        # guests with port security begin nothing from there. Answers to what others began pass before this; those of a
+        # guest with a stateless security group do not, as OVN keeps no track of them.
         yield _acl(key, f"{unit.id} names", "from-lport", GUARD, f"inport == @{DROP} && udp.src == 53", "drop",
                    (SWITCH, unit.id, "acls"))
     for subnet in unit.subnets:

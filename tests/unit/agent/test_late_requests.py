@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import time
 from pathlib import Path
@@ -27,6 +28,14 @@ def client(host: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         yield found
 
 
+def status(client: socket.socket, method: str = "GET") -> int:
+    """That of an answer, which is read to its end."""
+    with http.client.HTTPResponse(client, method=method) as answer:
+        answer.begin()
+        answer.read()
+        return answer.status
+
+
 def ended(client: socket.socket) -> bool:
     """Once what was answered before has been read."""
     try:
@@ -45,7 +54,7 @@ def test_one_that_does_not_come_is_not_waited_for(client: socket.socket, begin: 
 
 def test_nor_is_a_further_one(client: socket.socket) -> None:
     client.sendall(ASK)
-    assert client.recv(65536).startswith(b"HTTP/1.1 200")
+    assert status(client) == 200
     client.sendall(ASK[:20])
     assert ended(client)
 
@@ -53,5 +62,23 @@ def test_nor_is_a_further_one(client: socket.socket) -> None:
 def test_who_asks_again_later_is_answered(client: socket.socket) -> None:
     for _time in range(2):
         client.sendall(ASK)
-        assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        assert status(client) == 200
         time.sleep(1.5)
+
+
+def test_the_rest_of_a_body_that_was_answered_early_may_take_longer(
+        client: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = b"PUT /v1/nothing HTTP/1.1\r\nhost: agent\r\ncontent-length: 6\r\n\r\n"
+    client.sendall(put)
+    assert status(client, "PUT") == 404
+    monkeypatch.setattr(serve, "PATIENCE", 1.5)
+    client.sendall(b"a")
+    for _part in range(5):
+        time.sleep(0.4)
+        client.sendall(b"a")
+    client.sendall(ASK)
+    assert status(client) == 200
+    client.sendall(put)
+    assert status(client, "PUT") == 404
+    client.sendall(b"a")  # and no more comes
+    assert ended(client)

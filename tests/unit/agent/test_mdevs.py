@@ -144,6 +144,16 @@ def test_it_is_kept_until_the_guest_is_off(big: Host, monkeypatch: pytest.Monkey
     assert big.show()["mdev"] is None
 
 
+def test_one_that_cannot_be_removed_is_not_forgotten(big: Host) -> None:
+    big.ensure("server", "web1", ONE)
+    big.fake.fail_next("remove_mdev", HypervisorError("mdevctl is not there"))
+    with pytest.raises(HypervisorError, match="mdevctl"):
+        big.ensure("server", "web1", {"hardware": {}}, allow_reboot=True)
+    assert told(big) == {A: 1, B: 1} and len(big.fake.mdevs()) == 1
+    big.ensure("server", "web1", {"hardware": {}, "power": "running"}, allow_reboot=True)
+    assert told(big) == {A: 2, B: 1} and big.fake.mdevs() == []
+
+
 def test_a_host_that_cannot_make_it_keeps_the_server_off(big: Host) -> None:
     big.ensure("server", "web1", {**ONE, "power": "off"})
     big.fake.host_reboots()

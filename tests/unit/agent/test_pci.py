@@ -14,9 +14,9 @@ from magnetar_agent import inventory, serve
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.hardware import pci as hardware
 from magnetar_agent.hardware.pci import PciDevice, allowed, names
-from magnetar_agent.servers import pci
+from magnetar_agent.servers import pci, placement
 from magnetar_agent.settings import AgentSettings
-from magnetar_core.errors import Conflict, InvalidField, InvalidSettings, MagnetarError
+from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings, MagnetarError
 from magnetar_core.hardware.numa import HostCell
 
 from .conftest import SMALL, Host, made_at_once
@@ -209,6 +209,19 @@ def test_a_device_that_is_gone_is_replaced_at_the_next_start(big: Host) -> None:
     remove(big.root / "sys", "0000:81:00.0")
     big.ensure("server", "web1", {"power": "running"})
     assert places(big) == ["0xc1 yes"]
+
+
+def test_a_start_that_fails_before_libvirt_knows_the_other_device(big: Host) -> None:
+    big.ensure("server", "web1", {**ONE, "power": "off"})
+    remove(big.root / "sys", "0000:81:00.0")
+    big.fake.fail_next("define", HypervisorError("libvirt is away"))
+    with pytest.raises(HypervisorError, match="away"):
+        big.ensure("server", "web1", {"power": "running"})
+    big.restart()
+    big.ensure("server", "web1", {"power": "running"})
+    assert places(big) == ["0xc1 yes"]
+    document = big.agent.host.documents.find("server", "web1")
+    assert document is not None and placement.REDEFINE not in document.state
 
 
 def test_a_device_that_is_given_once(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from magnetar_core.errors import Conflict, HypervisorError, Immutable, InvalidFi
 from tests.unit.core.images import qcow2
 
 from .conftest import SMALL, Host
+from .pair import WAY, Pair
 
 BIG = {"vcpus": 2, "ram": 128, "disk": 2, "ephemeral": 2, "swap": 16}
 
@@ -71,6 +72,21 @@ def test_a_server_of_an_older_agent_has_the_disks_of_its_document(host: Host) ->
     assert not host.server(flavor=BIG).changed
     host.server(flavor={**BIG, "swap": 0})
     assert "disk.swap" not in sizes(host) and "disk.ephemeral" in sizes(host)
+
+
+def test_its_disks_are_known_where_it_comes_with_another_flavor(pair: Pair) -> None:
+    flavor = {"vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 1, "swap": 16}
+    id = pair.make(flavor=flavor, power="off")
+    document = pair.one.agent.host.documents.get("server", id)
+    assert document is not None
+    del document.state["sizes"]
+    pair.one.agent.host.documents.write(document)
+    larger = {**flavor, "ephemeral": 2, "swap": 32}
+    assert pair.migrate(type="cold", becomes={"flavor": larger}) == WAY
+    assert pair.two.side().client.ensure("server", id, {"flavor": larger, "power": "running"})["changed"]
+    document = pair.two.agent.host.documents.get("server", id)
+    assert document is not None
+    assert document.state["sizes"] == {"disk.ephemeral": 2 * GIB, "disk.swap": 32 * MIB}
 
 
 @pytest.mark.parametrize("root_format", ["qcow2", "raw"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import resource
 import socket
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import orjson
 import pytest
@@ -65,6 +67,27 @@ def test_one_that_does_not_come_is_not_waited_for(port: int, begin: bytes, monke
     except ConnectionResetError:
         answer = b""
     assert answer == b"" or answer.startswith(b"HTTP/1.1 200 ")
+
+
+def test_the_rest_of_a_body_that_was_answered_early_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "PATIENCE", 1.5)
+
+    async def refuses(scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    with listening(refuses) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
+        client.sendall(b"PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 403 ")
+        for _part in range(6):
+            time.sleep(0.4)
+            client.sendall(b"a")
+        client.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 403 ")
+        client.sendall(b"PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 403 ")
+        client.sendall(b"a")  # and no more comes
+        assert not client.recv(65536)
 
 
 @pytest.mark.parametrize("least, most, set_to", [
