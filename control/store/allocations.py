@@ -217,10 +217,11 @@ def of_project(connection: Connection, project_id: str) -> Sequence[Row[Any]]:
     return [*servers, *(one for one in others if orjson.loads(one.owner)["project_id"] == project_id)]
 
 
-def set_owner(connection: Connection, consumer_id: str, owner: Mapping[str, str]) -> None:
-    """Set whose a consumer is that is no server."""
-    connection.execute(update(allocations).where(allocations.c.consumer_id == consumer_id).values(
-        owner=inventories.text(owner)))
+def set_consumer(connection: Connection, consumer_id: str, generation: int,
+                 owner: Mapping[str, str] | None = None) -> None:
+    """Set the generation of a consumer, on all its rows, and whose one is that is no server."""
+    values = {"generation": generation} | ({} if owner is None else {"owner": inventories.text(owner)})
+    connection.execute(update(allocations).where(allocations.c.consumer_id == consumer_id).values(values))
 
 
 def release(connection: Connection, consumer_id: str, host_id: str | None = None) -> int:
