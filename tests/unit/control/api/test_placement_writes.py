@@ -163,6 +163,35 @@ def test_ratios_and_reserved_amounts_act_and_stay(cloud):
     assert call(cloud, "GET", f"/resource_providers/{id}/inventories/VCPU").json["allocation_ratio"] == 16.0
 
 
+def test_aggregates_of_a_host_change_all_or_not(cloud, ids):
+    """Those of one zone can be exchanged under servers; where one refuses it the host stays in the others."""
+    zones = {"first": "hall1", "second": "hall1", "third": "hall2"}
+    uuids = {name: cloud.admin.post("/v2.1/os-aggregates", {"aggregate": {
+        "name": name, "availability_zone": zone}}, "2.41").json["aggregate"]["uuid"] for name, zone in zones.items()}
+    uuids["ssd"] = ids["aggregate"]
+
+    def change(host, *names):
+        before = generation(cloud, ids[host])
+        reply = call(cloud, "PUT", f"/resource_providers/{ids[host]}/aggregates", body={
+            "resource_provider_generation": before, "aggregates": [uuids[name] for name in names]})
+        now = call(cloud, "GET", f"/resource_providers/{ids[host]}/aggregates").json["aggregates"]
+        assert (generation(cloud, ids[host]) > before) is (reply.status == 200), reply
+        return reply.status, {name for name, id in uuids.items() if id in now}
+
+    for host in ("kvm1", "kvm2"):
+        assert change(host, "third") == (200, {"third"})
+        assert change(host, "first", "ssd") == (200, {"first", "ssd"}), "without servers it may go to another zone"
+    made = cloud.admin.boot("there")
+    host = made["OS-EXT-SRV-ATTR:host"]
+    for names in (["third"], ["ssd"], ["second", "third"], ["first", "third"]):
+        assert change(host, *names) == (409, {"first", "ssd"}), names
+    assert change(host, "second") == (200, {"second"})
+    cloud.admin.delete(f"/v2.1/servers/{made['id']}")
+    assert cloud.admin.settled(made["id"]) is None
+    for name in ("kvm1", "kvm2"):
+        assert change(name) == (200, set())
+
+
 def findings(cloud):
     parts = cloud.parts
     return {one.kind for one in audit.run_with_state(parts.store, parts.agents, cloud.services, pause=0.1)[0]}
