@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from magnetar_control.compute.caller import Caller, use_case
@@ -139,11 +139,15 @@ def add_host(caller: Caller, id: Id, host: str) -> Aggregate:
             raise NotFound(f"Compute host {host} could not be found.")
         if host in row.hosts:
             raise Conflict(f"Aggregate {row.id} already has host {host}.")
-        if row.zone:
-            _check_zone(caller, connection, row, [host], (None, row.zone), "add_host_to_aggregate", Conflict)
-        aggregates.put(connection, row.id, host)
+        _put(caller, connection, row, host)
 
     return _changed(caller, id, change)
+
+
+def _put(caller: Caller, connection: Any, row: Aggregate, host: str) -> None:
+    if row.zone:
+        _check_zone(caller, connection, row, [host], (None, row.zone), "add_host_to_aggregate", Conflict)
+    aggregates.put(connection, row.id, host)
 
 
 @use_case(f"{RULE}remove_host")
@@ -153,11 +157,38 @@ def remove_host(caller: Caller, id: Id, host: str) -> Aggregate:
     def change(connection: Any, row: Aggregate) -> None:
         if host not in row.hosts:
             raise NotFound(f"Aggregate {row.id} has no host {host}.")
-        if row.zone:
-            _check_zone(caller, connection, row, [host], (row.zone, None), "remove_host_from_aggregate", Conflict)
-        aggregates.take(connection, row.id, host)
+        _take(caller, connection, row, host)
 
     return _changed(caller, id, change)
+
+
+def _take(caller: Caller, connection: Any, row: Aggregate, host: str) -> None:
+    if row.zone:
+        _check_zone(caller, connection, row, [host], (row.zone, None), "remove_host_from_aggregate", Conflict)
+    aggregates.take(connection, row.id, host)
+
+
+def set_of_host(caller: Caller, connection: Any, host: str, wanted: Collection[str]) -> None:
+    """Have *host* be in the aggregates of these uuids, and no others; in a transaction with all aggregates locked.
+    Raises ``InvalidRequest`` for a uuid of none, ``Forbidden``, ``Conflict``."""
+    known = {one.uuid: one for one in aggregates.every(connection)}
+    if missing := sorted({*wanted} - known.keys()):
+        raise InvalidRequest(f"There is no host aggregate {missing[0][:80]}: make it first, with `openstack aggregate "
+                             "create`.")
+    go = [one for one in known.values() if host in one.hosts and one.uuid not in wanted]
+    come = [one for one in known.values() if host not in one.hosts and one.uuid in wanted]
+    for use, rows in ((remove_host, go), (add_host, come)):
+        if rows:
+            use.check_allowed(caller)
+    zone = aggregates.zones(connection, [host]).get(host)
+    for one in come:  # those first that keep its zone, which it may not leave with servers; another only when it left
+        if one.zone in (None, zone):
+            _put(caller, connection, one, host)
+    for one in go:
+        _take(caller, connection, one, host)
+    for one in come:
+        if one.zone not in (None, zone):
+            _put(caller, connection, one, host)
 
 
 @use_case(f"{RULE}set_metadata")

@@ -8,7 +8,7 @@ is no server holds its allocations until who made them removes them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,39 +54,56 @@ class Consumers:
 
         def once() -> None:
             with self.cloud.store.api.write() as connection:
-                for id, wish in sorted(wanted.items()):
-                    self._replace(connection, id, wish, id in known)
+                had = {id: allocations.of_consumer(connection, id, lock=True) for id in sorted(wanted)}
+                for id, rows in had.items():
+                    _check_generation(id, rows, wanted[id])
+                whose = {id: _whose(id, rows, wanted[id], id in known) for id, rows in had.items()}
+                for id, rows in had.items():  # first, since it may be what another of them is to hold
+                    _give_up(connection, id, rows, wanted[id])
+                for id, rows in had.items():
+                    _claim(connection, id, rows, wanted[id], *whose[id])
 
         self.cloud.store.api.retried(once)
-
-    def _replace(self, connection: Connection, id: str, wish: Wish, is_server: bool) -> None:
-        rows = allocations.of_consumer(connection, id, lock=True)
-        _check_generation(id, rows, wish)
-        server, owner = _whose(id, rows, wish, is_server)
-        for row in rows:
-            if row.host_id not in wish.held:
-                allocations.release(connection, id, row.host_id)
-        devices = {row.host_id: orjson.loads(row.devices) for row in rows}  # which only flavors say
-        for host, held in sorted(wish.held.items()):
-            place = hosts.show(connection, host)
-            if place is None or place["id"] != host:
-                raise InvalidRequest(f"Allocation for resource provider {host[:80]!r} that does not exist.")
-            amounts = Amounts(**{column: held.get(name, 0) for name, column in COLUMNS.items()})
-            other = {name: amount for name, amount in held.items() if name not in COLUMNS}
-            fits = all(amount <= place[column] for column, amount in amounts._asdict().items())
-            if not fits or not allocations.claim(connection, id, server, host, amounts, devices=devices.get(host, {}),
-                                                 resources=other, owner=owner):
-                said = ", ".join(f"{amount} {name}" for name, amount in held.items())
-                raise Conflict(f"Unable to allocate inventory: {place['name']} has not {said[:255]} left for one "
-                               "consumer.")
-        if owner is not None:
-            allocations.set_owner(connection, id, owner)
 
     def release(self, id: str) -> None:
         """Have a consumer hold nothing. Raises ``NotFound``."""
         with self.cloud.store.api.write() as connection:
             if not allocations.release(connection, id):
                 raise NotFound(f"No allocations for consumer '{id[:80]}'.")
+
+
+def _give_up(connection: Connection, id: str, rows: Sequence[Row[Any]], wish: Wish) -> None:
+    """What a consumer holds and is not to hold goes."""
+    for row in rows:
+        held = wish.held.get(row.host_id)
+        if held is None:
+            allocations.release(connection, id, row.host_id)
+            continue
+        amounts = Amounts(**{column: min(int(getattr(row, column)), held.get(name, 0))
+                             for name, column in COLUMNS.items()})
+        other = {name: less for name, had in orjson.loads(row.resources).items()
+                 if (less := min(had, held.get(name, 0)))}
+        allocations.claim(connection, id, row.server_id, row.host_id, amounts, devices=orjson.loads(row.devices),
+                          resources=other)
+
+
+def _claim(connection: Connection, id: str, rows: Sequence[Row[Any]], wish: Wish, server: str,
+           owner: Mapping[str, str] | None) -> None:
+    """Raises ``InvalidRequest``, ``Conflict``."""
+    devices = {row.host_id: orjson.loads(row.devices) for row in rows}  # which only flavors say
+    for host, held in sorted(wish.held.items()):
+        place = hosts.show(connection, host)
+        if place is None or place["id"] != host:
+            raise InvalidRequest(f"Allocation for resource provider {host[:80]!r} that does not exist.")
+        amounts = Amounts(**{column: held.get(name, 0) for name, column in COLUMNS.items()})
+        other = {name: amount for name, amount in held.items() if name not in COLUMNS}
+        fits = all(amount <= place[column] for column, amount in amounts._asdict().items())
+        if not fits or not allocations.claim(connection, id, server, host, amounts, devices=devices.get(host, {}),
+                                             resources=other, owner=owner):
+            said = ", ".join(f"{amount} {name}" for name, amount in held.items())
+            raise Conflict(f"Unable to allocate inventory: {place['name']} has not {said[:255]} left for one "
+                           "consumer.")
+    allocations.set_consumer(connection, id, (_generation(rows) or 0) + 1, owner)
 
 
 def check_uuid(id: str) -> None:
@@ -97,19 +114,24 @@ def check_uuid(id: str) -> None:
         raise InvalidRequest(f"Malformed consumer_uuid: {id[:80]}; it must be a uuid.") from None
 
 
-def _check_generation(id: str, rows: Any, wish: Wish) -> None:
+def _generation(rows: Sequence[Row[Any]]) -> int | None:
+    """That of the consumer of these rows; ``None`` for a new one."""
+    return max((row.generation for row in rows), default=None)
+
+
+def _check_generation(id: str, rows: Sequence[Row[Any]], wish: Wish) -> None:
     """Raises ``Conflict`` where the caller has seen another generation of the consumer."""
-    now = max((row.generation for row in rows), default=None)
+    now = _generation(rows)
     if wish.generational and wish.generation != now:
         raise Conflict(f"consumer generation conflict - expected {'null' if now is None else now} but got "
                        f"{'null' if wish.generation is None else wish.generation} for consumer {id}. Read its "
                        "allocations again, and ask again.", generation=now)
 
 
-def _whose(id: str, rows: Any, wish: Wish, is_server: bool) -> tuple[str, dict[str, str] | None]:
+def _whose(id: str, rows: Sequence[Row[Any]], wish: Wish, is_server: bool) -> tuple[str, dict[str, str] | None]:
     """The server of a consumer, and the owner of one that is none. Raises ``InvalidRequest`` for a type that it has
     not."""
-    first: Row[Any] | None = rows[0] if rows else None
+    first = rows[0] if rows else None
     if is_server if first is None else first.owner is None:
         server = id if first is None else first.server_id
         real = OURS[server != id]

@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from magnetar_control.store import aggregates as stored_aggregates
 from magnetar_control.store import hosts, inventories
 from magnetar_control.store import traits as custom_traits
 from magnetar_control.store.allocations import SHARED
@@ -40,9 +41,13 @@ class Providers:
                           "disk_gb": settings.reserved_host_disk_gb, "pcpus": 0}
 
     @contextmanager
-    def _changing(self, id: str, generation: int | None = None) -> Iterator[tuple[Connection, Provider]]:
-        """Within, a transaction with the host locked. Raises ``NotFound``, ``Conflict``."""
+    def _changing(self, id: str, generation: int | None = None, *,
+                  groups: bool = False) -> Iterator[tuple[Connection, Provider]]:
+        """Within, a transaction with the host locked; *groups*: and all aggregates. Raises ``NotFound``,
+        ``Conflict``."""
         with self.cloud.store.api.write() as connection:
+            if groups:  # ahead of the host, as whoever changes an aggregate: else the two could wait for each other
+                stored_aggregates.every(connection, lock=True)
             found = self.placement.read_provider(connection, id, lock=True)
             check_generation(found, generation)
             yield connection, found
@@ -171,19 +176,9 @@ class Providers:
     # Aggregates
     def set_aggregates(self, caller: Caller, id: str, generation: int | None, wanted: Iterable[str]) -> Provider:
         """Have the host be in the host aggregates of these uuids, and no others. Raises ``InvalidRequest`` for what is
-        none, and what refuses the host to go or come."""
-        found = self.placement.provider(id)
-        check_generation(found, generation)
-        known = {one.uuid: one for one in aggregates.every(caller)}
-        ids = {one.lower() for one in wanted}
-        if missing := sorted(ids - known.keys()):
-            raise InvalidRequest(f"There is no host aggregate {missing[0][:80]}: make it first, with `openstack "
-                                 "aggregate create`.")
-        there = {one.uuid for one in found.aggregates}
-        for one in sorted(there - ids):
-            aggregates.remove_host(caller, known[one].id, found.name)
-        for one in sorted(ids - there):
-            aggregates.add_host(caller, known[one].id, found.name)
+        none, and what refuses the host to go or come; nothing has changed then."""
+        with self._changing(id, generation, groups=True) as (connection, found):
+            aggregates.set_of_host(caller, connection, found.name, {one.lower() for one in wanted})
         return self.placement.provider(id)
 
 

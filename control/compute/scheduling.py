@@ -11,7 +11,7 @@ from typing import Any
 from magnetar_control.compute.caller import Caller
 from magnetar_control.scheduler.choose import NoValidHost, choose
 from magnetar_control.scheduler.hosts import HostStates
-from magnetar_control.scheduler.request_spec import amounts_of, of_server, placed_hardware, resources_of
+from magnetar_control.scheduler.request_spec import amounts_of, devices_of, of_server, placed_hardware, resources_of
 from magnetar_control.scheduler.rules import rules_of
 from magnetar_control.store import aggregates, cell_look, hosts
 from magnetar_control.store.allocations import Amounts
@@ -30,8 +30,8 @@ def why_no_host(caller: Caller, fault: Mapping[str, Any]) -> str | None:
 def predicted_host(caller: Caller, row: Mapping[str, Any], freed: Mapping[str, Any] | None = None,
                    freed_image: Mapping[str, Any] | None = None) -> str:
     """Name of the host that a new server (a row to be) would get at this moment. Raises ``NoSpace``; administrators
-    read why. *freed*, *freed_image*: of the server that it replaces, whose amounts count as free on every host, and so
-    do all NUMA cells then. Builds that failed are known to conductors only."""
+    read why. *freed*, *freed_image*: of the server that it replaces, whose amounts and devices count as free on every
+    host, and so do all NUMA cells then. Builds that failed are known to conductors only."""
     cloud = caller.cloud
     spec = of_server(cloud.store.api, cloud.services.volume, caller.context, row)
     if freed:
@@ -45,6 +45,8 @@ def predicted_host(caller: Caller, row: Mapping[str, Any], freed: Mapping[str, A
     with cloud.store.api.read() as connection:
         rows, groups = hosts.every(connection), aggregates.every(connection)
     states.refresh(rows, groups)
+    if freed:
+        spec = replace(spec, has_devices=dict.fromkeys(states.hosts, devices_of(freed)))
     look = partial(cell_look.look, cloud.settings.host_down_after, states.rules.looks_at_flavors)
     found = scatter_gather(cloud.store, look, cloud.settings.cell_timeout)
     for row_of_host in rows:

@@ -143,6 +143,16 @@ class HostStates:
                 host.pci.placed(hardware)
                 self._touch(host)
 
+    def unused(self, name: str, numa: Needs | None, hardware: Mapping[str, Any]) -> None:
+        """A server that ``used`` has noted was not placed: nothing of it comes. What is claimed there is to be read
+        again (``changed``)."""
+        with self.lock:
+            if host := self.hosts.get(name):
+                host.io_ops = max(0, host.io_ops - 1)
+                host.numa.unplaced(numa)
+                host.pci.unplaced(hardware)
+                self._touch(host)
+
     def refused(self, name: str) -> None:
         """A claim of a host was refused."""
         with self.lock:

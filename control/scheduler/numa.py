@@ -40,6 +40,12 @@ class HostNuma:
         """Something has gone from there."""
         self.coming, self._freed = (), monotonic()
 
+    def unplaced(self, asked: Needs | None) -> None:
+        """A server that was coming is not: nothing was claimed."""
+        if asked in self.coming:
+            at = self.coming.index(asked)
+            self.coming = self.coming[:at] + self.coming[at + 1:]
+
     def lacks(self, asked: Needs) -> str:
         """What it lacks for a server: "" where it fits."""
         why = _lacks(self.free, self.coming, asked)

@@ -51,6 +51,10 @@ class HostPci:
         """A server was placed there."""
         self._coming.update(asked(hardware))
 
+    def unplaced(self, hardware: Mapping[str, Any]) -> None:
+        """It was not: nothing was claimed."""
+        self._coming = +(self._coming - Counter(asked(hardware)))
+
     def whole(self) -> dict[str, dict[str, Any]]:
         """The same as if no server had any."""
         return {name: {**one, "free": one["total"]} for name, one in self.told.items()}

@@ -79,6 +79,8 @@ def place_all(database: Database, states: HostStates, requests: Sequence[Request
             if not allocations.claim_all(connection, claims):
                 raise _Refused
     except _Refused:
+        for spec, one in found:
+            states.unused(one.host, spec.numa, spec.hardware)
         for name in {one.host for _spec, one in found}:
             read_host(database, states, name)
         return {}

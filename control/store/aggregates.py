@@ -36,9 +36,10 @@ class Aggregate:
         return self.metadata.get(ZONE)
 
 
-def every(connection: Connection) -> list[Aggregate]:
-    """All, by creation. Two queries."""
-    return _made(connection, select(aggregates).order_by(aggregates.c.id))
+def every(connection: Connection, *, lock: bool = False) -> list[Aggregate]:
+    """All, by creation; *lock* locks them until the transaction ends. Two queries."""
+    question = select(aggregates).order_by(aggregates.c.id)
+    return _made(connection, question.with_for_update() if lock else question)
 
 
 def find(connection: Connection, id: int, *, lock: bool = False) -> Aggregate | None:

@@ -6,8 +6,9 @@ Every function takes the connection of a transaction of the API database (``data
 a race. Of each further resource class (``resources``) one more UPDATE does the same in ``inventories``. While a server
 moves, the uuid of its migration is the consumer of the claims on the source (spec row C2.9).
 
-PCI devices have no counters: whoever claims some locks the host's row, and looks whether its devices are enough for all
-that servers hold there. What a server and its migration hold of one host counts once: it has one after the other.
+PCI devices have no counters: whoever claims more of them locks the host's row, and looks whether its devices are enough
+beside all that servers hold there; what they hold that is there no more is in nobody's way. What a server and its
+migration hold of one host counts once: it has one after the other.
 """
 
 from __future__ import annotations
@@ -178,9 +179,12 @@ def claim_all(connection: Connection, claims: Sequence[Claim]) -> bool:
         more = Amounts(*map(sum, zip(*amounts, strict=True)))
         if not _raise(connection, host, more, len(amounts), anyway=False):
             return False
-    for host in sorted({one.host_id for one in claims if one.devices}):
-        if not _has_devices(connection, host, {}):
-            return False
+    equipped: dict[str, dict[str, Mapping[str, int]]] = {}
+    for one in claims:
+        if one.devices:
+            equipped.setdefault(one.host_id, {})[one.server_id] = one.devices
+    if not all(_has_devices(connection, *one, written=True) for one in sorted(equipped.items(), key=lambda it: it[0])):
+        return False
     connection.execute(_MAP[kind], [{"server_id": one.server_id, "cell_id": one.cell_id, "project_id": one.project_id,
                                      "created_at": moment} for one in claims])
     return True
@@ -213,10 +217,11 @@ def of_project(connection: Connection, project_id: str) -> Sequence[Row[Any]]:
     return [*servers, *(one for one in others if orjson.loads(one.owner)["project_id"] == project_id)]
 
 
-def set_owner(connection: Connection, consumer_id: str, owner: Mapping[str, str]) -> None:
-    """Set whose a consumer is that is no server."""
-    connection.execute(update(allocations).where(allocations.c.consumer_id == consumer_id).values(
-        owner=inventories.text(owner)))
+def set_consumer(connection: Connection, consumer_id: str, generation: int,
+                 owner: Mapping[str, str] | None = None) -> None:
+    """Set the generation of a consumer, on all its rows, and whose one is that is no server."""
+    values = {"generation": generation} | ({} if owner is None else {"owner": inventories.text(owner)})
+    connection.execute(update(allocations).where(allocations.c.consumer_id == consumer_id).values(values))
 
 
 def release(connection: Connection, consumer_id: str, host_id: str | None = None) -> int:
@@ -332,19 +337,25 @@ def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, an
     return connection.execute(_RAISE, values | more_values).rowcount == 1
 
 
-def _has_devices(connection: Connection, host_id: str, more: Mapping[str, Mapping[str, int]]) -> bool:
-    """Whether the host has PCI devices enough for what is held there, and for *more* by server. Locks its row."""
+def _has_devices(connection: Connection, host_id: str, wanted: Mapping[str, Mapping[str, int]],
+                 written: bool = False) -> bool:
+    """Whether the host has PCI devices enough for what is *wanted* by server, beside what others hold there. What a
+    server and its migration hold there is theirs; *written*: that is what is wanted. Locks its row."""
     info = connection.execute(select(hosts.c.info).where(hosts.c.id == host_id).with_for_update()).scalar_one_or_none()
     if info is None:
         return False
-    asked: dict[str, dict[str, int]] = {server: dict(devices) for server, devices in more.items()}
-    held = select(allocations.c.server_id, allocations.c.devices).where(
-        allocations.c.host_id == host_id, allocations.c.devices != "{}")
-    for server, text in connection.execute(held):
-        of = asked.setdefault(server, {})
-        of.update({alias: max(count, of.get(alias, 0)) for alias, count in orjson.loads(text).items()})
+    had: dict[str, dict[str, int]] = {}
+    for server, text in connection.execute(select(allocations.c.server_id, allocations.c.devices).where(
+            allocations.c.host_id == host_id, allocations.c.devices != "{}")):
+        if not (written and server in wanted):
+            of = had.setdefault(server, {})
+            of.update({alias: max(count, of.get(alias, 0)) for alias, count in orjson.loads(text).items()})
+    more = [{alias: count - had.get(server, {}).get(alias, 0) for alias, count in devices.items()}
+            for server, devices in wanted.items()]
+    if not any(count > 0 for one in more for count in one.values()):
+        return True
     there = pci.pools(orjson.loads(info))
-    return pci.suffice(there, [pool.total for pool in there], asked.values())
+    return pci.suffice(there, [pool.total for pool in there], more, held=had.values())
 
 
 def _allowed(connection: Connection, group: Group, server_id: str, host_id: str) -> bool:

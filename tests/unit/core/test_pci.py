@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import combinations, permutations
 from random import Random
 
 import pytest
@@ -38,6 +38,19 @@ def test_what_can_be_assigned_is(seed):
     if found is not None:
         assert all(place in unit for place, unit in zip(found, units, strict=True))
         assert all(found.count(one) <= room[one] for one in found)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_held_and_fits_nowhere_is_in_nobodys_way(seed):
+    """All new ones are assigned, beside as many of those that are held as can be."""
+    chance = Random(seed)
+    room = {at: chance.randrange(3) for at in range(3)}
+    held, new = ([chance.sample(range(3), chance.randrange(4)) for _unit in range(chance.randrange(4))] for _of in "ab")
+    most = max(len(some) for count in range(len(held) + 1) for some in combinations(held, count) if best(some, room))
+    found = assigned([*held, *new], room, len(held))
+    assert (found is not None) is any(best([*some, *new], room) for some in combinations(held, most))
+    if found is not None:
+        assert len(held) - found.count(None) == most and None not in found[len(held):]
 
 
 def test_first_ones_first():

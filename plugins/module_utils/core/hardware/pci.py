@@ -121,9 +121,10 @@ class Affinity(NamedTuple):
 ANYWHERE = Affinity()
 
 
-def assigned(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int]) -> Optional[list[Any]]:
+def assigned(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int], lax: int = 0) -> Optional[list[Any]]:
     """For each of the *units* one of its candidates, those that come first if that can be, and none of them more often
-    than it has *room*; ``None`` where there is not enough for all."""
+    than it has *room*; ``None`` where there is not enough for all. Of the first *lax* units as many as can be get one,
+    the others ``None``."""
     taken: dict[Any, list[int]] = {}
 
     def find(at: int, seen: set[Hashable]) -> bool:
@@ -141,20 +142,25 @@ def assigned(units: Sequence[Sequence[Hashable]], room: Mapping[Any, int]) -> Op
                     return True
         return False
 
-    if not all(find(at, set()) for at in range(len(units))):
+    if not all(find(at, set()) or at < lax for at in range(len(units))):
         return None
     of = {at: one for one, held in taken.items() for at in held}
-    return [of[at] for at in range(len(units))]
+    return [of.get(at) for at in range(len(units))]
 
 
 def suffice(there: Sequence[DevicePool], room: Sequence[int], asked: Iterable[Mapping[str, int]],
-            affinity: Affinity = ANYWHERE, policies: Mapping[str, str] = MappingProxyType({})) -> bool:
+            affinity: Affinity = ANYWHERE, policies: Mapping[str, str] = MappingProxyType({}),
+            held: Iterable[Mapping[str, int]] = ()) -> bool:
     """Whether the pools, with so much *room* in each, have devices for all servers, which have *asked* for so many of
-    each alias. *policies*: of aliases that have one."""
-    units = [[at for at, pool in enumerate(there)
-              if alias in pool.aliases and (alias == VGPU or affinity.suits(pool.node, policies.get(alias, "")))]
-             for one in asked for alias, count in one.items() for _each in range(count)]
-    return assigned(units, dict(enumerate(room))) is not None
+    each alias. *policies*: of aliases that have one. *held*: what servers have of that room already; what fits nowhere
+    (its alias is gone, or its card) is in nobody's way."""
+    def units(counted: Iterable[Mapping[str, int]]) -> list[list[int]]:
+        return [[at for at, pool in enumerate(there)
+                 if alias in pool.aliases and (alias == VGPU or affinity.suits(pool.node, policies.get(alias, "")))]
+                for one in counted for alias, count in one.items() for _each in range(count)]
+
+    had = units(held)
+    return assigned(had + units(asked), dict(enumerate(room)), len(had)) is not None
 
 
 def preferred_cells(found: Iterable[tuple[Iterable[str], int, int]], asked: Mapping[str, int]) -> dict[int, int]:

@@ -163,6 +163,35 @@ def test_ratios_and_reserved_amounts_act_and_stay(cloud):
     assert call(cloud, "GET", f"/resource_providers/{id}/inventories/VCPU").json["allocation_ratio"] == 16.0
 
 
+def test_aggregates_of_a_host_change_all_or_not(cloud, ids):
+    """Those of one zone can be exchanged under servers; where one refuses it the host stays in the others."""
+    zones = {"first": "hall1", "second": "hall1", "third": "hall2"}
+    uuids = {name: cloud.admin.post("/v2.1/os-aggregates", {"aggregate": {
+        "name": name, "availability_zone": zone}}, "2.41").json["aggregate"]["uuid"] for name, zone in zones.items()}
+    uuids["ssd"] = ids["aggregate"]
+
+    def change(host, *names):
+        before = generation(cloud, ids[host])
+        reply = call(cloud, "PUT", f"/resource_providers/{ids[host]}/aggregates", body={
+            "resource_provider_generation": before, "aggregates": [uuids[name] for name in names]})
+        now = call(cloud, "GET", f"/resource_providers/{ids[host]}/aggregates").json["aggregates"]
+        assert (generation(cloud, ids[host]) > before) is (reply.status == 200), reply
+        return reply.status, {name for name, id in uuids.items() if id in now}
+
+    for host in ("kvm1", "kvm2"):
+        assert change(host, "third") == (200, {"third"})
+        assert change(host, "first", "ssd") == (200, {"first", "ssd"}), "without servers it may go to another zone"
+    made = cloud.admin.boot("there")
+    host = made["OS-EXT-SRV-ATTR:host"]
+    for names in (["third"], ["ssd"], ["second", "third"], ["first", "third"]):
+        assert change(host, *names) == (409, {"first", "ssd"}), names
+    assert change(host, "second") == (200, {"second"})
+    cloud.admin.delete(f"/v2.1/servers/{made['id']}")
+    assert cloud.admin.settled(made["id"]) is None
+    for name in ("kvm1", "kvm2"):
+        assert change(name) == (200, set())
+
+
 def findings(cloud):
     parts = cloud.parts
     return {one.kind for one in audit.run_with_state(parts.store, parts.agents, cloud.services, pause=0.1)[0]}
@@ -209,6 +238,61 @@ def test_an_instance_that_there_is_not_loses_what_it_holds(cloud):
     for _look in range(2):
         periodic.audit()
     assert call(cloud, "GET", f"/allocations/{id}").json["allocations"] == {} and findings(cloud) == set()
+
+
+def allocate(cloud, wanted, **generations):
+    """Ask for what consumers are to hold of a class, by consumer and host; *generations* by consumer's last digit."""
+    where = providers(cloud)
+    return call(cloud, "POST", "/allocations", body={id: {
+        "allocations": {where[host]: {"resources": {"CUSTOM_SHARE": n}} for host, n in held.items()},
+        "project_id": "p", "user_id": "u", "consumer_type": "TEST",
+        "consumer_generation": generations.get(f"of_{id[-1]}", consumer(cloud, id)[0])} for id, held in wanted.items()})
+
+
+def consumer(cloud, id):
+    """The generation of a consumer, and what it holds of the class by host."""
+    found, names = call(cloud, "GET", f"/allocations/{id}").json, {id: name for name, id in providers(cloud).items()}
+    return found.get("consumer_generation"), {
+        names[id]: one["resources"]["CUSTOM_SHARE"] for id, one in found["allocations"].items()}
+
+
+@pytest.fixture
+def shares(cloud):
+    """Two of a class at each host, and two consumers."""
+    call(cloud, "PUT", "/resource_classes/CUSTOM_SHARE")
+    with cloud.parts.api_database.write() as connection:
+        for id in providers(cloud).values():
+            inventories.set_own(connection, id, "CUSTOM_SHARE", {"total": 2})
+    ids = [f"00000000-0000-4000-8000-00000000000{at}" for at in (1, 2)]
+    yield ids
+    for id in ids:
+        call(cloud, "DELETE", f"/allocations/{id}")
+
+
+def test_each_change_of_a_consumer_is_another_generation(cloud, shares):
+    one, _two = shares
+    for at, held in enumerate(({"kvm1": 1}, {"kvm2": 1}, {"kvm1": 1, "kvm2": 2}, {"kvm1": 1}, {"kvm1": 1}), start=1):
+        seen = consumer(cloud, one)[0]
+        assert allocate(cloud, {one: held}).status == 204 and consumer(cloud, one) == (at, held)
+        refused = allocate(cloud, {one: {}}, of_1=seen)
+        assert refused.status == 409 and "generation conflict" in refused.json["errors"][0]["detail"], held
+        assert consumer(cloud, one) == (at, held)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_consumers_hold_is_handed_over_in_whatever_order(cloud, shares, turned):
+    old, new = reversed(shares) if turned else shares
+    assert allocate(cloud, {old: {"kvm1": 2}}).status == 204
+    for held in ({old: {}, new: {"kvm1": 3}}, {old: {"kvm1": 1}, new: {"kvm1": 2}},
+                 {old: {"kvm2": 3}, new: {"kvm1": 1}}):
+        assert allocate(cloud, held).status == 409
+        assert consumer(cloud, old) == (1, {"kvm1": 2}) and consumer(cloud, new)[1] == {}
+    for held in ({old: {}, new: {"kvm1": 2}}, {new: {"kvm1": 1}, old: {"kvm1": 1}}, {new: {}, old: {"kvm1": 2}},
+                 {old: {"kvm2": 2}, new: {"kvm1": 2}}, {old: {"kvm1": 2}, new: {"kvm2": 2}}):
+        assert allocate(cloud, held).status == 204, held
+        assert {id: consumer(cloud, id)[1] for id in held} == held
+    with cloud.parts.api_database.write() as connection:
+        assert allocations.audit(connection) == []
 
 
 @pytest.mark.slow

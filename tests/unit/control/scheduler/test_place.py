@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.filters import USUAL, enabled
+from magnetar_control.scheduler.host_state import DEVICES
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.place import place, place_all
 from magnetar_control.scheduler.rules import Rules
@@ -25,9 +26,10 @@ from magnetar_control.store.tables import (
     server_groups,
     server_mappings,
 )
+from magnetar_core.hardware.numa import needs
 from tests.unit.control.counting import counted
 
-from .fleet import aggregate, request, row
+from .fleet import aggregate, request, row, told_cell
 
 ONE = Amounts(1, 100, 1)
 
@@ -127,6 +129,24 @@ def test_a_memory_that_was_refused_looks_again(fleet):
         assert not any(allocations.held(connection, one.server_id) for one in wanted)
     assert sorted(behind.hosts[name].used.vcpus for name in ("kvm1", "kvm2", "kvm3")) == [1, 2, 2]
     assert list(place_all(fleet, behind, wanted)) == ["a"]
+
+
+def test_of_many_that_were_refused_nothing_is_coming(fleet):
+    """Neither devices nor NUMA cells, else a host would lack them until its agent tells other numbers."""
+    with fleet.write() as connection:
+        hosts.inventory(connection, "kvm1", {
+            "vcpus": 2, "memory_mb": 4096, "disk_gb": 100, "pci_devices": {"gpu": {"total": 2, "free": 2}},
+            "numa_cells": [told_cell(0, "0-1")]}, Ratios(1.0, 1.0, 1.0))
+    behind = a_memory(fleet)
+    place(fleet, a_memory(fleet), request(server_id="there", amounts=ONE, host="kvm1"))
+    pinned = needs({"cpu_policy": "dedicated"}, 1, 100)
+    wanted = [request(server_id=id, amounts=ONE, host="kvm1", numa=pinned, devices={"gpu": 1},
+                      extra_specs={"pci_passthrough:alias": "gpu:1"}) for id in ("a", "b")]
+    assert place_all(fleet, behind, wanted) == {}
+    found = behind.hosts["kvm1"]
+    assert found.numa.coming == () and found.pci.free == found.numbers[DEVICES] == 2 and found.io_ops == 0
+    assert list(place_all(fleet, behind, wanted)) == ["a"]
+    assert found.numa.coming == (pinned,) and found.pci.free == 1
 
 
 def test_a_group_keeps_apart_though_the_memory_does_not_know(fleet):

@@ -16,8 +16,8 @@ from magnetar_control.conductor.schedule import schedule
 from magnetar_control.conductor.work import Work
 from magnetar_control.services import Context, Services
 from magnetar_control.settings import USUAL_FILTERS
-from magnetar_control.store import actions, aggregates, allocations, server_groups, servers
-from magnetar_control.store.allocations import Amounts
+from magnetar_control.store import actions, aggregates, allocations, hosts, server_groups, servers
+from magnetar_control.store.allocations import Amounts, Ratios
 from magnetar_control.store.database import Database, now
 from magnetar_control.store.tables import server_group_members
 from magnetar_core.errors import NoSpace, NotFound
@@ -205,3 +205,20 @@ def test_a_server_that_is_replaced_leaves_its_room(cloud):
     with pytest.raises(NoSpace):
         predicted_host(caller, row)
     assert predicted_host(caller, row, freed={**FLAVOR, "vcpus": 130, "disk": 0}) == "kvm1"
+
+
+def test_a_server_that_is_replaced_leaves_its_devices(cloud):
+    """The only GPU is that of the server."""
+    info = {"vcpus": 16, "memory_mb": 8192, "disk_gb": 32, "pci_devices": {"gpu": {"total": 1, "free": 0}},
+            "pci_pools": [{"aliases": ["gpu"], "numa_node": -1, "total": 1, "free": 0}]}
+    with cloud.store.api.write() as connection:
+        hosts.inventory(connection, "kvm4", info, Ratios())
+    wants = flavor(extra_specs={"pci_passthrough:alias": "gpu:1"})
+    caller, row = Caller(cloud, ADMIN, "req-dry"), row_of(wants)
+    for freed in (None, FLAVOR):
+        with pytest.raises(NoSpace):
+            predicted_host(caller, row, freed=freed)
+    freed = {**FLAVOR, **wants["flavor"]}
+    assert predicted_host(caller, row, freed=freed) == "kvm4"
+    with pytest.raises(NoSpace):
+        predicted_host(caller, row_of(flavor(extra_specs={"pci_passthrough:alias": "gpu:2"})), freed=freed)

@@ -262,6 +262,22 @@ def test_fewer_devices_than_are_held_are_given_to_nobody(database, cell):
     assert claim(database, "s2", host) and not claim(database, "nowhere", "no host", devices={"gpu": 1})
 
 
+def test_a_device_that_is_gone_is_in_nobodys_way(database, cell):
+    host = with_devices(database, ("old", 1), ("gpu", 2), ("nic", 1))
+    assert claim(database, "s1", host, devices={"old": 1, "gpu": 1}) and claim(database, "s2", host, devices={"gpu": 1})
+    with_devices(database, ("new", 1), ("gpu", 1), ("nic", 1))
+    assert claim(database, "s3", host, devices={"nic": 1}), "another alias"
+    assert claim(database, "s1", host, Amounts(2, 512, 1), devices={"old": 1, "gpu": 1}), "its devices do not change"
+    with database.write() as connection:
+        assert allocations.move(connection, "s2", "m2", host)
+    assert claim(database, "s2", host, devices={"gpu": 1}), "its migration holds it"
+    assert not claim(database, "s4", host, devices={"gpu": 1}) and not claim(database, "s4", host, devices={"nic": 1})
+    assert not claim(database, "s2", host, devices={"gpu": 2})
+    with database.write() as connection:
+        assert allocations.claim_all(connection, [
+            allocations.Claim("s5", "p", host, "cell", SMALL, {"new": 1})])
+
+
 def test_racing_claims_of_one_server_count_once(database, cell):
     host = a_host(database, vcpus=1)
     assert all(race(database, [lambda: claim(database, "s1", host) for _one in range(8)]))
