@@ -158,7 +158,10 @@ def test_ratios_and_reserved_amounts_act_and_stay(cloud):
         info = orjson.loads(row["info"])
         hosts.inventory(connection, "kvm1", {**info, "agent_version": "next"}, working.ratios, working.reserved)
         assert hosts.show(connection, "kvm1")["vcpus_limit"] == 0
-    assert cloud.admin.boot("elsewhere")["OS-EXT-SRV-ATTR:host"] == "kvm2"
+    made = cloud.admin.boot("elsewhere")
+    assert made["OS-EXT-SRV-ATTR:host"] == "kvm2"
+    cloud.admin.delete(f"/v2.1/servers/{made['id']}")
+    assert cloud.admin.settled(made["id"]) is None
     assert call(cloud, "DELETE", f"/resource_providers/{id}/inventories/VCPU").status == 204
     assert call(cloud, "GET", f"/resource_providers/{id}/inventories/VCPU").json["allocation_ratio"] == 16.0
 
