@@ -203,9 +203,9 @@ class RouterStore(NetworkStore):
             self.log.note(connection, f"router/{id}", f"port/{done['port_id']}")
             return done
 
-    def put(self, context: Context, id: str | None, values: Document, inside: Sequence[str] | None,
+    def put(self, context: Context, id: str | None, values: Document, held: Sequence[str] | None,
             dry: bool = False) -> Document:
-        """Make a router of *values* (without *id*), or change it, so that it has interfaces in the subnets *inside*
+        """Make a router of *values* (without *id*), or change it, so that it has interfaces in the subnets *held*
         and no others; ``None``: as they are. One transaction."""
         self._check_writer(context, "update" if id else "create")
         found: list[Document] = []
@@ -219,12 +219,12 @@ class RouterStore(NetworkStore):
                 id = str(new["id"])
             elif routes is not None:  # which may lead by what goes, and by what comes
                 self._update(connection, context, id, {"routes": []})
-            if inside is not None:
-                self._leave(connection, context, id, inside)
+            if held is not None:
+                self._leave(connection, context, id, held)
             if values and not made:
                 self._update(connection, context, id, values)
-            if inside is not None:
-                self._enter(connection, context, id, inside)
+            if held is not None:
+                self._enter(connection, context, id, held)
             if routes is not None:
                 self._update(connection, context, id, {"routes": routes})
             found = self._documents(connection, id)
