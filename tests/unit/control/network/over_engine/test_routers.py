@@ -222,23 +222,26 @@ def test_a_floating_ip_reaches_a_port_until_it_goes(ask, service, engine, outsid
 def test_floating_ips_that_cannot_be(ask, outside, reached):
     nic = reached[1]
     first = _floating(ask, outside, port_id=nic["port_id"])
+    # Addresses are drawn: neither is one of these.
+    wish = next(f"192.0.2.{last}" for last in (9, 10) if f"192.0.2.{last}" != first["floating_ip_address"])
+    other = next(f"10.1.0.{last}" for last in (99, 98) if f"10.1.0.{last}" not in str(nic["fixed_ips"]))
     again = _floating(ask, outside, 409, port_id=nic["port_id"])
     assert first["floating_ip_address"] in _message(again)
     assert again["NeutronError"]["type"] == "FloatingIPPortAlreadyAssociated"
     alone = _port(ask, _subnet(ask, "10.8.0.0/24"))
     assert "not reachable" in _message(_floating(ask, outside, 404, port_id=alone["id"]))
-    assert "fixed IP 10.1.0.99" in _message(_floating(ask, outside, 400, port_id=nic["port_id"],
-                                                      fixed_ip_address="10.1.0.99"))
+    assert f"fixed IP {other}" in _message(_floating(ask, outside, 400, port_id=nic["port_id"],
+                                                      fixed_ip_address=other))
     theirs = _port(ask.as_(BOB), _subnet(ask.as_(BOB)))
     _floating(ask, outside, 404, port_id=theirs["id"])
     _floating(ask, {"id": alone["network_id"]}, 400)
-    _floating(ask, outside, 403, floating_ip_address="192.0.2.9")
+    _floating(ask, outside, 403, floating_ip_address=wish)
     _floating(ask.as_(READER), outside, 403)
     ask.as_(BOB)("GET", f"/v2.0/floatingips/{first['id']}", status=404)
     assert len(ask("GET", "/v2.0/floatingips")["floatingips"]) == 1
-    chosen = _floating(ask.as_(ADMIN), outside, floating_ip_address="192.0.2.9")
-    assert chosen["floating_ip_address"] == "192.0.2.9"
-    _floating(ask.as_(ADMIN), outside, 409, floating_ip_address="192.0.2.9")
+    chosen = _floating(ask.as_(ADMIN), outside, floating_ip_address=wish)
+    assert chosen["floating_ip_address"] == wish
+    _floating(ask.as_(ADMIN), outside, 409, floating_ip_address=wish)
 
 
 def test_a_project_has_so_many(sqlite, engine):
