@@ -25,6 +25,7 @@ from magnetar_agent.hardware import pci
 from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.sockets import bound
+from magnetar_core.deadline import Deadline
 from magnetar_core.errors import InvalidSettings, MagnetarError
 
 if TYPE_CHECKING:
@@ -136,34 +137,26 @@ class TimelyHttp(H11Protocol):
     """Ends a connection on which a request is awaited for ``PATIENCE``. uvicorn limits how long one is idle after an
     answer, and not how long a request may take to come."""
 
-    late: asyncio.TimerHandle | None = None
+    late: Deadline
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait()
+        self.late = Deadline(self._end)
+        self.late.begin(self.loop, PATIENCE)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._wait_no_more()
+        self.late.end()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         before, inside = self.cycle, self.conn.their_state is h11.SEND_BODY
         super().data_received(data)
         if self.cycle is not before:
-            self._wait_no_more()
+            self.late.end()
         elif before is None or before.response_complete:
             if inside:  # the rest of a body that has its answer already: it may take its time, if it goes on
-                self._wait_no_more()
-            self._wait()
-
-    def _wait(self) -> None:
-        if self.late is None:
-            self.late = self.loop.call_later(PATIENCE, self._end)
-
-    def _wait_no_more(self) -> None:
-        if self.late is not None:
-            self.late.cancel()
-            self.late = None
+                self.late.end()
+            self.late.begin(self.loop, PATIENCE)
 
     def _end(self) -> None:
         if self.transport.get_protocol() is self:  # and no WebSocket

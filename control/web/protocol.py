@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import resource
 from typing import Any
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from magnetar_core.deadline import Deadline
 
 from .websocket import OPTIONS
 
@@ -23,21 +24,22 @@ class LimitedHttp(HttpToolsProtocol):
 
     #: Bytes of the head that is under way, whether there is one, and whether a body is.
     _size, _heading, _inside = 0, False, False
-    _late: asyncio.TimerHandle | None = None
+    _late: Deadline
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._wait()
+        self._late = Deadline(self._end)
+        self._late.begin(self.loop, PATIENCE)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._arrived()
+        self._late.end()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.cycle is None or self.cycle.response_complete:
             if self._inside:  # the rest of a body that has its answer already: it may take its time, if it goes on
-                self._arrived()
-            self._wait()
+                self._late.end()
+            self._late.begin(self.loop, PATIENCE)
         super().data_received(data)
         if self._heading and not self.transport.is_closing():
             self._size += len(data)
@@ -50,21 +52,12 @@ class LimitedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._heading, self._inside = False, True
-        self._arrived()
+        self._late.end()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._inside = False
         super().on_message_complete()
-
-    def _wait(self) -> None:
-        if self._late is None:
-            self._late = self.loop.call_later(PATIENCE, self._end)
-
-    def _arrived(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
 
     def _end(self) -> None:
         """Nothing is answered to what is no request."""
