@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
+from .sysfs import entries, text
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -39,31 +41,20 @@ def parents(sysfs: Path, types: Sequence[Mapping[str, str]]) -> list[MdevParent]
     first type that it can have and that is meant for its address (row XDEV-01)."""
     if not types:
         return []
-    try:
-        folders = sorted((sysfs / "class/mdev_bus").iterdir())
-    except OSError:
-        return []
     found = []
-    for folder in folders:
+    for folder in entries(sysfs / "class/mdev_bus"):
         for one in types:
             place = folder / "mdev_supported_types" / one["type"]
             if _ADDRESS.fullmatch(folder.name) and fnmatchcase(folder.name, one.get("address", "*")) and place.is_dir():
-                made = frozenset(path.name for path in _within(place / "devices"))
+                made = frozenset(path.name for path in entries(place / "devices"))
                 found.append(MdevParent(folder.name, one["type"], _number(folder / "numa_node", -1),
                                         _number(place / "available_instances", 0) + len(made), made))
                 break
     return found
 
 
-def _within(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
-
-
 def _number(path: Path, usual: int) -> int:
     try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
+        return int(text(path))
+    except ValueError:
         return usual

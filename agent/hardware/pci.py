@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from magnetar_core.hardware.pci import PCI, PF, VF
 
+from .sysfs import entries, text
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -45,15 +47,11 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
     if not specs:
         return []
     found = []
-    try:
-        folders = sorted((sysfs / "bus/pci/devices").iterdir())
-    except OSError:
-        return []
-    for folder in folders:
-        if _read(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
+    for folder in entries(sysfs / "bus/pci/devices"):
+        if text(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
             continue
-        vendor, product = (_read(folder / name).removeprefix("0x").lower() for name in ("vendor", "device"))
-        one = PciDevice(folder.name, vendor, product, int(_read(folder / "numa_node") or -1), type=_type(folder))
+        vendor, product = (text(folder / name).removeprefix("0x").lower() for name in ("vendor", "device"))
+        one = PciDevice(folder.name, vendor, product, int(text(folder / "numa_node") or -1), type=_type(folder))
         for spec in specs:
             if vendor and _suits(one, spec):
                 found.append(one._replace(managed=spec.get("managed", "yes") == "yes",
@@ -77,22 +75,15 @@ def names(device: PciDevice, aliases: Sequence[Mapping[str, str]]) -> tuple[str,
 def warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Mapping[str, str]]) -> Iterator[str]:
     """What a host lacks to give guests the devices that the settings ``pci_device_spec`` (*specs*) and
     ``enabled_mdev_types`` (*types*) name (row PCI-06)."""
-    if specs and not _any(sysfs / "class/iommu"):
+    if specs and not entries(sysfs / "class/iommu"):
         yield ("pci_device_spec names devices, and the host has no IOMMU that is on, so no guest with one would start. "
                "Switch it on in the firmware, and for the kernel (intel_iommu=on or amd_iommu=on).")
     if specs and not allowed(sysfs, specs):
         yield "pci_device_spec allows none of the host's devices."
-    if types and not _any(sysfs / "class/mdev_bus"):
+    if types and not entries(sysfs / "class/mdev_bus"):
         yield "enabled_mdev_types names types, and no driver of the host offers mediated devices."
     if types and shutil.which("mdevctl") is None:
         yield "enabled_mdev_types needs mdevctl, by which libvirt makes mediated devices. Install it."
-
-
-def _any(folder: Path) -> bool:
-    try:
-        return any(folder.iterdir())
-    except OSError:
-        return False
 
 
 def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:
@@ -104,11 +95,4 @@ def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:
 def _type(folder: Path) -> str:
     if (folder / "physfn").is_symlink():
         return VF
-    return PF if int(_read(folder / "sriov_totalvfs") or 0) else PCI
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
+    return PF if int(text(folder / "sriov_totalvfs") or 0) else PCI

@@ -64,7 +64,7 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, 
     free one, near its NUMA cells if there is one. Hold the lock of choices until it is written. Raises ``Conflict``."""
     if not asked(want):
         return {}
-    near = {one["host"] for one in (want.get(placement.FIELD) or {}).get("cells", ())}
+    near = placement.on_cells(want)
     free = [one for one in _there(host) if _taken(host, one, id) < one.total]
     if not free:
         raise Conflict(f"hardware.vgpus: host {host.name} has no virtual GPU left. Choose another host, free one there,"

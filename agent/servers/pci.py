@@ -117,7 +117,7 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, 
 
 
 def _affinity(host: LocalHost, want: Mapping[str, Any]) -> Affinity:
-    on = frozenset(one["host"] for one in (want.get("placement") or {}).get("cells", ()))
+    on = frozenset(placement.on_cells(want))
     if not on:
         return Affinity()
     policy = (want.get("hardware") or {}).get("pci_numa_affinity", "")
@@ -160,8 +160,7 @@ def arrive(host: LocalHost, want: Fields, id: str) -> None:
 
 def _wish(want: Mapping[str, Any]) -> tuple[Any, ...]:
     """What the choice follows from."""
-    on = [one["host"] for one in (want.get("placement") or {}).get("cells", ())]
-    return asked(want), on, (want.get("hardware") or {}).get("pci_numa_affinity")
+    return asked(want), placement.on_cells(want), (want.get("hardware") or {}).get("pci_numa_affinity")
 
 
 def settle(host: LocalHost, document: Document) -> None:

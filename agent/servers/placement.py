@@ -75,6 +75,11 @@ def holders(host: LocalHost, without: str = "") -> Iterator[Mapping[str, Any]]:
             yield coming["want"]
 
 
+def on_cells(want: Mapping[str, Any]) -> list[int]:
+    """The host's NUMA cells that a server with these fields is on; none for one that is on any."""
+    return [one["host"] for one in (want.get(FIELD) or {}).get("cells", ())]
+
+
 def _parts(want: Mapping[str, Any]) -> Iterator[Placement]:
     found = want.get(FIELD)
     if found:
