@@ -15,6 +15,7 @@ from magnetar_control.services.volume.embedded import TYPE as VOLUME_TYPE
 from magnetar_control.store.servers import Found
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError
 from magnetar_core.fields import Field, Record
+from magnetar_core.kinds.server import is_root_volume
 from magnetar_core.local_disks import is_blank, is_swap
 from magnetar_core.values import Boolean, Choices, Integer, ListOf, Text, Uuid, Value
 
@@ -152,8 +153,7 @@ def _check_boot_order(image: Mapping[str, Any] | None, found: Sequence[Mapping[s
 
 def _check_root_size(caller: Caller, found: Sequence[Mapping[str, Any]], flavor: Mapping[str, Any]) -> None:
     """A flavor without a disk is for servers whose root disk is a volume, unless policy allows more."""
-    volume = any(one["boot_index"] == 0 and one["destination_type"] == "volume" for one in found)
-    if not volume and not flavor["disk"]:
+    if not flavor["disk"] and not any(map(is_root_volume, found)):
         caller.check_policy("os_compute_api:servers:create:zero_disk_flavor")
 
 
@@ -183,8 +183,7 @@ def _check_local(caller: Caller, request: BlockDeviceRequest, found: Sequence[Ma
     local disks a request may ask for, with the root disk of its image, a setting says (BDM-27)."""
     flavor, blank = request.flavor, [one for one in found if is_blank(one)]
     swaps, others = list(filter(is_swap, blank)), [one for one in blank if not is_swap(one)]
-    rooted = request.image is not None and not any(
-        one["boot_index"] == 0 and one["destination_type"] == "volume" for one in found)
+    rooted = request.image is not None and not any(map(is_root_volume, found))
     most = caller.cloud.settings.max_local_block_devices
     if -1 < most < len(blank) + rooted:
         raise _invalid("You specified more local devices than the limit allows "

@@ -19,6 +19,7 @@ from magnetar_control.store.action_secrets import argument
 from magnetar_control.store.database import advisory_lock, now
 from magnetar_core.actions import rule_of
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
+from magnetar_core.kinds.server import is_root_volume
 
 from . import block_devices, networks, quotas
 from .availability_zones import forced_in
@@ -186,7 +187,7 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
     if wanted.trusted_certs:
         caller.check_policy(f"{CREATE}:trusted_certs")
     trusted = trusted_certificates(caller, wanted.trusted_certs, image is None or any(
-        one["boot_index"] == 0 and one["destination_type"] == "volume" for one in blocks), "server.")
+        map(is_root_volume, blocks)), "server.")
     network = caller.cloud.services.network
     if wanted.networks and wanted.networks != "none":
         caller.check_policy(f"{CREATE}:attach_network")

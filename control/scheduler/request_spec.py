@@ -22,6 +22,7 @@ from magnetar_core.hardware.numa import Needs
 from magnetar_core.hardware.pci import asked as asked_devices
 from magnetar_core.hardware.rows import BY_SPEC, said
 from magnetar_core.hardware.traits import Asked, asked
+from magnetar_core.kinds.server import is_root_volume
 
 #: Swap of flavors is in MiB.
 MIB_PER_GIB = 1024
@@ -65,8 +66,8 @@ def resources_of(flavor: Mapping[str, Any]) -> dict[str, int]:
 def held_by(row: Any) -> tuple[Amounts, dict[str, int], dict[str, int]]:
     """What a server by its row is to hold of its host: ``amounts_of``, ``resources_of`` and ``devices_of``."""
     flavor, blocks = orjson.loads(row.flavor), orjson.loads(row.request).get("blocks") or ()
-    volume = any(one["boot_index"] == 0 and one["destination_type"] == "volume" for one in blocks)
-    return amounts_of(flavor, volume, orjson.loads(row.image)), resources_of(flavor), devices_of(flavor)
+    amounts = amounts_of(flavor, any(map(is_root_volume, blocks)), orjson.loads(row.image))
+    return amounts, resources_of(flavor), devices_of(flavor)
 
 
 def needs(flavor: Mapping[str, Any], volume_backed: bool = False, image: Mapping[str, Any] | None = None) -> Amounts:
@@ -195,7 +196,7 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
     request, hints = orjson.loads(row["request"]), orjson.loads(row["hints"])
     flavor = orjson.loads(row["flavor"]) if flavor is None else flavor
     blocks = request.get("blocks") or ()
-    root = next((one for one in blocks if one["boot_index"] == 0 and one["destination_type"] == "volume"), None)
+    root = next(filter(is_root_volume, blocks), None)
     names = hint(hints, "different_host") + hint(hints, "same_host")
     group, where = None, {}
     if hints.get("group") or names:

@@ -106,7 +106,7 @@ def destination(block: Mapping[str, Any]) -> str:
     return str(block.get("destination_type", usual))
 
 
-def _boots(block: Mapping[str, Any]) -> bool:
+def is_root_volume(block: Mapping[str, Any]) -> bool:
     """Whether an item of the block device mapping is a volume that is the root disk."""
     return block.get("boot_index") == 0 and destination(block) == "volume"
 
@@ -117,7 +117,7 @@ OF_IMAGE = ("uuid", "name")
 
 def _root_of(block: Mapping[str, Any]) -> Mapping[str, Any]:
     """An item of the block device mapping; a root volume without the image that it is made from."""
-    anew = _boots(block) and block["source_type"] == "image"
+    anew = is_root_volume(block) and block["source_type"] == "image"
     return {name: value for name, value in block.items() if name not in OF_IMAGE} if anew else block
 
 
@@ -227,7 +227,7 @@ class Server(Resource):
     def check_new(cls, given: Mapping[str, Any]) -> None:
         """An image that is forgotten is no blank disk: that is asked for by null."""
         super().check_new(given)
-        if "image" not in given and not any(_boots(one) for one in given.get("block_device_mapping", ())):
+        if "image" not in given and not any(is_root_volume(one) for one in given.get("block_device_mapping", ())):
             raise InvalidField("image", "is required to make a server that boots from no volume; for a blank root disk "
                                "say null (in a module: none)")
 
@@ -235,9 +235,9 @@ class Server(Resource):
     def giving_way(cls, known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """An image gives way to a volume as root disk, and such a volume to an image."""
         found = super().giving_way(known, given)
-        if "image" not in given and any(_boots(one) for one in given.get("block_device_mapping", ())):
+        if "image" not in given and any(is_root_volume(one) for one in given.get("block_device_mapping", ())):
             found["image"] = None
         blocks = found.get("block_device_mapping", ())
-        if given.get("image") is not None and any(_boots(one) for one in blocks):
-            found["block_device_mapping"] = [one for one in blocks if not _boots(one)]
+        if given.get("image") is not None and any(is_root_volume(one) for one in blocks):
+            found["block_device_mapping"] = [one for one in blocks if not is_root_volume(one)]
         return found
