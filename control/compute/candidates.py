@@ -57,7 +57,7 @@ def candidates(placement: Placement, wanted: CandidateRequest) -> list[Provider]
     asked = wanted.traits.union(*(group.traits for group in wanted.groups))
     known = traits.STANDARD.union(*(one.traits for one in every))
     if not asked <= known:
-        known |= placement.traits()[0]
+        known |= placement.traits(every)[0]
     if missing := sorted(asked - known):
         raise InvalidRequest(f"No such trait(s): {', '.join(missing)[:255]}. GET /traits lists those that there are.")
     if wanted.isolate and sum(bool(group.suffix) for group in wanted.groups) > 1:

@@ -111,7 +111,7 @@ class Provider:
     @property
     def usages(self) -> dict[str, int]:
         """What is claimed, by resource class."""
-        return {name: self.row[f"{column}_used"] for name, column in zip(CLASSES, RESOURCES, strict=True)
+        return {name: self.row[f"{column}_used"] for name, column in COLUMNS.items()
                 if name in self.inventories} | {name: row.used for name, row in self.classes.items()}
 
     def capacity(self, name: str) -> int:
@@ -185,9 +185,9 @@ class Placement:
             raise InvalidRequest(f"Invalid resource class in resources parameter: {missing[0][:80]}; there are "
                                  f"{', '.join(known)}.")
 
-    def traits(self) -> tuple[frozenset[str], frozenset[str]]:
-        """All that there are, and those that some host has."""
-        had = frozenset(name for one in self.providers() for name in one.traits)
+    def traits(self, among: Iterable[Provider] | None = None) -> tuple[frozenset[str], frozenset[str]]:
+        """All that there are, and those that some host has. *among*: all providers, where they have been read."""
+        had = frozenset(name for one in (self.providers() if among is None else among) for name in one.traits)
         with self.cloud.store.api.read() as connection:
             return had | traits.STANDARD | custom_traits.every(connection), had
 

@@ -69,9 +69,10 @@ def traits_of_hosts(caller: Caller) -> list[Document]:
     """All that there are, with the hosts that have them; for administrators."""
     caller.check_policy(ADMIN)
     placement = Placement(caller.cloud)
-    hosts: dict[str, list[str]] = {name: [] for name in placement.traits()[0]}
-    for one in placement.providers():
+    every = placement.providers()
+    hosts: dict[str, list[str]] = {name: [] for name in placement.traits(every)[0]}
+    for one in every:
         for name in one.traits:
-            hosts.setdefault(name, []).append(one.name)
+            hosts[name].append(one.name)
     return [{"name": name, "custom": name not in traits.STANDARD, "hosts": found}
             for name, found in sorted(hosts.items())]

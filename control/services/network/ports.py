@@ -179,16 +179,23 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     if "security_groups" in values or values.get("port_security_enabled") is False:
         groups = values.get("security_groups") or []
         values["security_groups"] = _groups(connection, {**row, **values, "security_groups": groups})
-    if values.get("pairs") or values.get("port_security_enabled") is False:
-        network = find(connection, context, NETWORK, row["network_id"])
-        _check_pairs(network, {**row, "pairs": orjson.loads(row["pairs"]), **values})
-    if values.get("dns_name"):
-        dns.check_name(find(connection, context, NETWORK, row["network_id"]), values["dns_name"])
-    if "qos_policy_id" in values:
-        network = find(connection, context, NETWORK, row["network_id"])
-        qos.check(connection, context, network, values, row["qos_policy_id"])
+    _check_with_network(connection, context, row, values)
     if (fixed := values.pop("fixed_ips", None)) is not None:
         _readdress(connection, row, fixed)
+
+
+def _check_with_network(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """Whether the port's network lets it have what changes; it is read only for what it has a say in."""
+    pairs, name = values.get("pairs") or values.get("port_security_enabled") is False, values.get("dns_name")
+    if not (pairs or name or "qos_policy_id" in values):
+        return
+    network = find(connection, context, NETWORK, row["network_id"])
+    if pairs:
+        _check_pairs(network, {**row, "pairs": orjson.loads(row["pairs"]), **values})
+    if name:
+        dns.check_name(network, name)
+    if "qos_policy_id" in values:
+        qos.check(connection, context, network, values, row["qos_policy_id"])
 
 
 def _change_mac(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
