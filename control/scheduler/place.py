@@ -58,8 +58,7 @@ def place_all(database: Database, states: HostStates, requests: Sequence[Request
               random: Random | None = None) -> dict[str, Candidate]:
     """As ``place``, for several servers without claims and groups, claimed in one transaction. Returns the claimed
     hosts by server uuid; nothing is claimed for the other servers (those that ask for custom resource classes are among
-    them), and ``place`` finds out why. When this raises, it
-    may have claimed: see ``allocations.held``."""
+    them), and ``place`` finds out why. When this raises, it may have claimed: see ``allocations.held``."""
     found = []
     for spec in requests:
         if spec.resources:

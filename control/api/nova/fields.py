@@ -218,9 +218,9 @@ class Fields:
         columns = [row.column for row in plain]
         read = self._getter(*columns) if columns else lambda _row: ()
         names = tuple(row.wire for row in plain)
-        empty = dict.fromkeys((*names, *(row.wire for row in rows if row.show is not None and row.when is None)))
-        return Shape(empty, names, read if len(columns) != 1 else lambda row: (read(row),),
-                     tuple((row.wire, row.show) for row in rows if row.show is not None and row.when is None),
+        made = tuple((row.wire, row.show) for row in rows if row.show is not None and row.when is None)
+        return Shape(dict.fromkeys((*names, *dict(made))), names,
+                     read if len(columns) != 1 else lambda row: (read(row),), made,
                      tuple((row.wire, row.show or self._reader(row.column), row.when)
                            for row in rows if row.when is not None),
                      frozenset(name for row in rows for name in (row.reads or row.column).split()))

@@ -197,7 +197,8 @@ class NetworkStore:
         """Take what is not in *held* from what is there, before its own values change."""
 
     def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Any]) -> None:
-        """Have it hold *held*, all of it and no more."""
+        """Have it hold *held*, all of it and no more: stores of what holds something say how, and others are never
+        given *held*."""
         raise NotImplementedError
 
     def _create(self, connection: Connection, context: Context, new: Documents) -> None:
