@@ -13,7 +13,7 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 from . import disk_keys
-from .disks import PART, flush
+from .disks import PART, flush, make_encrypted
 from .power import Domains
 from .templates import fill
 
@@ -30,15 +30,21 @@ class Backups(Domains):
     """The part of ``LocalHypervisor`` that copies disks of active domains."""
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
-        """The copy is of this instant: QEMU saves what the guest is about to overwrite."""
+        """The copy is of this instant: QEMU saves what the guest is about to overwrite. An encrypted copy is formatted
+        beforehand, since QEMU would stop the guest while it computes how slow to make a key."""
         part = path.with_name(path.name + PART)
         part.unlink(missing_ok=True)
         xml = fill("backup.xml.j2", {"target": target, "path": part, "format": format, "key": key},
                    self.templates)
 
         def begin(domain: Any) -> None:
-            with disk_keys.unlocked(domain.connect(), [key]):
+            if key is None:
                 domain.backupBegin(xml, None, 0)
+                return
+            capacity, _allocated, _physical = domain.blockInfo(target)
+            make_encrypted(part, capacity, key)
+            with disk_keys.unlocked(domain.connect(), [key]):
+                domain.backupBegin(xml, None, libvirt.VIR_DOMAIN_BACKUP_BEGIN_REUSE_EXTERNAL)
         self._with("copy a disk of", uuid, begin)
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:

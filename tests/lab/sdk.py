@@ -227,6 +227,7 @@ class Story:
         made = self.compute.create_server_image(self.server, "sdk-copy")
         self.until(lambda: self.image.get_image(made.id).status == "active", "the copy is there")
         self.image.delete_image(made.id)
+        self.becomes("ACTIVE")  # the image is there a moment before the action is over
 
     # Moves
 

@@ -4,6 +4,7 @@
 // goes on at its new host.
 const TRIES = 10;
 const PAUSE = 1000;
+const LOOK = 50;
 const status = document.getElementById("status");
 const keys = document.getElementById("keys");
 const path = new URLSearchParams(window.location.search).get("path");
@@ -40,9 +41,19 @@ function begin() {
     onerror: ended, onagent: agreed, onsuccess: () => {
       opened = true;
       left = TRIES;
-      keys.disabled = false;
-      status.textContent = "connected";
+      ready(session);
     } });
+}
+
+// spice-html5 drops keys until its channel for them is open, which it does not report.
+function ready(main) {
+  if (main !== session || status.textContent.startsWith("ended")) return;
+  if (main.inputs?.state !== "ready") {
+    window.setTimeout(ready, LOOK, main);
+    return;
+  }
+  keys.disabled = false;
+  status.textContent = "connected";
 }
 
 keys.onclick = () => spice.sendCtrlAltDel(session);
