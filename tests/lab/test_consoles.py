@@ -35,8 +35,8 @@ OVER = {NOVNC: "document.getElementById('noVNC_status')?.className.includes('noV
         SPICE: "document.getElementById('status')?.textContent.includes('not connected')"}
 #: Whether the page takes keys.
 READY = {NOVNC: "true", SPICE: "document.getElementById('status')?.textContent === 'connected'"}
-#: Whether the canvas CANVAS shows the PNG that stands for IMAGE in Base64. SPICE sends JPEG where it finds the way slow,
-#: so few pixels may be of another brightness, and all may differ a little.
+#: Whether the canvas CANVAS shows the PNG that stands for IMAGE in Base64. SPICE sends JPEG where it finds the way
+#: slow, so few pixels may be of another brightness, and all may differ a little.
 SAME = """(async () => {
   const canvas = document.querySelector('CANVAS'), image = new Image();
   image.src = 'data:image/png;base64,IMAGE';
