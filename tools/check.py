@@ -34,9 +34,10 @@ PIP = 'import os, sys\nos.execv(sys.executable, [sys.executable, "-m", "ensurepi
 
 
 def call(*words: object, folder: Path = ROOT, **more: str) -> bool:
-    """True when the command of the development environment succeeds; *more* are environment variables."""
+    """True when the command of the development environment succeeds; *more* are environment variables. Python keeps
+    what it compiled, whatever the caller's environment says: else each process compiles tests and agent again."""
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "PYTHONPATH": str(SRC), "LC_ALL": "C.UTF-8",
-                   "ANSIBLE_COLLECTIONS_PATH": str(machine.CACHE), **more}
+                   "ANSIBLE_COLLECTIONS_PATH": str(machine.CACHE), "PYTHONDONTWRITEBYTECODE": "", **more}
     return subprocess.run([str(word) for word in words], check=False, cwd=folder, env=environment).returncode == 0
 
 
