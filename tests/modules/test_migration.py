@@ -16,6 +16,7 @@ from tests.unit.agent.pair import WAY, Pair
 from .conftest import COLLECTION, ROOT
 from .test_documents import fences, run
 
+pytestmark = pytest.mark.slow
 PLAYS = [yaml.safe_load(text) for text in fences("docs/migration.md", "yaml")]
 
 

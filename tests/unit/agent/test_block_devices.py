@@ -16,6 +16,7 @@ from magnetar_core.kinds import BY_NOUN
 from .conftest import SMALL, Host
 from .test_volume import image
 
+pytestmark = pytest.mark.slow
 FLAVOR = {**SMALL, "disk": 1, "ephemeral": 1, "swap": 64}
 ROOT = {"source_type": "image", "destination_type": "volume", "uuid": "img", "boot_index": 0, "volume_size": 2}
 BLANK = {"source_type": "blank", "destination_type": "volume", "volume_size": 1}

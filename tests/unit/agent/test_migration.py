@@ -22,6 +22,7 @@ from magnetar_core.plan import Step
 from .pair import WAY, Pair
 from .pki import Pki
 
+pytestmark = pytest.mark.slow
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/plans/migration.yml").read_text())
 
 

@@ -19,9 +19,10 @@ NUMBERS = itertools.count(1)
 
 
 #: Tests here start agents, or whole clouds, and take their time.
-SLOW = ("access/", "attachments/", "consoles/", "faults/", "moves/", "native/", "shelve/", "signatures/",
-        "api/test_sdk.py", "api/test_personality.py", "test_slice.py", "test_spread.py", "identity/test_sdk.py",
-        "volume/")
+SLOW = ("access/", "attachments/", "consoles/", "faults/", "guest_data/", "moves/", "native/", "shares/", "shelve/",
+        "signatures/", "soft_delete/", "volume/", "api/test_sdk.py", "api/test_personality.py", "identity/test_sdk.py",
+        "rebuild/test_volumes.py", "test_slice.py", "test_spread.py", "v1/test_anew.py", "v1/test_moves.py",
+        "v1/test_shelve.py")
 HERE = Path(__file__).parent
 
 
