@@ -52,7 +52,8 @@ def fails_fast() -> bool:
 
 class CircuitBreaker:
     """Whether a database hangs: a caller waited for it in vain and nobody was answered since, or many wait and none was
-    answered lately. Then one statement is let through from time to time; its answer closes the circuit."""
+    answered lately. Then one statement is let through from time to time; its answer closes the circuit. In the ``with``
+    block of it the database is asked."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,24 +79,17 @@ class CircuitBreaker:
             self._tried = time.monotonic()
             return False
 
-    @contextlib.contextmanager
-    def observed(self) -> Iterator[None]:
-        """The block asks the database."""
+    def __enter__(self) -> None:
         with self._lock:
             if not self._waiting:
                 self._answered = time.monotonic()
             self._waiting += 1
-        answered = True
-        try:
-            yield
-        except (DBAPIError, PoolTimeout):
-            answered = False
-            raise
-        finally:
-            with self._lock:
-                self._waiting -= 1
-                if answered:
-                    self._late, self._answered = False, time.monotonic()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        with self._lock:
+            self._waiting -= 1
+            if not isinstance(error, DBAPIError | PoolTimeout):
+                self._late, self._answered = False, time.monotonic()
 
 
 class Hangs(psycopg.OperationalError):
