@@ -105,7 +105,7 @@ def find(store: Store, id: str, *, deleted: bool = False) -> tuple[Database, Fou
     leaving = None
     for database in places(store, id):
         with database.read() as connection:
-            row = connection.execute(_WHOLE if deleted else _ALIVE, {"id": id}).one_or_none()
+            row = connection.execute(_WHOLE if deleted else _ALIVE, {"id": id}).first()
         if row is not None and row.leaving:
             leaving = database, row
         elif row is not None:

@@ -7,11 +7,10 @@ callers who fail fast need not wait at all.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
@@ -27,15 +26,25 @@ MANY, SILENT, AGAIN = 8, 5.0, (1.0, 10.0)
 _TIMEOUT: ContextVar[tuple[float, bool] | None] = ContextVar("statement_timeout", default=None)
 
 
-@contextlib.contextmanager
-def statement_timeout(seconds: float, *, refused: bool = True) -> Iterator[None]:
+class _Timeout:
+    """Sets the context variable within its block."""
+
+    __slots__ = ("token", "value")
+
+    def __init__(self, seconds: float, refused: bool) -> None:
+        self.value = seconds, refused
+
+    def __enter__(self) -> None:
+        self.token = _TIMEOUT.set(self.value)
+
+    def __exit__(self, *_error: object) -> None:
+        _TIMEOUT.reset(self.token)
+
+
+def statement_timeout(seconds: float, *, refused: bool = True) -> _Timeout:
     """Give each PostgreSQL statement in the block *seconds* (``math.inf`` for no limit). *refused*: fail at once where
     the database hangs."""
-    token = _TIMEOUT.set((seconds, refused))
-    try:
-        yield
-    finally:
-        _TIMEOUT.reset(token)
+    return _Timeout(seconds, refused)
 
 
 def current_timeout(usual: float) -> float:
