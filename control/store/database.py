@@ -210,6 +210,13 @@ def added_row(connection: Connection, table: Table, **row: Any) -> Row[Any] | No
     return connection.execute(returning(_adding(connection.dialect.name, table)), row).one_or_none()
 
 
+def filled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """*rows*, to be inserted, without the columns that are ``None`` in all of them. Of more than 50 parameters psycopg
+    keeps no statement: it reads the text anew each time, which takes longer than to send it."""
+    names = {name for row in rows for name, value in row.items() if value is not None}
+    return [{name: value for name, value in row.items() if name in names} for row in rows]
+
+
 def written(connection: Connection, statement: Insert, key: Column[Any],
             rows: Sequence[Mapping[str, Any]]) -> Sequence[Row[Any]]:
     """Add rows, and return all that there are then of the same *key*. Of several SQLAlchemy would make a RETURNING
