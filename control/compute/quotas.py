@@ -38,7 +38,8 @@ Limits = quotas.Limits
 
 
 def _defaults(caller: Caller) -> Limits:
-    return {**{name: getattr(caller.settings, f"quota_{name}") for name in RESOURCES}, **NETWORK, **INJECTED}
+    settings = caller.settings
+    return {**{name: getattr(settings, f"quota_{name}") for name in RESOURCES}, **NETWORK, **INJECTED}
 
 
 def _merged(caller: Caller, *holders: str) -> Limits:

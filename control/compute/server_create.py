@@ -196,7 +196,8 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
     if wanted.limit > 1:
         _check_nics_of_many(nics)
     for nic in nics:
-        check_server(nic["port_id"], nic.get("dns_name", ""), wanted.hostname or hostname(wanted.name, ""))
+        if "dns_name" in nic:
+            check_server(nic["port_id"], nic["dns_name"], wanted.hostname or hostname(wanted.name, ""))
     groups = network.groups(caller.context, list(wanted.security_groups) or ["default"])
     if wanted.files or wanted.metadata:
         limits = quotas.limits(caller)
