@@ -38,7 +38,8 @@ Limits = quotas.Limits
 
 
 def _defaults(caller: Caller) -> Limits:
-    return {**{name: getattr(caller.settings, f"quota_{name}") for name in RESOURCES}, **NETWORK, **INJECTED}
+    settings = caller.settings
+    return {**{name: getattr(settings, f"quota_{name}") for name in RESOURCES}, **NETWORK, **INJECTED}
 
 
 def _merged(caller: Caller, *holders: str) -> Limits:
@@ -88,18 +89,27 @@ def _once(caller: Caller, of_cells: Mapping[str, Sequence[Any] | None],
 
 
 Bounds = Sequence[tuple[Limits, str | None]]
+#: Limits that are set, by holder and resource.
+Given = Mapping[str, Limits]
 
 
-def bounds(caller: Caller, owner: Owner = Owner()) -> Bounds:  # noqa: B008
+def given(caller: Caller, owner: Owner = Owner()) -> Given:  # noqa: B008
+    """The limits that are set for *owner*, of all services. One query."""
+    project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
+    return caller.fetch(quotas.found, (quotas.DEFAULT, project, quotas.of_user(project, user)))
+
+
+def bounds(caller: Caller, owner: Owner = Owner(), known: Given | None = None) -> Bounds:  # noqa: B008
     """The limits that bind servers of *owner*, as (limits, user): those of the project, and those of the user in it
-    where there are such. Sets of limits without a bound are left out: to count servers for them would be in vain."""
+    where there are such. Sets of limits without a bound are left out: to count servers for them would be in vain.
+    *known*: what ``given`` has found, where it was asked."""
     found: list[tuple[Limits, str | None]] = []
     project, user = owner.project_id or caller.project, owner.user_id or caller.context.user_id
-    given = caller.fetch(quotas.found, (quotas.DEFAULT, project, quotas.of_user(project, user)))
-    whole = quotas.merged(_defaults(caller), given, project, quotas.DEFAULT)
+    known = given(caller, owner) if known is None else known
+    whole = quotas.merged(_defaults(caller), known, project, quotas.DEFAULT)
     if any(whole[name] >= 0 for name in COUNTED):
         found.append((whole, None))
-    own = given.get(quotas.of_user(project, user))
+    own = known.get(quotas.of_user(project, user))
     if own and any({**whole, **own}[name] >= 0 for name in COUNTED):
         found.append(({**whole, **own}, user))
     return found
@@ -144,10 +154,10 @@ def check_servers(caller: Caller, flavor: Mapping[str, Any], least: int, most: i
     return most
 
 
-def check_ports(caller: Caller, each: int, least: int, most: int) -> int:
+def check_ports(caller: Caller, each: int, least: int, most: int, known: Given | None = None) -> int:
     """How many servers may be made, from *least* to *most*, which need *each* new ports. Raises ``Forbidden`` when not
-    even *least*."""
-    room = caller.cloud.services.network.room(caller.context, "port") if each else None
+    even *least*. *known*: what ``given`` has found, where it was asked."""
+    room = caller.cloud.services.network.room(caller.context, "port", known) if each else None
     if room is None:
         return most
     if room < each * least:

@@ -113,8 +113,9 @@ class Prepared(NamedTuple):
 def create(caller: Caller, wanted: NewServers) -> list[dict[str, Any]]:
     """Write new servers down with their ``create`` actions, and return their rows: as many as the quota lets be. They
     come into being afterwards. Raises what can be refused beforehand."""
-    prepared, bounds = prepare(caller, wanted), quotas.bounds(caller)
-    most = quotas.check_ports(caller, prepared.new_ports, wanted.count, wanted.limit)
+    prepared, given = prepare(caller, wanted), quotas.given(caller)
+    bounds = quotas.bounds(caller, known=given)
+    most = quotas.check_ports(caller, prepared.new_ports, wanted.count, wanted.limit, given)
     with caller.cloud.store.cell0.write() as connection:
         count = quotas.check_servers(caller, prepared.flavor, wanted.count, most, bounds, connection)
         rows = rows_of(caller, prepared, count)
@@ -195,7 +196,8 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
     if wanted.limit > 1:
         _check_nics_of_many(nics)
     for nic in nics:
-        check_server(nic["port_id"], nic.get("dns_name", ""), wanted.hostname or hostname(wanted.name, ""))
+        if "dns_name" in nic:
+            check_server(nic["port_id"], nic["dns_name"], wanted.hostname or hostname(wanted.name, ""))
     groups = network.groups(caller.context, list(wanted.security_groups) or ["default"])
     if wanted.files or wanted.metadata:
         limits = quotas.limits(caller)

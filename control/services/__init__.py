@@ -160,9 +160,11 @@ class Networks(Protocol):
         *groups*. *hostname*: of the server, which its ports are called in DNS. Asked twice, the same NICs. Raises
         ``Forbidden`` where the project may not have so many ports."""
 
-    def room(self, context: Context, name: str) -> int | None:
+    def room(self, context: Context, name: str,
+             given: Mapping[str, Mapping[str, int]] | None = None) -> int | None:
         """How many more of a resource, such as ``port``, the caller's project may have, below 0 where it has too many
-        already; ``None``: as many as it likes."""
+        already; ``None``: as many as it likes. *given*: the limits that are set, by holder and
+        resource (``store.quotas.found``), where the caller has asked for them."""
 
     def prepare(self, server_id: str, host: str, sure: Sure = always, *, running: bool = False) -> None:
         """The server is about to start on *host*, or to come there from another, *running* or not; ``bind`` says that

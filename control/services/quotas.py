@@ -37,6 +37,10 @@ class Quotas:
         """Limits of a project; by default those of projects without their own."""
         return quotas.limits(connection, self.defaults, project, DEFAULT)
 
+    def merged(self, given: Mapping[str, Mapping[str, int]], project: str) -> Limits:
+        """As ``limits``, of what is set (of ``store.quotas.found``)."""
+        return quotas.merged(self.defaults, given, project, DEFAULT)
+
     def used(self, connection: Connection, project: str) -> Limits:
         """What a project has of each resource; 0 of what is not counted."""
         return {**dict.fromkeys(self.defaults, 0), **self.count(connection, project, self.defaults)}
@@ -51,7 +55,7 @@ class Quotas:
         """The limits of all projects that have some of their own."""
         projects = quotas.holders(connection, self.defaults)
         given = quotas.found(connection, (DEFAULT, *projects))
-        return {project: quotas.merged(self.defaults, given, project, DEFAULT) for project in projects}
+        return {project: self.merged(given, project) for project in projects}
 
     def bound(self, connection: Connection, project: str, *names: str) -> Limits:
         """Those of the limits *names* that there are. What is counted of them afterwards stays true until the

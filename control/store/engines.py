@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Engine, PoolProxiedConnection, create_engine, event
 from sqlalchemy.exc import InvalidatePoolError
 
 from . import regex
@@ -103,18 +103,22 @@ def sqlite(url: URL, pool: int, **how: Any) -> Engine:
 
     @event.listens_for(engine, "connect")
     def connected(raw: Any, _record: Any) -> None:
-        raw.isolation_level = None  # transactions are begun below
+        raw.isolation_level = None  # transactions are begun by _begin
         raw.create_function("regexp", 2, regex.regexp, deterministic=True)  # SQLAlchemy's is Python's
         _with_log(raw)
         for pragma in SQLITE_PRAGMAS:
             raw.execute(f"PRAGMA {pragma}")
 
     if "isolation_level" not in how:  # in the other engine each statement is a transaction
-        @event.listens_for(engine, "begin")
-        def begun(connection: Connection) -> None:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-
+        # No event of the engine: where it has one, SQLAlchemy looks for listeners at each step of each statement.
+        engine.dialect.do_begin = _begin  # type: ignore[method-assign]
     return engine
+
+
+def _begin(dbapi_connection: PoolProxiedConnection) -> None:
+    """Begin a transaction that may write; SQLAlchemy calls it, and turns errors into its own."""
+    raw: Any = dbapi_connection.dbapi_connection
+    raw.execute("BEGIN IMMEDIATE")
 
 
 def _with_log(raw: Any) -> None:

@@ -32,7 +32,7 @@ from magnetar_core.power import OFFLOADED, SOFT_DELETED
 
 from . import consoles
 from .actions import overtake
-from .database import Database, added, added_row, now, returning, written
+from .database import Database, added, added_row, filled, now, returning, written
 from .scatter_gather import scatter_gather_cells
 from .store import CELL0, Store
 from .tables import actions, server_mappings, servers
@@ -105,7 +105,7 @@ def find(store: Store, id: str, *, deleted: bool = False) -> tuple[Database, Fou
     leaving = None
     for database in places(store, id):
         with database.read() as connection:
-            row = connection.execute(_WHOLE if deleted else _ALIVE, {"id": id}).one_or_none()
+            row = connection.execute(_WHOLE if deleted else _ALIVE, {"id": id}).first()
         if row is not None and row.leaving:
             leaving = database, row
         elif row is not None:
@@ -361,7 +361,7 @@ def arrive(connection: Connection, leaving: Sequence[tuple[LeavingServer, str]],
         task, starts = left.server["task_state"], begin and left.server["task_state"] != DELETING
         task = building(orjson.loads(left.server["request"])) if starts else task
         new.append({**left.server, "host": left.server["host"] or host, "task_state": task})
-    there = _entered(connection, new)
+    there = _entered(connection, filled(new))
     for left, host in leaving:
         for action in left.actions if left.server["id"] in there else ():
             values = {name: value for name, value in action.items() if name != "id"}

@@ -7,11 +7,10 @@ callers who fail fast need not wait at all.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
@@ -27,15 +26,25 @@ MANY, SILENT, AGAIN = 8, 5.0, (1.0, 10.0)
 _TIMEOUT: ContextVar[tuple[float, bool] | None] = ContextVar("statement_timeout", default=None)
 
 
-@contextlib.contextmanager
-def statement_timeout(seconds: float, *, refused: bool = True) -> Iterator[None]:
+class _Timeout:
+    """Sets the context variable within its block."""
+
+    __slots__ = ("token", "value")
+
+    def __init__(self, seconds: float, refused: bool) -> None:
+        self.value = seconds, refused
+
+    def __enter__(self) -> None:
+        self.token = _TIMEOUT.set(self.value)
+
+    def __exit__(self, *_error: object) -> None:
+        _TIMEOUT.reset(self.token)
+
+
+def statement_timeout(seconds: float, *, refused: bool = True) -> _Timeout:
     """Give each PostgreSQL statement in the block *seconds* (``math.inf`` for no limit). *refused*: fail at once where
     the database hangs."""
-    token = _TIMEOUT.set((seconds, refused))
-    try:
-        yield
-    finally:
-        _TIMEOUT.reset(token)
+    return _Timeout(seconds, refused)
 
 
 def current_timeout(usual: float) -> float:
@@ -52,7 +61,8 @@ def fails_fast() -> bool:
 
 class CircuitBreaker:
     """Whether a database hangs: a caller waited for it in vain and nobody was answered since, or many wait and none was
-    answered lately. Then one statement is let through from time to time; its answer closes the circuit."""
+    answered lately. Then one statement is let through from time to time; its answer closes the circuit. In the ``with``
+    block of it the database is asked."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,24 +88,17 @@ class CircuitBreaker:
             self._tried = time.monotonic()
             return False
 
-    @contextlib.contextmanager
-    def observed(self) -> Iterator[None]:
-        """The block asks the database."""
+    def __enter__(self) -> None:
         with self._lock:
             if not self._waiting:
                 self._answered = time.monotonic()
             self._waiting += 1
-        answered = True
-        try:
-            yield
-        except (DBAPIError, PoolTimeout):
-            answered = False
-            raise
-        finally:
-            with self._lock:
-                self._waiting -= 1
-                if answered:
-                    self._late, self._answered = False, time.monotonic()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        with self._lock:
+            self._waiting -= 1
+            if not isinstance(error, DBAPIError | PoolTimeout):
+                self._late, self._answered = False, time.monotonic()
 
 
 class Hangs(psycopg.OperationalError):

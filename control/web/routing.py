@@ -56,8 +56,10 @@ class Router(Generic[R]):
 
 def words(path: str) -> list[str]:
     """The words of a path, decoded. Raises ``Fault`` 400 for one that is too long."""
-    found = [unquote(word) for word in path.split("/") if word]
-    if any(len(word) > LONGEST for word in found):
+    found = [word for word in path.split("/") if word]
+    if "%" in path:
+        found = [unquote(word) for word in found]
+    if len(path) > LONGEST and any(len(word) > LONGEST for word in found):
         raise Fault(400, f"A word of the path has more than {LONGEST} characters; no name or id has.")
     return found
 

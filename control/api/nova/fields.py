@@ -163,6 +163,10 @@ class Fields:
         self._getter: Callable[..., Any] = itemgetter if mapping else attrgetter
         self._at: dict[tuple[str, int], tuple[tuple[ApiField, ...], tuple[str, ...]]] = {}
         self._shapes: dict[tuple[str, int, tuple[str, ...]], Shape] = {}
+        given = [row for row in rows if row.takes and row.name is not None]
+        #: Of each request, and of all: the names of its fields in bodies and below the API.
+        self._names = {request: {row.wire: row.column for row in given if not request or request in row.takes.split()}
+                       for request in ("", *(word for row in rows for word in row.takes.split()))}
         #: By their names: filters with the rows that they belong to, and rows of sort keys.
         self.filters = {name: (row, one) for row in rows for one in row.filters for name in one.names.split()}
         self.sorts = {name: row for row in rows for name in row.sorts.split()}
@@ -174,8 +178,7 @@ class Fields:
 
     def arguments(self, given: Mapping[str, Any], request: str = "") -> dict[str, Any]:
         """A checked body, of *request* where requests differ, by the names below the API."""
-        names = {row.wire: row.column for row in self.rows if (request in row.takes.split() if request else row.takes)
-                 and row.name is not None}
+        names = self._names[request]
         return {names[name]: value for name, value in given.items() if name in names}
 
     def query(self) -> dict[str, Query]:
@@ -198,7 +201,7 @@ class Fields:
             rows = tuple(row for row in self.rows if row.at(call.version) and not words.isdisjoint(row.shows.split()))
             self._at[key] = rows, tuple({row.rule: None for row in rows if row.rule})
         rows, rules = self._at[key]
-        allowed = tuple(rule for rule in rules if call.cloud.policy.allows(rule, call.context))
+        allowed = tuple([rule for rule in rules if call.cloud.policy.allows(rule, call.context)])
         found = self._shapes.get((*key, allowed))
         if found is None:
             found = self._shapes[*key, allowed] = self._shape([

@@ -86,7 +86,7 @@ def password(asked: dict[str, Any]) -> str:
 def new_password() -> str:
     """Twelve characters that are not mistaken for others."""
     drawn, base = secrets.randbelow(len(CHARACTERS) ** 12), len(CHARACTERS)  # one number: a draw is a system call
-    return "".join(CHARACTERS[drawn // base ** at % base] for at in range(12))
+    return "".join([CHARACTERS[drawn // base ** at % base] for at in range(12)])
 
 
 OPERATIONS = (

@@ -58,7 +58,7 @@ class ServerView(View):
 
     def documents(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
         """As of any view; with addresses, the floating IPs of all are asked for at once."""
-        if any(name == "addresses" for name, _show in self.made):
+        if "addresses" in self.empty:
             self._floating = self.call.cloud.services.network.floating([row.id for row in rows])
         return super().documents(rows)
 

@@ -131,11 +131,18 @@ class EmbeddedNetworks:
                 raise
             raise Forbidden(f"Maximum number of ports exceeded. {error.message}") from None
 
-    def room(self, context: Context, name: str) -> int | None:
+    def room(self, context: Context, name: str,
+             given: Mapping[str, Mapping[str, int]] | None = None) -> int | None:
         project = context.project_id or ""
+        if given is None:
+            with self.database.read() as connection:
+                limit = self.quota.limits(connection, project)[name]
+        else:
+            limit = self.quota.merged(given, project)[name]
+        if limit < 0:
+            return None
         with self.database.read() as connection:
-            limit = self.quota.limits(connection, project)[name]
-            return None if limit < 0 else limit - self.quota.count(connection, project, (name,))[name]
+            return limit - self.quota.count(connection, project, (name,))[name]
 
     def prepare(self, server_id: str, host: str, sure: Sure = always, *, running: bool = False) -> None:
         if self.worker is None:

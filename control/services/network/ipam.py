@@ -36,6 +36,11 @@ def number(address: str) -> int:
     return last - 2**64 if last >= 2**63 else last
 
 
+def is_six(text: str) -> bool:
+    """Whether an address or a range, in its usual form, is of IPv6."""
+    return ":" in text
+
+
 def has_ipv6(connection: Connection, network_id: str) -> bool:
     """Whether a network has a subnet of IPv6."""
     return connection.execute(select(subnets.c.id).where(
@@ -94,8 +99,8 @@ def give(connection: Connection, port_id: str, network_id: str, choices: Sequenc
 def give_all(connection: Connection, port_id: str, mac: str, choices: Sequence[RowMapping],
              network_id: str) -> None:
     """What a port gets that asks for nothing, as in Neutron: an IPv4 address, one by DHCPv6, and those of its MAC."""
-    for version in (4, 6):
-        fitting = [one for one in choices if ip_network(one["cidr"]).version == version and not by_itself(one)]
+    for six in (False, True):
+        fitting = [one for one in choices if is_six(one["cidr"]) is six and not by_itself(one)]
         if fitting:
             give(connection, port_id, network_id, fitting)
     give_automatic(connection, port_id, mac, choices)
@@ -113,9 +118,9 @@ def _found(connection: Connection, port_id: str, subnet: RowMapping) -> bool:
     if by_itself(subnet):
         mac = connection.execute(select(ports.c.mac_address).where(ports.c.id == port_id)).scalar()
         return _noted(connection, port_id, subnet, of_mac(subnet["cidr"], str(mac)))
-    read = IPv4Address if ip_network(subnet["cidr"]).version == 4 else IPv6Address
+    read = IPv6Address if is_six(subnet["cidr"]) else IPv4Address
     # The first address of each allocation pool, and how many it has.
-    pools = [(int(ip_address(pool["start"])), int(ip_address(pool["end"])) - int(ip_address(pool["start"])) + 1)
+    pools = [(first := int(read(pool["start"])), int(read(pool["end"])) - first + 1)
              for pool in orjson.loads(subnet["allocation_pools"])]
     for _try in range(TRIES if pools else 0):
         ((first, size),) = _RANDOM.choices(pools, [size for _first, size in pools])

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import orjson
 from sqlalchemy import Connection, RowMapping, bindparam, select, update
@@ -16,7 +16,6 @@ from magnetar_core.errors import Conflict
 from magnetar_core.kinds.guest_data import MOST
 
 from . import dns, ipam
-from .requested_networks import subnets_of
 from .tables import addresses, floating_ips, networks, ports, subnets
 
 #: Whose ports Nova's are, as Neutron shows it.
@@ -27,8 +26,9 @@ TAKEN = (ports.c.device_owner == OWNER) & ports.c.place.is_not(None)
 MANY = 500
 #: Statements that each new server needs, made once: to make one takes longer than to ask it.
 _PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam("server"), TAKEN)
-_OF_NETWORKS = select(*networks.c["id", "port_security_enabled", "by_engine"]).where(
-    networks.c.id.in_(bindparam("ids", expanding=True)))
+_OF_NETWORKS = select(networks.c.id.label("of"), *networks.c["port_security_enabled", "by_engine"], subnets).join_from(
+    networks, subnets, isouter=True).where(networks.c.id.in_(bindparam("ids", expanding=True))).order_by(
+    subnets.c.created_at, subnets.c.id)
 _BY_SERVER = select(
     *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host", "port_security_enabled"],
     networks.c.name.label("network"), *networks.c["type", "bridge", "mtu", "by_engine"],
@@ -58,24 +58,33 @@ def allocated(connection: Connection, context: Context, server: tuple[str, str],
            for number, wanted in enumerate(requested)]
     new = [wanted for id, wanted in zip(ids, requested, strict=True) if id not in have]
     check(sum(not wanted.get("port_id") for wanted in new))
-    choices = subnets_of(connection, {wanted["network_id"] for wanted in new})
-    kinds = {row.id: row for row in connection.execute(_OF_NETWORKS, {"ids": list(choices)})} if new else {}
+    there = _networks(connection, {wanted["network_id"] for wanted in new}) if new else {}
     for id, wanted in zip(ids, requested, strict=True):
         if id in have:
             continue
         place += 1
-        network = kinds[wanted["network_id"]]
+        network, choices = there[wanted["network_id"]]
         values = {"device_id": server_id, "device_owner": OWNER, "place": place, "tag": wanted.get("tag"),
-                  "dns_name": dns.of_server(hostname) if network.by_engine else ""}
+                  "dns_name": dns.of_server(hostname) if network["by_engine"] else ""}
         if wanted.get("port_id"):
             _take(connection, id, hostname, values)
         else:
-            secure = network.port_security_enabled
-            _make(connection, context, id, wanted, choices[wanted["network_id"]],
+            secure = network["port_security_enabled"]
+            _make(connection, context, id, wanted, choices,
                   {**values, "port_security_enabled": secure,
                    "security_groups": orjson.dumps(list(groups) if secure else []).decode()})
     seen = {nic["port_id"]: nic for nic in found(connection, server_id, states=False)}
     return [seen[id] for id in ids]
+
+
+def _networks(connection: Connection, ids: Collection[str]) -> dict[str, tuple[RowMapping, list[RowMapping]]]:
+    """Each of these networks with its subnets, oldest first."""
+    there: dict[str, tuple[RowMapping, list[RowMapping]]] = {}
+    for row in connection.execute(_OF_NETWORKS, {"ids": list(ids)}).mappings():
+        _network, choices = there.setdefault(row["of"], (row, []))
+        if row["id"] is not None:
+            choices.append(row)
+    return there
 
 
 def _take(connection: Connection, id: str, hostname: str, values: Document) -> None:

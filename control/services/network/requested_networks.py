@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, RowMapping, and_, bindparam, exists, not_, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, and_, bindparam, exists, not_, select, true
+from sqlalchemy.sql.expression import BindParameter
 
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest
@@ -24,22 +25,35 @@ from .tables import addresses, networks, ports, subnets
 ATTACH_EXTERNAL = "network:attach_external_network"
 #: Statements that each new server needs, made once.
 _SERVES = exists().where(subnets.c.network_id == networks.c.id).label("serves")
-_SHARED = sharing.shared_with(networks, bindparam("project"))
-_OUTSIDE = and_(networks.c.external, not_(_SHARED)).label("outside")
+_PROJECT: BindParameter[str] = bindparam("project")
+_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+_OUTSIDE = and_(networks.c.external, not_(sharing.shared_with(networks, _PROJECT))).label("outside")
 _EACH = select(networks.c.id, networks.c.by_engine, _SERVES, _OUTSIDE)
-_ANY = _EACH.where(or_(networks.c.project_id == bindparam("project"), _SHARED)).limit(2)
+_ANY = _EACH.where(sharing.own_or_shared_with(networks, _PROJECT)).limit(2)
 _UP = _ANY.where(networks.c.admin_state_up)
-_SUBNETS = select(subnets).where(subnets.c.network_id.in_(bindparam("ids", expanding=True))).order_by(
-    subnets.c.created_at, subnets.c.id)
+_NAMED = _EACH.where(networks.c.id.in_(_IDS))
+_PORTS = select(ports.c.id.label("port_id"), *ports.c["network_id", "device_id", "dns_name"], addresses.c.ip_address,
+                *networks.c["id", "by_engine"], _OUTSIDE).join(
+    networks, networks.c.id == ports.c.network_id).outerjoin(
+    addresses, addresses.c.port_id == ports.c.id).where(ports.c.id.in_(_IDS))
+_OWN_PORTS = _PORTS.where(ports.c.project_id == _PROJECT)
+_SUBNETS = select(subnets).where(subnets.c.network_id.in_(_IDS)).order_by(subnets.c.created_at, subnets.c.id)
 
 
 #: Networks that a caller may use.
 visible = sharing.own_or_shared(networks)
 
 
+def _seen_by(project: Any) -> ColumnElement[bool]:
+    return sharing.own_or_shared_with(networks, project) | sharing.shared_with(networks, project, sharing.EXTERNAL)
+
+
 def seen(context: Context) -> ColumnElement[bool]:
     """Networks that *context* may see: those that it may use, and external ones, by which routers reach out."""
-    return visible(context) | sharing.shared_with(networks, context.project_id or "", sharing.EXTERNAL)
+    return true() if context.is_admin else _seen_by(context.project_id or "")
+
+
+_NAMED_SEEN = _NAMED.where(_seen_by(_PROJECT))
 
 
 def checked(connection: Connection, context: Context, requested: Any, external: bool) -> list[Document]:
@@ -97,17 +111,13 @@ def _marked(one: Document, *, by_engine: bool) -> Document:
 
 def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:
     """Returns their networks, by uuid."""
+    if not plain:
+        return {}
     ids = [one["port_id"] for one in plain]
     if twice := next((id for id in ids if ids.count(id) > 1), None):
         raise InvalidRequest(f"networks: port {twice} is given twice; a port is one NIC.")
-    query = select(ports.c.id.label("port_id"), *ports.c["network_id", "device_id", "dns_name"], addresses.c.ip_address,
-                   *networks.c["id", "by_engine"], _OUTSIDE).join(
-        networks, networks.c.id == ports.c.network_id).outerjoin(
-        addresses, addresses.c.port_id == ports.c.id).where(ports.c.id.in_(ids))
-    if not context.is_admin:
-        query = query.where(ports.c.project_id == (context.project_id or ""))
-    rows: dict[str, Any] = {row.port_id: row for row in connection.execute(query, {
-        "project": context.project_id or ""})} if ids else {}
+    rows: dict[str, Any] = {row.port_id: row for row in connection.execute(
+        _PORTS if context.is_admin else _OWN_PORTS, {"project": context.project_id or "", "ids": ids})}
     for one in plain:
         row = rows.get(one["port_id"])
         if row is None:
@@ -127,8 +137,8 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
     ids = {one["network_id"] for one in plain}
     if not ids:
         return {}
-    found = connection.execute(_EACH.where(networks.c.id.in_(ids), seen(context)), {
-        "project": context.project_id or ""}).all()
+    found = connection.execute(_NAMED if context.is_admin else _NAMED_SEEN, {
+        "project": context.project_id or "", "ids": list(ids)}).all()
     if missing := ids - {network.id for network in found}:
         raise InvalidRequest(f"Network {next(iter(missing))} could not be found.", type="NetworkNotFound")
     _check_subnets(found)

@@ -93,11 +93,15 @@ def shared_with(table: Table, project: Any, action: str = SHARED) -> ColumnEleme
                           policy.target_project.in_((project, ALL)))
 
 
+def own_or_shared_with(table: Table, project: Any) -> ColumnElement[bool]:
+    """Rows of *table* that are *project*'s, a value or a parameter, or shared with it."""
+    return or_(table.c.project_id == project, shared_with(table, project))
+
+
 def own_or_shared(table: Table) -> Callable[[Context], ColumnElement[bool]]:
     """The rows of the caller's project and those shared with it; for admins all rows."""
     def visible(context: Context) -> ColumnElement[bool]:
-        project = context.project_id or ""
-        return true() if context.is_admin else or_(table.c.project_id == project, shared_with(table, project))
+        return true() if context.is_admin else own_or_shared_with(table, context.project_id or "")
 
     return visible
 

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Reading and writing have connections of their own, on both engines."""
 
+import contextlib
+import sqlite3
+import threading
+
 import psycopg
 import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.store.database import Database, moment, now
+from magnetar_control.store.database import Database, filled, moment, now, passing
 from magnetar_control.store.tables import flavors
 from tests.contract.place import eventually
 
@@ -39,6 +43,47 @@ def test_what_fails_is_not_written(database):
         1 / 0  # noqa: B018 - anything that fails
     with database.read() as connection:
         assert count(connection) == 0
+
+
+def test_a_file_that_another_process_writes_is_busy(tmp_path):
+    """Which passes."""
+    database = Database(f"sqlite:///{tmp_path}/a.db")
+    with database.engine.connect() as connection:
+        connection.connection.dbapi_connection.execute("PRAGMA busy_timeout=1")
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DBAPIError, match="locked") as raised, database.write():
+            pass
+        assert passing(raised.value)
+        other.execute("COMMIT")
+    with database.write() as connection:
+        connection.execute(text("CREATE TABLE one (two INTEGER)"))
+    database.close()
+
+
+def test_one_writes_at_a_time(tmp_path):
+    database, inside, most = Database(f"sqlite:///{tmp_path}/a.db"), [], []
+
+    def write():
+        for _time in range(20):
+            with database.write():
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=write) for _number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 80
+    database.close()
+
+
+def test_columns_without_a_value_are_left_out():
+    """Those that another row has stay: rows that are inserted together have the same columns."""
+    assert filled([{"id": 1, "host": None, "fault": None}, {"id": 2, "host": "a", "fault": None}]) == [
+        {"id": 1, "host": None}, {"id": 2, "host": "a"}]
 
 
 def test_who_reads_one_by_one_has_one_connection(postgres):
