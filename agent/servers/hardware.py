@@ -24,7 +24,6 @@ from magnetar_core.hardware.needs import lacking
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, said
 from magnetar_core.kinds import Server
 from magnetar_core.reconcile import warn
-from magnetar_core.server_plan import root_volume
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
@@ -109,11 +108,12 @@ def check_flavor(host: LocalHost, flavor: Fields) -> None:
         _check_traits(host, "flavor", document, traits.asked(specs, {}))
 
 
-def check_sizes(host: LocalHost, want: Fields) -> None:
+def check_sizes(host: LocalHost, flavor: Fields, backed: bool) -> None:
     """Raises ``InvalidField`` for a server that alone asks for more than the host has, times the settings' ratios. What
-    servers have together is not looked at: that is for those who choose the host."""
-    facts, flavor, settings = host.hypervisor.host(), want["flavor"], host.settings
-    disk = 0 if root_volume(want) else flavor["disk"]
+    servers have together is not looked at: that is for those who choose the host. *backed*: its root disk is a volume.
+    """
+    facts, settings = host.hypervisor.host(), host.settings
+    disk = 0 if backed else flavor["disk"]
     for what, wanted, unit, there, ratio in (
             ("vcpus", flavor["vcpus"], "", facts["vcpus"], "cpu_allocation_ratio"),
             ("ram", flavor["ram"], " MiB", facts["memory_mb"], "ram_allocation_ratio"),
