@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,25 @@ SCOPES = ("read", "operate")
 #: Type of a pool to the word that says where it is.
 POOLS = {"dir": "path", "nfs": "path", "lvm": "libvirt_pool", "rbd": "libvirt_pool"}
 _PORTS = re.compile(r"(?:tcp|udp)/(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?")
+_MODEL, _FLAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"[+-]?[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+def check_cpu_models(names: Sequence[str]) -> str:
+    """What is wrong with names of CPU models; empty when nothing is."""
+    wrong = next((one for one in names if not _MODEL.fullmatch(one)), None)
+    return f"{wrong!r} is no name of a CPU model" if wrong is not None else _twice(names)
+
+
+def check_flags(given: Sequence[str]) -> str:
+    """The same for features of CPUs, with a sign or without."""
+    wrong = next((one for one in given if not _FLAG.fullmatch(one)), None)
+    return f"{wrong!r} must be the name of a feature, with + or - before it or neither" if wrong is not None else \
+        _twice([one.lstrip("+-").lower() for one in given])
+
+
+def _twice(names: Sequence[str]) -> str:
+    return next((f"{one!r} is named twice" for at, one in enumerate(names) if one in names[:at]), "")
 
 
 def checked(key: dataclasses.Field[Any], value: Any) -> Any:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from magnetar_agent.setting_values import checked
+from magnetar_agent.hardware.cpu import CUSTOM, MODES, NONE, PASSTHROUGH
+from magnetar_agent.setting_values import check_cpu_models, check_flags, checked
 from magnetar_core import vendordata
 from magnetar_core.errors import InvalidSettings
 from magnetar_core.hardware import pci
@@ -87,6 +88,19 @@ class AgentSettings:
                                        metadata={"min": 0.01, "max": 1000})
     ram_allocation_ratio: float = _doc("Most memory of one server, as a multiple of the host's.", default=1.5,
                                        metadata={"min": 0.01, "max": 1000})
+    cpu_mode: str | None = _doc(
+        "CPU of guests: host-model (libvirt's nearest model with the features of the host's CPU), host-passthrough "
+        "(the host's CPU as it is; KVM only), custom (see cpu_models), maximum (all that KVM or emulation can give) or "
+        "none (QEMU's usual). Left out: host-model with KVM, none under emulation. It holds from a guest's next start "
+        "on.",
+        default=None, metadata={"choices": MODES})
+    cpu_models: tuple[str, ...] = _doc(
+        "CPU models of cpu_mode custom, such as [Nehalem, IvyBridge]: a guest has the first that this host can give "
+        "and that has the features (trait:HW_CPU_X86_*) which its flavor and image require.", default=(),
+        metadata={"check": check_cpu_models})
+    cpu_model_extra_flags: tuple[str, ...] = _doc(
+        "Features that guests' CPUs have besides (+vmx or vmx), or have not (-vmx), by libvirt's names.", default=(),
+        metadata={"check": check_flags})
     cpu_dedicated_set: str | None = _doc(
         "CPUs of this host that servers have for themselves (hardware cpu_policy), such as 4-15,^8; all other servers "
         "keep off them from their next start on. Left out: none.", default=None, metadata={"cpus": True})
@@ -171,6 +185,7 @@ class AgentSettings:
         if self.cpu_dedicated_set and self.cpu_shared_set and (
                 both := cpu_set(self.cpu_dedicated_set) & cpu_set(self.cpu_shared_set)):
             raise InvalidSettings(f"cpu_shared_set: must not name CPUs of cpu_dedicated_set: {cpu_text(both)}.")
+        self._check_cpu_mode()
         if self.listen is not None:
             self._check_listen(self.listen)
         if self.vendordata_jsonfile_path is not None:
@@ -178,6 +193,14 @@ class AgentSettings:
                 vendordata.read(self.vendordata_jsonfile_path)
             except ValueError as error:
                 raise InvalidSettings(f"vendordata_jsonfile_path: {error}.") from None
+
+    def _check_cpu_mode(self) -> None:
+        if (self.cpu_mode == CUSTOM) != bool(self.cpu_models):
+            raise InvalidSettings("cpu_models: must be set where cpu_mode is custom, and only there.")
+        if self.cpu_model_extra_flags and self.cpu_mode in (None, NONE):
+            raise InvalidSettings("cpu_model_extra_flags: needs a cpu_mode other than none.")
+        if self.cpu_mode == PASSTHROUGH and self.virt_type == "qemu":
+            raise InvalidSettings("cpu_mode: host-passthrough is KVM's, and virt_type is qemu. Use maximum.")
 
     def _check_listen(self, listen: str) -> None:
         match = _LISTEN.match(listen)

@@ -93,6 +93,27 @@ In a cloud dedicated CPUs are a resource of their own beside the shared ones (`p
 promised twice, at both hosts while a server moves. Of hosts with enough of them those are chosen whose cells suit
 (`NUMATopologyFilter`), as their agents have told it; an agent that finds otherwise refuses, and another host is tried.
 
+## The CPU of guests
+
+The agent's setting `cpu_mode` says what CPU the guests of a host see. Without it they have, under KVM, the nearest
+model that libvirt knows with the features of the host's CPU (`host-model`), and under emulation QEMU's usual one.
+
+```yaml
+# /etc/magnetar/agent.yml of hosts of several generations between which guests migrate live
+cpu_mode: custom
+cpu_models: [Nehalem, Haswell-noTSX-IBRS]   # the least first
+cpu_model_extra_flags: [+pcid, -vmx]        # of libvirt's names
+```
+
+A guest has the first model of the list that its host can give and that has the features which flavor and image require
+(`trait:HW_CPU_X86_AVX2=required`). Models that a host cannot give are passed over. The traits `HW_CPU_X86_*` of a host
+are those of its guests' CPU, of a list those of all its models. For guests that are hosts themselves: `cpu_mode:
+host-passthrough`, or `host-model` with `cpu_model_extra_flags: [+vmx]` (`+svm` on AMD), and nesting on in the host's
+KVM (`modprobe kvm_intel nested=1`).
+
+An agent does not start with a mode, model or feature that its host cannot give; it says which there are. What changes
+holds from a guest's next start on: while it runs, and where it migrates to, it keeps the CPU that it sees.
+
 ## What is refused
 
 A server of such a flavor or image is refused (400) with these words, as long as the setting `specs_without_effect` is
@@ -128,7 +149,8 @@ def _values(row: Row) -> str:
     elif isinstance(row.value, Choices):
         found = row.value.words()
     elif isinstance(row.value, ListOf):
-        return "a list of CPUs" if isinstance(row.value.item, CpuSet) else "a list of numbers"
+        return "a list of traits" if isinstance(row.value.item, Choices) else \
+            "a list of CPUs" if isinstance(row.value.item, CpuSet) else "a list of numbers"
     elif isinstance(row.value, CpuSet):
         return "CPUs such as `0-3,^2`"
     elif isinstance(row.value, PageSize):

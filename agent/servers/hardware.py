@@ -21,7 +21,7 @@ from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
 from magnetar_core.hardware.merge import both, check_machine, whole
 from magnetar_core.hardware.needs import lacking
-from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, said
+from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, CPU_TRAITS, said
 from magnetar_core.kinds import Server
 from magnetar_core.reconcile import warn
 
@@ -77,6 +77,10 @@ def _check_host(host: LocalHost, found: Fields) -> None:
     for name, what in lacking(hardware, {**facts, "virt_types": [found["virt_type"]], **devices}):
         raise InvalidField(f"hardware.{name}", f"cannot be had on host {host.name}, which lacks {what}. Install it and "
                            "restart libvirtd, or choose another host", hardware[name])
+    if CPU_TRAITS in hardware and (lost := traits.Asked(frozenset(hardware[CPU_TRAITS])).lacking(
+            traits_of(host, facts, facts["kvm"]["usable"]))):
+        raise InvalidField(f"hardware.{CPU_TRAITS}", f"cannot be had on host {host.name}, whose guests' CPU "
+                                                     f"{' and '.join(lost)}", hardware[CPU_TRAITS])
     if any(name.startswith("vif_") for name in hardware) and (lacks := host.hypervisor.lacks_traffic_control()):
         name = next(name for name in hardware if name.startswith("vif_"))
         raise InvalidField(f"hardware.{name}", f"cannot be had on this host, which lacks what limits NICs: {lacks}")

@@ -22,6 +22,8 @@ import libvirt  # type: ignore[import-untyped]
 
 from magnetar_core.errors import Cancelled, HypervisorError, TimedOut
 
+from . import cpu_models
+
 if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Going, Gone, MigrationParams
 
@@ -54,11 +56,10 @@ class Migrations:
             return None if cpu is None or root.get("type") != "kvm" else ET.tostring(cpu, encoding="unicode")
         return self.connection.call(f"read the CPU of the domain {uuid}", see)
 
-    def cpu_fits(self, cpu: str) -> bool:
+    def cpu_lacks(self, cpu: str) -> str:
         """virConnectCompareHypervisorCPU."""
-        def compare(conn: Any) -> bool:
-            found = conn.compareHypervisorCPU(None, None, None, "kvm", cpu, 0)
-            return bool(found != libvirt.VIR_CPU_COMPARE_INCOMPATIBLE)
+        def compare(conn: Any) -> str:
+            return cpu_models.lacks(conn, "kvm", cpu)
         return self.connection.call("compare the CPU", compare)
 
     def arrived(self, uuid: str) -> bool:

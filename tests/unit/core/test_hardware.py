@@ -114,7 +114,16 @@ def _needs_placing(row: Row, image: bool, specs: dict[str, str], properties: dic
         specs["hw:mem_page_size"] = "small"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.spec or row.image)
+def test_traits_of_the_cpu_that_flavor_and_image_require_reach_the_server():
+    flavor = {"vcpus": 1, "extra_specs": {"trait:HW_CPU_X86_VMX": "required", "trait:HW_CPU_X86_AVX": "forbidden",
+                                          "trait:CUSTOM_A": "required"}}
+    image = {"properties": {"trait:HW_CPU_X86_AVX2": "required", "trait:HW_CPU_X86_VMX": "required"}}
+    assert asked_of(flavor, image) == {"hardware": {"cpu_traits": ["HW_CPU_X86_AVX2", "HW_CPU_X86_VMX"]}}
+    assert asked_of({"vcpus": 1}, image) == asked_of(flavor, image)
+    assert asked_of({**flavor, "extra_specs": {"trait:HW_CPU_X86_AVX": "forbidden"}}, {}) == {}
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.spec or row.image], ids=lambda row: row.spec or row.image)
 def test_what_a_row_says_reaches_the_server(row):
     """No spec or property of a row is set and ignored: each changes what the server's host is asked for."""
     for text in words(row):

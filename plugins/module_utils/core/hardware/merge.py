@@ -23,6 +23,7 @@ from .rows import (
     OPEN,
     ORDER,
     ROWS,
+    UNION,
     Row,
     said,
 )
@@ -98,6 +99,8 @@ def _one(row: Row, flavor: Any, image: Any) -> Any:
                            % (row.image, image, row.spec, flavor))
     if row.rule == EITHER:
         return flavor or image
+    if row.rule == UNION:
+        return sorted({*flavor, *image})
     if row.rule == ALIKE and flavor != image:
         raise InvalidField("image", "property %s is %s, and the flavor's %s is %s: both must say the same, or one "
                            "nothing" % (row.image, image, row.spec, flavor))
