@@ -62,6 +62,7 @@ class Domain:
     (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``. *autonomous* facts of the persistent definition
     follow; they come from the inactive XML, so a pending change shows. *hardware*: what was noted of it there.
     *cpuset*: the CPUs that it may be on; "" for any. *cpu*: the note of the CPU mode with which it was defined.
+    *file_backed*: its memory is in files.
     *probed*: not all disks say what they stand on, so libvirt reads it from them at the next start. *spice*: it has a
     SPICE server.
     """
@@ -85,6 +86,7 @@ class Domain:
     hardware: Mapping[str, Any] = field(default_factory=dict)
     cpuset: str = ""
     cpu: str = ""
+    file_backed: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ class DomainSpec:
     mdev: str = ""
     #: The CPU mode, where the settings say one.
     cpu: CpuMode | None = None
+    #: Whether its memory is in files.
+    file_backed: bool = False
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,10 @@ class AgentSettings:
     reserved_huge_pages: dict[int, dict[int, int]] = _doc(
         "NUMA cell to {KiB of a page: how many} large pages that servers do not get, such as {0: {2048: 64}}.",
         default_factory=dict)
+    file_backed_memory: int = _doc(
+        "MiB of memory that guests have in files (of qemu.conf's memory_backing_dir) in place of the host's RAM, from "
+        "their next start on; 0: none. Needs ram_allocation_ratio 1, and excludes large pages.", default=0,
+        metadata={"max": 2**40})
     pack_numa_cells: bool = _doc("Whether guests with NUMA cells get the fullest of the host's that have room, or the "
                                  "emptiest.", default=True)
     pci_device_spec: tuple[dict[str, str], ...] = _doc(
@@ -186,6 +190,10 @@ class AgentSettings:
                 both := cpu_set(self.cpu_dedicated_set) & cpu_set(self.cpu_shared_set)):
             raise InvalidSettings(f"cpu_shared_set: must not name CPUs of cpu_dedicated_set: {cpu_text(both)}.")
         self._check_cpu_mode()
+        if self.file_backed_memory and self.ram_allocation_ratio != 1:
+            raise InvalidSettings("file_backed_memory: needs ram_allocation_ratio 1: files cannot be promised twice.")
+        if self.file_backed_memory and self.reserved_huge_pages:
+            raise InvalidSettings("file_backed_memory: excludes large pages, and reserved_huge_pages names some.")
         if self.listen is not None:
             self._check_listen(self.listen)
         if self.vendordata_jsonfile_path is not None:

@@ -114,6 +114,33 @@ KVM (`modprobe kvm_intel nested=1`).
 An agent does not start with a mode, model or feature that its host cannot give; it says which there are. What changes
 holds from a guest's next start on: while it runs, and where it migrates to, it keeps the CPU that it sees.
 
+## Memory in files
+
+With `file_backed_memory` the memory of a host's guests is in files, of which the host keeps what is used in its RAM: a
+host with quick storage has room for more guests. So many MiB are what the host tells and gives, in place of its RAM.
+
+```yaml
+# /etc/magnetar/agent.yml: 1 TiB on a file system for it alone
+file_backed_memory: 1048576
+ram_allocation_ratio: 1
+```
+
+The role sets the folder up: `agent_qemu_settings: {memory_backing_dir: /srv/guest-memory}` (libvirt's own is
+`/var/lib/libvirt/qemu/ram`). A server gets its file whole when it starts (`<allocation mode="immediate"/>`), and its
+content is not written back when it stops (`<discard/>`). An agent gives no server memory that others have, also
+such as are off, whatever ratio a cloud's scheduler counts with; give the host there a ratio of 1 and nothing reserved,
+so that no server is sent in vain:
+
+```yaml
+- magnetar.compute.resource_provider:
+    cloud: mycloud
+    name: kvm1
+    inventories: {MEMORY_MB: {allocation_ratio: 1.0, reserved: 0}}
+```
+
+Large pages (`hw:mem_page_size`) cannot be had there; NUMA cells of guests are no larger than the RAM of the host's. A
+guest that migrates has its memory as the target has it: live migration to and from other hosts works.
+
 ## What is refused
 
 A server of such a flavor or image is refused (400) with these words, as long as the setting `specs_without_effect` is

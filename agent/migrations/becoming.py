@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.servers import mdevs, pci, placement, resize
+from magnetar_agent.servers import mdevs, memory, pci, placement, resize
 from magnetar_agent.servers.hardware import ASKED, check_sizes
 from magnetar_agent.servers.resolve import SIZES
 from magnetar_core.errors import Conflict
@@ -64,6 +64,7 @@ def arrive(host: LocalHost, told: Mapping[str, Any], given: Fields, live: bool) 
 
 
 def _choose(host: LocalHost, want: Fields, id: str, live: bool) -> None:
+    memory.check(host, want, id)
     placement.arrive(host, want, id, live, pci.cells(host, want, id))
     pci.arrive(host, want, id)
     mdevs.arrive(host, want, id)

@@ -23,7 +23,7 @@ from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, becoming, volumes
 from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
-from magnetar_agent.servers import GIB, addresses, cpu_modes, folder, mdevs, pci, resolve, spec, tpm
+from magnetar_agent.servers import GIB, addresses, cpu_modes, folder, mdevs, memory, pci, resolve, spec, tpm
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound, unforeseen
 from magnetar_core.hardware.needs import lacking
@@ -112,7 +112,7 @@ def _can_run(host: LocalHost, told: Fields, live: bool) -> None:
 
 
 def _room(host: LocalHost, told: Fields) -> None:
-    total = host.hypervisor.host()["memory_mb"]
+    total = memory.total(host)
     coming = _coming(host)
     used = sum(d.want["flavor"]["ram"] for d in host.documents.list("server") if d.want["power"] in LIVE)
     used += sum(one["ram"] for one in coming if one["power"] in LIVE)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.facts import traits_of
-from magnetar_agent.servers import GIB, mdevs, pci
+from magnetar_agent.servers import GIB, mdevs, memory, pci
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
@@ -120,7 +120,7 @@ def check_sizes(host: LocalHost, flavor: Fields, backed: bool) -> None:
     disk = 0 if backed else flavor["disk"]
     for what, wanted, unit, there, ratio in (
             ("vcpus", flavor["vcpus"], "", facts["vcpus"], "cpu_allocation_ratio"),
-            ("ram", flavor["ram"], " MiB", facts["memory_mb"], "ram_allocation_ratio"),
+            ("ram", flavor["ram"], " MiB", memory.total(host), "ram_allocation_ratio"),
             ("disks", disk + flavor["ephemeral"] + -(-flavor["swap"] // 1024), " GiB",
              shutil.disk_usage(host.settings.state_dir).total // GIB, "disk_allocation_ratio")):
         if wanted > (most := int(there * getattr(settings, ratio))):

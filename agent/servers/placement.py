@@ -36,7 +36,8 @@ REDEFINE = "redefine"
 # What there is ------------------------------------------------------------------------------------------------------
 def cells(host: LocalHost) -> list[HostCell]:
     """The host's NUMA cells as the settings divide them: without a set of dedicated CPUs all are shared; with it alone
-    none is, as in Nova. Memory is what is not set aside for large pages."""
+    none is, as in Nova. Memory is what is not set aside for large pages,
+    of which there are none where guests' memory is in files."""
     dedicated, shared = (None if text is None else cpu_set(text)
                          for text in (host.settings.cpu_dedicated_set, host.settings.cpu_shared_set))
     found = []
@@ -46,7 +47,8 @@ def cells(host: LocalHost) -> list[HostCell]:
         found.append(cell._replace(
             dedicated=cell.shared & (dedicated or frozenset()), shared=floats,
             memory_mb=cell.memory_mb - sum(kib * count for kib, count in cell.pages.items()) // 1024,
-            pages={kib: max(0, count - reserved.get(kib, 0)) for kib, count in cell.pages.items()}))
+            pages={} if host.settings.file_backed_memory else {
+                kib: max(0, count - reserved.get(kib, 0)) for kib, count in cell.pages.items()}))
     return found
 
 
@@ -122,8 +124,9 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, worth: Mapping[int
     try:
         return place(there, found, worth, host.settings.pack_numa_cells)
     except NoFit as why:
-        raise Conflict(f"hardware: host {host.name} has no room for CPUs and memory of the server: {why}. Choose "
-                       "another host, or free some there.", field="hardware") from None
+        files = " (memory of its guests is in files, which have none)" if host.settings.file_backed_memory else ""
+        raise Conflict(f"hardware: host {host.name} has no room for CPUs and memory of the server: {why}{files}. "
+                       "Choose another host, or free some there.", field="hardware") from None
 
 
 def complete(host: LocalHost, found: Fields, old: Fields, id: str, worth: Mapping[int, int]) -> None:

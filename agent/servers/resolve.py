@@ -10,7 +10,18 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
-from magnetar_agent.servers import GIB, addresses, block_devices, hardware, image_links, mdevs, pci, placement, rescue
+from magnetar_agent.servers import (
+    GIB,
+    addresses,
+    block_devices,
+    hardware,
+    image_links,
+    mdevs,
+    memory,
+    pci,
+    placement,
+    rescue,
+)
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.kinds.flavor import completed
 from magnetar_core.power import SHELVED
@@ -58,6 +69,8 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     if found["flavor"] != old.get("flavor"):
         hardware.check_sizes(host, found["flavor"], root_volume(found) is not None)
     id = document.id if document else want.get("id", "")
+    if found["flavor"] != old.get("flavor"):
+        memory.check(host, found, id)
     placement.complete(host, found, old, id, pci.cells(host, found, id))
     pci.complete(host, found, old, id)
     mdevs.complete(host, found, old, id)

@@ -114,6 +114,7 @@ def parse(xml: str) -> Domain:
         hardware=_hardware(note),
         probed=not all(_chain_ends(disk) for disk in root.iterfind("devices/disk")),
         spice=root.find("devices/graphics[@type='spice']") is not None,
+        file_backed=root.find("memoryBacking/source[@type='file']") is not None,
         cpu="" if note is None else note.findtext(f"{{{NAMESPACE}}}cpu", ""),
         cpuset="" if (cpus := root.find("vcpu")) is None else cpus.get("cpuset", ""),
     )
