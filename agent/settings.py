@@ -113,6 +113,9 @@ class AgentSettings:
         "MiB of memory that guests have in files (of qemu.conf's memory_backing_dir) in place of the host's RAM, from "
         "their next start on; 0: none. Needs ram_allocation_ratio 1, and excludes large pages.", default=0,
         metadata={"max": 2**40})
+    realtime_scheduler_priority: int = _doc(
+        "Priority of virtual CPUs that run in real time (hardware cpu_realtime); servers that are there keep theirs "
+        "until they change.", default=1, metadata={"min": 1, "max": 99})
     pack_numa_cells: bool = _doc("Whether guests with NUMA cells get the fullest of the host's that have room, or the "
                                  "emptiest.", default=True)
     pci_device_spec: tuple[dict[str, str], ...] = _doc(

@@ -114,6 +114,22 @@ KVM (`modprobe kvm_intel nested=1`).
 An agent does not start with a mode, model or feature that its host cannot give; it says which there are. What changes
 holds from a guest's next start on: while it runs, and where it migrates to, it keeps the CPU that it sees.
 
+## Real time
+
+```yaml
+- magnetar.compute.flavor:
+    name: fast
+    vcpus: 4
+    ram: 8192
+    extra_specs: {hw:cpu_realtime: "yes", hw:cpu_realtime_mask: "2-3", hw:mem_page_size: large}
+```
+
+The virtual CPUs of the mask run by the scheduler `fifo` with the agent's `realtime_scheduler_priority`; the others,
+which have dedicated CPUs too unless `hw:cpu_policy` is `mixed`, and QEMU's own threads do not. The host needs a
+real-time kernel, dedicated CPUs that its kernel keeps free of all else (`isolcpus`), no SMT and no sleep states of its
+CPUs (`hwlatdetect` and `rteval` tell whether it will do). Magnetar's own tests look at the domain; none has run such a
+guest, for which a kernel must let QEMU lock its memory and raise its priority.
+
 ## Memory in files
 
 With `file_backed_memory` the memory of a host's guests is in files, of which the host keeps what is used in its RAM: a

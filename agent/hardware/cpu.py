@@ -85,7 +85,8 @@ def cpu(hardware: Mapping[str, Any], virt_type: str, asked: CpuMode | None = Non
     return Cpu(
         mode=mode, model=model, features=features,
         topology=Topology(*counts) if all(counts) else None,  # type: ignore[arg-type]
-        hidden=hidden, pmu=hardware.get("pmu"), hpet=hardware.get("hpet", False),
+        hidden=hidden, pmu=hardware.get("pmu", False if hardware.get("cpu_realtime") else None),
+        hpet=hardware.get("hpet", False),
         maxphysaddr=(hardware["maxphysaddr_mode"], hardware.get("maxphysaddr_bits"))
         if "maxphysaddr_mode" in hardware else None,
         tune=tuple((name, hardware[f"cpu_{name}"]) for name in ("shares", "period", "quota")

@@ -17,7 +17,19 @@ from magnetar_agent.hardware import numa
 from magnetar_agent.locks import CHOICES
 from magnetar_core.errors import Conflict
 from magnetar_core.hardware.cpus import cpu_set, cpu_text
-from magnetar_core.hardware.numa import HostCell, Needs, NoFit, Placement, left, lost, needs, pinned, place, tell
+from magnetar_core.hardware.numa import (
+    HostCell,
+    Needs,
+    NoFit,
+    Placement,
+    left,
+    lost,
+    needs,
+    pinned,
+    place,
+    realtime,
+    tell,
+)
 from magnetar_core.power import LIVE, SUSPENDED
 from magnetar_core.server_plan import hardware
 
@@ -121,6 +133,11 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, worth: Mapping[int
     if found.dedicated and host.settings.cpu_dedicated_set is None:
         raise Conflict(f"hardware.cpu_policy: host {host.name} has no dedicated CPUs. Name some in its agent's setting "
                        "cpu_dedicated_set, or choose another host.", field="hardware.cpu_policy")
+    whole = len(realtime(want.get("hardware") or {}, want["flavor"]["vcpus"])) == want["flavor"]["vcpus"]
+    if whole and not found.emulator and not shared(host):
+        raise Conflict(f"hardware.emulator_threads: host {host.name} has no shared CPUs for QEMU's own threads, and "
+                       "all virtual CPUs run in real time. Name some in its agent's setting cpu_shared_set, use "
+                       "isolate, or choose another host.", field="hardware.emulator_threads")
     try:
         return place(there, found, worth, host.settings.pack_numa_cells)
     except NoFit as why:
@@ -191,7 +208,8 @@ def described(host: LocalHost, want: Mapping[str, Any]) -> numa.Numa:
     """What the domain of a server of these fields is told."""
     flavor, found = want["flavor"], want.get(FIELD)
     there = cells(host) if found else []
-    return numa.numa(hardware(dict(want)), flavor["vcpus"], flavor["ram"], found, there, shared(host))
+    return numa.numa(hardware(dict(want)), flavor["vcpus"], flavor["ram"], found, there, shared(host),
+                     host.settings.realtime_scheduler_priority)
 
 
 def told(host: LocalHost) -> dict[str, Any]:

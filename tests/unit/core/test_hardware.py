@@ -51,7 +51,8 @@ def test_a_row_says_what_acts_or_what_is_missing():
 
 #: Of those whose values are texts, or that stand in a list.
 TEXTS = {"pci_alias": ["gpu:1", "gpu:1,nic:2"],
-         "cpu_dedicated_mask": ["0-1", "0,^2,3"], "numa_cpus": ["0-1"], "numa_mem": ["512"],
+         "cpu_dedicated_mask": ["0-1", "0,^2,3"], "numa_cpus": ["0-1"], "cpu_realtime_mask": ["1", "^0-1"],
+         "numa_mem": ["512"],
          "mem_page_size": ["small", "large", "any", "4", "2MB", "1GiB"]}
 
 #: Of those whose values are numbers that must not be 2.
@@ -101,6 +102,10 @@ def _needs_placing(row: Row, image: bool, specs: dict[str, str], properties: dic
         specs["hw:cpu_policy"] = "mixed"
     if row.field in ("cpu_thread_policy", "emulator_threads"):
         specs["hw:cpu_policy"] = "dedicated"
+    if row.field == "cpu_realtime":
+        specs["hw:cpu_realtime_mask"] = "1"
+    if row.field == "cpu_realtime_mask":
+        specs.update({"hw:cpu_realtime": "true", "hw:emulator_threads_policy": "share"})
     if row.field == "pci_numa_affinity":
         specs["pci_passthrough:alias"] = "gpu:1"
     if row.field in ("numa_cpus", "numa_mem"):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..errors import InvalidField
 from ..fields import Field, Record
 from ..values import Boolean, Choices, Integer, ListOf, Value
-from .cpus import CPUS, CpuSet, PageSize
+from .cpus import CPUS, CpuMask, CpuSet, PageSize
 from .pci import ALIASES, POLICIES, PciAliases
 from .traits import X86, asked
 
@@ -154,7 +154,15 @@ def _placed() -> list[Row]:
             "themselves: none, those of cpu_dedicated_mask, or all.", "shared", "hw:cpu_policy", "hw_cpu_policy", ORDER,
             needs=_PINNED),
         Row("cpu_dedicated_mask", CpuSet(), "The virtual CPUs that have one for themselves, such as V(0-1).", None,
-            "hw:cpu_dedicated_mask", known=CPUS, needs="cpu_policy mixed"),
+            "hw:cpu_dedicated_mask", known=CPUS, needs="cpu_policy mixed, and no cpu_realtime_mask"),
+        Row("cpu_realtime", Boolean(), "Whether virtual CPUs run ahead of all else on their CPU of the host (scheduler "
+            "V(fifo)). The memory stays in the host's RAM, and there are no performance counters unless pmu says so.",
+            False, "hw:cpu_realtime", needs="cpu_policy mixed or dedicated (which it is when left out); "
+            "cpu_realtime_mask or emulator_threads"),
+        Row("cpu_realtime_mask", CpuMask(), "The virtual CPUs that do, such as V(2-7), or V(^0-1) for all but these; "
+            "all when left out. With cpu_policy mixed they are those that have a CPU for themselves. Without "
+            "emulator_threads, QEMU's own threads are on the others' CPUs.", None, "hw:cpu_realtime_mask",
+            "hw_cpu_realtime_mask", known=CPUS, needs="cpu_realtime of the flavor; an image's is passed over without"),
         Row("cpu_thread_policy", Choices("prefer", "isolate", "require"), "Whether dedicated CPUs are threads of the "
             "same cores: as far as there are, on hosts without threads, or all.", "prefer", "hw:cpu_thread_policy",
             "hw_cpu_thread_policy", ALIKE, needs="cpu_policy dedicated or mixed"),
