@@ -23,7 +23,8 @@ import yaml
 
 from magnetar_agent.documents import write_atomically
 from magnetar_agent.link.relay import ALPN, common_name
-from magnetar_agent.settings import SCOPES, AgentSettings
+from magnetar_agent.setting_values import SCOPES
+from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, MagnetarError, NotFound, Unauthenticated
 from magnetar_core.operations import now
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from magnetar_agent import host_check
 from magnetar_agent import settings as configuration
 from magnetar_agent.completion import SHELLS, script
+from magnetar_agent.setting_values import SCOPES
 from magnetar_core.endpoint import SOCKET
 from magnetar_core.errors import MagnetarError
 
@@ -83,7 +84,7 @@ def _token(command: argparse.ArgumentParser) -> None:
     shown = _command(actions, "list", list_tokens, "List the names and scopes of the tokens.", "magnetar token list")
     for one in (create, revoke):
         one.add_argument("name", help="what the audit log calls its bearer")
-    create.add_argument("--scope", choices=configuration.SCOPES, default=configuration.SCOPES[0],
+    create.add_argument("--scope", choices=SCOPES, default=SCOPES[0],
                         help="read: look only; operate: everything (default: read)")
     for one in (create, revoke, shown):
         one.add_argument("--config", type=Path, metavar="FILE", help="settings that name the tokens_file")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.servers import cpu_modes
 from magnetar_core.hardware import traits
 
 if TYPE_CHECKING:
@@ -39,5 +40,6 @@ def images(host: LocalHost) -> list[str]:
 
 def traits_of(host: LocalHost, facts: Mapping[str, Any], kvm: bool) -> list[str]:
     """The host's traits. *facts*: ``LocalHypervisor.host``. *kvm*: whether guests run under it."""
-    return traits.of_host(facts, kvm and host.settings.virt_type != "qemu", host.hypervisor.serves_shares(),
+    under = kvm and host.settings.virt_type != "qemu"
+    return traits.of_host(facts, under, cpu_modes.features(host, facts, under), host.hypervisor.serves_shares(),
                           (*host.settings.traits, *host.provider_config.traits))

@@ -14,6 +14,7 @@ from pathlib import Path
 from socket import socket
 from typing import Any, Protocol
 
+from magnetar_agent.hardware.cpu import CpuChoices, CpuMode, Features
 from magnetar_agent.hardware.firmware import Firmware
 from magnetar_agent.hardware.mdev import Mdev
 from magnetar_agent.hardware.numa import Numa
@@ -60,7 +61,8 @@ class Domain:
     *reason* says why it is in this state: ``guest`` (shut itself down), ``outside`` (destroyed by somebody), ``failed``
     (QEMU died), ``panic``, ``saved``, ``io-error``, ``unknown``. *autonomous* facts of the persistent definition
     follow; they come from the inactive XML, so a pending change shows. *hardware*: what was noted of it there.
-    *cpuset*: the CPUs that it may be on; "" for any.
+    *cpuset*: the CPUs that it may be on; "" for any. *cpu*: the note of the CPU mode with which it was defined.
+    *file_backed*: its memory is in files.
     *probed*: not all disks say what they stand on, so libvirt reads it from them at the next start. *spice*: it has a
     SPICE server.
     """
@@ -83,6 +85,8 @@ class Domain:
     spice: bool = False
     hardware: Mapping[str, Any] = field(default_factory=dict)
     cpuset: str = ""
+    cpu: str = ""
+    file_backed: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,10 @@ class DomainSpec:
     firmware: Firmware | None = None
     pci: tuple[PciDevice, ...] = ()
     mdev: str = ""
+    #: The CPU mode, where the settings say one.
+    cpu: CpuMode | None = None
+    #: Whether its memory is in files.
+    file_backed: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,6 +200,13 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorDisks,
 
     def numa_cells(self) -> list[HostCell]:
         """The NUMA cells of the host, by id: all CPUs as shared ones, all memory, and all large pages. At least one."""
+
+    def cpu_choices(self, virt_type: str) -> CpuChoices:
+        """The CPU modes and models that guests of this type (kvm, qemu) can have."""
+
+    def cpu_features(self, virt_type: str, model: str = "", features: Features = ()) -> frozenset[str]:
+        """The features of a guest's CPU of this *model* (of the host's, without one) with *features* besides. Raises
+        ``HypervisorError`` for a model or feature that nobody knows, or that the host cannot give."""
 
     def on_event(self, listener: Callable[[DomainEvent], None]) -> None:
         """Call *listener* for each event, from the event thread; it must return quickly."""
@@ -341,8 +356,8 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorDisks,
     def cpu(self, uuid: str) -> str | None:
         """The CPU model of a running domain, as libvirt's XML; ``None`` when any host can emulate it."""
 
-    def cpu_fits(self, cpu: str) -> bool:
-        """Whether this host has that CPU model."""
+    def cpu_lacks(self, cpu: str) -> str:
+        """What this host lacks for that CPU of a KVM guest, with its model; "" where it lacks nothing."""
 
     def migrate(self, uuid: str, passage: MigrationParams, going: Going, gone: Gone) -> None:
         """Move a running domain; it is off here and paused there when *gone* is called, except after post-copy, where

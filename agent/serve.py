@@ -23,6 +23,7 @@ from magnetar_agent.agent import Agent
 from magnetar_agent.app import AgentApplication
 from magnetar_agent.hardware import pci
 from magnetar_agent.link import ALPN, TCP
+from magnetar_agent.servers import cpu_modes
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.sockets import bound
 from magnetar_core.deadline import Deadline
@@ -232,6 +233,7 @@ def run(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None
     with only_one(settings.state_dir), contextlib.ExitStack() as ending:
         hypervisor = connect()
         ending.callback(hypervisor.close)
+        cpu_modes.check(settings, hypervisor)
         agent = Agent(settings, hypervisor)
         ending.callback(agent.close)
         application = AgentApplication(agent)

@@ -13,21 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from magnetar_agent.hardware.cpu import CUSTOM, MODES, NONE, PASSTHROUGH
+from magnetar_agent.setting_values import check_cpu_models, check_flags, checked
 from magnetar_core import vendordata
-from magnetar_core.errors import InvalidField, InvalidSettings
+from magnetar_core.errors import InvalidSettings
 from magnetar_core.hardware import pci
-from magnetar_core.hardware.cpus import CpuSet, cpu_set, cpu_text
+from magnetar_core.hardware.cpus import cpu_set, cpu_text
 from magnetar_core.hardware.traits import check_custom
 from magnetar_core.kinds.server import SHUTDOWN_MAX
 
 FILE = Path("/etc/magnetar/agent.yml")
-SCOPES = ("read", "operate")
 LEVELS = ("debug", "info", "warning", "error")
-#: Type of a pool to the word that says where it is.
-POOLS = {"dir": "path", "nfs": "path", "lvm": "libvirt_pool", "rbd": "libvirt_pool"}
-_PORTS = re.compile(r"(?:tcp|udp)/(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?")
 _BRIDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
-_POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _LISTEN = re.compile(r"^(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})$")
 
 
@@ -91,6 +88,19 @@ class AgentSettings:
                                        metadata={"min": 0.01, "max": 1000})
     ram_allocation_ratio: float = _doc("Most memory of one server, as a multiple of the host's.", default=1.5,
                                        metadata={"min": 0.01, "max": 1000})
+    cpu_mode: str | None = _doc(
+        "CPU of guests: host-model (libvirt's nearest model with the features of the host's CPU), host-passthrough "
+        "(the host's CPU as it is; KVM only), custom (see cpu_models), maximum (all that KVM or emulation can give) or "
+        "none (QEMU's usual). Left out: host-model with KVM, none under emulation. It holds from a guest's next start "
+        "on.",
+        default=None, metadata={"choices": MODES})
+    cpu_models: tuple[str, ...] = _doc(
+        "CPU models of cpu_mode custom, such as [Nehalem, IvyBridge]: a guest has the first that this host can give "
+        "and that has the features (trait:HW_CPU_X86_*) which its flavor and image require.", default=(),
+        metadata={"check": check_cpu_models})
+    cpu_model_extra_flags: tuple[str, ...] = _doc(
+        "Features that guests' CPUs have besides (+vmx or vmx), or have not (-vmx), by libvirt's names.", default=(),
+        metadata={"check": check_flags})
     cpu_dedicated_set: str | None = _doc(
         "CPUs of this host that servers have for themselves (hardware cpu_policy), such as 4-15,^8; all other servers "
         "keep off them from their next start on. Left out: none.", default=None, metadata={"cpus": True})
@@ -99,6 +109,13 @@ class AgentSettings:
     reserved_huge_pages: dict[int, dict[int, int]] = _doc(
         "NUMA cell to {KiB of a page: how many} large pages that servers do not get, such as {0: {2048: 64}}.",
         default_factory=dict)
+    file_backed_memory: int = _doc(
+        "MiB of memory that guests have in files (of qemu.conf's memory_backing_dir) in place of the host's RAM, from "
+        "their next start on; 0: none. Needs ram_allocation_ratio 1, and excludes large pages.", default=0,
+        metadata={"max": 2**40})
+    realtime_scheduler_priority: int = _doc(
+        "Priority of virtual CPUs that run in real time (hardware cpu_realtime); servers that are there keep theirs "
+        "until they change.", default=1, metadata={"min": 1, "max": 99})
     pack_numa_cells: bool = _doc("Whether guests with NUMA cells get the fullest of the host's that have room, or the "
                                  "emptiest.", default=True)
     pci_device_spec: tuple[dict[str, str], ...] = _doc(
@@ -171,10 +188,15 @@ class AgentSettings:
 
     def __post_init__(self) -> None:
         for key in dataclasses.fields(self):
-            object.__setattr__(self, key.name, _checked(key, getattr(self, key.name)))
+            object.__setattr__(self, key.name, checked(key, getattr(self, key.name)))
         if self.cpu_dedicated_set and self.cpu_shared_set and (
                 both := cpu_set(self.cpu_dedicated_set) & cpu_set(self.cpu_shared_set)):
             raise InvalidSettings(f"cpu_shared_set: must not name CPUs of cpu_dedicated_set: {cpu_text(both)}.")
+        self._check_cpu_mode()
+        if self.file_backed_memory and self.ram_allocation_ratio != 1:
+            raise InvalidSettings("file_backed_memory: needs ram_allocation_ratio 1: files cannot be promised twice.")
+        if self.file_backed_memory and self.reserved_huge_pages:
+            raise InvalidSettings("file_backed_memory: excludes large pages, and reserved_huge_pages names some.")
         if self.listen is not None:
             self._check_listen(self.listen)
         if self.vendordata_jsonfile_path is not None:
@@ -182,6 +204,14 @@ class AgentSettings:
                 vendordata.read(self.vendordata_jsonfile_path)
             except ValueError as error:
                 raise InvalidSettings(f"vendordata_jsonfile_path: {error}.") from None
+
+    def _check_cpu_mode(self) -> None:
+        if (self.cpu_mode == CUSTOM) != bool(self.cpu_models):
+            raise InvalidSettings("cpu_models: must be set where cpu_mode is custom, and only there.")
+        if self.cpu_model_extra_flags and self.cpu_mode in (None, NONE):
+            raise InvalidSettings("cpu_model_extra_flags: needs a cpu_mode other than none.")
+        if self.cpu_mode == PASSTHROUGH and self.virt_type == "qemu":
+            raise InvalidSettings("cpu_mode: host-passthrough is KVM's, and virt_type is qemu. Use maximum.")
 
     def _check_listen(self, listen: str) -> None:
         match = _LISTEN.match(listen)
@@ -234,163 +264,6 @@ def _read(path: Path) -> dict[str, Any]:
             hint = f"Did you mean {near[0]}?" if near else f"Known keys: {', '.join(known)}."
             raise InvalidSettings(f"{path}: {key} is not a known key. {hint}")
     return found
-
-
-def _checked(key: dataclasses.Field[Any], value: Any) -> Any:
-    """*value* of the setting *key* in its type, which its annotation names; YAML gives texts, numbers and lists."""
-    kind = str(key.type)
-    if value is None:
-        if kind.endswith("| None"):
-            return None
-        raise InvalidSettings(f"{key.name}: needs a value; remove the line for the default.")
-    return CHECKS[kind.removesuffix(" | None")](key, value)
-
-
-def _path(key: dataclasses.Field[Any], value: Any) -> Path:
-    if not isinstance(value, (str, Path)) or not Path(value).is_absolute():
-        raise InvalidSettings(f"{key.name}: must be an absolute path (got {value!r}).")
-    return Path(value)
-
-
-def _paths(key: dataclasses.Field[Any], value: Any) -> tuple[Path, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise InvalidSettings(f"{key.name}: must be a list of folders (got {value!r}).")
-    return tuple(_path(key, item) for item in value)
-
-
-def _names(key: dataclasses.Field[Any], value: Any) -> tuple[str, ...]:
-    if "check" not in key.metadata:
-        return _ports(key, value)
-    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
-        raise InvalidSettings(f"{key.name}: must be a list of names (got {value!r}).")
-    if wrong := key.metadata["check"](value):
-        raise InvalidSettings(f"{key.name}: {wrong}.")
-    return tuple(value)
-
-
-def _ports(key: dataclasses.Field[Any], value: Any) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise InvalidSettings(f"{key.name}: must be a list of ports such as tcp/3142 (got {value!r}).")
-    for item in value:
-        match = _PORTS.fullmatch(item) if isinstance(item, str) else None
-        if not match or not 1 <= int(match["first"]) <= int(match["last"] or match["first"]) <= 65535:
-            raise InvalidSettings(f"{key.name}: must have ports such as tcp/3142 or udp/8000-8100 (got {item!r}).")
-    return tuple(value)
-
-
-def _number(key: dataclasses.Field[Any], value: Any) -> Any:
-    whole = key.type == "int"
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-        raise InvalidSettings(f"{key.name}: must be a {'whole ' if whole else ''}number (got {value!r}).")
-    low, high = key.metadata.get("min", 0), key.metadata.get("max")
-    if value < low or (high is not None and value > high):
-        rule = f"from {low} to {high}" if high is not None else f"at least {low}"
-        raise InvalidSettings(f"{key.name}: must be {rule} (got {value!r}).")
-    return value if whole else float(value)
-
-
-def _boolean(key: dataclasses.Field[Any], value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidSettings(f"{key.name}: must be true or false (got {value!r}).")
-    return value
-
-
-def _text(key: dataclasses.Field[Any], value: Any) -> str:
-    choices = key.metadata.get("choices")
-    if key.metadata.get("cpus"):
-        try:
-            return str(CpuSet().check(value, key.name))
-        except InvalidField as error:
-            raise InvalidSettings(f"{key.name}: {error.details['rule']} (got {value!r}).") from None
-    if not isinstance(value, str) or not value or (choices and value not in choices):
-        rule = f"one of {', '.join(choices)}" if choices else "a text"
-        raise InvalidSettings(f"{key.name}: must be {rule} (got {value!r}).")
-    if wrong := key.metadata.get("check", lambda _value: "")(value):
-        raise InvalidSettings(f"{key.name}: {wrong}.")
-    if "pattern" in key.metadata and not key.metadata["pattern"].fullmatch(value):
-        raise InvalidSettings(f"{key.name}: must be the name of a device, of 15 characters at most (got {value!r}).")
-    return value
-
-
-def _scopes(key: dataclasses.Field[Any], value: Any) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise InvalidSettings(f"{key.name}: must be a mapping of names to {' or '.join(SCOPES)} (got {value!r}).")
-    for name, scope in value.items():
-        if not isinstance(name, str) or scope not in SCOPES:
-            raise InvalidSettings(f"{key.name}: {name}: must be {' or '.join(SCOPES)} (got {scope!r}).")
-    return dict(value)
-
-
-def _pools(key: dataclasses.Field[Any], value: Any) -> dict[str, dict[str, str]]:
-    if not isinstance(value, dict):
-        raise InvalidSettings(f"{key.name}: must be a mapping of names to {{type, …}} (got {value!r}).")
-    found = {}
-    for name, pool in value.items():
-        where = f"{key.name}: {name}"
-        if not isinstance(name, str) or not _POOL.fullmatch(name):
-            raise InvalidSettings(f"{where}: names have letters, digits, and . - _ only, 63 at most.")
-        kind = pool.get("type") if isinstance(pool, dict) else None
-        if kind not in POOLS:
-            raise InvalidSettings(f"{where}: must have a type of {', '.join(POOLS)} (got {pool!r}).")
-        place = POOLS[kind]
-        for word in pool:
-            if word not in ("type", place):
-                raise InvalidSettings(f"{where}: {word} is not known for type {kind}; known are type, {place}.")
-        given = pool.get(place) or (name if place == "libvirt_pool" else None)
-        if not isinstance(given, str) or (place == "path" and not Path(given).is_absolute()):
-            raise InvalidSettings(f"{where}: needs {place}{', an absolute path' if place == 'path' else ''}.")
-        found[name] = {"type": kind, place: given}
-    return found
-
-
-def _devices(key: dataclasses.Field[Any], value: Any) -> tuple[dict[str, str], ...]:
-    words, found = key.metadata["words"], []
-    if not isinstance(value, (list, tuple)):
-        raise InvalidSettings(f"{key.name}: must be a list of {{{', '.join(words)}}} (got {value!r}).")
-    for at, one in enumerate(value):
-        where = f"{key.name}[{at}]"
-        if not isinstance(one, dict) or not one or not set(words).issuperset(one):
-            raise InvalidSettings(f"{where}: must have some of {', '.join(words)}, and nothing else (got {one!r}).")
-        if lost := [word for word in key.metadata["needed"] if word not in one]:
-            raise InvalidSettings(f"{where}: needs {', '.join(lost)}.")
-        try:
-            found.append({word: pci.checked(word, text) for word, text in one.items()})
-        except ValueError as error:
-            raise InvalidSettings(f"{where}: {error}.") from None
-    if wrong := key.metadata.get("check", lambda _found: "")(found):
-        raise InvalidSettings(f"{key.name}: {wrong}.")
-    return tuple(found)
-
-
-def _pages(key: dataclasses.Field[Any], value: Any) -> dict[int, dict[int, int]]:
-    whole = isinstance(value, dict) and all(
-        isinstance(sizes, dict) and all(isinstance(one, int) and not isinstance(one, bool) and one >= 0
-                                        for one in (cell, *sizes, *sizes.values()))
-        for cell, sizes in value.items())
-    if not whole:
-        raise InvalidSettings(f"{key.name}: must be a mapping of NUMA cells to {{KiB of a page: how many}}, such as "
-                              f"{{0: {{2048: 64}}}} (got {value!r}).")
-    return {cell: dict(sizes) for cell, sizes in value.items()}
-
-
-def _folders(key: dataclasses.Field[Any], value: Any) -> dict[str, Path]:
-    if not isinstance(value, dict):
-        raise InvalidSettings(f"{key.name}: must be a mapping of names to folders (got {value!r}).")
-    for name, path in value.items():
-        if not isinstance(name, str) or not _POOL.fullmatch(name):
-            raise InvalidSettings(f"{key.name}: {name}: names have letters, digits, and . - _ only, 63 at most.")
-        if not isinstance(path, (str, Path)) or not Path(path).is_absolute() or Path(path) == Path("/"):
-            raise InvalidSettings(f"{key.name}: {name}: must be an absolute path, and not / (got {path!r}).")
-    return {name: Path(path) for name, path in value.items()}
-
-
-#: Check of each type of setting, by its annotation.
-CHECKS = {
-    "Path": _path, "tuple[Path, ...]": _paths, "tuple[str, ...]": _names, "int": _number,
-    "float": _number, "bool": _boolean, "str": _text,
-    "dict[str, str]": _scopes, "dict[str, dict[str, str]]": _pools,
-    "tuple[dict[str, str], ...]": _devices, "dict[str, Path]": _folders, "dict[int, dict[int, int]]": _pages,
-}
 
 
 def describe(settings: AgentSettings | None = None) -> list[dict[str, Any]]:

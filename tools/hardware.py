@@ -93,6 +93,70 @@ In a cloud dedicated CPUs are a resource of their own beside the shared ones (`p
 promised twice, at both hosts while a server moves. Of hosts with enough of them those are chosen whose cells suit
 (`NUMATopologyFilter`), as their agents have told it; an agent that finds otherwise refuses, and another host is tried.
 
+## The CPU of guests
+
+The agent's setting `cpu_mode` says what CPU the guests of a host see. Without it they have, under KVM, the nearest
+model that libvirt knows with the features of the host's CPU (`host-model`), and under emulation QEMU's usual one.
+
+```yaml
+# /etc/magnetar/agent.yml of hosts of several generations between which guests migrate live
+cpu_mode: custom
+cpu_models: [Nehalem, Haswell-noTSX-IBRS]   # the least first
+cpu_model_extra_flags: [+pcid, -vmx]        # of libvirt's names
+```
+
+A guest has the first model of the list that its host can give and that has the features which flavor and image require
+(`trait:HW_CPU_X86_AVX2=required`). Models that a host cannot give are passed over. The traits `HW_CPU_X86_*` of a host
+are those of its guests' CPU, of a list those of all its models. For guests that are hosts themselves: `cpu_mode:
+host-passthrough`, or `host-model` with `cpu_model_extra_flags: [+vmx]` (`+svm` on AMD), and nesting on in the host's
+KVM (`modprobe kvm_intel nested=1`).
+
+An agent does not start with a mode, model or feature that its host cannot give; it says which there are. What changes
+holds from a guest's next start on: while it runs, and where it migrates to, it keeps the CPU that it sees.
+
+## Real time
+
+```yaml
+- magnetar.compute.flavor:
+    name: fast
+    vcpus: 4
+    ram: 8192
+    extra_specs: {hw:cpu_realtime: "yes", hw:cpu_realtime_mask: "2-3", hw:mem_page_size: large}
+```
+
+The virtual CPUs of the mask run by the scheduler `fifo` with the agent's `realtime_scheduler_priority`; the others,
+which have dedicated CPUs too unless `hw:cpu_policy` is `mixed`, and QEMU's own threads do not. The host needs a
+real-time kernel, dedicated CPUs that its kernel keeps free of all else (`isolcpus`), no SMT and no sleep states of its
+CPUs (`hwlatdetect` and `rteval` tell whether it will do). Magnetar's own tests look at the domain; none has run such a
+guest, for which a kernel must let QEMU lock its memory and raise its priority.
+
+## Memory in files
+
+With `file_backed_memory` the memory of a host's guests is in files, of which the host keeps what is used in its RAM: a
+host with quick storage has room for more guests. So many MiB are what the host tells and gives, in place of its RAM.
+
+```yaml
+# /etc/magnetar/agent.yml: 1 TiB on a file system for it alone
+file_backed_memory: 1048576
+ram_allocation_ratio: 1
+```
+
+The role sets the folder up: `agent_qemu_settings: {memory_backing_dir: /srv/guest-memory}` (libvirt's own is
+`/var/lib/libvirt/qemu/ram`). A server gets its file whole when it starts (`<allocation mode="immediate"/>`), and its
+content is not written back when it stops (`<discard/>`). An agent gives no server memory that others have, also
+such as are off, whatever ratio a cloud's scheduler counts with; give the host there a ratio of 1 and nothing reserved,
+so that no server is sent in vain:
+
+```yaml
+- magnetar.compute.resource_provider:
+    cloud: mycloud
+    name: kvm1
+    inventories: {MEMORY_MB: {allocation_ratio: 1.0, reserved: 0}}
+```
+
+Large pages (`hw:mem_page_size`) cannot be had there; NUMA cells of guests are no larger than the RAM of the host's. A
+guest that migrates has its memory as the target has it: live migration to and from other hosts works.
+
 ## What is refused
 
 A server of such a flavor or image is refused (400) with these words, as long as the setting `specs_without_effect` is
@@ -128,7 +192,8 @@ def _values(row: Row) -> str:
     elif isinstance(row.value, Choices):
         found = row.value.words()
     elif isinstance(row.value, ListOf):
-        return "a list of CPUs" if isinstance(row.value.item, CpuSet) else "a list of numbers"
+        return "a list of traits" if isinstance(row.value.item, Choices) else \
+            "a list of CPUs" if isinstance(row.value.item, CpuSet) else "a list of numbers"
     elif isinstance(row.value, CpuSet):
         return "CPUs such as `0-3,^2`"
     elif isinstance(row.value, PageSize):

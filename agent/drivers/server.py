@@ -16,6 +16,7 @@ from magnetar_agent.migrations import moving, refuse_while_it_moves, settling
 from magnetar_agent.servers import (
     addresses,
     block_devices,
+    cpu_modes,
     image_links,
     mdevs,
     pci,
@@ -144,12 +145,14 @@ class ServerDriver:
     def sweep(self, host: LocalHost) -> None:
         """Leaves nothing that may be removed. Domains that an earlier agent defined without saying what their disks
         stand on, or what their taps are called, are defined anew, and so are those that have SPICE or lack it against
-        the settings, or may be on CPUs that the settings do not share: it holds from their next start."""
+        the settings, have another CPU mode, memory in files or not, or may be on CPUs that the settings do not share:
+        it holds from their next start."""
         floating = placement.shared(host)
         for id, domain in host.hypervisor.domains().items():
             old = (domain.probed or any(nic.tap is None for nic in domain.nics)
                    or domain.spice is not host.settings.spice)
-            old = old or (domain.owned and domain.cpuset != floating)
+            old = old or (domain.owned and (domain.cpuset != floating or cpu_modes.is_other(host, domain) or
+                                            domain.file_backed is not bool(host.settings.file_backed_memory)))
             if domain.owned and old and host.documents.get(self.kind.noun, id):
                 with host.locks.hold(self.kind.noun, id):
                     _define_anew(host, id)

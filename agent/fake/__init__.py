@@ -21,15 +21,25 @@ from magnetar_agent.fake.mirror import Mirrors
 from magnetar_agent.fake.state import FakeDomain, FakeNetwork, host_of, parse
 from magnetar_agent.fake.statistics import Statistics
 from magnetar_agent.fake.storage import Storage
+from magnetar_agent.hardware.cpu import (
+    CUSTOM,
+    DISABLE,
+    HOST_MODEL,
+    MAXIMUM,
+    PASSTHROUGH,
+    REQUIRE,
+    CpuChoices,
+    Features,
+)
 from magnetar_agent.hypervisor import DomainEvent
 from magnetar_agent.networks import IntegrationBridge, Lease, NetworkSeen, NetworkSpec, PortFilter, Tap
-from magnetar_core.errors import Conflict
+from magnetar_core.errors import Conflict, HypervisorError
 from magnetar_core.hardware.numa import HostCell
 from magnetar_core.operations import now
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from ipaddress import IPv4Network
 
 __all__ = ["FakeHypervisor"]
@@ -49,6 +59,10 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
     secure_boot = True
     #: Versions of TPM that guests can have.
     tpm_versions: Sequence[str] = ("1.2", "2.0")
+    #: Features of the CPU models that libvirt knows; ``None`` of those that this host cannot give.
+    cpu_models: Mapping[str, frozenset[str] | None] = {
+        "qemu64": frozenset(("sse2", "pni")), "Nehalem": frozenset(("sse2", "pni", "ssse3", "vmx")),
+        "Haswell": frozenset(("sse2", "pni", "ssse3", "vmx", "avx2")), "Icelake-Server": None}
     #: What it lacks to limit NICs.
     no_traffic_control = ""
     #: What ``numa_cells`` gives: one cell without large pages.
@@ -168,6 +182,24 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
 
     def kvm(self) -> dict[str, Any]:
         return {"usable": self._kvm, "reason": "the fake was told so", "checked_at": now()}
+
+    def cpu_choices(self, virt_type: str) -> CpuChoices:
+        with self._call("cpu_choices"):
+            modes = frozenset((HOST_MODEL, MAXIMUM, CUSTOM, *([PASSTHROUGH] if virt_type == "kvm" else [])))
+            return CpuChoices(modes, {name: found is not None for name, found in self.cpu_models.items()})
+
+    def cpu_features(self, virt_type: str, model: str = "", features: Features = ()) -> frozenset[str]:
+        with self._call("cpu_features"):
+            known = self.cpu_models.get(model or "qemu64")
+            if known is None:
+                raise HypervisorError(f"libvirt could not tell the features of the CPU {model}: it is unknown, or not "
+                                      "for this host.")
+            every = frozenset[str]().union(*(one or () for one in self.cpu_models.values()))
+            if unknown := sorted({name for _policy, name in features} - every):
+                raise HypervisorError(f"libvirt could not tell the features of the CPU {model}: unknown CPU feature: "
+                                      f"{unknown[0]}.")
+            return (known | {name for policy, name in features if policy == REQUIRE}) - {
+                name for policy, name in features if policy == DISABLE}
 
     def serves_shares(self) -> bool:
         return self.virtiofsd

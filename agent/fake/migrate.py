@@ -69,8 +69,8 @@ class Migrations(State):
     def cpu(self, uuid: str) -> str | None:
         return "<cpu>fake</cpu>"
 
-    def cpu_fits(self, cpu: str) -> bool:
-        return cpu != self.alien_cpu
+    def cpu_lacks(self, cpu: str) -> str:
+        return "fake: Host CPU does not provide required features: avx512f" if cpu == self.alien_cpu else ""
 
     def arrived(self, uuid: str) -> bool:
         with self._call("arrived"):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from magnetar_core.hardware.cpus import cpu_text
-from magnetar_core.hardware.numa import SMALL_KIB, HostCell, held_cpus, needs
+from magnetar_core.hardware.numa import SMALL_KIB, HostCell, held_cpus, needs, realtime
 
 
 class GuestNode(NamedTuple):
@@ -23,13 +23,14 @@ class GuestNode(NamedTuple):
 
 class Numa(NamedTuple):
     """*cpuset*: where virtual CPUs run that are not in *pins*, (virtual CPU, CPUs); "" for anywhere. *emulator*: where
-    QEMU's own threads run, "" for *cpuset*."""
+    QEMU's own threads run, "" for *cpuset*. *realtime*: the virtual CPUs that run in real time, and the priority."""
 
     cpuset: str = ""
     pins: tuple[tuple[int, str], ...] = ()
     emulator: str = ""
     nodes: tuple[GuestNode, ...] = ()
     locked: bool = False
+    realtime: tuple[str, int] | None = None
 
     @property
     def pages(self) -> tuple[GuestNode, ...]:
@@ -43,11 +44,12 @@ class Numa(NamedTuple):
 
 
 def numa(hardware: Mapping[str, Any], vcpus: int, ram: int, placement: Mapping[str, Any] | None,
-         cells: Sequence[HostCell], shared: str) -> Numa:
+         cells: Sequence[HostCell], shared: str, priority: int = 1) -> Numa:
     """What a server has by its *placement*. *cells*: the host's; *shared*: its shared CPUs, "" where all are.
+    *priority*: of virtual CPUs that run in real time.
 
-    QEMU's own threads are on the server's CPUs, on the one that they have for themselves, or (``share``) on the
-    shared ones (spec row A4.11)."""
+    QEMU's own threads are on the server's CPUs, but for those that run in real time; on the one that they have for
+    themselves; or (``share``) on the shared ones (spec rows A4.11, A5.6)."""
     asked = needs(hardware, vcpus, ram)
     if asked is None or not placement or not placement["cells"]:
         return Numa(cpuset=shared)
@@ -62,8 +64,10 @@ def numa(hardware: Mapping[str, Any], vcpus: int, ram: int, placement: Mapping[s
                 pins[vcpu] = text
         nodes.append(GuestNode(at, cpu_text(guest.cpus), guest.memory_mb, had["host"],
                                had["page"] if had["page"] != SMALL_KIB else 0))
-    return Numa(shared, tuple(sorted(pins.items())), _emulator(hardware, placement, pins, shared), tuple(nodes),
-                bool(hardware.get("locked_memory")))
+    fast = realtime(hardware, vcpus)
+    others = {vcpu: cpus for vcpu, cpus in pins.items() if vcpu not in fast} or pins
+    return Numa(shared, tuple(sorted(pins.items())), _emulator(hardware, placement, others, shared), tuple(nodes),
+                bool(hardware.get("locked_memory") or fast), (cpu_text(fast), priority) if fast else None)
 
 
 def _emulator(hardware: Mapping[str, Any], placement: Mapping[str, Any], pins: Mapping[int, str], shared: str) -> str:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.servers import mdevs, pci, placement, resize
-from magnetar_agent.servers.hardware import ASKED
+from magnetar_agent.servers import mdevs, memory, pci, placement, resize
+from magnetar_agent.servers.hardware import ASKED, check_sizes
+from magnetar_agent.servers.resolve import SIZES
 from magnetar_core.errors import Conflict
+from magnetar_core.server_plan import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +32,11 @@ def manifest(told: Fields) -> Fields:
 
 def check(host: LocalHost, told: Fields, live: bool) -> None:
     """Raise ``Conflict`` where a server cannot get what its manifest (as ``manifest`` gives it) asks for, or is to move
-    while it runs. An earlier agent tells no hardware: its servers need nothing."""
+    while it runs, and ``InvalidField`` for a flavor beyond this host's bounds. An earlier agent tells no hardware: its
+    servers need nothing."""
+    if flavor := (told.get("becomes") or {}).get("flavor"):
+        local = any(disk["name"] == ROOT for disk in told["disks"])
+        check_sizes(host, {size: flavor.get(size, 0) for size in SIZES}, not local)
     want = {"hardware": told.get("hardware"), "flavor": {"vcpus": told.get("vcpus", 1), "ram": told["ram"]},
             placement.FIELD: told.get("placement")}
     if pci.asked(want) and live:
@@ -58,6 +64,7 @@ def arrive(host: LocalHost, told: Mapping[str, Any], given: Fields, live: bool) 
 
 
 def _choose(host: LocalHost, want: Fields, id: str, live: bool) -> None:
+    memory.check(host, want, id)
     placement.arrive(host, want, id, live, pci.cells(host, want, id))
     pci.arrive(host, want, id)
     mdevs.arrive(host, want, id)

@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.facts import traits_of
-from magnetar_agent.servers import GIB, mdevs, pci
+from magnetar_agent.servers import GIB, mdevs, memory, pci
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
 from magnetar_core.hardware.merge import both, check_machine, whole
 from magnetar_core.hardware.needs import lacking
-from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, said
+from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, CPU_TRAITS, said
 from magnetar_core.kinds import Server
 from magnetar_core.reconcile import warn
-from magnetar_core.server_plan import root_volume
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
@@ -78,6 +77,10 @@ def _check_host(host: LocalHost, found: Fields) -> None:
     for name, what in lacking(hardware, {**facts, "virt_types": [found["virt_type"]], **devices}):
         raise InvalidField(f"hardware.{name}", f"cannot be had on host {host.name}, which lacks {what}. Install it and "
                            "restart libvirtd, or choose another host", hardware[name])
+    if CPU_TRAITS in hardware and (lost := traits.Asked(frozenset(hardware[CPU_TRAITS])).lacking(
+            traits_of(host, facts, facts["kvm"]["usable"]))):
+        raise InvalidField(f"hardware.{CPU_TRAITS}", f"cannot be had on host {host.name}, whose guests' CPU "
+                                                     f"{' and '.join(lost)}", hardware[CPU_TRAITS])
     if any(name.startswith("vif_") for name in hardware) and (lacks := host.hypervisor.lacks_traffic_control()):
         name = next(name for name in hardware if name.startswith("vif_"))
         raise InvalidField(f"hardware.{name}", f"cannot be had on this host, which lacks what limits NICs: {lacks}")
@@ -109,14 +112,15 @@ def check_flavor(host: LocalHost, flavor: Fields) -> None:
         _check_traits(host, "flavor", document, traits.asked(specs, {}))
 
 
-def check_sizes(host: LocalHost, want: Fields) -> None:
+def check_sizes(host: LocalHost, flavor: Fields, backed: bool) -> None:
     """Raises ``InvalidField`` for a server that alone asks for more than the host has, times the settings' ratios. What
-    servers have together is not looked at: that is for those who choose the host."""
-    facts, flavor, settings = host.hypervisor.host(), want["flavor"], host.settings
-    disk = 0 if root_volume(want) else flavor["disk"]
+    servers have together is not looked at: that is for those who choose the host. *backed*: its root disk is a volume.
+    """
+    facts, settings = host.hypervisor.host(), host.settings
+    disk = 0 if backed else flavor["disk"]
     for what, wanted, unit, there, ratio in (
             ("vcpus", flavor["vcpus"], "", facts["vcpus"], "cpu_allocation_ratio"),
-            ("ram", flavor["ram"], " MiB", facts["memory_mb"], "ram_allocation_ratio"),
+            ("ram", flavor["ram"], " MiB", memory.total(host), "ram_allocation_ratio"),
             ("disks", disk + flavor["ephemeral"] + -(-flavor["swap"] // 1024), " GiB",
              shutil.disk_usage(host.settings.state_dir).total // GIB, "disk_allocation_ratio")):
         if wanted > (most := int(there * getattr(settings, ratio))):

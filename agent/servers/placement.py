@@ -17,7 +17,19 @@ from magnetar_agent.hardware import numa
 from magnetar_agent.locks import CHOICES
 from magnetar_core.errors import Conflict
 from magnetar_core.hardware.cpus import cpu_set, cpu_text
-from magnetar_core.hardware.numa import HostCell, Needs, NoFit, Placement, left, lost, needs, pinned, place, tell
+from magnetar_core.hardware.numa import (
+    HostCell,
+    Needs,
+    NoFit,
+    Placement,
+    left,
+    lost,
+    needs,
+    pinned,
+    place,
+    realtime,
+    tell,
+)
 from magnetar_core.power import LIVE, SUSPENDED
 from magnetar_core.server_plan import hardware
 
@@ -36,7 +48,8 @@ REDEFINE = "redefine"
 # What there is ------------------------------------------------------------------------------------------------------
 def cells(host: LocalHost) -> list[HostCell]:
     """The host's NUMA cells as the settings divide them: without a set of dedicated CPUs all are shared; with it alone
-    none is, as in Nova. Memory is what is not set aside for large pages."""
+    none is, as in Nova. Memory is what is not set aside for large pages,
+    of which there are none where guests' memory is in files."""
     dedicated, shared = (None if text is None else cpu_set(text)
                          for text in (host.settings.cpu_dedicated_set, host.settings.cpu_shared_set))
     found = []
@@ -46,7 +59,8 @@ def cells(host: LocalHost) -> list[HostCell]:
         found.append(cell._replace(
             dedicated=cell.shared & (dedicated or frozenset()), shared=floats,
             memory_mb=cell.memory_mb - sum(kib * count for kib, count in cell.pages.items()) // 1024,
-            pages={kib: max(0, count - reserved.get(kib, 0)) for kib, count in cell.pages.items()}))
+            pages={} if host.settings.file_backed_memory else {
+                kib: max(0, count - reserved.get(kib, 0)) for kib, count in cell.pages.items()}))
     return found
 
 
@@ -119,11 +133,17 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, worth: Mapping[int
     if found.dedicated and host.settings.cpu_dedicated_set is None:
         raise Conflict(f"hardware.cpu_policy: host {host.name} has no dedicated CPUs. Name some in its agent's setting "
                        "cpu_dedicated_set, or choose another host.", field="hardware.cpu_policy")
+    whole = len(realtime(want.get("hardware") or {}, want["flavor"]["vcpus"])) == want["flavor"]["vcpus"]
+    if whole and not found.emulator and not shared(host):
+        raise Conflict(f"hardware.emulator_threads: host {host.name} has no shared CPUs for QEMU's own threads, and "
+                       "all virtual CPUs run in real time. Name some in its agent's setting cpu_shared_set, use "
+                       "isolate, or choose another host.", field="hardware.emulator_threads")
     try:
         return place(there, found, worth, host.settings.pack_numa_cells)
     except NoFit as why:
-        raise Conflict(f"hardware: host {host.name} has no room for CPUs and memory of the server: {why}. Choose "
-                       "another host, or free some there.", field="hardware") from None
+        files = " (memory of its guests is in files, which have none)" if host.settings.file_backed_memory else ""
+        raise Conflict(f"hardware: host {host.name} has no room for CPUs and memory of the server: {why}{files}. "
+                       "Choose another host, or free some there.", field="hardware") from None
 
 
 def complete(host: LocalHost, found: Fields, old: Fields, id: str, worth: Mapping[int, int]) -> None:
@@ -188,7 +208,8 @@ def described(host: LocalHost, want: Mapping[str, Any]) -> numa.Numa:
     """What the domain of a server of these fields is told."""
     flavor, found = want["flavor"], want.get(FIELD)
     there = cells(host) if found else []
-    return numa.numa(hardware(dict(want)), flavor["vcpus"], flavor["ram"], found, there, shared(host))
+    return numa.numa(hardware(dict(want)), flavor["vcpus"], flavor["ram"], found, there, shared(host),
+                     host.settings.realtime_scheduler_priority)
 
 
 def told(host: LocalHost) -> dict[str, Any]:

@@ -10,11 +10,23 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
-from magnetar_agent.servers import GIB, addresses, block_devices, hardware, image_links, mdevs, pci, placement, rescue
+from magnetar_agent.servers import (
+    GIB,
+    addresses,
+    block_devices,
+    hardware,
+    image_links,
+    mdevs,
+    memory,
+    pci,
+    placement,
+    rescue,
+)
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.kinds.flavor import completed
 from magnetar_core.power import SHELVED
 from magnetar_core.reconcile import missing
+from magnetar_core.server_plan import root_volume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,8 +67,10 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     hardware.complete(host, found, old, image)
     found[block_devices.FIELD] = block_devices.complete(host, found, document)
     if found["flavor"] != old.get("flavor"):
-        hardware.check_sizes(host, found)
+        hardware.check_sizes(host, found["flavor"], root_volume(found) is not None)
     id = document.id if document else want.get("id", "")
+    if found["flavor"] != old.get("flavor"):
+        memory.check(host, found, id)
     placement.complete(host, found, old, id, pci.cells(host, found, id))
     pci.complete(host, found, old, id)
     mdevs.complete(host, found, old, id)

@@ -16,6 +16,7 @@ from magnetar_agent.servers import (
     GIB,
     MIB,
     block_devices,
+    cpu_modes,
     domain_name,
     folder,
     mdevs,
@@ -186,7 +187,8 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
         shares=shares.of(host, state), spice=_spice(host), hardware=hardware(want),
         numa=placement.described(host, want),
         firmware=boots_by(host, document), pci=pci.of(host, want),
-        mdev=(want.get(mdevs.FIELD) or {}).get("uuid", ""),
+        mdev=(want.get(mdevs.FIELD) or {}).get("uuid", ""), cpu=cpu_modes.of(host, hardware(want), want["virt_type"]),
+        file_backed=bool(host.settings.file_backed_memory),
     )
 
 

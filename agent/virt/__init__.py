@@ -11,6 +11,7 @@ from .backup import Backups
 from .capabilities import Capabilities
 from .connection import Connection
 from .consoles import Consoles
+from .cpu_models import CpuModels
 from .devices import Devices
 from .disks import Disks
 from .events import listen
@@ -37,13 +38,14 @@ __all__ = ["LibvirtHypervisor"]
 log = logging.getLogger(__name__)
 
 
-class LibvirtHypervisor(Capabilities, Backups, Mirrors, Exports, GuestAgent, Consoles, Devices, Statistics,
+class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, GuestAgent, Consoles, Devices, Statistics,
                         Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Tpms, Mdevs):
     """``LocalHypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
                  templates: Path = FOLDER) -> None:
         Capabilities.__init__(self)
+        CpuModels.__init__(self)
         GuestAgent.__init__(self)
         Exports.__init__(self)
         self.templates = templates

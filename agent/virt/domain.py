@@ -73,7 +73,7 @@ def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
     values = {"spec": spec, "arch": platform.machine(), "cache": cache, "caches": caches, "tags": tags,
-              "cpu": cpu(spec.hardware, spec.virt_type), "devices": (parts := devices(spec.hardware)),
+              "cpu": cpu(spec.hardware, spec.virt_type, spec.cpu), "devices": (parts := devices(spec.hardware)),
               "hardware": json.dumps(dict(spec.hardware), sort_keys=True) if spec.hardware else "",
               "ports": PORTS + parts.ports + len(spec.disks) + len(spec.nics) + len(spec.shares) + len(spec.pci)
               + bool(spec.mdev)}
@@ -114,6 +114,8 @@ def parse(xml: str) -> Domain:
         hardware=_hardware(note),
         probed=not all(_chain_ends(disk) for disk in root.iterfind("devices/disk")),
         spice=root.find("devices/graphics[@type='spice']") is not None,
+        file_backed=root.find("memoryBacking/source[@type='file']") is not None,
+        cpu="" if note is None else note.findtext(f"{{{NAMESPACE}}}cpu", ""),
         cpuset="" if (cpus := root.find("vcpu")) is None else cpus.get("cpuset", ""),
     )
 

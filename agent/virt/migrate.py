@@ -22,6 +22,8 @@ import libvirt  # type: ignore[import-untyped]
 
 from magnetar_core.errors import Cancelled, HypervisorError, TimedOut
 
+from . import cpu_models
+
 if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Going, Gone, MigrationParams
 
@@ -33,6 +35,8 @@ LOOK = 0.25
 STRAY = 30.0
 _FLAGS = (libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PERSIST_DEST
           | libvirt.VIR_MIGRATE_ABORT_ON_ERROR)
+#: What a host's own of a guest's memory is: a migration finds it at the target (Nova does so for files).
+BACKING = ("hugepages", "source", "access", "allocation", "discard")
 _ACTIVE = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_PAUSED)
 
 
@@ -54,12 +58,9 @@ class Migrations:
             return None if cpu is None or root.get("type") != "kvm" else ET.tostring(cpu, encoding="unicode")
         return self.connection.call(f"read the CPU of the domain {uuid}", see)
 
-    def cpu_fits(self, cpu: str) -> bool:
+    def cpu_lacks(self, cpu: str) -> str:
         """virConnectCompareHypervisorCPU."""
-        def compare(conn: Any) -> bool:
-            found = conn.compareHypervisorCPU(None, None, None, "kvm", cpu, 0)
-            return bool(found != libvirt.VIR_CPU_COMPARE_INCOMPATIBLE)
-        return self.connection.call("compare the CPU", compare)
+        return self.connection.call("compare the CPU", lambda conn: cpu_models.lacks(conn, "kvm", cpu))
 
     def arrived(self, uuid: str) -> bool:
         """An incoming domain is transient until libvirt's Finish, which comes after the last byte."""
@@ -347,13 +348,13 @@ def there(xml: str, passage: MigrationParams) -> str:
 
 
 def _placement(root: ET.Element, there: ET.Element) -> None:
-    """The CPUs, NUMA cells and pages of the target in place of those of the source."""
+    """The CPUs, NUMA cells, pages and files of memory of the target in place of those of the source."""
     vcpu, wanted = root.find("vcpu"), there.find("vcpu")
     if vcpu is not None:
         vcpu.attrib.pop("cpuset", None)
         if wanted is not None and wanted.get("cpuset"):
             vcpu.set("cpuset", wanted.get("cpuset", ""))
-    for path, names in (("cputune", ("vcpupin", "emulatorpin")), ("memoryBacking", ("hugepages",))):
+    for path, names in (("cputune", ("vcpupin", "emulatorpin")), ("memoryBacking", BACKING)):
         part, new = root.find(path), there.find(path)
         for old in [one for one in part or () if one.tag in names]:
             part.remove(old)  # type: ignore[union-attr]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent.hardware import devices
+from magnetar_agent.hardware.cpu import CpuMode
 from magnetar_agent.hardware.firmware import Firmware
 from magnetar_agent.hardware.numa import GuestNode, Numa
 from magnetar_agent.hypervisor import Nic
@@ -73,6 +74,34 @@ def test_a_domain_has_its_hardware_and_tells_it(place: Place, hardware: dict[str
     place.hypervisor.destroy(spec.uuid)
     place.hypervisor.define(replace(spec, hardware={}))
     assert place.hypervisor.domain(spec.uuid).hardware == {}
+
+
+def test_the_cpu_models_of_guests(place: Place) -> None:
+    hypervisor = place.hypervisor
+    found = hypervisor.cpu_choices("qemu")
+    assert {"custom", "host-model", "maximum"} <= found.modes and "host-passthrough" not in found.modes
+    assert {"qemu64", "Nehalem"} <= set(found.usable) <= set(found.models) and "no-such" not in found.models
+    features = hypervisor.cpu_features("qemu", "Nehalem")
+    assert {"sse2", "ssse3"} <= features and "avx2" not in features
+    changed = hypervisor.cpu_features("qemu", "Nehalem", (("require", "avx2"), ("disable", "ssse3")))
+    assert changed == (features | {"avx2"}) - {"ssse3"}
+    assert "sse2" in hypervisor.cpu_features("qemu")
+    for model, besides in (("no-such", ()), ("Nehalem", (("require", "no-such"),))):
+        with pytest.raises(HypervisorError, match="CPU"):
+            hypervisor.cpu_features("qemu", model, besides)
+
+
+@pytest.mark.parametrize("mode", [
+    CpuMode("maximum"), CpuMode("host-model", "", (("disable", "avx2"),)),
+    CpuMode("custom", "Nehalem", (("require", "avx2"), ("disable", "ssse3")))], ids=str)
+def test_a_domain_runs_on_its_cpu_and_keeps_a_note(place: Place, mode: CpuMode) -> None:
+    spec = place.spec(cpu=mode)
+    place.hypervisor.define(spec)
+    place.hypervisor.start(spec.uuid)
+    assert place.hypervisor.domain(spec.uuid).cpu == mode.note
+    place.hypervisor.destroy(spec.uuid)
+    place.hypervisor.define(replace(spec, cpu=None))
+    assert place.hypervisor.domain(spec.uuid).cpu == ""
 
 
 def test_a_domain_is_told_of_a_mediated_device_that_is_made_later(place: Place) -> None:

@@ -25,7 +25,7 @@ def test_a_cpu_that_a_host_gives_fits_it(place: Place) -> None:
     uuid = place.defined()
     place.hypervisor.start(uuid, paused=True)
     cpu = place.hypervisor.cpu(uuid)
-    assert cpu is None or (cpu.startswith("<cpu") and place.hypervisor.cpu_fits(cpu))
+    assert cpu is None or (cpu.startswith("<cpu") and not place.hypervisor.cpu_lacks(cpu))
 
 
 def test_arrived_is_what_is_active_and_lasts(place: Place) -> None:

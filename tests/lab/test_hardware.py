@@ -66,9 +66,12 @@ def test_a_guest_has_what_flavor_image_and_server_ask_for(guest_image: dict[str,
 
 def test_a_guest_sees_secure_boot_and_its_tpm(guest_image: dict[str, Path]) -> None:
     """Its kernel is locked down, so that none of the guest's drivers, which are not signed, is loaded; firmware has
-    measured into the TPM what it booted. When the server goes, nothing of both is left."""
+    measured into the TPM what it booted. CPU and memory are as the settings say. When the server goes, nothing of
+    it is left."""
     trusted = {"firmware": "uefi", "secure_boot": "required", "tpm_version": "2.0", "tpm_model": "tpm-crb"}
-    with LabAgent(shutdown_timeout=0) as lab:
+    cpu = {"cpu_mode": "custom", "cpu_models": ["Nehalem"], "cpu_model_extra_flags": ["+rdrand", "-cx16"]}
+    with LabAgent(shutdown_timeout=0, file_backed_memory=256, ram_allocation_ratio=1.0, **cpu) as lab:
+        assert lab.show("host")["memory_mb"] == 256
         assert {"uefi"} <= set(lab.show("host")["firmware"]) and lab.show("host")["secure_boot"]
         lab.import_image("ramdisk", guest_image["ramdisk"], disk_format="ari")
         lab.import_image("kernel", guest_image["kernel"], disk_format="aki", ramdisk="ramdisk",
@@ -78,6 +81,9 @@ def test_a_guest_sees_secure_boot_and_its_tpm(guest_image: dict[str, Path]) -> N
         lab.up("safe")
         assert "secureboot: Secure boot enabled" in lab.sh("safe", "dmesg | grep secureboot")
         assert not lab.sh("safe", "cat /proc/modules").strip()
+        assert "/var/lib/libvirt/qemu/ram/" in Path(f"/proc/{lab.qemu('safe')}/maps").read_text()
+        shown = lab.sh("safe", "cat /proc/cpuinfo")
+        assert "Nehalem" in shown and " rdrand " in shown and " cx16 " not in shown
         assert lab.sh("safe", "cat /sys/class/tpm/tpm0/tpm_version_major").strip() == "2"
         measured = lab.sh("safe", "cat /sys/class/tpm/tpm0/pcr-sha256/7").strip()
         assert len(measured) == 64 and set(measured) != {"0"}

@@ -13,7 +13,7 @@ from magnetar_core.errors import InvalidField
 
 from .conftest import SMALL, Host
 
-REALTIME = "extra spec hw:cpu_realtime=yes: guests do not run in real time"
+ENCRYPTED = "extra spec hw:mem_encryption=yes: memory is not encrypted"
 
 
 @pytest.fixture
@@ -38,11 +38,11 @@ def image(host: Host, **properties: str) -> dict[str, Any]:
 
 
 def test_a_flavor_of_a_spec_without_effect_makes_no_server(host: Host) -> None:
-    want = flavor(host, "pinned", hw__cpu_realtime="yes")
+    want = flavor(host, "pinned", hw__mem_encryption="yes")
     for dry_run in (True, False):
-        with pytest.raises(InvalidField, match="guests do not run in real time") as refused:
+        with pytest.raises(InvalidField, match="memory is not encrypted") as refused:
             host.ensure("server", "web1", want, dry_run=dry_run)
-        assert refused.value.details["field"] == "flavor" and REALTIME in refused.value.message
+        assert refused.value.details["field"] == "flavor" and ENCRYPTED in refused.value.message
     want = flavor(host, "scheduled", capabilities__cpu_model="EPYC")
     with pytest.raises(InvalidField, match="only a cloud's scheduler acts on it"):
         host.ensure("server", "web1", want)
@@ -67,19 +67,19 @@ def test_what_acts_or_asks_for_what_there_is_passes(host: Host) -> None:
             **flavor(host, "usual", hw__cpu_policy="shared", ours__colour="red")}
     made = host.ensure("server", "web1", want)
     assert made.resource and made.resource["config_drive"] and not made.warnings
-    host.ensure("flavor", "usual", {"extra_specs": {"hw:cpu_realtime": "yes"}})
+    host.ensure("flavor", "usual", {"extra_specs": {"hw:mem_encryption": "yes"}})
     assert not host.ensure("server", "web1", want).changed  # it keeps what it was made with
 
 
 def test_a_resize_is_refused_as_a_create_is(host: Host) -> None:
     host.server(power="off")
-    with pytest.raises(InvalidField, match="guests do not run in real time"):
-        host.ensure("server", "web1", flavor(host, "pinned", hw__cpu_realtime="yes"))
+    with pytest.raises(InvalidField, match="memory is not encrypted"):
+        host.ensure("server", "web1", flavor(host, "pinned", hw__mem_encryption="yes"))
 
 
 def test_the_settings_let_it_pass_with_a_warning(lenient: Host) -> None:
-    made = lenient.ensure("server", "web1", flavor(lenient, "pinned", hw__cpu_realtime="yes"))
-    assert made.changed and made.warnings == [f"What would do nothing here: flavor 'pinned', {REALTIME}."]
+    made = lenient.ensure("server", "web1", flavor(lenient, "pinned", hw__mem_encryption="yes"))
+    assert made.changed and made.warnings == [f"What would do nothing here: flavor 'pinned', {ENCRYPTED}."]
 
 
 @pytest.mark.parametrize(("sizes", "why"), [

@@ -293,7 +293,7 @@ def test_an_expired_certificate(pair: Pair, monkeypatch: pytest.MonkeyPatch, sid
 def test_another_cpu(pair: Pair) -> None:
     pair.make()
     pair.two.fake.alien_cpu = "<cpu>fake</cpu>"
-    refused(pair, Conflict, "CPU .* lacks. Migrate it cold")
+    refused(pair, Conflict, "keep on the target the CPU that it sees, fake: .* avx512f. Migrate it cold")
     pair.migrate(type="cold")
 
 

@@ -301,3 +301,20 @@ def test_cells_as_libvirt_tells_them() -> None:
         HostCell(0, frozenset(), frozenset([0]), 1024, {}, (frozenset([0]),), frozenset([0])),
         HostCell(1, frozenset(), frozenset([1, 3]), 2048, {2048: 7}, (frozenset([1, 3]),), frozenset([0]))]
     assert host_cells(ET.fromstring("<capabilities/>"))[0].shared
+
+
+def test_cpus_in_real_time(big: Host) -> None:
+    fast = {"flavor": {"vcpus": 2, "ram": 64}, "hardware": {"cpu_realtime": True, "emulator_threads": "share"}}
+    big.settings["realtime_scheduler_priority"] = 5
+    big.restart()
+    with pytest.raises(Conflict, match=r"hardware.emulator_threads: host .* has no shared CPUs .* cpu_shared_set"):
+        big.settings["cpu_shared_set"] = None
+        big.restart()
+        big.ensure("server", "web1", fast)
+    big.settings["cpu_shared_set"] = "0,4"
+    big.restart()
+    made = big.ensure("server", "web1", fast).resource
+    assert made and made["hardware"] == {"cpu_policy": "dedicated", **fast["hardware"]}
+    scheduler = domain(big).find("cputune/vcpusched")
+    assert scheduler is not None and scheduler.attrib == {"vcpus": "0-1", "scheduler": "fifo", "priority": "5"}
+    assert not big.ensure("server", "web1", fast).changed

@@ -74,6 +74,15 @@ def test_a_server_of_an_older_agent_has_the_disks_of_its_document(host: Host) ->
     assert "disk.swap" not in sizes(host) and "disk.ephemeral" in sizes(host)
 
 
+def test_a_resize_to_another_host_stays_within_that_host_s_bounds(pair: Pair) -> None:
+    pair.make(power="off")
+    for sizes, why in (({"vcpus": 257}, "no more than 256 of vcpus"), ({"ram": 98305}, "ram_allocation_ratio"),
+                       ({"disk": 100_000}, "disk_allocation_ratio")):
+        with pytest.raises(InvalidField, match=why):
+            pair.migrate(type="cold", becomes={"flavor": {"vcpus": 1, "ram": 64, "disk": 1, **sizes}})
+    assert pair.two.agent.host.documents.list("server") == []
+
+
 def test_its_disks_are_known_where_it_comes_with_another_flavor(pair: Pair) -> None:
     flavor = {"vcpus": 1, "ram": 64, "disk": 1, "ephemeral": 1, "swap": 16}
     id = pair.make(flavor=flavor, power="off")

@@ -51,7 +51,8 @@ def test_a_row_says_what_acts_or_what_is_missing():
 
 #: Of those whose values are texts, or that stand in a list.
 TEXTS = {"pci_alias": ["gpu:1", "gpu:1,nic:2"],
-         "cpu_dedicated_mask": ["0-1", "0,^2,3"], "numa_cpus": ["0-1"], "numa_mem": ["512"],
+         "cpu_dedicated_mask": ["0-1", "0,^2,3"], "numa_cpus": ["0-1"], "cpu_realtime_mask": ["1", "^0-1"],
+         "numa_mem": ["512"],
          "mem_page_size": ["small", "large", "any", "4", "2MB", "1GiB"]}
 
 #: Of those whose values are numbers that must not be 2.
@@ -101,6 +102,10 @@ def _needs_placing(row: Row, image: bool, specs: dict[str, str], properties: dic
         specs["hw:cpu_policy"] = "mixed"
     if row.field in ("cpu_thread_policy", "emulator_threads"):
         specs["hw:cpu_policy"] = "dedicated"
+    if row.field == "cpu_realtime":
+        specs["hw:cpu_realtime_mask"] = "1"
+    if row.field == "cpu_realtime_mask":
+        specs.update({"hw:cpu_realtime": "true", "hw:emulator_threads_policy": "share"})
     if row.field == "pci_numa_affinity":
         specs["pci_passthrough:alias"] = "gpu:1"
     if row.field in ("numa_cpus", "numa_mem"):
@@ -114,7 +119,16 @@ def _needs_placing(row: Row, image: bool, specs: dict[str, str], properties: dic
         specs["hw:mem_page_size"] = "small"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.spec or row.image)
+def test_traits_of_the_cpu_that_flavor_and_image_require_reach_the_server():
+    flavor = {"vcpus": 1, "extra_specs": {"trait:HW_CPU_X86_VMX": "required", "trait:HW_CPU_X86_AVX": "forbidden",
+                                          "trait:CUSTOM_A": "required"}}
+    image = {"properties": {"trait:HW_CPU_X86_AVX2": "required", "trait:HW_CPU_X86_VMX": "required"}}
+    assert asked_of(flavor, image) == {"hardware": {"cpu_traits": ["HW_CPU_X86_AVX2", "HW_CPU_X86_VMX"]}}
+    assert asked_of({"vcpus": 1}, image) == asked_of(flavor, image)
+    assert asked_of({**flavor, "extra_specs": {"trait:HW_CPU_X86_AVX": "forbidden"}}, {}) == {}
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.spec or row.image], ids=lambda row: row.spec or row.image)
 def test_what_a_row_says_reaches_the_server(row):
     """No spec or property of a row is set and ignored: each changes what the server's host is asked for."""
     for text in words(row):

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as some
 
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import numa
-from magnetar_core.hardware.cpus import PageSize, cpu_set, cpu_text
+from magnetar_core.hardware.cpus import CpuMask, PageSize, cpu_set, cpu_text, masked
 from magnetar_core.hardware.merge import asked_of
 from magnetar_core.hardware.numa import HostCell, NoFit, left, lost, needs, place
 
@@ -85,6 +87,34 @@ def test_what_does_not_go_together_is_refused(specs, properties, why):
 def test_flavor_and_image_are_one(specs, properties, found):
     asked = asked_of({"vcpus": 4, "ram": 1024, "extra_specs": specs}, {"properties": properties})
     assert asked == {"hardware": found}
+
+
+REALTIME = yaml.safe_load((Path(__file__).parents[2] / "cases/hardware/realtime.yml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", REALTIME["masks"], ids=lambda one: repr(one["said"]))
+def test_a_mask_of_cpus_in_real_time(case):
+    if "error" in case:
+        with pytest.raises(InvalidField, match=case["error"]):
+            CpuMask().check(case["said"], "mask")
+        return
+    normal = CpuMask().check(case["said"], "mask")
+    assert normal == case["normal"] == CpuMask().check(normal, "mask")
+    assert sorted(masked(normal, case["vcpus"])) == case["cpus"]
+
+
+@pytest.mark.parametrize("case", REALTIME["servers"], ids=lambda one: " ".join(map("=".join, one["specs"].items())))
+def test_who_runs_in_real_time(case):
+    flavor = {"vcpus": 4, "ram": 1024, "extra_specs": case["specs"]}
+    image = {"properties": case.get("properties", {})}
+    if "error" in case:
+        with pytest.raises(InvalidField) as refused:
+            asked_of(flavor, image)
+        assert case["error"] in refused.value.message
+        return
+    found = asked_of(flavor, image).get("hardware", {})
+    assert found == case["hardware"]
+    assert (sorted(numa.realtime(found, 4)), numa.dedicated(found, 4)) == (case["fast"], case["own"])
 
 
 TWO = [cell(0, "2-5", "0-1", pages={2048: 100, 1048576: 1}, cores=("2,4", "3,5", "0,1")),

@@ -62,6 +62,24 @@ class CpuSet(Text):
         return cpu_text(found)
 
 
+class CpuMask(CpuSet):
+    """CPUs, or with ``^`` at the beginning all but those that are named; the normal form has one of the two."""
+
+    def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
+        text = Text.check(self, _text(value), path, version)
+        if not text.startswith("^"):
+            return super().check(text, path, version)
+        without = ",".join(part[1:] for part in text.split(",") if part.startswith("^"))
+        return "^" + super().check(without, path, version).replace(",", ",^")
+
+
+def masked(mask: str, count: int) -> frozenset[int]:
+    """Those of *count* CPUs that the normal form of a ``CpuMask`` names; and others, where it names more."""
+    if not mask.startswith("^"):
+        return cpu_set(mask)
+    return frozenset(range(count)) - cpu_set(mask.replace("^", ""))
+
+
 class PageSize(Text):
     """``small``, ``large``, ``any``, or a size; the normal form of a size is KiB as a text. Without a unit it is KiB;
     ``b`` and ``bit`` are bits, as in Nova."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from . import AGENT, SCHEDULER, Spec, Table
-from .cpus import CPUS
 from .rows import ANY, BOOLEAN, BY_SPEC, FALSE, NUMBER, name_pattern
 from .traits import CUSTOM, KNOWN
 
@@ -22,8 +21,6 @@ ROWS = (
     Spec(r"aggregate_instance_extra_specs:.+", ANY, _SCHEDULED),
     Spec(r"capabilities:.+", ANY, _SCHEDULED),
     Spec(r"accel:device_profile", ANY, lacks="there is no accelerator service (Cyborg)"),
-    Spec(r"hw:cpu_realtime", BOOLEAN, usual=FALSE, lacks="guests do not run in real time"),
-    Spec(r"hw:cpu_realtime_mask", CPUS, lacks="guests do not run in real time"),
     Spec(r"hw:ephemeral_encryption", BOOLEAN, usual=FALSE, lacks="disks are not encrypted"),
     Spec(r"hw:ephemeral_encryption_format", "luks", lacks="disks are not encrypted"),
     Spec(r"hw:mem_encryption", BOOLEAN, usual=FALSE, lacks="memory is not encrypted"),

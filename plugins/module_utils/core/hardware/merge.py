@@ -23,6 +23,7 @@ from .rows import (
     OPEN,
     ORDER,
     ROWS,
+    UNION,
     Row,
     said,
 )
@@ -74,6 +75,8 @@ def both(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpus: int) -> dic
             found[row.field or "max %s" % row.bounds] = value
     if any(name in image for name in TOPOLOGY):  # an image that says one says all
         found.update({name: image.get(name) for name in TOPOLOGY})
+    if "cpu_realtime_mask" not in flavor and not found.get("cpu_realtime"):
+        found.pop("cpu_realtime_mask", None)  # the image's, as in Nova
     limits = {name: found.pop("max %s" % name, None) for name in (*TOPOLOGY, "video_ram")}
     found = {name: value for name, value in found.items() if value is not None}
     if "video_ram" in found and found["video_ram"] > (limits["video_ram"] or 0):
@@ -98,6 +101,8 @@ def _one(row: Row, flavor: Any, image: Any) -> Any:
                            % (row.image, image, row.spec, flavor))
     if row.rule == EITHER:
         return flavor or image
+    if row.rule == UNION:
+        return sorted({*flavor, *image})
     if row.rule == ALIKE and flavor != image:
         raise InvalidField("image", "property %s is %s, and the flavor's %s is %s: both must say the same, or one "
                            "nothing" % (row.image, image, row.spec, flavor))
@@ -143,6 +148,8 @@ def whole(asked: Mapping[str, Any], own: Mapping[str, Any], vcpus: int) -> dict[
     found.update(own)
     if any(name in found for name in TOPOLOGY):
         found.update(topology(vcpus, found, {}))
+    if found.get("cpu_realtime"):
+        found.setdefault("cpu_policy", "dedicated")
     found = {name: value for name, value in found.items() if name == "machine" or value != FIELDS[name].usual}
     _check(found)
     numa.check(found, vcpus)
@@ -189,7 +196,7 @@ def _base(name: str) -> str:
     if name.startswith("vif_") and not name.endswith("_average"):
         return name.rpartition("_")[0] + "_average"
     return {"rng_period": "rng_bytes", "tpm_model": "tpm_version", "maxphysaddr_bits": "maxphysaddr_mode",
-            "pci_numa_affinity": "pci_alias"}.get(name, "")
+            "pci_numa_affinity": "pci_alias", "cpu_realtime_mask": "cpu_realtime"}.get(name, "")
 
 
 def check_machine(hardware: Mapping[str, Any], machine: str) -> None:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
 from ..errors import InvalidField
-from .cpus import cpu_set, cpu_text
+from .cpus import cpu_set, cpu_text, masked
 
 SMALL, LARGE, ANY_SIZE = "small", "large", "any"
 #: KiB of a small page.
@@ -60,8 +60,17 @@ def pinned(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
     """The virtual CPUs that have a CPU of the host for themselves."""
     policy = hardware.get("cpu_policy")
     if policy == "mixed":
-        return cpu_set(hardware["cpu_dedicated_mask"])
+        mask = hardware.get("cpu_dedicated_mask")
+        return cpu_set(mask) if mask else realtime(hardware, vcpus)
     return frozenset(range(vcpus)) if policy == "dedicated" else frozenset()
+
+
+def realtime(hardware: Mapping[str, Any], vcpus: int) -> frozenset[int]:
+    """The virtual CPUs that run in real time (spec rows XCPU-13, A5)."""
+    if not hardware.get("cpu_realtime"):
+        return frozenset()
+    mask = hardware.get("cpu_realtime_mask")
+    return frozenset(range(vcpus)) if mask is None else masked(mask, vcpus)
 
 
 def dedicated(hardware: Mapping[str, Any], vcpus: int) -> int:
@@ -111,16 +120,41 @@ def check(hardware: Mapping[str, Any], vcpus: int, ram: Optional[int] = None) ->
 
 def _check_cpus(hardware: Mapping[str, Any], vcpus: int) -> None:
     policy, mask = hardware.get("cpu_policy", "shared"), hardware.get("cpu_dedicated_mask")
-    if (policy == "mixed") != (mask is not None):
+    named = mask is not None or ("cpu_realtime" in hardware and "cpu_realtime_mask" in hardware)
+    if (mask is not None and policy != "mixed") or (policy == "mixed" and not named):
         raise InvalidField("hardware.cpu_dedicated_mask", "must be set where cpu_policy is mixed, and only there", mask)
     if mask is not None:
         own = cpu_set(mask)
         if max(own) >= vcpus or len(own) == vcpus:
             raise InvalidField("hardware.cpu_dedicated_mask", "must name some of the virtual CPUs 0 to %d, and not all "
                                "of them" % (vcpus - 1), mask)
+    if "cpu_realtime" in hardware:
+        _check_realtime(hardware, vcpus)
     for name, needed in (("cpu_thread_policy", None), ("emulator_threads", "isolate")):
         if policy == "shared" and name in hardware and needed in (None, hardware[name]):
             raise InvalidField("hardware.%s" % name, "needs cpu_policy dedicated or mixed", hardware[name])
+
+
+def _check_realtime(hardware: Mapping[str, Any], vcpus: int) -> None:
+    if hardware.get("cpu_policy", "shared") == "shared":
+        raise InvalidField("hardware.cpu_realtime", "needs cpu_policy dedicated or mixed (hw:cpu_policy)", True)
+    mask, cpus = hardware.get("cpu_realtime_mask"), realtime(hardware, vcpus)
+    if mask is None and "emulator_threads" not in hardware:
+        raise InvalidField("hardware.cpu_realtime", "needs cpu_realtime_mask (hw:cpu_realtime_mask), which leaves "
+                           "virtual CPUs for QEMU's own threads, or emulator_threads (hw:emulator_threads_policy)",
+                           True)
+    if mask is not None and "cpu_dedicated_mask" in hardware:
+        raise InvalidField("hardware.cpu_realtime_mask", "must not be set together with cpu_dedicated_mask: with "
+                           "cpu_policy mixed it names the virtual CPUs that have one for themselves", mask)
+    if not cpus or (mask and max(cpu_set(mask.replace("^", ""))) >= vcpus):
+        raise InvalidField("hardware.cpu_realtime_mask", "must be some of the virtual CPUs 0 to %d, and name no other"
+                           % (vcpus - 1), mask)
+    if len(cpus) == vcpus and "emulator_threads" not in hardware:
+        raise InvalidField("hardware.cpu_realtime_mask", "must leave a virtual CPU for QEMU's own threads, or "
+                           "emulator_threads (hw:emulator_threads_policy) must say where they are", mask)
+    if not cpus <= pinned(hardware, vcpus):
+        raise InvalidField("hardware.cpu_realtime", "needs virtual CPUs that have one for themselves: "
+                           "cpu_dedicated_mask does not name %s" % cpu_text(cpus - pinned(hardware, vcpus)))
 
 
 def _check_cells(hardware: Mapping[str, Any], nodes: int, vcpus: int, ram: Optional[int]) -> None:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from ..errors import InvalidField
 from ..fields import Field, Record
 from ..values import Boolean, Choices, Integer, ListOf, Value
-from .cpus import CPUS, CpuSet, PageSize
+from .cpus import CPUS, CpuMask, CpuSet, PageSize
 from .pci import ALIASES, POLICIES, PciAliases
+from .traits import X86, asked
 
 FALSE, TRUE = r"(?i:0|f|false|off|n|no)", r"(?i:1|t|true|on|y|yes)"
 BOOLEAN = "%s|%s" % (TRUE, FALSE)
@@ -25,13 +26,17 @@ NUMBER, POSITIVE, ANY = r"[0-9]+", r"[1-9][0-9]*", r"(?s:.*)"
 FLAVOR_WINS, IMAGE_WINS, ALIKE, LESS, EITHER = "flavor", "image", "alike", "less", "either"
 #: The image may ask for a word before the flavor's; it may say more of what the flavor leaves open; only one says it.
 ORDER, OPEN, ALONE = "order", "open", "alone"
+#: What both say counts.
+UNION = "union"
 RULES: Mapping[str, str] = {
     FLAVOR_WINS: "the flavor's word counts", IMAGE_WINS: "the image's word counts",
     ALIKE: "both must say the same", LESS: "the image may ask for less than the flavor, not for more",
     EITHER: "one of the two is enough",
     ORDER: "the flavor's word counts, and the image's must not come after it",
     OPEN: "the image's word counts, where the flavor says large or any; else the image must say nothing",
-    ALONE: "one of the two may say it"}
+    ALONE: "one of the two may say it", UNION: "what both say counts"}
+#: The field of the traits of the guest's CPU, which many names ask for: ``said`` finds them.
+CPU_TRAITS = "cpu_traits"
 #: Sources of what Nova does.
 _SPECS, _GLANCE = "Nova's extra spec reference", "Glance's list of useful image properties"
 
@@ -149,7 +154,15 @@ def _placed() -> list[Row]:
             "themselves: none, those of cpu_dedicated_mask, or all.", "shared", "hw:cpu_policy", "hw_cpu_policy", ORDER,
             needs=_PINNED),
         Row("cpu_dedicated_mask", CpuSet(), "The virtual CPUs that have one for themselves, such as V(0-1).", None,
-            "hw:cpu_dedicated_mask", known=CPUS, needs="cpu_policy mixed"),
+            "hw:cpu_dedicated_mask", known=CPUS, needs="cpu_policy mixed, and no cpu_realtime_mask"),
+        Row("cpu_realtime", Boolean(), "Whether virtual CPUs run ahead of all else on their CPU of the host (scheduler "
+            "V(fifo)). The memory stays in the host's RAM, and there are no performance counters unless pmu says so.",
+            False, "hw:cpu_realtime", needs="cpu_policy mixed or dedicated (which it is when left out); "
+            "cpu_realtime_mask or emulator_threads"),
+        Row("cpu_realtime_mask", CpuMask(), "The virtual CPUs that do, such as V(2-7), or V(^0-1) for all but these; "
+            "all when left out. With cpu_policy mixed they are those that have a CPU for themselves. Without "
+            "emulator_threads, QEMU's own threads are on the others' CPUs.", None, "hw:cpu_realtime_mask",
+            "hw_cpu_realtime_mask", known=CPUS, needs="cpu_realtime of the flavor; an image's is passed over without"),
         Row("cpu_thread_policy", Choices("prefer", "isolate", "require"), "Whether dedicated CPUs are threads of the "
             "same cores: as far as there are, on hosts without threads, or all.", "prefer", "hw:cpu_thread_policy",
             "hw_cpu_thread_policy", ALIKE, needs="cpu_policy dedicated or mixed"),
@@ -180,6 +193,9 @@ def name_pattern(name: str) -> str:
 
 ROWS: tuple[Row, ...] = (
     *_topology(), *_placed(),
+    Row(CPU_TRAITS, ListOf(Choices(*sorted(X86.values())), unique=True), "Features that the guest's CPU has: those of "
+        "C(trait:HW_CPU_X86_…=required) of flavor and image. Of an agent's setting cpu_models the first model that has "
+        "them is taken.", None, rule=UNION, needs="a host whose guests have them"),
     Row("pmu", Boolean(), "Whether the guest has performance counters; QEMU decides when left out.", None, "hw:pmu",
         "hw_pmu", ALIKE),
     Row("hide_hypervisor_id", Boolean(), "Hide from the guest that it is one: no hypervisor bit, no signature of KVM.",
@@ -276,6 +292,9 @@ def said(given: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
     """What *given* (texts by name) says, by the row's name. Values that there are not here are left out:
     ``Table.without_effect`` names them. Of two names of one row the first one counts."""
     found: dict[str, Any] = {}
+    wanted = asked(given, {}).required.intersection(X86.values()) if given else ()
+    if wanted:
+        found[CPU_TRAITS] = sorted(wanted)
     for name, row in rows.items() if given else ():
         if name.endswith(".N"):
             found.update(_listed(given, name[:-1], row))

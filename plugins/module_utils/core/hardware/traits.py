@@ -80,17 +80,22 @@ def asked(specs: Mapping[str, Any], properties: Mapping[str, Any]) -> Asked:
     return Asked(frozenset(found[REQUIRED]), frozenset(found[FORBIDDEN]))
 
 
-def of_host(facts: Mapping[str, Any], kvm: bool, shares: bool, custom: Iterable[str] = ()) -> list[str]:
-    """The traits of a host by its *facts* (fields of ``kinds.Host``), sorted. *kvm*: whether guests run under it, and
-    so have the features of the host's CPU. *shares*: whether folders can be shared with guests. *custom*: those that
-    its operator gives it."""
+def of_features(features: Iterable[str]) -> frozenset[str]:
+    """The traits of an x86 CPU with *features* of libvirt's names."""
+    return frozenset(X86[one] for one in features if one in X86)
+
+
+def of_host(facts: Mapping[str, Any], kvm: bool, features: Iterable[str], shares: bool,
+            custom: Iterable[str] = ()) -> list[str]:
+    """The traits of a host by its *facts* (fields of ``kinds.Host``), sorted. *kvm*: whether guests run under it.
+    *features*: those of the CPU of its guests. *shares*: whether folders can be shared with guests. *custom*: those
+    that its operator gives it."""
     found = set(ALWAYS) | set(custom)
     architecture = str(facts.get("architecture") or "")
     if architecture in ARCHITECTURES:
         found.add(ARCHITECTURES[architecture])
     if architecture == "x86_64":
-        features = (facts.get("cpu_info") or {}).get("features") or () if kvm else EMULATED
-        found.update(X86[one] for one in features if one in X86)
+        found |= of_features(features)
     found.update(FIRMWARE[one] for one in facts.get("firmware") or () if one in FIRMWARE)
     found.update(name for one in facts.get("tpm_versions") or () for name in TPM.get(one, ()))
     found.update(name for name, there in ((SHARES, shares), (SECURE_BOOT, facts.get("secure_boot")), (PASSTHROUGH, kvm))

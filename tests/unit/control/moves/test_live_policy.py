@@ -176,17 +176,17 @@ def test_the_next_host_is_asked_when_one_refuses(cloud, server, settings, retrie
     refusing = others(cloud, id)
 
     def once(kvm):
-        def fits(cpu):
+        def lacks(cpu):
             asked.append(kvm.name)
-            return len(asked) > 1
-        return fits
+            return "" if len(asked) > 1 else "fake: it lacks avx"
+        return lacks
 
     for name in refusing:
-        cloud.kvm[name].fake.cpu_fits = once(cloud.kvm[name])
+        cloud.kvm[name].fake.cpu_lacks = once(cloud.kvm[name])
     try:
         found = live(cloud, id)
     finally:
         for name in refusing:
-            del cloud.kvm[name].fake.cpu_fits
+            del cloud.kvm[name].fake.cpu_lacks
     assert (found["OS-EXT-SRV-ATTR:host"] in refusing) is goes and len(set(asked)) == (2 if goes else 1)
     check(cloud, id)

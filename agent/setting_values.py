@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Values of settings: each in the type that the setting's annotation names, or ``InvalidSettings`` with the rule."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from magnetar_core.errors import InvalidField, InvalidSettings
+from magnetar_core.hardware import pci
+from magnetar_core.hardware.cpus import CpuSet
+
+SCOPES = ("read", "operate")
+#: Type of a pool to the word that says where it is.
+POOLS = {"dir": "path", "nfs": "path", "lvm": "libvirt_pool", "rbd": "libvirt_pool"}
+_PORTS = re.compile(r"(?:tcp|udp)/(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?")
+_MODEL, _FLAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"[+-]?[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+def check_cpu_models(names: Sequence[str]) -> str:
+    """What is wrong with names of CPU models; empty when nothing is."""
+    wrong = next((one for one in names if not _MODEL.fullmatch(one)), None)
+    return f"{wrong!r} is no name of a CPU model" if wrong is not None else _twice(names)
+
+
+def check_flags(given: Sequence[str]) -> str:
+    """The same for features of CPUs, with a sign or without."""
+    wrong = next((one for one in given if not _FLAG.fullmatch(one)), None)
+    return f"{wrong!r} must be the name of a feature, with + or - before it or neither" if wrong is not None else \
+        _twice([one.lstrip("+-").lower() for one in given])
+
+
+def _twice(names: Sequence[str]) -> str:
+    return next((f"{one!r} is named twice" for at, one in enumerate(names) if one in names[:at]), "")
+
+
+def checked(key: dataclasses.Field[Any], value: Any) -> Any:
+    """*value* of the setting *key* in its type, which its annotation names; YAML gives texts, numbers and lists."""
+    kind = str(key.type)
+    if value is None:
+        if kind.endswith("| None"):
+            return None
+        raise InvalidSettings(f"{key.name}: needs a value; remove the line for the default.")
+    return CHECKS[kind.removesuffix(" | None")](key, value)
+
+
+def _path(key: dataclasses.Field[Any], value: Any) -> Path:
+    if not isinstance(value, (str, Path)) or not Path(value).is_absolute():
+        raise InvalidSettings(f"{key.name}: must be an absolute path (got {value!r}).")
+    return Path(value)
+
+
+def _paths(key: dataclasses.Field[Any], value: Any) -> tuple[Path, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSettings(f"{key.name}: must be a list of folders (got {value!r}).")
+    return tuple(_path(key, item) for item in value)
+
+
+def _names(key: dataclasses.Field[Any], value: Any) -> tuple[str, ...]:
+    if "check" not in key.metadata:
+        return _ports(key, value)
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise InvalidSettings(f"{key.name}: must be a list of names (got {value!r}).")
+    if wrong := key.metadata["check"](value):
+        raise InvalidSettings(f"{key.name}: {wrong}.")
+    return tuple(value)
+
+
+def _ports(key: dataclasses.Field[Any], value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSettings(f"{key.name}: must be a list of ports such as tcp/3142 (got {value!r}).")
+    for item in value:
+        match = _PORTS.fullmatch(item) if isinstance(item, str) else None
+        if not match or not 1 <= int(match["first"]) <= int(match["last"] or match["first"]) <= 65535:
+            raise InvalidSettings(f"{key.name}: must have ports such as tcp/3142 or udp/8000-8100 (got {item!r}).")
+    return tuple(value)
+
+
+def _number(key: dataclasses.Field[Any], value: Any) -> Any:
+    whole = key.type == "int"
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise InvalidSettings(f"{key.name}: must be a {'whole ' if whole else ''}number (got {value!r}).")
+    low, high = key.metadata.get("min", 0), key.metadata.get("max")
+    if value < low or (high is not None and value > high):
+        rule = f"from {low} to {high}" if high is not None else f"at least {low}"
+        raise InvalidSettings(f"{key.name}: must be {rule} (got {value!r}).")
+    return value if whole else float(value)
+
+
+def _boolean(key: dataclasses.Field[Any], value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidSettings(f"{key.name}: must be true or false (got {value!r}).")
+    return value
+
+
+def _text(key: dataclasses.Field[Any], value: Any) -> str:
+    choices = key.metadata.get("choices")
+    if key.metadata.get("cpus"):
+        try:
+            return str(CpuSet().check(value, key.name))
+        except InvalidField as error:
+            raise InvalidSettings(f"{key.name}: {error.details['rule']} (got {value!r}).") from None
+    if not isinstance(value, str) or not value or (choices and value not in choices):
+        rule = f"one of {', '.join(choices)}" if choices else "a text"
+        raise InvalidSettings(f"{key.name}: must be {rule} (got {value!r}).")
+    if wrong := key.metadata.get("check", lambda _value: "")(value):
+        raise InvalidSettings(f"{key.name}: {wrong}.")
+    if "pattern" in key.metadata and not key.metadata["pattern"].fullmatch(value):
+        raise InvalidSettings(f"{key.name}: must be the name of a device, of 15 characters at most (got {value!r}).")
+    return value
+
+
+def _scopes(key: dataclasses.Field[Any], value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise InvalidSettings(f"{key.name}: must be a mapping of names to {' or '.join(SCOPES)} (got {value!r}).")
+    for name, scope in value.items():
+        if not isinstance(name, str) or scope not in SCOPES:
+            raise InvalidSettings(f"{key.name}: {name}: must be {' or '.join(SCOPES)} (got {scope!r}).")
+    return dict(value)
+
+
+def _pools(key: dataclasses.Field[Any], value: Any) -> dict[str, dict[str, str]]:
+    if not isinstance(value, dict):
+        raise InvalidSettings(f"{key.name}: must be a mapping of names to {{type, …}} (got {value!r}).")
+    found = {}
+    for name, pool in value.items():
+        where = f"{key.name}: {name}"
+        if not isinstance(name, str) or not _POOL.fullmatch(name):
+            raise InvalidSettings(f"{where}: names have letters, digits, and . - _ only, 63 at most.")
+        kind = pool.get("type") if isinstance(pool, dict) else None
+        if kind not in POOLS:
+            raise InvalidSettings(f"{where}: must have a type of {', '.join(POOLS)} (got {pool!r}).")
+        place = POOLS[kind]
+        for word in pool:
+            if word not in ("type", place):
+                raise InvalidSettings(f"{where}: {word} is not known for type {kind}; known are type, {place}.")
+        given = pool.get(place) or (name if place == "libvirt_pool" else None)
+        if not isinstance(given, str) or (place == "path" and not Path(given).is_absolute()):
+            raise InvalidSettings(f"{where}: needs {place}{', an absolute path' if place == 'path' else ''}.")
+        found[name] = {"type": kind, place: given}
+    return found
+
+
+def _devices(key: dataclasses.Field[Any], value: Any) -> tuple[dict[str, str], ...]:
+    words, found = key.metadata["words"], []
+    if not isinstance(value, (list, tuple)):
+        raise InvalidSettings(f"{key.name}: must be a list of {{{', '.join(words)}}} (got {value!r}).")
+    for at, one in enumerate(value):
+        where = f"{key.name}[{at}]"
+        if not isinstance(one, dict) or not one or not set(words).issuperset(one):
+            raise InvalidSettings(f"{where}: must have some of {', '.join(words)}, and nothing else (got {one!r}).")
+        if lost := [word for word in key.metadata["needed"] if word not in one]:
+            raise InvalidSettings(f"{where}: needs {', '.join(lost)}.")
+        try:
+            found.append({word: pci.checked(word, text) for word, text in one.items()})
+        except ValueError as error:
+            raise InvalidSettings(f"{where}: {error}.") from None
+    if wrong := key.metadata.get("check", lambda _found: "")(found):
+        raise InvalidSettings(f"{key.name}: {wrong}.")
+    return tuple(found)
+
+
+def _pages(key: dataclasses.Field[Any], value: Any) -> dict[int, dict[int, int]]:
+    whole = isinstance(value, dict) and all(
+        isinstance(sizes, dict) and all(isinstance(one, int) and not isinstance(one, bool) and one >= 0
+                                        for one in (cell, *sizes, *sizes.values()))
+        for cell, sizes in value.items())
+    if not whole:
+        raise InvalidSettings(f"{key.name}: must be a mapping of NUMA cells to {{KiB of a page: how many}}, such as "
+                              f"{{0: {{2048: 64}}}} (got {value!r}).")
+    return {cell: dict(sizes) for cell, sizes in value.items()}
+
+
+def _folders(key: dataclasses.Field[Any], value: Any) -> dict[str, Path]:
+    if not isinstance(value, dict):
+        raise InvalidSettings(f"{key.name}: must be a mapping of names to folders (got {value!r}).")
+    for name, path in value.items():
+        if not isinstance(name, str) or not _POOL.fullmatch(name):
+            raise InvalidSettings(f"{key.name}: {name}: names have letters, digits, and . - _ only, 63 at most.")
+        if not isinstance(path, (str, Path)) or not Path(path).is_absolute() or Path(path) == Path("/"):
+            raise InvalidSettings(f"{key.name}: {name}: must be an absolute path, and not / (got {path!r}).")
+    return {name: Path(path) for name, path in value.items()}
+
+
+#: Check of each type of setting, by its annotation.
+CHECKS = {
+    "Path": _path, "tuple[Path, ...]": _paths, "tuple[str, ...]": _names, "int": _number,
+    "float": _number, "bool": _boolean, "str": _text,
+    "dict[str, str]": _scopes, "dict[str, dict[str, str]]": _pools,
+    "tuple[dict[str, str], ...]": _devices, "dict[str, Path]": _folders, "dict[int, dict[int, int]]": _pages,
+}
