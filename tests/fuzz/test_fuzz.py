@@ -3,7 +3,8 @@
 
 No answer is 5xx but 501 and 503; each refusal says why and nothing of the inside, changes nothing, and takes little of
 the processor; and when all is over there are no more threads, tasks, open files and objects than at the beginning. The
-requests follow from MAGNETAR_FUZZ_SEED; with MAGNETAR_FUZZ_SECONDS further seeds follow for so long.
+requests follow from a seed, which is the commit's or MAGNETAR_FUZZ_SEED; with MAGNETAR_FUZZ_SECONDS further seeds follow
+for so long.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from .running import SECONDS, findings
 from .sending import Got, Sent, descriptors, threads
 
 pytestmark = pytest.mark.slow
-#: Requests to each route.
-CLOUD, AGENT = 10, 20
+#: Requests to each route: four minutes of a cloud, and one of an agent.
+CLOUD, AGENT = 20, 40
 #: Refused requests that are sent again to see whether they leave something behind; and how much of a kind (threads,
 #: open files) there may be more at the end, as pools keep a few.
 AGAIN, SPARE = 400, 8
