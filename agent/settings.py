@@ -68,6 +68,9 @@ class AgentSettings:
                              default=Path("/etc/magnetar/tokens.yml"))
     client_certs: dict[str, str] = _doc("Common name of a client certificate to its scope: read or operate. A "
                                         "certificate that is not listed is refused.", default_factory=dict)
+    connections_per_address: int = _doc(
+        "Connections over HTTPS that one address (of IPv6: a /64) may have open; 0 for no limit. Links of other agents "
+        "are not counted.", default=1024, metadata={"min": 0, "max": 65536})
     pools: dict[str, dict[str, str]] = _doc(
         "Name of a pool of volumes to {type, path or libvirt_pool}: dir (a folder), nfs (a folder that must be a mount "
         "point), lvm or rbd (a storage pool of libvirt). The pool default (dir, STATE_DIR/volumes) is always there.",
@@ -386,9 +389,8 @@ def _folders(key: dataclasses.Field[Any], value: Any) -> dict[str, Path]:
 
 #: Check of each type of setting, by its annotation.
 CHECKS = {
-    "Path": _path, "tuple[Path, ...]": _paths, "tuple[str, ...]": _names, "int": _number,
-    "float": _number, "bool": _boolean, "str": _text,
-    "dict[str, str]": _scopes, "dict[str, dict[str, str]]": _pools,
+    "Path": _path, "tuple[Path, ...]": _paths, "tuple[str, ...]": _names, "int": _number, "float": _number,
+    "bool": _boolean, "str": _text, "dict[str, str]": _scopes, "dict[str, dict[str, str]]": _pools,
     "tuple[dict[str, str], ...]": _devices, "dict[str, Path]": _folders, "dict[int, dict[int, int]]": _pages,
 }
 
