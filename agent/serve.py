@@ -26,6 +26,7 @@ from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.servers import cpu_modes
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.sockets import bound
+from magnetar_core.connections import SHARE, Admitting, Connections, open_more
 from magnetar_core.deadline import Deadline
 from magnetar_core.errors import InvalidSettings, MagnetarError
 
@@ -164,10 +165,11 @@ class TimelyHttp(H11Protocol):
             self.transport.abort()
 
 
-def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SSLContext | None) -> HttpServer:
-    """A server for *application*; each of its connections knows its caller."""
+def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SSLContext | None,
+             connections: Connections | None = None) -> HttpServer:
+    """A server for *application*; each of its connections has a place, and knows its caller."""
 
-    class Protocol(TimelyHttp):
+    class Known(TimelyHttp):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             tls_object = transport.get_extra_info("ssl_object")
             if tls_object is not None and tls_object.selected_alpn_protocol() == ALPN:
@@ -184,13 +186,15 @@ def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SS
             if idle:
                 self.loop.call_later(FAREWELL, self.transport.abort)
 
+    class Protocol(Admitting, Known):
+        places = connections or Connections(0)
+
+    Protocol.tls = tls  # its own: uvicorn does none
     config = uvicorn.Config(
         application, http=Protocol, ws=websocket, ws_max_size=LONGEST,  # type: ignore[arg-type]
         ws_per_message_deflate=False, loop="asyncio", lifespan="off", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=LAST_ANSWERS)
-    config.load()
-    config.ssl = tls
     return HttpServer(config)
 
 
@@ -230,6 +234,7 @@ def run(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None
     """Serve until a signal says stop; *connect* makes the hypervisor once the state folder is ours.
 
     Raises ``CannotStart`` or another ``MagnetarError`` that says what to do."""
+    places = Connections(min(settings.connections_per_address, open_more() // SHARE))
     with only_one(settings.state_dir), contextlib.ExitStack() as ending:
         hypervisor = connect()
         ending.callback(hypervisor.close)
@@ -245,7 +250,7 @@ def run(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None
             if tls is None:
                 log.warning(NO_TCP)
             else:
-                servers.append((listener(application, settings, tls), tcp_socket(settings.address)))
+                servers.append((listener(application, settings, tls, places), tcp_socket(settings.address)))
         agent.start()
         log.info("serving", extra={"socket": str(settings.socket), "listen": settings.listen, "pid": os.getpid()})
         asyncio.run(_serve(agent, application, servers))

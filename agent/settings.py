@@ -65,6 +65,9 @@ class AgentSettings:
                              default=Path("/etc/magnetar/tokens.yml"))
     client_certs: dict[str, str] = _doc("Common name of a client certificate to its scope: read or operate. A "
                                         "certificate that is not listed is refused.", default_factory=dict)
+    connections_per_address: int = _doc(
+        "Connections over HTTPS that one address (of IPv6: a /64) may have open; 0 for no limit. Links of other agents "
+        "are not counted.", default=1024, metadata={"min": 0, "max": 65536})
     pools: dict[str, dict[str, str]] = _doc(
         "Name of a pool of volumes to {type, path or libvirt_pool}: dir (a folder), nfs (a folder that must be a mount "
         "point), lvm or rbd (a storage pool of libvirt). The pool default (dir, STATE_DIR/volumes) is always there.",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import ssl
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -54,8 +55,9 @@ from magnetar_control.store.store import CELL0, CellMapping, Store
 from magnetar_control.store.tables import API, CELL
 from magnetar_control.web.application import Application, by_token
 from magnetar_control.web.asgi import AsgiServer
-from magnetar_control.web.protocol import SERVED, open_more
+from magnetar_control.web.protocol import served
 from magnetar_control.web.transfers import Pace, Places, Transfers
+from magnetar_core.connections import SHARE, Connections, open_more
 
 log = logging.getLogger(__name__)
 #: Seconds that requests in hand may take when the process is told to end.
@@ -230,7 +232,8 @@ class Parts:
     def server(self, services: Services) -> AsgiServer:
         """The API."""
         return AsgiServer(self.applications(services), self.settings.threads, self.settings.trust_proxy,
-                      observe=self.metrics.request, url=self.settings.public_url, transfers=self.transfers())
+                      observe=self.metrics.request, url=self.settings.public_url, transfers=self.transfers(),
+                      connections=Connections(min(self.settings.connections_per_address, open_more() // SHARE)))
 
 
 @contextlib.contextmanager
@@ -262,7 +265,7 @@ def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterato
         if with_conductor:
             parts.work(services)
         parts.watched()
-        open_more()
+        open_more()  # conductors too
         # What is there now stays, and is not looked through again for garbage. A thread that computes lets others go on
         # after 1 ms, so that answers do not wait for the conductor.
         gc.collect()
@@ -275,7 +278,11 @@ def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterato
 def listen(settings: Settings, server: AsgiServer) -> None:
     """Serve until SIGTERM; requests that are on their way are answered."""
     host, _colon, port = settings.listen.rpartition(":")
-    tls = {"ssl_certfile": str(settings.tls_cert), "ssl_keyfile": str(settings.tls_key)} if settings.tls_cert else {}
+    tls = None
+    if settings.tls_cert:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(settings.tls_cert, settings.tls_key)
+    # A proxy has all of its clients' connections: what is counted then is their requests, by the address that it tells.
+    places = Connections(0) if settings.trust_proxy else server.connections
     uvicorn.run(server, host=host.strip("[]"), port=int(port), log_config=None, access_log=False, lifespan="off",
-                timeout_graceful_shutdown=GRACE, server_header=False, proxy_headers=False,
-                **SERVED, **tls)  # type: ignore[arg-type]
+                timeout_graceful_shutdown=GRACE, server_header=False, proxy_headers=False, **served(places, tls))

@@ -85,6 +85,10 @@ class Settings:
     xterm_dir: Path = _doc("Folder of xterm.js, as Debian's package node-xterm or npm's package xterm has it.",
                            Path("/usr/share/nodejs/xterm"))
     trust_proxy: bool = _doc("Believe X-Forwarded-Proto, -Host and -For; only behind a proxy that sets them.", False)
+    connections_per_address: int = _doc(
+        "Connections to one process of the API that one address (of IPv6: a /64) may have open, a quarter of what the "
+        "process may open at most; 0 for no limit. With trust_proxy: requests and consoles under way of one address, "
+        "as the proxy tells it.", 1024, 0)
     threads: int = _doc("Requests that are worked on at once in one process.", 16)
     log_level: str = _doc("debug, info, warning or error.", "info")
     hosts: dict[str, str] = _doc("Compute hosts of the cell: name to the endpoint of the agent, such as "

@@ -244,8 +244,11 @@ class NftPortFilter:
 
 
 def _hear(bell: socket.socket, end: socket.socket, listener: Callable[[], None]) -> None:
+    watch = select.poll()  # select() takes no descriptor above 1,023
     with bell, end:
-        while end not in select.select([bell, end], [], [])[0]:
+        for one in (bell, end):
+            watch.register(one, select.POLLIN)
+        while end.fileno() not in (descriptor for descriptor, _event in watch.poll()):
             try:
                 said = bell.recv(1 << 16)
             except OSError:  # too much was said at once; perhaps that, too

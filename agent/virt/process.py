@@ -60,13 +60,16 @@ def _finish(process: subprocess.Popen[bytes], program: str, what: str, deadline:
     """Read both outputs to their end; whatever happens, the program is over afterwards."""
     read: dict[int, bytearray] = {pipe.fileno(): bytearray() for pipe in (process.stdout, process.stderr) if pipe}
     out, err = list(read)
-    open_pipes, percent = [out, err], 0.0
+    watch, left, percent = select.poll(), 2, 0.0  # select() takes no descriptor above 1,023
+    for pipe in read:
+        watch.register(pipe, select.POLLIN)
     try:
-        while open_pipes:
-            for pipe in select.select(open_pipes, [], [], 0.2)[0]:
+        while left:
+            for pipe, _event in watch.poll(200):
                 piece = os.read(pipe, 65536)
                 if not piece:
-                    open_pipes.remove(pipe)
+                    watch.unregister(pipe)
+                    left -= 1
                 read[pipe] += piece
             if progress:
                 found = _PERCENT.findall(bytes(read[out][-200:]))

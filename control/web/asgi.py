@@ -14,7 +14,8 @@ from typing import Any
 
 import orjson
 
-from magnetar_core.errors import TooSlow
+from magnetar_core.connections import Connections, Place
+from magnetar_core.errors import MagnetarError, TooSlow
 
 from .answer import JSON, Answer, Fault
 from .application import Application
@@ -47,10 +48,11 @@ class AsgiServer:
 
     def __init__(self, mounts: Mapping[str, Application], threads: int = 16, trusted: bool = False,
                  lifespan: Callable[[bool], None] | None = None, observe: Observe | None = None,
-                 url: str | None = None, transfers: Transfers | None = None) -> None:
+                 url: str | None = None, transfers: Transfers | None = None,
+                 connections: Connections | None = None) -> None:
         self.mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
         self.threads = ThreadPoolExecutor(threads, thread_name_prefix="api")
-        self.transfers = transfers or Transfers()
+        self.transfers, self.connections = transfers or Transfers(), connections or Connections(0)
         # Of their own, so that slow uploads keep nobody else waiting. A download holds one only while it reads a file.
         self.uploads = ThreadPoolExecutor(self.transfers.uploads.most + MORE, thread_name_prefix="upload")
         self.downloads = ThreadPoolExecutor(STREAMS, thread_name_prefix="download")
@@ -62,12 +64,22 @@ class AsgiServer:
         self.url = url.rstrip("/") if url else None
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            await self._http(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await self._websocket(scope, receive, send)
-        elif scope["type"] == "lifespan":
+        if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
+            return
+        place = self._place(scope)
+        try:
+            if scope["type"] == "http":
+                await self._http(scope, receive, send, place.refused)
+            elif scope["type"] == "websocket":
+                await self._websocket(scope, receive, send, place.refused)
+        finally:
+            place.free()
+
+    def _place(self, scope: dict[str, Any]) -> Place:
+        """One of the places of the address that a trusted proxy tells; others are connections' (``Admitting``)."""
+        headers = _headers(scope) if self.trusted else {}
+        return self.connections.take(self._address(scope, headers) if "x-forwarded-for" in headers else "")
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
         while True:
@@ -79,7 +91,7 @@ class AsgiServer:
             if not begins:
                 return
 
-    async def _http(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def _http(self, scope: dict[str, Any], receive: Any, send: Any, refused: MagnetarError | None) -> None:
         started = time.perf_counter()
         loop = asyncio.get_running_loop()
         headers = _headers(scope)
@@ -91,7 +103,7 @@ class AsgiServer:
                           root=self._root(scope, headers))
         request.base, request.address = request.root + prefix, self._address(scope, headers)
         request.transfers = self.transfers
-        answer = await self._answer(application, request, receive, loop)
+        answer = await self._answer(application, request, receive, loop, refused)
         await self._send(answer, request, receive, send)
         if self.observe:
             self.observe(prefix, request.method, request.extra.get("route", ""), answer.status,
@@ -103,12 +115,16 @@ class AsgiServer:
                 round((time.perf_counter() - started) * 1000, 2), "user": getattr(request.context, "user_id", None),
                 "project": getattr(request.context, "project_id", None)})
 
-    async def _websocket(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def _websocket(self, scope: dict[str, Any], receive: Any, send: Any, refused: MagnetarError | None) -> None:
         headers, raw = _headers(scope), _path(scope)
         prefix, application = self._mounted(raw)
         socket = WebSocket(scope, receive, send, headers, raw[len(prefix):] or "/", self._root(scope, headers),
                            self._address(scope, headers))
         scope["query_string"] = b""  # it may have a token, and uvicorn's log is not to
+        if refused:
+            await socket.refuse(Answer({"error": {"code": refused.status, "message": refused.message}}, refused.status,
+                                       refused.details["headers"]))
+            return
         try:
             await application.websocket(socket)
         except Exception:
@@ -116,9 +132,11 @@ class AsgiServer:
             raise
 
     async def _answer(self, application: Application, request: Request, receive: Any,
-                      loop: asyncio.AbstractEventLoop) -> Answer:
+                      loop: asyncio.AbstractEventLoop, refused: MagnetarError | None) -> Answer:
         """Read what the request needs, and have it answered where that keeps nobody waiting."""
         try:
+            if refused:
+                raise Fault(refused.status, refused.message, **refused.details)
             if len(request.query_string) > QUERY_LIMIT:
                 raise Fault(400, f"The query of the URL has {len(request.query_string)} bytes; at most {QUERY_LIMIT} "
                                  "are taken. Ask for less at once.")

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import resource
+import ssl
 from typing import Any
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from magnetar_core.connections import Admitting, Connections
 from magnetar_core.deadline import Deadline
 
 from .websocket import OPTIONS
@@ -70,18 +71,11 @@ class LimitedHttp(HttpToolsProtocol):
         self.transport.close()
 
 
-#: Files and connections that a process may have open, where its host lets it. Programs start with 1,024, which as many
-#: clients that say nothing would use up.
-OPEN = 65536
+class AdmittedHttp(Admitting, LimitedHttp):
+    """Connections that have a place."""
 
 
-def open_more() -> None:
-    """Let this process have ``OPEN`` files and connections, or as many as it may."""
-    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN if most == resource.RLIM_INFINITY else min(OPEN, most)
-    if least != resource.RLIM_INFINITY and least < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-
-
-#: How uvicorn is to serve the API.
-SERVED: dict[str, Any] = {"http": LimitedHttp, **OPTIONS}
+def served(places: Connections, tls: ssl.SSLContext | None = None) -> dict[str, Any]:
+    """How uvicorn is to serve the API. It does not do the TLS itself: see ``Admitting``."""
+    protocol = type("Http", (AdmittedHttp,), {"places": places, "tls": tls})
+    return {"http": protocol, **OPTIONS}

@@ -241,6 +241,8 @@ class Cloud:
             "schemas": ["image"],
         }
         top = "/network/v2.0"
+        # A project has its default group from its first look at groups on.
+        self._called("GET", f"{top}/security-groups", None, {"x-auth-token": self.tokens["alice"]})
         network = self._made(f"{top}/networks", "network", {"name": "a"})
         self._made(f"{top}/subnets", "subnet", {"network_id": network, "cidr": "10.7.0.0/24"})
         self._made(f"{top}/ports", "port", {"network_id": network, "name": "a"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from . import running
 from .asking import Asking
 from .checks import wrong
 from .routes import Target, objects
@@ -38,3 +39,13 @@ def test_what_is_found_is_small_and_found_again() -> None:
 
     first, again = (findings([target], asking, check, 200) for _time in range(2))
     assert first == again and len(first) == 1 and "POST /a/one? " in first[0]
+
+
+def test_each_commit_is_asked_other_things(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETAR_FUZZ_SEED", "7")
+    assert running.chosen() == 7
+    monkeypatch.delenv("MAGNETAR_FUZZ_SEED")
+    monkeypatch.setattr(running, "_commit", lambda: "0a1b2c3d4e5f")
+    assert running.chosen() == 0x0A1B2C3D
+    monkeypatch.setattr(running, "_commit", lambda: "")
+    assert running.chosen() == 1

@@ -17,6 +17,7 @@ from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.fields import Record
 from magnetar_core.query import check_sort
+from magnetar_core.values import Nullable
 
 from . import attributes
 from .attributes import NAMES
@@ -291,6 +292,7 @@ class ListQuery:
                 continue
             known = self._known(name, "filtering")
             value = None if known in self.resource.filters else self.form.attribute(name)
+            value = value.value if isinstance(value, Nullable) else value
             kind = COUNT if isinstance(value, Number) else value if isinstance(value, Truth) else None
             found[known] = values if kind is None else [kind.check(one, name) for one in values]
         return found

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, bindparam, delete, select
 
 from magnetar_control.store.database import INSERT, Database
+from magnetar_core.connections import whole
 from magnetar_core.errors import TooManyLogins
 
 from .tables import login_failures
@@ -40,6 +41,7 @@ LIMITS = (Backoff(5, 300), Backoff(50, 20), Backoff(100, 10))
 
 def keys(account: str, address: str) -> tuple[str, ...]:
     """The names under which failures of *account* from *address* are counted, in the order of ``LIMITS``."""
+    address = whole(address)
     texts = f"both {address} {account}", f"account {account}", f"address {address}"
     return tuple(hashlib.sha256(text.encode()).hexdigest() for text in texts)
 

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, RowMapping, delete, select, update
+from sqlalchemy import Connection, RowMapping, delete, func, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import Database, added, now
-from magnetar_core.errors import Conflict, Forbidden, NotFound
+from magnetar_core.errors import Conflict, Forbidden, NotFound, TooLarge
 
 from . import images
 from .images import check_writer, owns
 from .tables import members
+
+
+#: Projects with which an image may be shared (Glance's image_member_quota).
+MOST = 128
 
 
 class Members:
@@ -31,7 +35,8 @@ class Members:
             return _member(connection, context, image_id, project)[1]
 
     def add(self, context: Context, image_id: str, project: str) -> RowMapping:
-        """Share the image with a project, which may accept it."""
+        """Share the image with a project, which may accept it. Raises ``NotFound``, ``Forbidden``, ``Conflict``,
+        ``TooLarge``."""
         with self.database.write() as connection:
             image = images.seen(connection, context, image_id)
             _check_sharer(context, image)
@@ -39,6 +44,10 @@ class Members:
                 raise Forbidden(f"The image is {image['visibility']}; only images of visibility shared have members.")
             if not added(connection, members, image_id=image_id, member=project, status="pending", created_at=now()):
                 raise Conflict(f"The image is shared with {project} already.")
+            if (count := connection.execute(select(func.count()).where(members.c.image_id == image_id)).scalar_one()) > (
+                    MOST):
+                raise TooLarge(f"An image may be shared with {MOST} projects, and this would be {count}. Take some "
+                               "away, or make it a community image.")
             return _member(connection, context, image_id, project)[1]
 
     def answer(self, context: Context, image_id: str, project: str, status: str) -> RowMapping:

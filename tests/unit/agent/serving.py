@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from magnetar_agent.agent import Agent
+    from magnetar_core.connections import Connections
 
 
 class Unix(http.client.HTTPConnection):
@@ -58,10 +59,11 @@ class Client:
 
 
 @contextmanager
-def served(agent: Agent, sock: socket.socket, tls: ssl.SSLContext | None = None) -> Iterator[AgentApplication]:
+def served(agent: Agent, sock: socket.socket, tls: ssl.SSLContext | None = None,
+           places: Connections | None = None) -> Iterator[AgentApplication]:
     """*agent* on *sock*; the socket is closed afterwards."""
     application = AgentApplication(agent)
-    server = serve.listener(application, agent.host.settings, tls)
+    server = serve.listener(application, agent.host.settings, tls, places)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])), daemon=True)
     thread.start()
     while not server.started:

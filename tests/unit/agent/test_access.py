@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import socket
@@ -10,6 +11,7 @@ import ssl
 import stat
 import struct
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +20,17 @@ import pytest
 
 from magnetar_agent import access, serve
 from magnetar_agent.access import OPERATE, READ, SO_PEERGROUPS, BearerTokens, InvalidTokens, Peer, admit, peer
+from magnetar_core.connections import Connections
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound, Unauthenticated
 
 from .serving import Client, Unix, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+#: Connections that one address may have.
+MOST = 20
 
 
 class Socket:
@@ -173,7 +180,7 @@ def https(host: Any, keys: Path, tmp_path: Path) -> Iterator[Any]:
         return Client(http.client.HTTPSConnection("localhost", port, context=context, timeout=10))
 
     client.token, client.port = secret, port  # type: ignore[attr-defined]
-    with served(host.agent, sock, access.tls(host.agent.host.settings, tokens)):
+    with served(host.agent, sock, access.tls(host.agent.host.settings, tokens), Connections(MOST)):
         yield client
 
 
@@ -190,6 +197,24 @@ def test_client_certificates(https: Any) -> None:
     assert https("awx").call("GET", "/v1/image/i/data")[0] == 404
     status, answer = https("stranger").call("GET", "/v1")
     assert status == 403 and "client_certs" in answer["error"]["message"]
+
+
+def test_one_address_has_so_many_connections(https: Any) -> None:
+    """Also before it has shaken hands; others are answered, and a refusal says why."""
+    with contextlib.ExitStack() as ending:
+        for _time in range(MOST):
+            ending.enter_context(socket.create_connection(("127.0.0.1", https.port), 60))
+        status, answer = https("awx").call("GET", "/v1")
+        assert (status, answer["error"]["code"]) == (429, "too-many-requests")
+        assert "connections_per_address" in answer["error"]["message"]
+        other = https("awx")
+        other.connection.source_address = ("127.0.0.2", 0)
+        assert other.call("GET", "/v1")[0] == 200
+    for _time in range(600):
+        if https("awx").call("GET", "/v1")[0] == 200:
+            break
+        time.sleep(0.1)
+    assert https("awx").call("GET", "/v1")[0] == 200
 
 
 def test_bearer_tokens(https: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,8 @@ import uvicorn
 
 from magnetar_control import serve
 from magnetar_control.settings_file import make
-from magnetar_control.web.protocol import SERVED
+from magnetar_control.web.protocol import served
+from magnetar_core.connections import Connections
 from tests.ports import free_port
 
 #: Runs an agent whose imaginary host has the name of the first argument: hosts of one name are one host to the agents.
@@ -278,10 +280,10 @@ class Cloud:
 
 
 @contextlib.contextmanager
-def listening(server: Any) -> Iterator[int]:
+def listening(server: Any, places: Connections | None = None, tls: ssl.SSLContext | None = None) -> Iterator[int]:
     """Serve an ASGI application on a loopback port."""
     running = uvicorn.Server(uvicorn.Config(server, host="127.0.0.1", port=0, log_level="warning", lifespan="off",
-                                            access_log=False, **SERVED))
+                                            access_log=False, **served(places or Connections(0), tls)))
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
     while not running.started:

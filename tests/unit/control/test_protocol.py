@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -88,17 +87,6 @@ def test_the_rest_of_a_body_that_was_answered_early_may_take_longer(monkeypatch:
         assert client.recv(65536).startswith(b"HTTP/1.1 403 ")
         client.sendall(b"a")  # and no more comes
         assert not client.recv(65536)
-
-
-@pytest.mark.parametrize("least, most, set_to", [
-    (1024, 524288, (65536, 524288)), (1024, 4096, (4096, 4096)), (1024, -1, (65536, -1)), (100_000, 524288, None),
-    (-1, -1, None)])
-def test_a_thousand_clients_are_not_all(least: int, most: int, set_to: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[object] = [None]
-    monkeypatch.setattr(resource, "getrlimit", lambda _what: (least, most))
-    monkeypatch.setattr(resource, "setrlimit", lambda _what, limits: found.append(limits))
-    protocol.open_more()
-    assert found[-1] == set_to
 
 
 def test_a_query_has_an_end(port: int) -> None:

@@ -15,6 +15,8 @@ import jinja2
 import pytest
 import yaml
 
+from magnetar_core import connections
+
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools"))
 import control_plane  # noqa: E402
@@ -61,6 +63,11 @@ def test_a_unit_is_confined(name, tmp_path):
 def test_all_are_looked_at():
     names = ("agent", "api", "conductor", "firewall", "metadata")
     assert set(TEMPLATES) == {f"magnetar-{name}.service" for name in names}
+
+
+@pytest.mark.parametrize("name", [*(f"magnetar-{one}.service" for one in ("agent", "api", "conductor")), SERVE])
+def test_who_has_many_connections_may(name):
+    assert dict(lines(name))["LimitNOFILE"] == str(connections.OPEN)
 
 
 def test_serve_has_the_sandbox_of_the_api():

@@ -84,6 +84,14 @@ def test_many_addresses_wait_a_little(machine):
     assert int(answer.headers["Retry-After"]) <= 20
 
 
+def test_all_addresses_that_one_client_may_have_are_one(machine):
+    """A network gives each of its machines a /64 of IPv6 at least."""
+    for number in range(100):
+        machine.fails(1, name=f"user{number}", address=f"2001:db8:1:2::{number:x}")
+    assert machine.login("secret", address="2001:db8:1:2:ffff::1").status == 429
+    assert machine.login("secret", address="2001:db8:1:3::1").status == 201
+
+
 def test_other_processes_know_of_it(machine):
     machine.fails(5)
     other = identity.EmbeddedIdentity(machine.cloud.database, clock=lambda: machine.moment)

@@ -194,6 +194,18 @@ def test_sharing(glance):
     glance.ann("GET", f"{path}/{bob}", None, 404)
 
 
+def test_an_image_is_shared_with_so_many(glance):
+    id = glance.make("ann")
+    path = f"/v2/images/{id}/members"
+    for number in range(128):
+        glance.ann("POST", path, {"member": f"project{number}"}, 200)
+    assert "with 128 projects" in glance.ann("POST", path, {"member": "more"}, 413)["message"]
+    assert len(glance.ann("GET", path, None, 200)["members"]) == 128
+    glance.ann("POST", path, {"member": "project1"}, 409)
+    glance.ann("DELETE", f"{path}/project1", None, 204)
+    glance.ann("POST", path, {"member": "more"}, 200)
+
+
 def test_tags(glance):
     id = glance.make("ann", name="one")
     for _twice in range(2):

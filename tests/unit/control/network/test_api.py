@@ -353,6 +353,16 @@ def test_an_unknown_filter_is_refused_and_what_there_is_not_is_said(ask):
     assert ask("GET", "/v2.0/nothing", status=404)["NeutronError"]["type"] == "HTTPNotFound"
 
 
+@pytest.mark.parametrize("query", ["networks?provider:segmentation_id={}", "security-group-rules?port_range_min={}",
+                                   "security-group-rules?port_range_max={}", "networks?mtu={}"])
+def test_what_is_no_number_is_refused_in_a_filter_of_numbers(ask, query):
+    """Also where there need be none. PostgreSQL compares no text with a number."""
+    for value in ("", "a", "1.5", "9" * 30):
+        refused = ask.as_(ADMIN)("GET", f"/v2.0/{query.format(value)}", status=400)["NeutronError"]["message"]
+        assert query.partition("?")[2].partition("=")[0] in refused
+    ask.as_(ADMIN)("GET", f"/v2.0/{query.format(22)}")
+
+
 @pytest.mark.parametrize("name", ["security_groups={}", "security_group_ids={}", "fixed_ips=ip_address_substr={}"])
 def test_a_filter_of_very_many_values_is_refused(ask, name):
     """Databases take no expression of any depth: what they say then is that they are away."""

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Connections that a server takes: how many of all, and how many of one address, as nobody has said who he is yet."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import resource
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Optional
+
+from .deadline import Deadline
+from .errors import TooManyRequests
+
+if TYPE_CHECKING:
+    import ssl
+
+log = logging.getLogger(__name__)
+#: Files and connections that a process may have open, where its host lets it. Programs start with 1,024, which as many
+#: clients that say nothing would use up.
+OPEN = 65536
+#: One address has a quarter of them at most, whatever the settings say.
+SHARE = 4
+#: Connections of an address beyond its own that are told why they are refused, and the seconds that they have to ask.
+#: Further ones end without a word.
+TOLD, PATIENCE = 16, 10.0
+#: Seconds in which a client has to agree on TLS, and to its end.
+HANDSHAKE, FAREWELL = 60.0, 1.0
+#: Who is refused may ask again after so many seconds.
+LATER = 10
+
+
+def open_more() -> int:
+    """Let this process have ``OPEN`` files and connections, or as many as it may; how many that are."""
+    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN if most == resource.RLIM_INFINITY else min(OPEN, most)
+    if least != resource.RLIM_INFINITY and least < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    return wanted
+
+
+class Place:
+    """What a connection has until ``free``. *refused*: there is none left; *told*: whether its client is told so."""
+
+    def __init__(self, counted: Optional[Counter[str]], whose: str, refused: Optional[TooManyRequests] = None,
+                 told: bool = True) -> None:
+        self._counted, self._whose, self.refused, self.told = counted, whose, refused, told
+
+    def free(self) -> None:
+        """May be called again."""
+        counted, self._counted = self._counted, None
+        if counted is not None:
+            counted[self._whose] -= 1
+            if counted[self._whose] <= 0:
+                del counted[self._whose]
+
+
+class Connections:
+    """The places of each address, *most*; 0 for no limit. What counts as one address: an IPv4 address, the /64 of an
+    IPv6 address, as a client may have all of it. It is asked in the event loop alone."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._open: Counter[str] = Counter()
+
+    def take(self, address: str) -> Place:
+        """A place for a connection of *address*, which is empty for a unix socket."""
+        if not self.most or not address:
+            return Place(None, "")
+        whose = whole(address)
+        count = self._open[whose]
+        if count >= self.most + TOLD:
+            return Place(None, whose, self._refusal(whose), told=False)
+        self._open[whose] += 1
+        if count < self.most:
+            return Place(self._open, whose)
+        if count == self.most:
+            log.warning("%s has all %s connections that one address may have; further ones are refused", whose,
+                        self.most, extra={"address": address})
+        return Place(self._open, whose, self._refusal(whose))
+
+    def _refusal(self, whose: str) -> TooManyRequests:
+        return TooManyRequests(
+            f"{whose} has {self.most} connections to this service open, and one address may have no more (its setting "
+            "connections_per_address). Ask several things over one connection, or try again when others have ended.",
+            headers={"Retry-After": str(LATER)})
+
+
+def whole(address: str) -> str:
+    """What an address is counted as."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped:
+        return str(found.ipv4_mapped)
+    if found.is_link_local or found.is_loopback:
+        return str(found)
+    return str(ipaddress.ip_network((int(found), 64), strict=False))
+
+
+class Admitting(asyncio.Protocol):
+    """Stands before one of uvicorn's protocols: each connection takes a place before TLS begins, as who is silent in a
+    handshake holds a connection too."""
+
+    places: Connections
+    tls: Optional[ssl.SSLContext]
+    transport: Any
+    loop: asyncio.AbstractEventLoop
+    #: Whether uvicorn's protocol knows of the connection, and what came before that.
+    _begun = False
+    _early: bytes = b""
+    _place: Optional[Place] = None
+    _refusing: Optional[Deadline] = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin with TLS where there is one, else with HTTP."""
+        peer = transport.get_extra_info("peername")
+        self._place = self.places.take(str(peer[0]) if isinstance(peer, tuple) and peer else "")
+        if not self._place.told:
+            transport.abort()
+        elif self.tls is None:
+            self._begin(transport)
+        else:
+            self._securing = self.loop.create_task(self._secure(transport, self.tls))
+
+    async def _secure(self, transport: Any, tls: ssl.SSLContext) -> None:
+        """Shake hands. What the loop has read by now, as ``connection_made`` cannot keep it from that, TLS gets first.
+        """
+        transport.pause_reading()
+        early, self._early, secured = self._early, b"", None
+        try:
+            if not transport.is_closing():
+                shaking = self.loop.create_task(self.loop.start_tls(
+                    transport, self, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE))
+                await asyncio.sleep(0)
+                _give(transport.get_protocol(), early)
+                secured = await shaking
+        except OSError:  # no TLS, too late, or the client has gone; ssl.SSLError is one
+            pass
+        finally:
+            if secured is None or secured.is_closing():
+                transport.abort()
+                self._freed()
+        if secured is not None and not secured.is_closing():
+            self._begin(secured)
+
+    def _begin(self, transport: Any) -> None:
+        if self._place is not None and self._place.refused:
+            self.transport = transport
+            self._refusing = Deadline(transport.abort)
+            self._refusing.begin(self.loop, PATIENCE)
+        else:
+            self._begun = True
+            super().connection_made(transport)
+            if transport.get_protocol() is not self:  # a link of agents: it has limits of its own
+                self._freed()
+        early, self._early = self._early, b""
+        _give(transport.get_protocol(), early)
+
+    def data_received(self, data: bytes) -> None:
+        """What comes; who is refused is told so once it has asked."""
+        if self._begun:
+            super().data_received(data)
+        elif self._refusing is None:
+            self._early += data
+        elif self._place is not None and self._place.refused and not self.transport.is_closing():
+            self.transport.write(_answer(self._place.refused))
+            self.transport.close()
+            self.loop.call_later(FAREWELL, self.transport.abort)
+
+    def handle_websocket_upgrade(self, *given: Any) -> None:
+        """The place is that of the WebSocket from now on."""
+        super().handle_websocket_upgrade(*given)  # type: ignore[misc]
+        websocket = self.transport.get_protocol()
+        lost = websocket.connection_lost
+
+        def ended(error: Optional[Exception]) -> None:
+            self._freed()
+            lost(error)
+
+        if websocket is not self:
+            websocket.connection_lost = ended
+
+    def connection_lost(self, exc: Optional[Exception]) -> None:
+        """Give the place back."""
+        self._freed()
+        if self._begun:
+            super().connection_lost(exc)
+
+    def _freed(self) -> None:
+        if self._refusing is not None:
+            self._refusing.end()
+        if self._place is not None:
+            self._place.free()
+
+
+def _give(protocol: Any, data: bytes) -> None:
+    """Have a protocol take what came before it was there: one of asyncio's kinds, ``Protocol`` or ``BufferedProtocol``.
+    """
+    while data and hasattr(protocol, "get_buffer"):
+        space = protocol.get_buffer(len(data))
+        size = min(len(space), len(data))
+        space[:size] = data[:size]
+        protocol.buffer_updated(size)
+        data = data[size:]
+    if data:
+        protocol.data_received(data)
+
+
+def _answer(error: TooManyRequests) -> bytes:
+    body = json.dumps({"error": {"code": error.code, "message": error.message}}).encode()
+    return (f"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            f"retry-after: {LATER}\r\nconnection: close\r\n\r\n").encode() + body
