@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from magnetar_core.hardware.pci import PCI, PF, VF
+from magnetar_core.errors import InvalidSettings
+from magnetar_core.hardware.pci import PCI, PF, VF, class_of
 
 from .sysfs import entries, text
 
@@ -23,7 +24,9 @@ _BRIDGE = "0x06"
 class PciDevice(NamedTuple):
     """A device. *address* is like ``0000:81:00.0``, both ids are four hexadecimal digits, *numa_node* is -1 where the
     host does not tell. *managed*: libvirt takes it from the host's driver when a guest starts, and gives it back.
-    *type*: one of ``core.hardware.pci.TYPES``. *once*: a server that has had it leaves it to nobody."""
+    *type*: one of ``core.hardware.pci.TYPES``. *once*: a server that has had it leaves it to nobody. *parent*: the
+    address of the physical function of a virtual one. *own_class*, *own_traits*: resource class and traits that the
+    settings give it."""
 
     address: str
     vendor_id: str
@@ -32,6 +35,19 @@ class PciDevice(NamedTuple):
     managed: bool = True
     type: str = PCI
     once: bool = False
+    parent: str = ""
+    own_class: str = ""
+    own_traits: frozenset[str] = frozenset()
+
+    @property
+    def provider(self) -> str:
+        """The address that it is counted at: its own, and a virtual function its parent's (row XPCI-08)."""
+        return self.parent or self.address
+
+    @property
+    def resource_class(self) -> str:
+        """What it is one of."""
+        return self.own_class or class_of(self.vendor_id, self.product_id)
 
     def place(self) -> dict[str, str]:
         """Attributes of libvirt's ``address``."""
@@ -51,11 +67,13 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
         if text(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
             continue
         vendor, product = (text(folder / name).removeprefix("0x").lower() for name in ("vendor", "device"))
-        one = PciDevice(folder.name, vendor, product, int(text(folder / "numa_node") or -1), type=_type(folder))
+        one = PciDevice(folder.name, vendor, product, int(text(folder / "numa_node") or -1), type=_type(folder),
+                        parent=_parent(folder))
         for spec in specs:
             if vendor and _suits(one, spec):
                 found.append(one._replace(managed=spec.get("managed", "yes") == "yes",
-                                          once=spec.get("one_time_use") == "yes"))
+                                          once=spec.get("one_time_use") == "yes",
+                                          own_class=spec.get("resource_class", ""), own_traits=_traits(spec)))
                 break
     return found
 
@@ -64,7 +82,23 @@ def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -
     """Whether *alias* names the device. One alias may stand several times in *aliases* (the setting ``pci_alias``).
     What has to do with SR-IOV is named by aliases of its type only (row PCI-09)."""
     return any(one["name"] == alias and one.get("device_type", PCI) == device.type and _suits(device, one)
-               for one in aliases)
+               and one.get("resource_class", device.resource_class) == device.resource_class
+               and _traits(one) <= device.own_traits for one in aliases)
+
+
+def check_parents(found: Sequence[PciDevice]) -> None:
+    """Raises ``InvalidSettings`` where virtual functions of one parent differ in resource class or traits: they are
+    counted as one (row XPCI-10)."""
+    first: dict[str, PciDevice] = {}
+    for one in found:
+        other = first.setdefault(one.provider, one)
+        for what, mine, theirs in (("resource class", one.resource_class, other.resource_class),
+                                   ("traits", _text(one.own_traits), _text(other.own_traits))):
+            if mine != theirs:
+                raise InvalidSettings(
+                    f"pci_device_spec: virtual functions of {one.provider} cannot differ in {what}, as they are "
+                    f"counted together: {other.address} has {theirs} and {one.address} has {mine}. Say the same of "
+                    "both, or leave one of them out.")
 
 
 def names(device: PciDevice, aliases: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
@@ -90,6 +124,20 @@ def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:
     return (spec.get("vendor_id", device.vendor_id) == device.vendor_id
             and spec.get("product_id", device.product_id) == device.product_id
             and fnmatchcase(device.address, spec.get("address", "*")))
+
+
+def _traits(spec: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(filter(None, spec.get("traits", "").split(",")))
+
+
+def _text(names: frozenset[str]) -> str:
+    return ",".join(sorted(names)) or "none"
+
+
+def _parent(folder: Path) -> str:
+    """The address of the physical function of a virtual one."""
+    link = folder / "physfn"
+    return link.readlink().name if link.is_symlink() else ""
 
 
 def _type(folder: Path) -> str:

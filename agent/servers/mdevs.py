@@ -8,6 +8,7 @@ the server, or when the server is off and is to have none any more.
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from magnetar_agent.hardware.mdev import Mdev, MdevParent, parents
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.servers import placement
 from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.hardware.pci import VGPU_CLASS
 from magnetar_core.power import LIVE, SUSPENDED
 
 if TYPE_CHECKING:
@@ -51,7 +53,26 @@ def _uuid(server: str) -> str:
 def told(host: LocalHost) -> dict[str, Any]:
     """``mdevs`` of ``kinds.Host``."""
     return {"mdevs": [{"parent": one.address, "type": one.type, "numa_node": one.node, "total": one.total,
-                       "free": max(0, one.total - _taken(host, one))} for one in _there(host)]}
+                       "free": max(0, one.total - _taken(host, one)), "provider": _provider(one.address)}
+                      for one in _there(host)]}
+
+
+def _provider(address: str) -> str:
+    """What a device that can be divided is called among ``providers``: libvirt's name of it, as in Nova."""
+    return f"pci_{re.sub('[:.]', '_', address)}"
+
+
+def providers(host: LocalHost) -> list[dict[str, Any]]:
+    """The devices as ``providers`` of ``kinds.Host`` (row XDEV-03)."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in _there(host):
+        inventory = {"total": one.total, "reserved": 0, "max_unit": one.total}
+        found[one.address] = {"name": _provider(one.address), "parent": "", "inventories": {VGPU_CLASS: inventory},
+                              "traits": [], "held": {}}
+    for id, want in placement.wants(host) if found else ():
+        for parent in {want[name]["parent"] for name in (FIELD, BEFORE) if want.get(name)} & found.keys():
+            found[parent]["held"][id] = {VGPU_CLASS: 1}
+    return list(found.values())
 
 
 def whole(host: LocalHost) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from magnetar_agent.hardware.pci import PciDevice, allowed, named, names
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.servers import placement
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.hardware.pci import Affinity, assigned, counts, preferred_cells
+from magnetar_core.hardware.pci import MANAGED, Affinity, assigned, counts, preferred_cells
 from magnetar_core.power import LIVE, SUSPENDED
 
 if TYPE_CHECKING:
@@ -59,23 +59,46 @@ def told(host: LocalHost) -> dict[str, Any]:
     """``pci_devices`` and ``pci_pools`` of ``kinds.Host``."""
     aliases, there = host.settings.pci_alias, devices(host) if host.settings.pci_alias else []
     taken = held(host) | _used(host) if there else set()
-    found: dict[tuple[tuple[str, ...], int], list[int]] = {}
+    found: dict[tuple[tuple[str, ...], int, str, str], list[int]] = {}
     for one in there:
         if of := names(one, aliases):
-            count = found.setdefault((of, one.numa_node), [0, 0])
+            count = found.setdefault((of, one.numa_node, one.provider, one.resource_class), [0, 0])
             count[0] += 1
             count[1] += one.address not in taken
     by_alias: dict[str, dict[str, Any]] = {}
     for alias in aliases:
         policy = {"numa_policy": alias["numa_policy"]} if "numa_policy" in alias else {}
         by_alias.setdefault(alias["name"], {"total": 0, "free": 0}).update(policy)
-    for (of, _node), (total, free) in found.items():
+    for (of, *_where), (total, free) in found.items():
         for name in of:
             by_alias[name]["total"] += total
             by_alias[name]["free"] += free
     return {"pci_devices": by_alias, "pci_pools": [
-        {"aliases": list(of), "numa_node": node, "total": total, "free": free}
-        for (of, node), (total, free) in sorted(found.items())]}
+        {"aliases": list(of), "numa_node": node, "total": total, "free": free, "provider": provider,
+         "resource_class": kind} for (of, node, provider, kind), (total, free) in sorted(found.items())]}
+
+
+def providers(host: LocalHost) -> list[dict[str, Any]]:
+    """The devices as ``providers`` of ``kinds.Host``: each one, and a parent with its virtual functions (row XPCI-08).
+    A device that was given once is reserved from then on."""
+    there, used = devices(host), _used(host)
+    by_address = {one.address: one for one in there}
+    found: dict[str, dict[str, Any]] = {}
+    for one in there:
+        traits = sorted({MANAGED, *one.own_traits})
+        made = found.setdefault(one.provider, {"name": one.provider, "parent": "", "inventories": {}, "traits": traits,
+                                               "held": {}})
+        made["traits"] = [name for name in made["traits"] if name in traits]
+        kind = made["inventories"].setdefault(one.resource_class, {"total": 0, "reserved": 0, "max_unit": 0})
+        kind["total"] += 1
+        kind["max_unit"] += 1
+        kind["reserved"] += one.address in used
+    for id, want in placement.wants(host) if there else ():
+        for address in {*(want.get(FIELD) or ()), *(want.get(BEFORE) or ())} & by_address.keys():
+            device = by_address[address]
+            mine = found[device.provider]["held"].setdefault(id, {})
+            mine[device.resource_class] = mine.get(device.resource_class, 0) + 1
+    return list(found.values())
 
 
 def whole(host: LocalHost) -> dict[str, dict[str, Any]]:

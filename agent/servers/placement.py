@@ -79,14 +79,20 @@ def held(host: LocalHost, without: str = "") -> Iterator[Placement]:
 
 def holders(host: LocalHost, without: str = "") -> Iterator[Mapping[str, Any]]:
     """The fields of the servers that have something of this host: those here, and those on their way here."""
+    for id, want in wants(host):
+        if id != without:
+            yield want
+
+
+def wants(host: LocalHost) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The same with their uuids."""
     for document in host.documents.peek("server"):
-        if document.id != without:
-            yield document.want
+        yield document.id, document.want
     for one in host.documents.peek("migration"):
         coming = one.state.get("server")
-        if coming and one.want["side"] == "target" and not one.state.get("settled") and one.want["server"] != without \
+        if coming and one.want["side"] == "target" and not one.state.get("settled") \
                 and host.documents.look("server", one.want["server"]) is None:
-            yield coming["want"]
+            yield one.want["server"], coming["want"]
 
 
 def on_cells(want: Mapping[str, Any]) -> list[int]:

@@ -2,14 +2,16 @@
 """Allocations that are changed by hand: what a consumer holds of providers is replaced, whoever it is.
 
 A server's, or its migration's, that differ from its flavor then are what ``magnetar audit`` finds and puts right. What
-is no server holds its allocations until who made them removes them.
+is no server holds its allocations until who made them removes them. Devices, which are claimed by the aliases that
+flavors name, can be kept or given up here, and no more taken.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -19,7 +21,8 @@ from magnetar_control.store import allocations, hosts, servers
 from magnetar_control.store.allocations import Amounts
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
-from .placement import COLUMNS, Placement
+from .placement import Placement
+from .provider_tree import COLUMNS, Provider
 
 #: Types of consumers that are servers and their migrations; and that of those of which nothing was said.
 OURS, UNKNOWN = ("INSTANCE", "MIGRATION"), "unknown"
@@ -57,11 +60,16 @@ class Consumers:
                 had = {id: allocations.of_consumer(connection, id, lock=True) for id in sorted(wanted)}
                 for id, rows in had.items():
                     _check_generation(id, rows, wanted[id])
+                roots = {one.id: one for one in self.placement.read_roots(connection)}
+                devices: dict[str, _Devices] = {}
+                wishes = {}
+                for id, rows in had.items():
+                    wishes[id], devices[id] = _split(wanted[id], rows, roots)
                 whose = {id: _whose(id, rows, wanted[id], id in known) for id, rows in had.items()}
                 for id, rows in had.items():  # first, since it may be what another of them is to hold
-                    _give_up(connection, id, rows, wanted[id])
+                    _give_up(connection, id, rows, wishes[id], devices[id])
                 for id, rows in had.items():
-                    _claim(connection, id, rows, wanted[id], *whose[id])
+                    _claim(connection, id, rows, wishes[id], devices[id], *whose[id])
 
         self.cloud.store.api.retried(once)
 
@@ -72,7 +80,32 @@ class Consumers:
                 raise NotFound(f"No allocations for consumer '{id[:80]}'.")
 
 
-def _give_up(connection: Connection, id: str, rows: Sequence[Row[Any]], wish: Wish) -> None:
+#: PCI devices by host and alias.
+_Devices = Mapping[str, Mapping[str, int]]
+
+
+def _split(wish: Wish, rows: Sequence[Row[Any]], roots: Mapping[str, Provider]) -> tuple[Wish, _Devices]:
+    """What a consumer, of these allocations, is to hold of hosts, and which of its devices it keeps. Raises
+    ``InvalidRequest`` where it is to hold more of providers below hosts than it does."""
+    below = {one.id: one for root in roots.values() for one in root.children}
+    left = {id: Counter(amounts) for id, amounts in wish.held.items() if id in below}
+    kept = {}
+    for row in rows:
+        devices = Counter[str](orjson.loads(row.devices))
+        for alias, id, kind in roots[row.host_id].devices_of(row) if row.host_id in roots else ():
+            if left.get(id, Counter())[kind] > 0:
+                left[id][kind] -= 1
+            else:
+                devices[alias] -= 1
+        kept[row.host_id] = dict(+devices)
+    if more := next((below[id] for id, amounts in left.items() if amounts.total()), None):
+        raise InvalidRequest(f"{more.name} is a device of host {more.row['name']}: servers claim devices by their "
+                             "flavor (pci_passthrough:alias, resources:VGPU). Here they can be kept or given up only.")
+    held = {**{below[id].root_id: {} for id in left}, **{id: one for id, one in wish.held.items() if id not in below}}
+    return replace(wish, held=held), kept
+
+
+def _give_up(connection: Connection, id: str, rows: Sequence[Row[Any]], wish: Wish, devices: _Devices) -> None:
     """What a consumer holds and is not to hold goes."""
     for row in rows:
         held = wish.held.get(row.host_id)
@@ -83,14 +116,13 @@ def _give_up(connection: Connection, id: str, rows: Sequence[Row[Any]], wish: Wi
                              for name, column in COLUMNS.items()})
         other = {name: less for name, had in orjson.loads(row.resources).items()
                  if (less := min(had, held.get(name, 0)))}
-        allocations.claim(connection, id, row.server_id, row.host_id, amounts, devices=orjson.loads(row.devices),
+        allocations.claim(connection, id, row.server_id, row.host_id, amounts, devices=devices[row.host_id],
                           resources=other)
 
 
-def _claim(connection: Connection, id: str, rows: Sequence[Row[Any]], wish: Wish, server: str,
+def _claim(connection: Connection, id: str, rows: Sequence[Row[Any]], wish: Wish, devices: _Devices, server: str,
            owner: Mapping[str, str] | None) -> None:
     """Raises ``InvalidRequest``, ``Conflict``."""
-    devices = {row.host_id: orjson.loads(row.devices) for row in rows}  # which only flavors say
     for host, held in sorted(wish.held.items()):
         place = hosts.show(connection, host)
         if place is None or place["id"] != host:

@@ -64,6 +64,11 @@ def _check_classes(caller: Caller, flavor: Mapping[str, Any]) -> None:
     """Raises ``InvalidRequest`` for custom resource classes that no host has."""
     wanted = resources_of(flavor)
     if wanted and (missing := sorted(wanted.keys() - caller.fetch(inventories.had, wanted))):
+        if devices := sorted(caller.fetch(hosts.classes_below).intersection(missing)):
+            raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(devices)}, which "
+                                 "counts PCI devices: a server gets them by the extra spec pci_passthrough:alias, with "
+                                 "an alias of the agents' setting pci_alias that has that resource_class. Choose "
+                                 "another flavor.")
         raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(missing)}, and no host "
                              "has an inventory of that. Choose another flavor; an operator gives hosts one with "
                              "`openstack resource provider inventory set` or the agents' provider.yaml.")

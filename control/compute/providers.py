@@ -25,7 +25,8 @@ from magnetar_core.hardware import traits
 
 from . import aggregates
 from .caller import Caller
-from .placement import CLASSES, COLUMNS, Placement, Provider
+from .placement import Placement
+from .provider_tree import CLASSES, COLUMNS, Provider
 
 #: An inventory as it is asked for: fields of ``Inventory``; ``None``: what an operator has set goes.
 Wanted = Mapping[str, Any] | None
@@ -131,11 +132,12 @@ class Providers:
         if name in CLASSES:
             raise InvalidRequest(f"Cannot delete standard resource class {name}.")
         with self.cloud.store.api.write() as connection:
-            if inventories.drop_class(connection, name):
+            if not any(name in one.inventories for one in self.placement.providers()) and (
+                    inventories.drop_class(connection, name)):
                 return
             if name in inventories.classes(connection):
                 raise InUse(f"Cannot delete resource class {name} which is in use in inventory: delete the "
-                            "inventories, or take it out of the agents' provider.yaml, first.")
+                            "inventories, or take it out of the agents' provider.yaml and pci_device_spec, first.")
         raise NotFound(f"No such resource class {name[:80]}.")
 
     # Inventories

@@ -202,6 +202,15 @@ def of_host(connection: Connection, host_id: str) -> Sequence[Row[Any]]:
         allocations.c.host_id == host_id).order_by(allocations.c.consumer_id)).all()
 
 
+def equipped(connection: Connection, host_id: str | None = None) -> dict[str, list[Row[Any]]]:
+    """The allocations that have PCI devices, by host: of all hosts, or of one."""
+    query = select(allocations).where(allocations.c.devices != "{}").order_by(allocations.c.consumer_id)
+    found: dict[str, list[Row[Any]]] = {}
+    for row in connection.execute(query if host_id is None else query.where(allocations.c.host_id == host_id)):
+        found.setdefault(row.host_id, []).append(row)
+    return found
+
+
 def of_consumer(connection: Connection, consumer_id: str, *, lock: bool = False) -> Sequence[Row[Any]]:
     """The allocations of a consumer, by host; *lock* locks them until the transaction ends."""
     query = select(allocations).where(allocations.c.consumer_id == consumer_id).order_by(allocations.c.host_id)

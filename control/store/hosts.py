@@ -77,7 +77,10 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
     changed, text = any(row[key] != value for key, value in values.items()), orjson.dumps(info).decode()
     changed |= inventories.hear(connection, row["id"], info.get("resources") or {})
     if changed or text != row["info"]:
-        risen = changed or info.get("traits") != orjson.loads(row["info"]).get("traits")
+        risen = changed or _shape(info) != _shape(orjson.loads(row["info"]))
+        kinds = {kind for one in info.get("providers") or () for kind in one["inventories"]}
+        for kind in sorted(kinds) if risen else ():
+            inventories.add_class(connection, kind)
         names = info.get("pci_devices") or {}
         connection.execute(update(hosts).where(hosts.c.name == name).values(
             **values, info=text, generation=row["generation"] + risen, updated_at=now(),
@@ -85,10 +88,21 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
     return changed
 
 
+def _shape(info: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What an agent tells of traits, and of providers below its host, but for what is held there."""
+    return info.get("traits"), [{**one, "held": None} for one in info.get("providers") or ()]
+
+
 def pci_aliases(connection: Connection) -> set[str]:
     """The aliases of PCI devices that some host knows, whether it has such devices or not."""
     found = connection.execute(select(hosts.c.pci_aliases).where(hosts.c.pci_aliases != "").distinct()).scalars()
     return {name for text in found for name in text.strip(",").split(",")}
+
+
+def classes_below(connection: Connection) -> set[str]:
+    """The resource classes of providers below hosts."""
+    return {name for text in connection.execute(select(hosts.c.info)).scalars()
+            for one in orjson.loads(text).get("providers") or () for name in one["inventories"]}
 
 
 def set_host(connection: Connection, /, name: str, ratios: Ratios = USUAL, **values: Any) -> bool:

@@ -117,17 +117,20 @@ hosts:
           total: 2
           free: 1
     pci_pools:
-      description: 'The same devices, each once: {aliases, numa_node (-1: unknown), total, free}.'
+      description: 'The same devices, each once: {aliases, numa_node (-1: unknown), total, free, resource_class,
+        provider}.'
       type: raw
       sample:
         - aliases:
             - gpu
           numa_node: 0
-          total: 2
+          total: 1
           free: 1
+          provider: 0000:c1:00.0
+          resource_class: CUSTOM_PCI_10DE_1EB8
     mdevs:
       description: 'Devices that can be divided into virtual GPUs: {parent (PCI address), type, numa_node, total,
-        free}.'
+        free, provider}.'
       type: raw
       sample:
         - parent: 0000:81:00.0
@@ -135,6 +138,25 @@ hosts:
           numa_node: 0
           total: 8
           free: 7
+          provider: pci_0000_81_00_0
+    providers:
+      description: 'Parts of the host that are resource providers of a cloud below it: {name, parent (the name of
+        the one above; empty: the host), inventories (total, reserved, max_unit by resource class), traits, held
+        (what servers have of it, by uuid and resource class)}.'
+      type: raw
+      sample:
+        - name: 0000:c1:00.0
+          parent: ''
+          traits:
+            - COMPUTE_MANAGED_PCI_DEVICE
+          inventories:
+            CUSTOM_PCI_10DE_1EB8:
+              total: 1
+              reserved: 0
+              max_unit: 1
+          held:
+            b6c1f4f0-5d0e-4c64-8d6b-3a0a6a0b9a11:
+              CUSTOM_PCI_10DE_1EB8: 1
     vcpus:
       description: CPUs of the host that servers share.
       type: int

@@ -8,13 +8,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from magnetar_control.compute.candidates import CandidateRequest, RequestGroup, candidates
-from magnetar_control.compute.placement import Placement, Provider
+from magnetar_control.compute.candidates import Candidate, CandidateRequest, RequestGroup, candidates
+from magnetar_control.compute.placement import Placement
+from magnetar_control.compute.provider_tree import Provider
 from magnetar_control.services import Document
 from magnetar_control.web import Request
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from . import query
+from . import query, views
 
 #: Parameters of groups and of the whole request, and since when.
 OF_GROUP = {"resources": 10, "required": 17, "member_of": 21, "in_tree": 31}
@@ -40,8 +41,9 @@ class CandidateRoutes:
             raise NotFound("This is there from microversion 1.10 on.")
         wanted = _wanted(request.query, minor)
         found = candidates(self.placement, wanted)
-        return {"allocation_requests": [_allocation(one, wanted, minor) for one in found],
-                "provider_summaries": {one.id: _summary(one, wanted, minor) for one in found}}
+        shown = {one.id: one for each in found for one in (each.root.tree if minor >= 29 else each.providers)}
+        return {"allocation_requests": [_allocation(one, minor) for one in found],
+                "provider_summaries": {id: _summary(one, wanted, minor) for id, one in shown.items()}}
 
 
 def _wanted(given: Sequence[tuple[str, str]], minor: int) -> CandidateRequest:
@@ -52,7 +54,8 @@ def _wanted(given: Sequence[tuple[str, str]], minor: int) -> CandidateRequest:
     if not any("resources" in values for values in groups.values()):
         raise InvalidRequest("There must be at least one resources parameter, such as resources=VCPU:1,MEMORY_MB:512.")
     together = _together(own.get("same_subtree", ()), groups)
-    if empty := [suffix for suffix, values in groups.items() if "resources" not in values and suffix not in together]:
+    named = frozenset().union(*together)
+    if empty := [suffix for suffix, values in groups.items() if "resources" not in values and suffix not in named]:
         raise InvalidRequest(f"The group {empty[0][:64]!r} has no resources: all groups need them"
                              + (", but those with a suffix that same_subtree names." if minor >= 36 else "."))
     policy = own.get("group_policy", [""])[0]
@@ -69,7 +72,7 @@ def _wanted(given: Sequence[tuple[str, str]], minor: int) -> CandidateRequest:
     of_root = [query.required(value, minor) for value in own.get("root_required", ())]
     return CandidateRequest([_group(suffix, values, minor) for suffix, values in groups.items()],
                   [test for test, _names in of_root], frozenset().union(*(names for _test, names in of_root)),
-                  policy == "isolate", int(limit) if limit else None)
+                  policy == "isolate", int(limit) if limit else None, together, minor >= 29)
 
 
 def _sorted(given: Iterable[tuple[str, str]], minor: int) -> tuple[Values, dict[str, Values]]:
@@ -94,11 +97,12 @@ def _sorted(given: Iterable[tuple[str, str]], minor: int) -> tuple[Values, dict[
     return own, groups
 
 
-def _together(given: Iterable[str], groups: Iterable[str]) -> frozenset[str]:
-    """The suffixes that ``same_subtree`` names: their providers are in one subtree, which a single host is. Raises
+def _together(given: Iterable[str], groups: Iterable[str]) -> list[frozenset[str]]:
+    """Each ``same_subtree``: suffixes of groups, one of whose providers is above the others. Raises
     ``InvalidRequest``."""
-    found = frozenset(suffix for value in given for suffix in value.split(","))
-    if wrong := sorted(found.difference(groups) | (found & {""})):
+    found = [frozenset(value.split(",")) for value in given]
+    named: frozenset[str] = frozenset().union(*found)
+    if wrong := sorted(named.difference(groups) | (named & {""})):
         raise InvalidRequest(f"same_subtree names suffixes of groups with commas between; {wrong[0][:64]!r} is none.")
     return found
 
@@ -111,12 +115,13 @@ def _group(suffix: str, values: Values, minor: int) -> RequestGroup:
     return RequestGroup(suffix, amounts, tests, frozenset().union(*(names for _test, names in traits)))
 
 
-def _allocation(one: Provider, wanted: CandidateRequest, minor: int) -> Document:
-    """What would be claimed: a list until 1.11, then by uuid; since 1.34 with the provider of each group."""
+def _allocation(one: Candidate, minor: int) -> Document:
+    """What would be claimed: a list until 1.11, then by uuid; since 1.34 with the providers of each group."""
     if minor < 12:
-        return {"allocations": [{"resource_provider": {"uuid": one.id}, "resources": wanted.resources}]}
-    mappings = {"mappings": {group.suffix: [one.id] for group in wanted.groups}} if minor >= 34 else {}
-    return {"allocations": {one.id: {"resources": wanted.resources}}, **mappings}
+        return {"allocations": [{"resource_provider": {"uuid": id}, "resources": resources}
+                                for id, resources in one.held.items()]}
+    mappings = {"mappings": one.mappings} if minor >= 34 else {}
+    return {"allocations": {id: {"resources": resources} for id, resources in one.held.items()}, **mappings}
 
 
 def _summary(one: Provider, wanted: CandidateRequest, minor: int) -> Document:
@@ -127,5 +132,5 @@ def _summary(one: Provider, wanted: CandidateRequest, minor: int) -> Document:
     if minor >= 17:
         found["traits"] = sorted(one.traits)
     if minor >= 29:
-        found |= {"parent_provider_uuid": None, "root_provider_uuid": one.id}
+        found |= views.tree(one)
     return found

@@ -8,10 +8,10 @@ import re
 import uuid
 from collections.abc import Callable, Iterable
 
-from magnetar_control.compute.placement import Provider
+from magnetar_control.compute.candidates import Described
 from magnetar_core.errors import InvalidRequest
 
-Test = Callable[[Provider], bool]
+Test = Callable[[Described], bool]
 
 
 def resources(value: str) -> dict[str, int]:
@@ -38,9 +38,9 @@ def member_of(value: str, minor: int) -> Test:
 
 
 def in_tree(value: str) -> Test:
-    """The uuid of a host, which is a tree of its own."""
+    """The uuid of a provider of the tree."""
     [wanted] = _uuids("in_tree", [value])
-    return lambda one: one.id == wanted
+    return lambda one: wanted in one.tree_ids
 
 
 def _uuids(name: str, words: Iterable[str]) -> list[str]:

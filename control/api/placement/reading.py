@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from magnetar_control.compute.placement import Placement, Provider
+from magnetar_control.compute.placement import Placement
+from magnetar_control.compute.provider_tree import Provider
 from magnetar_control.services import Document
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
@@ -146,10 +147,10 @@ def _sum(found: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def _provider(request: Request, one: Provider) -> Document:
-    """A provider; each is the root of a tree of its own (1.14)."""
+    """A provider; since 1.14 with its place in the tree."""
     minor, path = views.minor(request), f"/placement/resource_providers/{one.id}"
-    tree = {"parent_provider_uuid": None, "root_provider_uuid": one.id} if minor >= 14 else {}
-    return {"uuid": one.id, "name": one.name, "generation": one.generation, **tree, "links": [
+    return {"uuid": one.id, "name": one.name, "generation": one.generation, **(views.tree(one) if minor >= 14 else {}),
+            "links": [
         {"rel": name, "href": path + end} for name, end in LINKS if minor >= SINCE.get(name, 0)]}
 
 
@@ -158,7 +159,7 @@ def _class(request: Request, name: str) -> Document:
     return {"name": name, "links": [{"rel": "self", "href": f"/placement/resource_classes/{name}"}]}
 
 
-def _test(name: str, value: str, minor: int) -> query.Test:
+def _test(name: str, value: str, minor: int) -> Callable[[Provider], bool]:
     """What a parameter of the list asks of a provider. Raises ``InvalidRequest``."""
     if PARAMETERS.get(name, minor + 1) > minor:
         raise InvalidRequest(f"Badly formed querystring: at 1.{minor} there is no {name[:80]}. There are "

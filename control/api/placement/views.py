@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from magnetar_control.compute.placement import Provider
+from magnetar_control.compute.provider_tree import Provider
 from magnetar_control.services import Document
 from magnetar_control.web import Request
 from magnetar_core.errors import NotFound
@@ -23,6 +23,11 @@ def since(request: Request, first: int) -> None:
 def traits(one: Provider) -> Document:
     """The traits of a provider."""
     return {"traits": sorted(one.traits), "resource_provider_generation": one.generation}
+
+
+def tree(one: Provider) -> Document:
+    """The provider above it, and its host."""
+    return {"parent_provider_uuid": one.parent_id, "root_provider_uuid": one.root_id}
 
 
 def inventories(one: Provider) -> Document:

@@ -154,5 +154,5 @@ class WritingRoutes:
     def reshape(self, request: Request) -> None:
         """Refused (1.30)."""
         views.since(request, 30)
-        raise InvalidRequest("Resources are not moved from one provider to another here: each host is one provider, "
-                             "and has none below it. Set inventories and allocations with PUT.")
+        raise InvalidRequest("Resources are not moved from one provider to another here: the agent of a host says "
+                             "what is below it. Set inventories and allocations with PUT.")

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from magnetar_control.compute.caller import Caller
-from magnetar_control.compute.placement import Placement, Provider
+from magnetar_control.compute.placement import Placement
 from magnetar_control.compute.policy import ADMIN
+from magnetar_control.compute.provider_tree import Provider
 from magnetar_control.compute.providers import Providers
 from magnetar_control.store.inventories import Inventory
 from magnetar_core.errors import Conflict, NotFound
@@ -24,7 +25,7 @@ class ResourceProviders(CloudDriver):
 
     def every(self, caller: Caller) -> list[Document]:
         caller.check_policy(ADMIN)
-        return [_shown(one) for one in Placement(caller.cloud).providers()]
+        return [_shown(one) for one in Placement(caller.cloud).roots()]
 
     def given(self, key: str, want: Document) -> Document:
         """The key is the host's name, or the uuid."""
@@ -69,7 +70,7 @@ def traits_of_hosts(caller: Caller) -> list[Document]:
     """All that there are, with the hosts that have them; for administrators."""
     caller.check_policy(ADMIN)
     placement = Placement(caller.cloud)
-    every = placement.providers()
+    every = placement.roots()
     hosts: dict[str, list[str]] = {name: [] for name in placement.traits(every)[0]}
     for one in every:
         for name in one.traits:

@@ -331,11 +331,14 @@ def test_what_the_host_lacks_is_told_when_settings_are_checked(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(("settings", "why"), [
-    ({"pci_device_spec": {"vendor_id": "10de"}}, "must be a list of {vendor_id, product_id, address, "),
+    ({"pci_device_spec": {"vendor_id": "10de"}}, "must be a list of {vendor_id, product_id, "),
     ({"pci_device_spec": [{"devname": "eth0"}]}, r"pci_device_spec\[0\]: must have some of vendor_id"),
     ({"pci_device_spec": [{"vendor_id": 1000}]}, "vendor_id: must be four hexadecimal digits as a text"),
     ({"pci_device_spec": [{"address": "eth0"}]}, "address: must be like 0000:81:00.0"),
-    ({"pci_alias": [{"name": "gpu"}]}, r"pci_alias\[0\]: needs vendor_id"),
+    ({"pci_alias": [{"name": "gpu"}]}, "pci_alias: gpu needs vendor_id or resource_class"),
+    ({"pci_alias": [{"name": "gpu", "resource_class": "vcpu"}]}, "VCPU counts something else than PCI devices"),
+    ({"pci_device_spec": [{"resource_class": 7}]}, "resource_class: must be the name of a resource class"),
+    ({"pci_device_spec": [{"vendor_id": "10de", "traits": ["a"]}]}, "traits: must be names of traits with commas"),
     ({"pci_alias": [{"name": "gpu", "vendor_id": "10de", "numa_policy": "near"}]}, "must be one of legacy, preferred"),
     ({"pci_alias": [{"name": "gpu", "vendor_id": "10de", "device_type": "vf"}]}, "must be one of type-PF, type-VF"),
     ({"pci_alias": [{"name": "a:b", "vendor_id": "10de", "product_id": "1eb8"}]}, "name: must have letters")], ids=str)

@@ -14,10 +14,14 @@ from magnetar_core.hardware.pci import (
     DevicePool,
     asked,
     assigned,
+    class_name,
+    class_of,
     pools,
     preferred_cells,
+    spread,
     suffice,
     told,
+    trait_names,
 )
 
 
@@ -64,7 +68,7 @@ def test_what_hosts_tell():
     assert pools(old) == [DevicePool(("gpu",), -1, 2, 1)] and told(old) == old["pci_devices"] and pools({}) == []
     new = {**old, "pci_pools": [{"aliases": ["gpu", "any"], "numa_node": 1, "total": 2, "free": 1}],
            "mdevs": [{"parent": "0000:81:00.0", "type": "a", "numa_node": at, "total": 2, "free": at} for at in (0, 1)]}
-    assert pools(new) == [DevicePool((VGPU,), 0, 2, 0), DevicePool((VGPU,), 1, 2, 1),
+    assert pools(new) == [DevicePool((VGPU,), 0, 2, 0, "", "VGPU"), DevicePool((VGPU,), 1, 2, 1, "", "VGPU"),
                           DevicePool(("gpu", "any"), 1, 2, 1)]
     assert told(new)[VGPU] == {"total": 4, "free": 1}
     assert asked({"pci_alias": "gpu:2", "vgpus": 1}) == {"gpu": 2, VGPU: 1} and asked({}) == {}
@@ -80,3 +84,33 @@ def test_virtual_gpus_may_be_anywhere():
 def test_cells_with_devices_are_for_those_who_ask():
     found = [(("gpu",), 0, 2), (("nic",), 1, 1), (("gpu",), -1, 5)]
     assert preferred_cells(found, {"gpu": 1}) == {0: 2, 1: 0} and preferred_cells(found, {}) == {0: -2, 1: -1}
+
+
+# Which devices claims mean ------------------------------------------------------------------------------------------
+GPUS = [DevicePool(("gpu", "any"), 0, 1, 1, "81", "A"), DevicePool(("gpu",), 0, 1, 1, "c1", "A"),
+        DevicePool(("nic", "any"), 0, 2, 2, "31", "B")]
+
+
+@pytest.mark.parametrize(("counted", "known", "found"), [
+    ({}, {"a": {"81": 1}}, {}),
+    ({"a": {"gpu": 1}}, {}, {"a": [("gpu", 0)]}),
+    ({"a": {"gpu": 1}}, {"a": {"c1": 1}}, {"a": [("gpu", 1)]}),
+    # What others have without a claim comes last.
+    ({"a": {"gpu": 1}}, {"x": {"81": 1}}, {"a": [("gpu", 1)]}),
+    ({"a": {"gpu": 1}, "b": {"gpu": 1}}, {"b": {"81": 1}}, {"a": [("gpu", 1)], "b": [("gpu", 0)]}),
+    ({"a": {"any": 1, "gpu": 1}}, {"a": {"81": 1, "31": 1}}, {"a": [("any", 2), ("gpu", 0)]}),
+    ({"a": {"nic": 2}, "b": {"any": 1}}, {}, {"a": [("nic", 2), ("nic", 2)], "b": [("any", 0)]}),
+    # A device or an alias that is there no more.
+    ({"a": {"gpu": 3}}, {"a": {"c1": 1}}, {"a": [("gpu", 0), ("gpu", 1), ("gpu", None)]}),
+    ({"a": {"fpga": 1}}, {}, {"a": [("fpga", None)]})], ids=str)
+def test_which_devices_are_whose(counted, known, found):
+    assert {one: sorted(held, key=str) for one, held in spread(GPUS, counted, known).items()} == found
+
+
+def test_names_of_classes_and_traits():
+    """Nova's rules (rows XPCI-08, XPCI-10)."""
+    assert [class_name(one) for one in ("gpu", "CUSTOM_GPU", "my gpu-2", "pgpu", " fpga ")] == [
+        "CUSTOM_GPU", "CUSTOM_GPU", "CUSTOM_MY_GPU_2", "PGPU", "FPGA"]
+    assert trait_names("big, nv--link,,CUSTOM_BIG,hw_gpu_api_vulkan") == [
+        "CUSTOM_BIG", "CUSTOM_NV_LINK", "HW_GPU_API_VULKAN"]
+    assert class_of("10de", "1eb8") == "CUSTOM_PCI_10DE_1EB8"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from ..errors import InvalidField
 from ..values import Text
@@ -51,7 +51,8 @@ class PciAliases(Text):
 
 # What a host has ----------------------------------------------------------------------------------------------------
 #: The name by which virtual GPUs are counted; no alias can have it.
-VGPU = "resources:VGPU"
+VGPU_CLASS = "VGPU"
+VGPU = "resources:%s" % VGPU_CLASS
 LEGACY, PREFERRED, REQUIRED, SOCKET = POLICIES = ("legacy", "preferred", "required", "socket")
 #: What a device is: a physical function that can have virtual ones, such a virtual one, or another one.
 PF, VF, PCI = TYPES = ("type-PF", "type-VF", "type-PCI")
@@ -59,12 +60,15 @@ PF, VF, PCI = TYPES = ("type-PF", "type-VF", "type-PCI")
 
 class DevicePool(NamedTuple):
     """Devices of a host that are alike for those who ask: the *aliases* that name them, their NUMA cell (*node*, -1
-    where the host does not tell), how many there are and how many are free."""
+    where the host does not tell), how many there are and how many are free; the *provider* of the host that they are
+    counted at, and its *resource_class* that they are one of (both empty where the host does not tell)."""
 
     aliases: tuple[str, ...]
     node: int
     total: int
     free: int
+    provider: str = ""
+    resource_class: str = ""
 
 
 def asked(hardware: Mapping[str, Any]) -> dict[str, int]:
@@ -84,13 +88,15 @@ def told(host: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def pools(host: Mapping[str, Any]) -> list[DevicePool]:
     """The pools that a host tells (the fields ``pci_pools`` and ``mdevs`` of ``kinds.Host``). One of an earlier agent
     tells none, but how many there are of each alias."""
-    parts = [DevicePool((VGPU,), one["numa_node"], one["total"], one["free"]) for one in host.get("mdevs") or ()]
+    parts = [DevicePool((VGPU,), one["numa_node"], one["total"], one["free"], one.get("provider", ""), VGPU_CLASS)
+             for one in host.get("mdevs") or ()]
     return parts + _pools(host)
 
 
 def _pools(host: Mapping[str, Any]) -> list[DevicePool]:
     if (there := host.get("pci_pools")) is not None:
-        return [DevicePool(tuple(one["aliases"]), one["numa_node"], one["total"], one["free"]) for one in there]
+        return [DevicePool(tuple(one["aliases"]), one["numa_node"], one["total"], one["free"], one.get("provider", ""),
+                           one.get("resource_class", "")) for one in there]
     by_alias = host.get("pci_devices") or {}
     return [DevicePool((alias,), -1, one["total"], one["free"]) for alias, one in by_alias.items()]
 
@@ -163,6 +169,46 @@ def suffice(there: Sequence[DevicePool], room: Sequence[int], asked: Iterable[Ma
     return assigned(had + units(asked), dict(enumerate(room)), len(had)) is not None
 
 
+#: Devices that a server has: alias (or ``VGPU``), and the place of its pool; ``None`` where no pool has room for it.
+Held = Tuple[str, Optional[int]]
+
+
+def spread(there: Sequence[DevicePool], counted: Mapping[str, Mapping[str, int]],
+           known: Mapping[str, Mapping[str, int]]) -> dict[str, list[Held]]:
+    """Of which pools the devices are that servers hold. *counted*: how many of each alias by server, as claims say.
+    *known*: how many devices of which provider a server has, as its host tells; what it does not tell yet is of the
+    first pools with room, and none is given twice."""
+    room = {at: pool.total for at, pool in enumerate(there)}
+    found: dict[str, list[Held]] = {}
+    open_units: list[tuple[str, str]] = []
+
+    def of(alias: str) -> list[int]:
+        return [at for at, pool in enumerate(there) if alias in pool.aliases and room[at] > 0]
+
+    for server, wanted in sorted(counted.items()):
+        units = [alias for alias, count in sorted(wanted.items()) for _each in range(count)]
+        mine = known.get(server) or {}
+        left = {at: min(room[at], mine.get(pool.provider, 0)) for at, pool in enumerate(there)}
+        got = assigned([[at for at in of(alias) if left[at] > 0] for alias in units], left, len(units)) or []
+        found[server] = []
+        for alias, at in zip(units, got):
+            if at is None:
+                open_units.append((server, alias))
+            else:
+                room[at] -= 1
+                found[server].append((alias, at))
+    taken: dict[str, int] = {}
+    for server, mine in known.items():
+        if server not in counted:
+            for name, count in mine.items():
+                taken[name] = taken.get(name, 0) + count
+    candidates = [sorted(of(alias), key=lambda at: taken.get(there[at].provider, 0) >= there[at].total)
+                  for _server, alias in open_units]
+    for (server, alias), at in zip(open_units, assigned(candidates, room, len(open_units)) or []):
+        found[server].append((alias, at))
+    return found
+
+
 def preferred_cells(found: Iterable[tuple[Iterable[str], int, int]], asked: Mapping[str, int]) -> dict[int, int]:
     """How much a guest is to be on each cell of a host whose devices are *found*: (aliases, cell, count) of each that
     is free. Those with devices that it has *asked* for come first; for others those with devices last (row XCPU-03)."""
@@ -174,15 +220,55 @@ def preferred_cells(found: Iterable[tuple[Iterable[str], int, int]], asked: Mapp
     return worth
 
 
+# How devices are counted ------------------------------------------------------------------------------------------
+#: What each provider of PCI devices has (Nova's trait of devices that it takes care of).
+MANAGED = "COMPUTE_MANAGED_PCI_DEVICE"
+#: Classes of os-resource-classes that devices can be of, and the traits of os-traits that are theirs.
+_CLASSES = frozenset(("PCI_DEVICE", "PGPU", "FPGA", "SRIOV_NET_VF"))
+_TRAITS = re.compile(r"HW_(GPU|NIC|PCI)_[A-Z0-9_]+")
+_CUSTOM = "CUSTOM_"
+
+
+def _normal(text: str) -> str:
+    name = re.sub(r"[^A-Z0-9_]+", "_", text.strip().upper())
+    return name if name.startswith(_CUSTOM) else _CUSTOM + name
+
+
+def class_name(text: str) -> str:
+    """The resource class that *text* names: a standard one of devices, or a custom one, capital, with ``_`` for what
+    else is in it (Nova's rule)."""
+    name = text.strip().upper()
+    return name if name in _CLASSES else _normal(text)
+
+
+def trait_names(text: str) -> list[str]:
+    """The traits that *text* names with commas between, by the same rule, sorted."""
+    found = (one.strip() for one in text.split(","))
+    return sorted({one.upper() if _TRAITS.fullmatch(one.upper()) else _normal(one) for one in found if one})
+
+
+def class_of(vendor_id: str, product_id: str) -> str:
+    """The resource class of devices of which the settings say none (row XPCI-08)."""
+    return ("%sPCI_%s_%s" % (_CUSTOM, vendor_id, product_id)).upper()
+
+
 # What settings say of devices ---------------------------------------------------------------------------------------
+_KIND = ("vendor_id", "product_id", "resource_class", "traits")
+#: What an entry of ``pci_device_spec`` and of ``pci_alias`` may have.
+DEVICE_WORDS = (*_KIND, "address", "managed", "one_time_use")
+ALIAS_WORDS = ("name", *_KIND, "device_type", "numa_policy")
 _RULES = {
     "name": (NAME, "must have letters, digits, and . - _ only"),
     "address": (r"[0-9a-f:.*?]{1,12}", "must be like 0000:81:00.0, and may have * and ?"),
     "managed": ("yes|no", "must be true or false"),
     "one_time_use": ("yes|no", "must be true or false"),
+    "resource_class": (r"[^\x00-\x1f]{1,200}", "must be the name of a resource class, such as CUSTOM_GPU or PGPU"),
+    "traits": (r"[^\x00-\x1f]{1,1000}", "must be names of traits with commas between, such as CUSTOM_NVLINK"),
     "type": (r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", "must be the name of a folder in mdev_supported_types"),
     "numa_policy": ("|".join(POLICIES), "must be one of %s" % ", ".join(POLICIES)),
     "device_type": ("|".join(TYPES), "must be one of %s" % ", ".join(TYPES))}
+#: Classes that hosts and virtual GPUs have.
+NOT_DEVICES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB", VGPU_CLASS)
 _ID = (r"[0-9a-f]{4}", "must be four hexadecimal digits as a text, such as \"10de\"")
 
 
@@ -194,7 +280,17 @@ def checked(word: str, value: Any) -> str:
     text = value.lower() if isinstance(value, str) and word not in ("name", "type", "device_type") else value
     if not isinstance(text, str) or not re.fullmatch(pattern, text):
         raise ValueError("%s: %s (got %r)" % (word, rule, value))
-    return text
+    if word == "resource_class":
+        if text.strip().upper() in NOT_DEVICES:
+            raise ValueError("resource_class: %s counts something else than PCI devices" % text.strip().upper())
+        return class_name(text)
+    return ",".join(trait_names(text)) if word == "traits" else text
+
+
+def check_aliases(aliases: Sequence[Mapping[str, str]]) -> str:
+    """What is wrong with aliases that settings name; empty when nothing is."""
+    vague = next((one["name"] for one in aliases if not {"vendor_id", "resource_class"} & one.keys()), None)
+    return "" if vague is None else "%s needs vendor_id or resource_class" % vague
 
 
 def check_mdev_types(types: Sequence[Mapping[str, str]]) -> str:

@@ -30,11 +30,20 @@ class Host(Kind):
     pci_devices = Field(MapOf(Text(), Value()), "PCI devices that servers can have, {total, free, numa_policy (where "
                         "the alias has one)} by the aliases that they ask by; a device of several aliases counts for "
                         "each.", on=READ, sample={"gpu": {"total": 2, "free": 1}})
-    pci_pools = Field(Value(), "The same devices, each once: {aliases, numa_node (-1: unknown), total, free}.", on=READ,
-                      sample=[{"aliases": ["gpu"], "numa_node": 0, "total": 2, "free": 1}])
+    pci_pools = Field(Value(), "The same devices, each once: {aliases, numa_node (-1: unknown), total, free, "
+                               "resource_class, provider}.", on=READ,
+                      sample=[{"aliases": ["gpu"], "numa_node": 0, "total": 1, "free": 1, "provider": "0000:c1:00.0",
+                               "resource_class": "CUSTOM_PCI_10DE_1EB8"}])
     mdevs = Field(Value(), "Devices that can be divided into virtual GPUs: {parent (PCI address), type, numa_node, "
-                           "total, free}.", on=READ,
-                  sample=[{"parent": "0000:81:00.0", "type": "nvidia-35", "numa_node": 0, "total": 8, "free": 7}])
+                           "total, free, provider}.", on=READ,
+                  sample=[{"parent": "0000:81:00.0", "type": "nvidia-35", "numa_node": 0, "total": 8, "free": 7,
+                           "provider": "pci_0000_81_00_0"}])
+    providers = Field(Value(), "Parts of the host that are resource providers of a cloud below it: {name, parent (the "
+                      "name of the one above; empty: the host), inventories (total, reserved, max_unit by resource "
+                      "class), traits, held (what servers have of it, by uuid and resource class)}.", on=READ,
+                      sample=[{"name": "0000:c1:00.0", "parent": "", "traits": ["COMPUTE_MANAGED_PCI_DEVICE"],
+                               "inventories": {"CUSTOM_PCI_10DE_1EB8": {"total": 1, "reserved": 0, "max_unit": 1}},
+                               "held": {"b6c1f4f0-5d0e-4c64-8d6b-3a0a6a0b9a11": {"CUSTOM_PCI_10DE_1EB8": 1}}}])
     vcpus = Field(Integer(), "CPUs of the host that servers share.", on=READ, sample=16)
     pcpus = Field(Integer(), "CPUs of the host that servers have for themselves.", on=READ, sample=0)
     vcpus_used = Field(Integer(), "Virtual CPUs of running servers that share them.", on=READ, sample=4)
