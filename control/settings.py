@@ -281,6 +281,7 @@ class Settings:
     quota_routers: int = _doc("Routers of a project.", 10)
     quota_floatingips: int = _doc("Floating IPs of a project.", 50)
     quota_address_groups: int = _doc("Address groups of a project, with OVN.", 10)
+    quota_trunks: int = _doc("Trunks of a project, with OVN.", 10)
     quota_volumes: int = _doc("Volumes of a project.", 10)
     quota_gigabytes: int = _doc("GiB of a project's volumes and snapshots of them.", 1000)
     quota_snapshots: int = _doc("Snapshots of a project's volumes.", 10)

@@ -153,6 +153,7 @@ def test_each_change_is_a_difference_of_its_unit_until_it_is_repaired(engine):
                     replace(ONE, limits=(LogicalLimit("egress", 1000, 100), LogicalLimit("ingress", 500)), dscp=46),
                     replace(ONE, limits=(LogicalLimit("egress", 2000),), dscp=0),
                     replace(ONE, names=("web", "web.lab.example")), replace(ONE, names=("db", "db.lab.example")),
+                    replace(ONE, parent="p2", vlan=7), replace(ONE, parent="p2", vlan=8),
                     replace(ONE, hosts=("h1", "h2"), arriving=True), replace(ONE, enabled=False), ONE, GROUP, LAN):
         assert {one.unit for one in engine.differences(some(changed))} == {key_of(changed)}
         engine.repair(some(changed))

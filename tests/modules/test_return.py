@@ -173,9 +173,12 @@ def test_of_networks_of_clouds(overlay):
     results = {noun: [overlay(noun, **options)] for noun, options in made.items()}
     results["floating_ip"].append(overlay("floating_ip", name="web", port="none", port_forwardings=[
         {"external_port": 2222, "internal_port": 22, "port": "p1"}]))
+    assert overlay("port", name="p2", network="lan")["changed"] and overlay("port", name="p3", network="lan")["changed"]
     limit = {"type": "bandwidth_limit", "max_kbps": 1000}
     for noun, options, change in (
             ("address_group", {"addresses": ["192.0.2.0/24"]}, {"addresses": ["198.51.100.7"]}),
+            ("trunk", {"port": "p2", "subports": [{"port": "p3", "segmentation_id": 5}]}, {"admin_state_up": True,
+                                                                                          "subports": []}),
             ("qos_policy", {"rules": [limit, {"type": "dscp_marking", "dscp_mark": 26}]}, {"shared": True})):
         made[noun] = {"name": "one", **options}
         results[noun] = [overlay(noun, **made[noun]), overlay(noun, name="one", **change)]
@@ -204,7 +207,7 @@ def test_every_module_is_checked():
         "aggregate_info", "availability_zone_info", "cell_info", "compute_service_info", "hypervisor_info",
         "limits_info", "quota_info", "resource_provider_info", "server_group_info", "trait_info", "usage_info",
         "floating_ip_info", "port_info", "router_info", "security_group_info", "subnet_info", "address_group_info",
-        "qos_policy_info", "volume_type_info"}
+        "qos_policy_info", "trunk_info", "volume_type_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

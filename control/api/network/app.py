@@ -12,6 +12,7 @@ from magnetar_control.services import Document
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.address_groups import AddressGroupStore
 from magnetar_control.services.network.routers import RouterStore
+from magnetar_control.services.network.trunks import TrunkStore
 from magnetar_control.store.services import Service
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, route
@@ -20,7 +21,7 @@ from magnetar_core.errors import InvalidRequest, NotFound
 from . import attributes, qos_rules
 from .agents import AgentRoutes
 from .quotas import QuotaRoutes
-from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group
+from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group, trunk
 
 #: Alias to name of the extensions that hold here: what clients look for before they use it.
 EXTENSIONS = {
@@ -43,7 +44,7 @@ WITH_ENGINE = {"address-group": "Address group", "rbac-address-group": "Add addr
                "floating-ip-port-forwarding": "Floating IP Port Forwarding",
                "qos-bw-limit-direction": "Direction for QoS bandwidth limit rule",
                "qos-default": "QoS default policy", "qos-rule-type-details": "Details of QoS rule types",
-               "router": "Neutron L3 Router"}
+               "router": "Neutron L3 Router", "trunk": "Trunk Extension", "trunk-details": "Trunk port details"}
 #: What Neutron has and a host's own networks have not: path to key of the empty list.
 NONE_OF = {"routers": "routers", "floatingips": "floatingips", "subnetpools": "subnetpools",
            "trunks": "trunks", "service-providers": "service_providers"}
@@ -79,7 +80,8 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
         *(one for form in forms for one in ResourceRoutes(service.resources, form).routes()),
         *(one for path, key in NONE_OF.items()
           if key not in service.resources for one in _none_of(path, key)),
-        *((*_interfaces(service.routers), *_addresses(service.addresses), *qos_rules.routes())
+        *((*_interfaces(service.routers), *_addresses(service.addresses), *_subports(service.trunks),
+           *qos_rules.routes())
           if service.worker else ()),
     ], authenticate, refused)
 
@@ -101,6 +103,19 @@ def _addresses(groups: AddressGroupStore) -> list[Guarded]:
 
     return [route(f"PUT /v2.0/address-groups/{{id}}/{verb}_addresses", partial(done, put=verb == "add"))
             for verb in ("add", "remove")]
+
+
+def _subports(trunks: TrunkStore) -> list[Guarded]:
+    """Neutron answers these without a word around the trunk."""
+    def done(request: Request, put: bool) -> Document:
+        wish = (attributes.SUB_PORTS if put else attributes.GONE_PORTS).check(request.json(), "body")
+        found = trunks.move(request.context, request.params["id"], wish["sub_ports"], put=put)
+        return trunk(found, request.context.is_admin)
+
+    return [route("GET /v2.0/trunks/{id}/get_subports", lambda request: {
+                "sub_ports": trunks.show(request.context, request.params["id"])["sub_ports"]}),
+            *(route(f"PUT /v2.0/trunks/{{id}}/{verb}_subports", partial(done, put=verb == "add"))
+              for verb in ("add", "remove"))]
 
 
 def _extension(known: Mapping[str, str], alias: str) -> Document:

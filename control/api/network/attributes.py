@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from magnetar_control.api.values import Address, Anything, Id, Null, Number, OrEmpty, Parsed, Truth, record
-from magnetar_control.services.network import address_groups, dns, sharing
+from magnetar_control.services.network import address_groups, dns, sharing, trunks
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.values import Choices, ListOf, Mac, MapOf, Nullable, Text, Value
@@ -231,6 +231,31 @@ RBAC_POLICY = Record(
 #: Addresses of an address group: networks, an address as one of its own.
 ADDRESSES = record({"addresses": items(PREFIX, address_groups.MOST)}, "addresses")
 ADDRESS_GROUP = attributes({"addresses": items(PREFIX, address_groups.MOST)}, {"name": TEXT})
+
+
+class SegmentationType(Choices):
+    """How a guest tells a subport from others."""
+
+    def __init__(self) -> None:
+        super().__init__(trunks.VLAN)
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        if value == "inherit":
+            raise InvalidField(path, "must be vlan, with a segmentation_id: networks of OVN have no tag in guests that "
+                                     "a subport could inherit", value)
+        return super().check(value, path, version)
+
+
+SUB_PORT = record({"port_id": Id(), "segmentation_type": SegmentationType(),
+                   "segmentation_id": Number(1, trunks.MOST)},
+                  "port_id", "segmentation_type", "segmentation_id")
+SUB_PORTS = record({"sub_ports": items(SUB_PORT, trunks.MOST)}, "sub_ports")
+#: Which subports go; what else clients say of them is not looked at.
+GONE_PORTS = record({"sub_ports": items(record(
+    {"port_id": Id(), "segmentation_type": Anything(), "segmentation_id": Anything()}, "port_id"), trunks.MOST)},
+    "sub_ports")
+TRUNK = attributes({"port_id": Id(), "sub_ports": items(SUB_PORT, trunks.MOST)},
+                   {"name": TEXT, "admin_state_up": TRUTH}, required="port_id")
 
 SECURITY_GROUP = attributes({}, {"name": TEXT, "stateful": TRUTH}, required="name")
 

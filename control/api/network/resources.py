@@ -83,8 +83,9 @@ def port(row: Row, admin: bool) -> Document:
                "binding:vif_type": "bridge" if row["host"] else "unbound"}
     pairs = [{"ip_address": one["ip_address"], "mac_address": one.get("mac_address") or row["mac_address"]}
              for one in row["pairs"]]
+    details = {name: row[name] for name in ("trunk_details",) if name in row}  # of a parent only
     return {**_shown(row, *plain), "allowed_address_pairs": pairs, "extra_dhcp_opts": [],
-            "binding:vnic_type": row["vnic_type"], **(binding if admin else {})}
+            "binding:vnic_type": row["vnic_type"], **details, **(binding if admin else {})}
 
 
 def security_group(row: Row, admin: bool) -> Document:
@@ -125,6 +126,11 @@ def address_group(row: Row, _admin: bool) -> Document:
     return _shown(row, "name", "addresses", "shared")
 
 
+def trunk(row: Row, _admin: bool) -> Document:
+    """A trunk."""
+    return _shown(row, "name", "admin_state_up", "port_id", "status", "sub_ports")
+
+
 def port_forwarding(row: Row, _admin: bool) -> Document:
     """A port forwarding of a floating IP."""
     plain = ("id", "floatingip_id", "internal_port_id", "internal_ip_address", "internal_port", "external_port",
@@ -159,6 +165,7 @@ OF_ENGINE = (Form(name="router", plural="routers", path="routers", body=attribut
                   view=port_forwarding, above=("floatingips", "floatingip_id")),
              Form(name="address_group", plural="address_groups", path="address-groups",
                   body=attributes.ADDRESS_GROUP, view=address_group),
+             Form(name="trunk", plural="trunks", path="trunks", body=attributes.TRUNK, view=trunk),
              Form(name="policy", plural="policies", path="qos/policies", body=attributes.QOS_POLICY, view=qos_policy,
                   store="qos_policies"),
              _qos_rule("bandwidth_limit", attributes.BANDWIDTH_LIMIT_RULE),
@@ -301,7 +308,7 @@ class ListQuery:
         """The service's name of an attribute. What only admins see, others do not find."""
         known = NAMES.get(name, name)
         hidden = known in self.resource.admin and name in NAMES and not self.request.context.is_admin
-        if known in self.resource.filters and what == "filtering":
+        if known in self.resource.filters and what == "filtering" and not hidden:
             return known
         if hidden or (name not in READ_ONLY and self.form.attribute(name) is None):
             raise InvalidRequest(f"['{name}'] is invalid attribute for {what}")

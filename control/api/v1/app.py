@@ -38,6 +38,7 @@ from .security_group import SecurityGroups
 from .server import SERVERS
 from .server_request import FLAVORS, KEYPAIRS, NETWORKS
 from .subnet import Subnets
+from .trunk import Trunks
 from .usage import Usages
 from .volume import IMAGES, SNAPSHOTS, VOLUMES
 from .volume_type import VolumeTypes
@@ -46,7 +47,8 @@ from .volume_type import VolumeTypes
 DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
     ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), Subnets(), Ports(),
-    Routers(), FloatingIps(), SecurityGroups(), AddressGroups(), QosPolicies(), RbacPolicies(), VolumeTypes())}
+    Routers(), FloatingIps(), SecurityGroups(), AddressGroups(), QosPolicies(), RbacPolicies(), Trunks(),
+    VolumeTypes())}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Seconds that a request waits which does not say.
 WAIT = 20.0

@@ -32,6 +32,7 @@ from .routers import ROUTER, RouterStore
 from .security_groups import SECURITY_GROUP, GroupStore, named, rule_resource
 from .subnets import check_range, resource
 from .tables import networks, ports, security_groups, subnets
+from .trunks import TRUNK, TrunkStore
 from .worker import EngineWorker, Wait
 
 # Statements that each server needs, made once: to make one takes longer than to execute it.
@@ -76,7 +77,8 @@ class EmbeddedNetworks:
         if engine is not None:
             self.routers = RouterStore(database, ROUTER, self.quota, self.log)
             self.addresses = AddressGroupStore(database, ADDRESS_GROUP, self.quota, self.log)
-            self.resources.update(address_groups=self.addresses, routers=self.routers, **{
+            self.trunks = TrunkStore(database, TRUNK, self.quota, self.log)
+            self.resources.update(address_groups=self.addresses, routers=self.routers, trunks=self.trunks, **{
                 name: NetworkStore(database, one, self.quota, self.log) for name, one in OF_ENGINE.items()}, **{
                 name: made(database, one, self.quota, self.log) for name, (made, one) in WITH_PARTS.items()})
         self._usual = {name: network.defaults[name] for name in ("type", "mtu")}

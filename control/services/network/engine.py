@@ -56,7 +56,8 @@ class LogicalPort:
     """*addresses*: (subnet, address). *pairs*: (MAC, address or network) that it may send from besides. *groups* count
     only with *secure* (port security). *hosts*: where it may be; *arriving*: it is silent at the second of them until
     its guest announces itself there. *router*: the router whose interface it is. *dscp*: the mark of what it sends.
-    *names*: by which DNS of the network finds it; the last one, by its addresses."""
+    *names*: by which DNS of the network finds it; the last one, by its addresses. *parent*: the port whose guest has it
+    as a VLAN device of the tag *vlan*."""
 
     id: str
     network_id: str
@@ -72,6 +73,8 @@ class LogicalPort:
     limits: tuple[LogicalLimit, ...] = ()
     dscp: int | None = None
     names: tuple[str, ...] = ()
+    parent: str | None = None
+    vlan: int | None = None
 
 
 @dataclass(frozen=True)

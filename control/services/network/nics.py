@@ -16,7 +16,7 @@ from magnetar_core.errors import Conflict
 from magnetar_core.kinds.guest_data import MOST
 
 from . import dns, ipam
-from .tables import addresses, floating_ips, networks, ports, subnets
+from .tables import SUBPORT, addresses, floating_ips, networks, ports, subnets
 
 #: Whose ports Nova's are, as Neutron shows it.
 OWNER = "compute:nova"
@@ -91,7 +91,7 @@ def _take(connection: Connection, id: str, hostname: str, values: Document) -> N
     """Take a port that somebody made beforehand. Raises ``Conflict`` where it is not free, ``InvalidRequest`` where it
     is called otherwise than the server."""
     free = update(ports).where(ports.c.id == id, ports.c.device_id == "", ports.c.dns_name.in_(
-        ("", values["dns_name"])))
+        ("", values["dns_name"])), ports.c.device_owner != SUBPORT)
     if connection.execute(free.values(**values, updated_at=now())).rowcount:
         return
     dns.check_server(id, connection.execute(select(ports.c.dns_name).where(

@@ -189,7 +189,9 @@ def _dhcp(network: LogicalNetwork, subnet: LogicalSubnet) -> dict[str, str]:
 
 def _port(unit: LogicalPort) -> NorthRow:
     ips = " ".join(address for _subnet, address in unit.addresses)
-    columns: dict[str, Any] = {"name": unit.id, "enabled": (unit.enabled,), "type": "", "port_security": ()}
+    columns: dict[str, Any] = {"name": unit.id, "enabled": (unit.enabled,), "type": "", "port_security": (),
+                               "parent_name": () if unit.parent is None else (unit.parent,),
+                               "tag": () if unit.vlan is None else (unit.vlan,)}
     inside = [(SWITCH, unit.network_id, "ports")]
     options: dict[str, str] = {}
     if unit.router is not None:

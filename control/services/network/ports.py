@@ -16,7 +16,7 @@ from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
 
-from . import dns, ipam, qos, sharing
+from . import dns, ipam, qos, sharing, trunks
 from .floating_ips import let_go
 from .networks import NETWORK
 from .nics import TAKEN, addresses_of
@@ -25,14 +25,14 @@ from .requested_networks import visible as usable_networks
 from .resources import NetworkResource, any_of, columns, find, forbidden, own
 from .router_ports import OWN
 from .security_groups import default_group
-from .tables import addresses, floating_ips, forwardings, networks, ports, security_groups
+from .tables import SUBPORT, addresses, floating_ips, forwardings, networks, ports, security_groups
 
 
 def documents(usual: str, connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
     """The rows, with their addresses and how these are called; *usual*: the domain of networks without one."""
     given = addresses_of(connection, [row["id"] for row in rows])
-    domains = dns.domains(connection, rows, usual)
-    return [{**row, "fixed_ips": given.get(row["id"], []), "dns_assignment": dns.assignment(
+    domains, details = dns.domains(connection, rows, usual), trunks.of_ports(connection, rows)
+    return [{**row, **details[row["id"]], "fixed_ips": given.get(row["id"], []), "dns_assignment": dns.assignment(
              row["dns_name"], given.get(row["id"], []), domains[row["network_id"]]),
              **{name: orjson.loads(row[name]) for name in ("security_groups", "profile", "pairs")}} for row in rows]
 
@@ -112,9 +112,9 @@ def _may_secure(context: Context, network: RowMapping, verb: str, values: Docume
 
 def _may_mark(connection: Connection, context: Context, verb: str, values: Document) -> None:
     """Whose server a port says that it is at, users do not choose: only their own."""
-    if values["device_owner"].startswith(OWN):
-        raise InvalidField("device_owner", f"must not begin with {OWN}, as the cloud's own ports do",
-                           values["device_owner"])
+    if values["device_owner"].startswith((OWN, SUBPORT)):
+        raise InvalidField("device_owner", f"must not begin with {OWN} or {SUBPORT}, as the cloud's own ports do and "
+                                           "subports of trunks", values["device_owner"])
     if context.is_admin or not values["device_id"]:
         return
     project = connection.execute(select(server_mappings.c.project_id).where(
@@ -167,6 +167,7 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     _check_free(row, "be changed", values.keys() - {"name", "description"})
     if any(values.get(name, row[name]) != row[name] for name in ("device_id", "device_owner")):
         _let_go(connection, row)
+        trunks.check_no_subport(connection, row["id"])
         _may_mark(connection, context, "update", {**row, **values})
         values.update(made_for_server=False, place=None, tag=None)
     if values.get("port_security_enabled", row["port_security_enabled"]) != row["port_security_enabled"]:
@@ -201,7 +202,7 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
 def _change_mac(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     network = find(connection, context, NETWORK, row["network_id"])
     _may_choose(context, network, values)
-    if row["host"]:
+    if row["host"] or trunks.of_ports(connection, [row])[row["id"]].get("host"):
         raise Conflict(f"Unable to complete operation on port {row['id']}, port is already bound"
                     f"{' on host ' + row['host'] if context.knows_hosts else ''}", type="PortBound")
     if connection.execute(select(ports.c.id).where(ports.c.mac_address == values["mac_address"],
@@ -238,6 +239,7 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
     """It goes unless a server has it: Neutron would have Nova detach it, which takes more than a transaction."""
     row = find(connection, context, PORT, row["id"], lock=True)
     _check_free(row, "be deleted", {"id"})
+    trunks.check_in_none(connection, row["id"])
     _let_go(connection, row)
     let_go(connection, [row["id"]])
 
@@ -274,7 +276,8 @@ PORT = NetworkResource(
     units=units, admin=frozenset({"host", "profile"}),
     filters={"fixed_ips": _with_address, "security_groups": _with_group, "security_group_ids": _with_group,
              "ip_address": lambda values: _with_address([f"ip_address={one}" for one in values]),
-             "subnet_id": lambda values: _with_address([f"subnet_id={one}" for one in values])})
+             "subnet_id": lambda values: _with_address([f"subnet_id={one}" for one in values]),
+             **{name: trunks.bound(name) for name in ("status", "host")}})
 
 
 def resource(usual_domain: str) -> NetworkResource:

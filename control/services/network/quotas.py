@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Quotas of networks, subnets, ports, security groups and their rules, routers and floating IPs."""
+"""Quotas of networks, subnets, ports, security groups and their rules, routers, floating IPs and trunks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from .tables import (
     security_group_rules,
     security_groups,
     subnets,
+    trunks,
 )
 
 #: Neutron's type of the error.
 OVER = "OverQuota"
 RESOURCES = ("network", "subnet", "port", "security_group", "security_group_rule", "rbac_policy")
 #: Those that there are with an engine besides.
-OF_ENGINE = ("router", "floatingip", "address_group")
+OF_ENGINE = ("router", "floatingip", "address_group", "trunk")
 
 
 def _counted(table: Table) -> Select[Any]:
@@ -38,7 +39,7 @@ def _counted(table: Table) -> Select[Any]:
 #: Statements that each new server needs among them, made once.
 _COUNTED = {name: _counted(table) for name, table in zip(
     (*RESOURCES, *OF_ENGINE), (networks, subnets, ports, security_groups, security_group_rules, rbac_policies,
-                             routers, floating_ips, address_groups),
+                             routers, floating_ips, address_groups, trunks),
     strict=True)}
 
 

@@ -19,7 +19,7 @@ from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest
 
 from . import ipam, sharing
-from .tables import addresses, networks, ports, subnets
+from .tables import SUBPORT, addresses, networks, ports, subnets
 
 #: The policy rule of NICs on external networks.
 ATTACH_EXTERNAL = "network:attach_external_network"
@@ -32,8 +32,8 @@ _EACH = select(networks.c.id, networks.c.by_engine, _SERVES, _OUTSIDE)
 _ANY = _EACH.where(sharing.own_or_shared_with(networks, _PROJECT)).limit(2)
 _UP = _ANY.where(networks.c.admin_state_up)
 _NAMED = _EACH.where(networks.c.id.in_(_IDS))
-_PORTS = select(ports.c.id.label("port_id"), *ports.c["network_id", "device_id", "dns_name"], addresses.c.ip_address,
-                *networks.c["id", "by_engine"], _OUTSIDE).join(
+_PORTS = select(ports.c.id.label("port_id"), *ports.c["network_id", "device_id", "device_owner", "dns_name"],
+                addresses.c.ip_address, *networks.c["id", "by_engine"], _OUTSIDE).join(
     networks, networks.c.id == ports.c.network_id).outerjoin(
     addresses, addresses.c.port_id == ports.c.id).where(ports.c.id.in_(_IDS))
 _OWN_PORTS = _PORTS.where(ports.c.project_id == _PROJECT)
@@ -124,6 +124,9 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
             raise InvalidRequest(f"Port id {one['port_id']} could not be found.", type="PortNotFound")
         if row.device_id:
             raise Conflict(f"Port {row.port_id} is still in use.", type="PortInUse")
+        if row.device_owner == SUBPORT:
+            raise Conflict(f"Port {row.port_id} is still in use: it is a subport of a trunk, for the server "
+                           "that has the trunk's parent port.", type="PortInUse")
         if row.ip_address is None:
             raise InvalidRequest(f"Port {row.port_id} requires a FixedIP in order to be used.")
         one["network_id"] = row.network_id

@@ -14,7 +14,7 @@ from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest, NotFound
 
-from . import ipam, router_ports
+from . import ipam, router_ports, trunks
 from .requested_networks import subnets_of
 from .resources import NetworkResource, NetworkStore, add, find, own, writing
 from .router_ports import GATEWAY, INTERFACE
@@ -165,6 +165,7 @@ def _place(connection: Connection, context: Context, wish: Document) -> tuple[Ro
         raise NotFound(f"Port {wish['port_id']} could not be found.", type="PortNotFound")
     if found[0]["device_id"]:
         raise Conflict(f"Port {wish['port_id']} is in use by {found[0]['device_id']}.", type="PortInUse")
+    trunks.check_in_none(connection, str(wish["port_id"]))
     if len(found) > 1:
         raise InvalidRequest(f"Bad router request: port {wish['port_id']} has addresses of several subnets, and an "
                              "interface is in one. Give the subnet.", type="BadRequest")

@@ -118,6 +118,21 @@ forwardings = Table(
     Index("port_forwardings_outer", "floatingip_id", "protocol", "external_port", unique=True),
     Index("port_forwardings_inner", "internal_port_id"))
 
+#: ``port_id``: the parent port, which has the guest's NIC.
+trunks = Table(
+    "trunks", API, *owned(), Column("port_id", UUID, ForeignKey("ports.id"), nullable=False),
+    Column("admin_state_up", Boolean, nullable=False, default=True), *stamped(),
+    Index("trunks_port", "port_id", unique=True), Index("trunks_project", "project_id"))
+
+#: Whose ports the subports of trunks are, as Neutron shows it.
+SUBPORT = "trunk:subport"
+#: ``segmentation_id``: the VLAN tag with which the guest sends and receives what is the subport's.
+subports = Table(
+    "trunk_subports", API, Column("port_id", UUID, ForeignKey("ports.id"), primary_key=True),
+    Column("trunk_id", UUID, ForeignKey("trunks.id", ondelete="CASCADE"), nullable=False),
+    Column("segmentation_id", Integer, nullable=False),
+    Index("trunk_subports_tag", "trunk_id", "segmentation_id", unique=True))
+
 #: Who may use what is another project's: ``target_project`` is its id, or ``*``.
 rbac_policies = Table(
     "rbac_policies", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),

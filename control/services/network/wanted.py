@@ -40,8 +40,11 @@ from .tables import (
     security_group_rules,
     security_groups,
     subnets,
+    subports,
+    trunks,
 )
 
+parents = ports.alias("parents")
 #: Ids in one statement.
 MANY = 500
 #: Hosts that may have a router's gateway: one has it, the next when that one fails.
@@ -53,7 +56,7 @@ def read(connection: Connection, scope: Iterable[str] | None = None, gateways: S
     to something is read before it, so that it is there. *gateways*: hosts through which routers go out; any where there
     are none."""
     keys = None if scope is None else frozenset(scope)
-    found = list(_ports(connection, _ids(keys, "port")))
+    found = list(_ports(connection, _with_subports(connection, _ids(keys, "port"))))
     groups = list(_groups(connection, _ids(keys, "group", {id for port in found for id in port.groups})))
     if keys is not None:
         remote = {rule.remote_group for group in groups for rule in group.rules if rule.remote_group}
@@ -80,11 +83,25 @@ def _some(column: ColumnElement[Any], ids: Sequence[str] | None) -> Iterator[Col
         yield column.in_((ids or ())[at:at + MANY])
 
 
+def _with_subports(connection: Connection, ids: Sequence[str] | None) -> list[str] | None:
+    """*ids* of ports, and of the subports of those that are parents: where these are, their parent says."""
+    if ids is None:
+        return None
+    held: set[str] = set()
+    for condition in _some(trunks.c.port_id, ids):
+        held.update(connection.execute(select(subports.c.port_id).join(
+            trunks, trunks.c.id == subports.c.trunk_id).where(condition)).scalars())
+    return sorted(held.union(ids))
+
+
 def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalPort]:
     for condition in _some(ports.c.id, ids):
         on_engine = select(ports, networks.c.admin_state_up.label("network_up"), networks.c.qos_policy_id.label(
-            "network_policy"), networks.c.dns_domain).join(
-            networks, networks.c.id == ports.c.network_id).where(
+            "network_policy"), networks.c.dns_domain, subports.c.segmentation_id, parents.c.id.label("parent"),
+            *(parents.c[name].label(f"parent_{name}") for name in ("host", "next_host"))).join(
+            networks, networks.c.id == ports.c.network_id).outerjoin(
+            subports, subports.c.port_id == ports.c.id).outerjoin(trunks, trunks.c.id == subports.c.trunk_id).outerjoin(
+            parents, parents.c.id == trunks.c.port_id).where(
             networks.c.by_engine, ports.c.device_owner != router_ports.FLOATING, condition)
         given: dict[str, list[tuple[str, str]]] = {}
         for row in connection.execute(select(*addresses.c["port_id", "subnet_id", "ip_address"]).where(
@@ -106,7 +123,8 @@ def _policy(port: RowMapping) -> str | None:
 
 
 def _port(row: RowMapping, given: Sequence[tuple[str, str]], rules: Sequence[RowMapping]) -> LogicalPort:
-    places = tuple(dict.fromkeys(host for host in (row["host"], row["next_host"]) if host))
+    at = "parent_" if row["parent"] else ""
+    places = tuple(dict.fromkeys(host for host in (row[f"{at}host"], row[f"{at}next_host"]) if host))
     secure = row["port_security_enabled"]
     pairs = [(one.get("mac_address") or row["mac_address"], one["ip_address"]) for one in orjson.loads(row["pairs"])]
     return LogicalPort(
@@ -117,7 +135,7 @@ def _port(row: RowMapping, given: Sequence[tuple[str, str]], rules: Sequence[Row
               if one["kind"] == "bandwidth_limit"),
         next((one["dscp_mark"] for one in rules if one["kind"] == "dscp_marking"), None),
         (row["dns_name"], f"{row['dns_name']}.{row['dns_domain']}".rstrip(".")) if row["dns_name"] and row[
-            "dns_domain"] else ())
+            "dns_domain"] else (), row["parent"], row["segmentation_id"])
 
 
 def _groups(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalGroup]:

@@ -23,6 +23,7 @@ from .networking import (
     FloatingIp,
     NetworkPort,
     NetworkRouter,
+    NetworkTrunk,
     QosPolicy,
     RbacPolicy,
     SecurityGroup,
@@ -41,13 +42,14 @@ from .volume_type import CloudVolumeType
 __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AvailabilityZone", "Cell", "CloudVolumeType",
            "ComputeService", "Flavor", "FloatingIp", "Host", "HostAggregate", "HostTrait", "Hypervisor", "Image",
            "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network", "NetworkPort",
-           "NetworkRouter", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup", "Server",
-           "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "Usage", "Volume", "VolumeAttachment",
-           "VolumeExport", "VolumeSnapshot"]
+           "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup",
+           "Server", "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "Usage", "Volume",
+           "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
          VolumeExport, Migration, Host)
 CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, HostAggregate, ServerGroup,
                Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort, NetworkRouter, FloatingIp,
-               SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, CloudVolumeType, ResourceProvider, HostTrait)
+               SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk, CloudVolumeType,
+               ResourceProvider, HostTrait)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""subnet, port, router, floating_ip, security_group, address_group, qos_policy and rbac_policy: what a cloud's network
-service has beside networks."""
+"""subnet, port, trunk, router, floating_ip, security_group, address_group, qos_policy and rbac_policy: what a cloud's
+network service has beside networks."""
 
 from __future__ import annotations
 
@@ -82,6 +82,24 @@ class NetworkPort(Resource):
     device_id = Field(Text(), "Uuid of the server that has it.", on=READ,
                       sample="4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     device_owner = Field(Text(), "Of what kind that is.", on=READ, sample="compute:nova")
+
+
+class NetworkTrunk(Resource):
+    """A port of a server that has further ports, as VLANs."""
+
+    noun, plural = "trunk", "trunks"
+
+    port = Field(REFERENCE, "The parent port, which the server has, by name or uuid.", required=True, on=FIXED,
+                 sample="0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10")
+    subports = Field(
+        ListOf(Record(port=Field(REFERENCE, "A port that no server has, by name or uuid.", required=True),
+                      segmentation_id=Field(Integer(1, 4094), "The VLAN tag that the guest gives its packets.",
+                                            required=True)), 4094),
+        "All ports that it has as VLANs: others are removed. They stay as they are when omitted.",
+        sample=[{"port": "4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", "segmentation_id": 101}])
+    admin_state_up = Field(Boolean(), "Whether its subports may change, and it may be removed. Packets pass all the "
+                           "same.", default=True, sample=True)
+    status = Field(Text(), "V(ACTIVE) while a running server has its port, else V(DOWN).", on=READ, sample="ACTIVE")
 
 
 class NetworkRouter(Resource):

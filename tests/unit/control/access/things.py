@@ -24,6 +24,8 @@ from magnetar_control.services.network.tables import (
     security_group_rules,
     security_groups,
     subnets,
+    subports,
+    trunks,
 )
 from magnetar_control.services.volume import tables as volume
 from magnetar_control.store import hosts
@@ -154,6 +156,12 @@ class Things:
             internal_ip_address=f"10.20{number}.0.2", protocol="tcp", internal_port=22, external_port=22)
         things["address_group"] = self._add(address_groups, project_id=id, name=f"{mark}address group",
                                             addresses=["198.51.100.0/24"])
+        things["trunk_port"], things["subport"], things["free_port"] = (
+            self._port(things, inner, 200 + number, last, name=f"{mark}port {last}", device_owner=owner)
+            for last, owner in ((3, ""), (4, "trunk:subport"), (5, "")))
+        things["trunk"] = self._add(trunks, project_id=id, name=f"{mark}trunk", port_id=things["trunk_port"])
+        self.connection.execute(subports.insert().values(
+            port_id=things["subport"], trunk_id=things["trunk"], segmentation_id=5))
         self._qos(things, id, f"{mark}QoS policy")
         things["rbac_policy"] = self._policy(id, "network", things["inner"], fresh())
 

@@ -19,7 +19,8 @@ from .test_modules import examples
 from .test_servers import ensure
 
 pytestmark = pytest.mark.slow
-NOUNS = ("subnet", "security_group", "port", "router", "floating_ip", "address_group", "qos_policy", "rbac_policy")
+NOUNS = ("subnet", "security_group", "port", "router", "floating_ip", "address_group", "qos_policy", "rbac_policy",
+         "trunk")
 #: Drawn when it is made, so that no prediction knows it.
 DRAWN = {"id", "created_at", "updated_at", "fixed_ips", "mac_address", "external_addresses", "floating_ip_address",
          "rules", "active", "managed"}
@@ -205,6 +206,29 @@ def test_the_forwardings_of_a_floating_ip_are_one_list(cloud: Cloud, ann: Caller
     assert ann.call("DELETE", f"/v2.1/servers/{server['id']}").status == 204
 
 
+def test_the_subports_of_a_trunk_are_one_list(cloud: Cloud, ann: Caller) -> None:
+    ports = {name: ensured(ann, f"port/{name}", {"network": "lan"})["id"] for name in ("up", "v1", "v2")}
+    one, two = ({"port": f"v{at}", "segmentation_id": 100 + at} for at in (1, 2))
+    trunk = ensured(ann, "trunk/t", {"port": "up", "subports": [two, one], "admin_state_up": False})
+    assert (trunk["port"], trunk["status"], trunk["subports"]) == (ports["up"], "DOWN", [
+        {"port": ports[f"v{at}"], "segmentation_id": 100 + at} for at in (1, 2)])
+    refused(ann, "trunk/t", {"subports": []}, "disabled", status=409)
+    ensured(ann, "trunk/t", {"admin_state_up": True, "subports": [{**one, "segmentation_id": 102},
+                                                                  {**two, "segmentation_id": 101}]})
+    assert ensured(ann, "trunk/t", {"description": "x"})["subports"][0]["port"] == ports["v2"]
+    refused(ann, "trunk/t", {"subports": [one, {**two, "segmentation_id": 101}]}, "101 already in use", status=409)
+    refused(ann, "trunk/t", {"subports": [one, {**one, "segmentation_id": 5}]}, "given twice")
+    refused(ann, "trunk/t", {"subports": [{"port": "v1", "segmentation_id": 4095}]}, "subports[0].segmentation_id")
+    refused(ann, "trunk/t", {"subports": [{"port": "v9", "segmentation_id": 5}]}, "subports[0].port", "v9")
+    refused(ann, "trunk/x", {"port": "v1"}, "not eligible", status=409)
+    assert ann.delete("/v1/port/up").status == 409 and ann.delete("/v1/port/v1").status == 409
+    assert ensured(ann, "trunk/t", {"subports": []})["subports"] == []
+    cloud.services.network.worker.round()  # type: ignore[attr-defined]
+    assert cloud.services.network.differences() == []
+    assert ann.delete("/v1/trunk/t").json["changed"]
+    assert all(ann.delete(f"/v1/port/{name}").json["changed"] for name in ports)
+
+
 def test_a_port_has_a_name(cloud: Cloud, ann: Caller) -> None:
     assert ensured(ann, "network/named", {"mode": "ovn", "domain": "Lab.example"})["domain"] == "lab.example"
     ensured(ann, "subnet/named4", {"network": "named", "cidr": "10.11.0.0/24"})
@@ -317,17 +341,20 @@ def test_modules(folder: Path) -> None:
         {"floating_ip": {"name": "f2", "network": "ext", "port": "none", "port_forwardings": [
             {"external_port": 22, "port": "p2"}]}},
         {"address_group": {"name": "a2", "addresses": ["192.0.2.1"]}},
+        {"port": {"name": "v2", "network": "n2"}},
+        {"trunk": {"name": "t2", "port": "p2", "subports": [{"port": "v2", "segmentation_id": 7}]}},
         {"qos_policy": {"name": "q2", "rules": [{"type": "bandwidth_limit", "max_kbps": 5}]}},
         {"port": {"name": "p2", "network": "n2", "qos_policy": "q2"}},
         {"rbac_policy": {"object_type": "network", "object": "n2", "target_project": "other"}},
         {"rbac_policy": {"object_type": "network", "object": "n2", "target_project": "other", "state": "absent"}},
         *({noun: {"name": name, "state": "absent"}} for noun, name in (
-            ("floating_ip", "f2"), ("router", "r2"), ("port", "p2"), ("security_group", "g2"), ("address_group", "a2"),
-            ("qos_policy", "q2"), ("subnet", "s2"), ("network", "n2")))]
+            ("trunk", "t2"), ("port", "v2"), ("floating_ip", "f2"), ("router", "r2"), ("port", "p2"),
+            ("security_group", "g2"), ("address_group", "a2"), ("qos_policy", "q2"), ("subnet", "s2"),
+            ("network", "n2")))]
     for task in more:
         (checked,) = play(folder, [task], {"cloud": "mycloud"}, "--check", "--diff")
         once, twice = play(folder, [task, task], {"cloud": "mycloud"}, "--diff")
         assert checked["changed"] and once["changed"] and not twice["changed"], (task, checked, once, twice)
         assert checked["changes"] == once["changes"] and checked["diff"] == once["diff"], task
-    whole = play(folder, more[:12], {"cloud": "mycloud"}, "--check")
+    whole = play(folder, more[:14], {"cloud": "mycloud"}, "--check")
     assert all(one["changed"] for one in whole)  # each assumes those before
