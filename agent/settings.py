@@ -234,10 +234,7 @@ def load(path: Path | None = None, **given: Any) -> AgentSettings:
     """Settings from the YAML file *path*, or from ``FILE`` when that exists; *given* (not ``None``) wins.
 
     Raises ``InvalidSettings`` naming the file, the key and the rule."""
-    if path is None and not FILE.exists():
-        found: dict[str, Any] = {}
-    else:
-        found = _read(path or FILE)
+    found: dict[str, Any] = _read(path or FILE) if path is not None or FILE.exists() else {}
     found.update((key, value) for key, value in given.items() if value is not None)
     try:
         return AgentSettings(**found)

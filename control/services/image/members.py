@@ -43,8 +43,8 @@ class Members:
                 raise Forbidden(f"The image is {image['visibility']}; only images of visibility shared have members.")
             if not added(connection, members, image_id=image_id, member=project, status="pending", created_at=now()):
                 raise Conflict(f"The image is shared with {project} already.")
-            count = connection.execute(select(func.count()).where(members.c.image_id == image_id)).scalar_one()
-            if count > MOST:
+            shared = select(func.count()).where(members.c.image_id == image_id)
+            if (count := connection.execute(shared).scalar_one()) > MOST:
                 raise TooLarge(f"An image may be shared with {MOST} projects, and this would be {count}. Take some "
                                "away, or make it a community image.")
             return _member(connection, context, image_id, project)[1]
