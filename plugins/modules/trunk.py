@@ -26,39 +26,39 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Ports for a firewall, one on each network
+- name: A network of the office
+  magnetar.compute.network:
+    cloud: mycloud
+    name: office
+    mode: ovn
+
+- name: What a firewall's NIC is
   magnetar.compute.port:
     cloud: mycloud
-    name: "fw-{{ item }}"
-    network: "{{ item }}"
-  loop: [outer, dmz, office]
+    name: fw
+    network: backend
 
-- name: One NIC with all of them
+- name: Its port in the office
+  magnetar.compute.port:
+    cloud: mycloud
+    name: fw-office
+    network: office
+
+- name: Its NIC has that as a VLAN
   magnetar.compute.trunk:
     cloud: mycloud
     name: fw
-    port: fw-outer
+    port: fw
     subports:
-      - {port: fw-dmz, segmentation_id: 101}
-      - {port: fw-office, segmentation_id: 102}
+      - {port: fw-office, segmentation_id: 101}
 
-- name: The firewall
-  magnetar.compute.server:
-    cloud: mycloud
-    name: fw
-    image: debian
-    flavor: small
-    networks: [{port: fw-outer}]
-
-- name: The office is connected no more, while the firewall runs
+- name: The office is connected no more, whether the firewall runs or not
   magnetar.compute.trunk:
     cloud: mycloud
     name: fw
-    port: fw-outer
-    subports:
-      - {port: fw-dmz, segmentation_id: 101}
+    subports: []
 
-- name: Remove it, after the firewall
+- name: Remove it
   magnetar.compute.trunk:
     cloud: mycloud
     name: fw

@@ -62,6 +62,7 @@ CJSON = "usr/lib/x86_64-linux-gnu/lua/5.4/cjson.so"
 MODULES = (
     "virtio_pci", "virtio_blk", "sr_mod", "sd_mod", "virtio_scsi", "isofs", "virtio_net", "virtio_console",
     "virtio_balloon", "virtio-rng", "button", "evdev", "pvpanic-pci", "pvpanic-mmio", "virtiofs",
+    "8021q",
 )  # fmt: skip
 MODULE_OPTIONS = {"scsi_mod": "scan=sync"}  # disks are there when the driver is loaded: nothing has to wait for them
 SIGNATURE = b"~Module signature appended~\n"

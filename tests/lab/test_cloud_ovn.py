@@ -242,6 +242,32 @@ def test_a_port_is_forwarded(cloud: Cloud) -> None:
     assert cloud.dials(cloud.floating, 77) == "a1"
 
 
+def test_a_trunk(cloud: Cloud) -> None:
+    """Guests that run get VLAN devices on another network, each with a tag of its own, and send as their subports."""
+    alpha = cloud.of["alpha"]
+    alpha.ask("network create side")
+    alpha.ask("subnet create --network side --subnet-range 10.6.0.0/24 side-v4")
+    for name, address, tag in (("a1", "10.6.0.11", 101), ("a2", "10.6.0.12", 202)):
+        mac = alpha.json(f"port create --network side --fixed-ip ip-address={address} side-{name}")["mac_address"]
+        alpha.ask(f"network trunk create --parent-port {name} {name}")
+        said = cloud.sh(name, f"ip link add link eth0 name side address {mac} type vlan id {tag}; "
+                        f"ip addr add {address}/24 dev side; ip link set side up; ip addr show side")  # fmt: skip
+        assert f"{address}/24" in said and mac in said
+    assert not cloud.reaches("a1", "10.6.0.12")
+    for name, tag in (("a1", 101), ("a2", 202)):
+        alpha.ask(f"network trunk set --subport port=side-{name},segmentation-type=vlan,segmentation-id={tag} {name}")
+    eventually(lambda: cloud.reaches("a1", "10.6.0.12"), "a1 reaches a2 by its VLAN")
+    assert cloud.reaches("a2", "10.6.0.11") and cloud.reaches("a1", "10.5.0.12")
+    assert cloud.ovn.chassis(port_id(cloud, "side-a1")) == cloud.server("a1").host
+    assert alpha.json("port show side-a1")["status"] == "ACTIVE"
+    cloud.sh("a1", "ip addr add 10.6.0.9/24 dev side")
+    assert "bytes from" not in cloud.sh("a1", "ping -c 2 -W 1 -I 10.6.0.9 10.6.0.12")
+    alpha.ask("port set --no-security-group side-a1")
+    eventually(lambda: not cloud.reaches("a1", "10.6.0.12"), "without a group nothing passes")
+    alpha.ask("port set --security-group default side-a1")
+    eventually(lambda: cloud.reaches("a1", "10.6.0.12"), "with it again")
+
+
 def test_qos(cloud: Cloud) -> None:
     """What the server sends is marked and limited, from now on, and is not when the policy goes."""
     cloud.admin.ask("network qos policy create --share slow")
@@ -288,6 +314,8 @@ def test_live_migration(cloud: Cloud) -> None:
     eventually(lambda: int(cloud.sh("a1", count)) > lines + 1, "lines come on the same connection")
     eventually(cloud.pings, "the floating IP answers at its new host")
     assert cloud.ovn.chassis(port_id(cloud, "a1")) == to
+    eventually(lambda: cloud.reaches("a1", "10.6.0.12"), "its VLAN came along")
+    assert cloud.ovn.chassis(port_id(cloud, "side-a1")) == to
     # Numbers of those that were answered.
     came = [int(one) for one in cloud.sh(
         "a2", "kill -INT $(pidof ping); sleep 1; sed -n 's/.* seq=\\([0-9]*\\) .*/\\1/p' /run/pings").split()]

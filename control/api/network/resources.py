@@ -308,7 +308,8 @@ class ListQuery:
         """The service's name of an attribute. What only admins see, others do not find."""
         known = NAMES.get(name, name)
         hidden = known in self.resource.admin and name in NAMES and not self.request.context.is_admin
-        if known in self.resource.filters and what == "filtering" and not hidden:
+        private = hidden and known in self.resource.private
+        if known in self.resource.filters and what == "filtering" and not private:
             return known
         if hidden or (name not in READ_ONLY and self.form.attribute(name) is None):
             raise InvalidRequest(f"['{name}'] is invalid attribute for {what}")

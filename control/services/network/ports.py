@@ -273,7 +273,7 @@ PORT = NetworkResource(
     update=update, delete=delete,
     defaults={"name": "", "description": "", "admin_state_up": True, "device_id": "", "device_owner": "", "host": "",
               "profile": {}, "vnic_type": "normal", "pairs": [], "dns_name": ""},
-    units=units, admin=frozenset({"host", "profile"}),
+    units=units, admin=frozenset({"host", "profile"}), private=frozenset({"host"}),
     filters={"fixed_ips": _with_address, "security_groups": _with_group, "security_group_ids": _with_group,
              "ip_address": lambda values: _with_address([f"ip_address={one}" for one in values]),
              "subnet_id": lambda values: _with_address([f"subnet_id={one}" for one in values]),

@@ -46,11 +46,11 @@ class NetworkResource:
     *create*, *update* and *delete* work in a transaction: *create* adds the row of the values and what belongs to it;
     *update* (none: it cannot change) checks and completes the values before they are set; *delete* says whether the row
     may go. *defaults*: values of a new one that are left out; *admin*: values that only admins change, or give a new
-    one otherwise than by default; *filters*: of lists, besides the columns; *before_list*: what a list needs to be
-    there. *counts*: what a new one is more of, besides itself; *writers_are_admins*: whether only admins make, change
-    and remove them; *after*: what is done when a row has changed, or gone; *units*: what the engine has of a row, which
-    is added, goes (``None``) or is given values; *owner*: the project whose a new one will be, where that is not said
-    by its values."""
+    one otherwise than by default; *filters*: of lists, besides the columns, *private* those of them that are admins'
+    alone; *before_list*: what a list needs to be there. *counts*: what a new one is more of, besides itself;
+    *writers_are_admins*: whether only admins make, change and remove them; *after*: what is done when a row has
+    changed, or gone; *units*: what the engine has of a row, which is added, goes (``None``) or is given values;
+    *owner*: the project whose a new one will be, where that is not said by its values."""
 
     name: str
     table: Table
@@ -61,6 +61,7 @@ class NetworkResource:
     delete: Callable[[Connection, Context, RowMapping], None] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     admin: frozenset[str] = frozenset()
+    private: frozenset[str] = frozenset()
     filters: Mapping[str, Filter] = field(default_factory=dict)
     before_list: Callable[[Connection, Context], None] | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
