@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.servers import cpu_modes
+from magnetar_agent.servers import GIB, cpu_modes
 from magnetar_core.hardware import traits
 
 if TYPE_CHECKING:
@@ -36,6 +36,14 @@ def address(host: LocalHost) -> str:
 def images(host: LocalHost) -> list[str]:
     """Ids of the images whose content is here."""
     return sorted(one.id for one in host.documents.peek("image") if one.state.get("file"))
+
+
+def image_cache_gb(host: LocalHost) -> int:
+    """GiB of disk that the content of images takes, and that is to be reserved for it (spec row IMC-05)."""
+    if not host.settings.reserve_disk_resource_for_image_cache:
+        return 0
+    return -(-sum(int(one.state.get("size") or 0) for one in host.documents.peek("image") if one.state.get("file"))
+             // GIB)
 
 
 def traits_of(host: LocalHost, facts: Mapping[str, Any], kvm: bool) -> list[str]:

@@ -45,7 +45,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "shares": shares.offered(host), "ovn": ovn(host),
         "resources": host.provider_config.resources, "provider_config": host.provider_config.told,
         "address": told.address(host), "metrics": host.meter.look(), "images": told.images(host),
-        "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
+        "image_cache_gb": told.image_cache_gb(host), "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
     }
     try:
         domains = host.hypervisor.domains()

@@ -138,6 +138,9 @@ class AgentSettings:
     disk_allocation_ratio: float = _doc("Most that the disks of one server, or one volume, may promise, as a multiple "
                                         "of the file system that they are on.", default=1.0,
                                         metadata={"min": 0.01, "max": 1000})
+    reserve_disk_resource_for_image_cache: bool = _doc(
+        "Whether a cloud reserves, of this host's disk, what the content of its images takes, besides what it keeps "
+        "from servers anyway.", default=False)
     traits: tuple[str, ...] = _doc("Further traits of this host, such as [CUSTOM_SSD]; flavors and images require or "
                                    "forbid them.", default=(), metadata={"check": check_custom})
     provider_config_location: Path = _doc("Folder of files *.yaml as Nova's provider.yaml: custom resources and traits",

@@ -72,6 +72,7 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
               **(reserved or {})}
     totals |= {f"{resource}_reserved": own for resource in RESOURCES
                if (own := row[f"{resource}_own_reserved"]) is not None}
+    _reserve_images(totals, info)
     may = limits({**row, **totals}, ratios)
     values = {**totals, **{f"{resource}_limit": n for resource, n in may._asdict().items()}}
     changed, text = any(row[key] != value for key, value in values.items()), orjson.dumps(info).decode()
@@ -93,6 +94,12 @@ def _shape(info: Mapping[str, Any]) -> tuple[Any, ...]:
     return info.get("traits"), [{**one, "held": None} for one in info.get("providers") or ()]
 
 
+def _reserve_images(values: dict[str, Any], info: Mapping[str, Any]) -> None:
+    """Reserve, besides what *values* reserve of the disk, what the host's images take (spec row IMC-05)."""
+    if "disk_gb_reserved" in values:
+        values["disk_gb_reserved"] += int(info.get("image_cache_gb") or 0)
+
+
 def pci_aliases(connection: Connection) -> set[str]:
     """The aliases of PCI devices that some host knows, whether it has such devices or not."""
     found = connection.execute(select(hosts.c.pci_aliases).where(hosts.c.pci_aliases != "").distinct()).scalars()
@@ -112,6 +119,7 @@ def set_host(connection: Connection, /, name: str, ratios: Ratios = USUAL, **val
     row = connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).mappings().one_or_none()
     if row is None:
         return False
+    _reserve_images(values, orjson.loads(row["info"]))
     if any(key.endswith(("_ratio", "_reserved")) for key in values):
         may = limits({**row, **values}, ratios)
         values |= {f"{resource}_limit": n for resource, n in may._asdict().items()}

@@ -185,6 +185,10 @@ hosts:
       description: What is free of it in GiB.
       type: int
       sample: 700
+    image_cache_gb:
+      description: GiB of it that a cloud reserves for the content of images.
+      type: int
+      sample: 12
     numa_cells:
       description: 'NUMA cells: {id, cpus_shared, cpus_dedicated, memory_mb (of small pages), pages (large ones
         by KiB), free (of the last three), threads (of each core that has several), sockets}.'

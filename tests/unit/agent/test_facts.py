@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent import facts
+from magnetar_agent import facts, inventory
 from magnetar_agent.cpu_meter import CpuMeter
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import InvalidField, InvalidSettings
@@ -67,6 +67,16 @@ def test_traits_follow_from_what_works(host: Host) -> None:
     assert "COMPUTE_SHARE_LOCAL_FS" not in facts.traits_of(local, there, kvm=False)
     local.settings = dataclasses.replace(local.settings, virt_type="qemu", traits=("CUSTOM_A",))
     assert {"HW_CPU_X86_AVX2", "CUSTOM_A"} & set(facts.traits_of(local, there, kvm=True)) == {"CUSTOM_A"}
+
+
+def test_images_are_told_for_what_they_take(host: Host) -> None:
+    image(host)
+    local = host.agent.host
+    assert facts.image_cache_gb(local) == 0
+    local.settings = dataclasses.replace(local.settings, reserve_disk_resource_for_image_cache=True)
+    assert facts.image_cache_gb(local) == 1 == inventory.usage(local)["image_cache_gb"]
+    host.ensure("image", "odd", None)
+    assert facts.image_cache_gb(local) == 0
 
 
 @pytest.mark.parametrize(("specs", "words"), [

@@ -51,6 +51,8 @@ class Host(Kind):
     memory_mb_used = Field(Integer(), "Memory of running servers in MiB.", on=READ, sample=8192)
     disk_gb = Field(Integer(), "Size of the file system with the servers' disks in GiB.", on=READ, sample=900)
     disk_gb_free = Field(Integer(), "What is free of it in GiB.", on=READ, sample=700)
+    image_cache_gb = Field(Integer(), "GiB of it that a cloud reserves for the content of images.", on=READ,
+                           sample=12)
     numa_cells = Field(Value(), "NUMA cells: {id, cpus_shared, cpus_dedicated, memory_mb (of small pages), pages "
                                 "(large ones by KiB), free (of the last three), threads (of each core that has "
                                 "several), sockets}.", on=READ,

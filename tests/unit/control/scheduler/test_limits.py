@@ -57,6 +57,19 @@ def test_reserved_amounts_act_after_the_host_was_registered(made):
     assert limits_of(made) == (128, 24576, 100)
 
 
+def test_what_images_take_is_reserved_besides(made):
+    made.host("kvm1")
+    watch = watch_of(made, disk_gb=10)
+    for taken, left in ((0, 90), (25, 65), (30, 60), (0, 90), (25, 65)):
+        watch._inventory("kvm1", {**TOLD, "image_cache_gb": taken})
+        assert limits_of(made)[2] == left
+    with made.api.write() as connection:  # an operator's word, with the next heartbeat and before
+        hosts.set_host(connection, "kvm1", disk_gb_own_reserved=5, disk_gb_reserved=5)
+    assert limits_of(made)[2] == 70
+    watch._inventory("kvm1", {**TOLD, "image_cache_gb": 26})
+    assert limits_of(made)[2] == 69
+
+
 @pytest.mark.parametrize(("metadata", "limits"), [
     ({"cpu_allocation_ratio": "2.0"}, (16, 24576, 100)), ({"ram_allocation_ratio": "1.0, 0.5"}, (128, 8192, 100)),
     ({"disk_allocation_ratio": "3"}, (128, 24576, 300)), ({"cpu_allocation_ratio": "many"}, (128, 24576, 100)),
