@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import sync_folder
-from magnetar_agent.hardware.pci import PciDevice, allowed, named, names
+from magnetar_agent.hardware.pci import PciDevice, allowed, moves_live, named, names
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.servers import placement
 from magnetar_core.errors import Conflict, InvalidField
@@ -47,6 +47,14 @@ def asked(want: Mapping[str, Any]) -> dict[str, int]:
     """How many devices of which alias a server of these fields is to have."""
     text = (want.get("hardware") or {}).get("pci_alias")
     return counts(text) if text else {}
+
+
+def check_live(host: LocalHost, want: Mapping[str, Any]) -> None:
+    """Raise ``Conflict`` where the devices of a server with these fields cannot come here while its guest runs."""
+    if fixed := [alias for alias in sorted(asked(want)) if not moves_live(alias, host.settings.pci_alias)]:
+        raise Conflict(f"The server has PCI devices (hardware.pci_alias: {', '.join(fixed)}), which cannot move while "
+                       "the guest runs. Migrate it cold. Aliases whose devices can have live_migratable: true in the "
+                       "agents' setting pci_alias.")
 
 
 def held(host: LocalHost, without: str = "") -> set[str]:
@@ -218,7 +226,8 @@ def _note_use(host: LocalHost, made: Mapping[str, str]) -> None:
 
 
 def of(host: LocalHost, want: Mapping[str, Any]) -> tuple[PciDevice, ...]:
-    """The devices of the domain of a server with these fields, by address. One that is gone stays: libvirt says so."""
+    """The devices of the domain of a server with these fields, by alias, as a live migration puts those of the target
+    in the place of those here one by one. One that is gone stays: libvirt says so."""
     had = want.get(FIELD) or {}
     there = {one.address: one for one in devices(host)} if had else {}
-    return tuple(there.get(one) or PciDevice(one, "", "", -1) for one in sorted(had))
+    return tuple(there.get(one) or PciDevice(one, "", "", -1) for one in sorted(had, key=lambda one: (had[one], one)))
