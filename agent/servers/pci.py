@@ -64,15 +64,16 @@ def held(host: LocalHost, without: str = "") -> set[str]:
 
 
 def told(host: LocalHost) -> dict[str, Any]:
-    """``pci_devices`` and ``pci_pools`` of ``kinds.Host``."""
+    """``pci_devices`` and ``pci_pools`` of ``kinds.Host``. What was given once and is nobody's any more counts for
+    nothing, so that no claim is for it."""
     aliases, there = host.settings.pci_alias, devices(host) if host.settings.pci_alias else []
-    taken = held(host) | _used(host) if there else set()
+    had, used = (held(host), _used(host)) if there else (set(), set())
     found: dict[tuple[tuple[str, ...], int, str, str], list[int]] = {}
     for one in there:
         if of := names(one, aliases):
             count = found.setdefault((of, one.numa_node, one.provider, one.resource_class), [0, 0])
-            count[0] += 1
-            count[1] += one.address not in taken
+            count[0] += one.address in had or one.address not in used
+            count[1] += one.address not in had | used
     by_alias: dict[str, dict[str, Any]] = {}
     for alias in aliases:
         policy = {"numa_policy": alias["numa_policy"]} if "numa_policy" in alias else {}

@@ -41,7 +41,8 @@ class Equipped(Inside):
         if name == "kvm1":
             physical(sysfs, 2)
         return {"sysfs": sysfs, "pci_device_spec": [
-            {"vendor_id": GPU[0], "traits": "nvlink", "live_migratable": True}, {"vendor_id": "8086", "resource_class": "fast-nic"}],
+            {"vendor_id": GPU[0], "traits": "nvlink", "live_migratable": True},
+            {"vendor_id": "8086", "resource_class": "fast-nic"}],
             "pci_alias": [{"name": "gpu", "resource_class": GPU_CLASS, "traits": "nvlink", "live_migratable": True},
                           {"name": "vf", "resource_class": "fast-nic", "device_type": "type-VF"}]}
 
