@@ -123,13 +123,13 @@ class AgentSettings:
                                  "emptiest.", default=True)
     pci_device_spec: tuple[dict[str, str], ...] = _doc(
         "PCI devices that servers may have: a list of {vendor_id, product_id, address (may have * and ?), managed "
-        "(true or false), one_time_use (true or false), resource_class, traits (with commas between)}, see "
-        "docs/pci.md. Left out: none.", default=(),
+        "(true or false), one_time_use (true or false), resource_class, traits (with commas between), "
+        "live_migratable (true or false)}, see docs/pci.md. Left out: none.", default=(),
         metadata={"words": pci.DEVICE_WORDS, "needed": ()})
     pci_alias: tuple[dict[str, str], ...] = _doc(
-        "What servers call them: a list of {name, vendor_id, product_id, resource_class, traits, device_type "
-        "(type-PCI, type-PF or type-VF), numa_policy (legacy, preferred, required or socket)}; alike in a cloud.",
-        default=(), metadata={"words": pci.ALIAS_WORDS, "needed": ("name",), "check": pci.check_aliases})
+        "What servers call them: a list of {name, vendor_id, product_id, resource_class, traits, live_migratable, "
+        "device_type (type-PCI, type-PF or type-VF), numa_policy (legacy, preferred, required or socket)}, alike in a "
+        "cloud.", default=(), metadata={"words": pci.ALIAS_WORDS, "needed": ("name",), "check": pci.check_aliases})
     enabled_mdev_types: tuple[dict[str, str], ...] = _doc(
         "Types of virtual GPUs (mediated devices) that servers may have: a list of {type, address (of the devices that "
         "are to have it; may have * and ?)}, see docs/pci.md. Left out: none.", default=(),

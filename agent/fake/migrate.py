@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.fake.state import FakeDomain, State
 from magnetar_agent.hypervisor import DomainEvent
-from magnetar_agent.virt.migrate import local_disks, there
+from magnetar_agent.virt.migrated_xml import local_disks, there
 from magnetar_core.errors import HypervisorError
 from magnetar_core.power import LIVE, OFF, PAUSED
 

@@ -26,7 +26,7 @@ class PciDevice(NamedTuple):
     host does not tell. *managed*: libvirt takes it from the host's driver when a guest starts, and gives it back.
     *type*: one of ``core.hardware.pci.TYPES``. *once*: a server that has had it leaves it to nobody. *parent*: the
     address of the physical function of a virtual one. *own_class*, *own_traits*: resource class and traits that the
-    settings give it."""
+    settings give it. *live*: its driver can carry its state to another host's."""
 
     address: str
     vendor_id: str
@@ -38,6 +38,7 @@ class PciDevice(NamedTuple):
     parent: str = ""
     own_class: str = ""
     own_traits: frozenset[str] = frozenset()
+    live: bool = False
 
     @property
     def provider(self) -> str:
@@ -73,7 +74,8 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
             if vendor and _suits(one, spec):
                 found.append(one._replace(managed=spec.get("managed", "yes") == "yes",
                                           once=spec.get("one_time_use") == "yes",
-                                          own_class=spec.get("resource_class", ""), own_traits=_traits(spec)))
+                                          own_class=spec.get("resource_class", ""), own_traits=_traits(spec),
+                                          live=spec.get("live_migratable") == "yes"))
                 break
     return found
 
@@ -83,7 +85,14 @@ def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -
     What has to do with SR-IOV is named by aliases of its type only (row PCI-09)."""
     return any(one["name"] == alias and one.get("device_type", PCI) == device.type and _suits(device, one)
                and one.get("resource_class", device.resource_class) == device.resource_class
-               and _traits(one) <= device.own_traits for one in aliases)
+               and _traits(one) <= device.own_traits
+               and one.get("live_migratable", _word(device.live)) == _word(device.live) for one in aliases)
+
+
+def moves_live(alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
+    """Whether all devices that *alias* names can move while their guest runs."""
+    mine = [one for one in aliases if one["name"] == alias]
+    return bool(mine) and all(one.get("live_migratable") == "yes" for one in mine)
 
 
 def check_parents(found: Sequence[PciDevice]) -> None:
@@ -128,6 +137,10 @@ def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:
 
 def _traits(spec: Mapping[str, str]) -> frozenset[str]:
     return frozenset(filter(None, spec.get("traits", "").split(",")))
+
+
+def _word(said: bool) -> str:
+    return "yes" if said else "no"
 
 
 def _text(names: frozenset[str]) -> str:

@@ -39,9 +39,8 @@ def check(host: LocalHost, told: Fields, live: bool) -> None:
         check_sizes(host, {size: flavor.get(size, 0) for size in SIZES}, not local)
     want = {"hardware": told.get("hardware"), "flavor": {"vcpus": told.get("vcpus", 1), "ram": told["ram"]},
             placement.FIELD: told.get("placement")}
-    if pci.asked(want) and live:
-        raise Conflict("The server has PCI devices (hardware.pci_alias), which cannot move while the guest runs. "
-                       "Migrate it cold.")
+    if live:
+        pci.check_live(host, want)
     if mdevs.asked(want) and live:
         raise Conflict("The server has a virtual GPU (hardware.vgpus), which cannot move while the guest runs. "
                        "Migrate it cold.")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import sync_folder
-from magnetar_agent.hardware.pci import PciDevice, allowed, named, names
+from magnetar_agent.hardware.pci import PciDevice, allowed, moves_live, named, names
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.servers import placement
 from magnetar_core.errors import Conflict, InvalidField
@@ -49,6 +49,14 @@ def asked(want: Mapping[str, Any]) -> dict[str, int]:
     return counts(text) if text else {}
 
 
+def check_live(host: LocalHost, want: Mapping[str, Any]) -> None:
+    """Raise ``Conflict`` where the devices of a server with these fields cannot come here while its guest runs."""
+    if fixed := [alias for alias in sorted(asked(want)) if not moves_live(alias, host.settings.pci_alias)]:
+        raise Conflict(f"The server has PCI devices (hardware.pci_alias: {', '.join(fixed)}), which cannot move while "
+                       "the guest runs. Migrate it cold. Aliases whose devices can have live_migratable: true in the "
+                       "agents' setting pci_alias.")
+
+
 def held(host: LocalHost, without: str = "") -> set[str]:
     """Addresses that servers of this host have, and those on their way here, but for the server *without*."""
     return {address for want in placement.holders(host, without)
@@ -56,15 +64,16 @@ def held(host: LocalHost, without: str = "") -> set[str]:
 
 
 def told(host: LocalHost) -> dict[str, Any]:
-    """``pci_devices`` and ``pci_pools`` of ``kinds.Host``."""
+    """``pci_devices`` and ``pci_pools`` of ``kinds.Host``. What was given once and is nobody's any more counts for
+    nothing, so that no claim is for it."""
     aliases, there = host.settings.pci_alias, devices(host) if host.settings.pci_alias else []
-    taken = held(host) | _used(host) if there else set()
+    had, used = (held(host), _used(host)) if there else (set(), set())
     found: dict[tuple[tuple[str, ...], int, str, str], list[int]] = {}
     for one in there:
         if of := names(one, aliases):
             count = found.setdefault((of, one.numa_node, one.provider, one.resource_class), [0, 0])
-            count[0] += 1
-            count[1] += one.address not in taken
+            count[0] += one.address in had or one.address not in used
+            count[1] += one.address not in had | used
     by_alias: dict[str, dict[str, Any]] = {}
     for alias in aliases:
         policy = {"numa_policy": alias["numa_policy"]} if "numa_policy" in alias else {}
@@ -218,7 +227,8 @@ def _note_use(host: LocalHost, made: Mapping[str, str]) -> None:
 
 
 def of(host: LocalHost, want: Mapping[str, Any]) -> tuple[PciDevice, ...]:
-    """The devices of the domain of a server with these fields, by address. One that is gone stays: libvirt says so."""
+    """The devices of the domain of a server with these fields, by alias, as a live migration puts those of the target
+    in the place of those here one by one. One that is gone stays: libvirt says so."""
     had = want.get(FIELD) or {}
     there = {one.address: one for one in devices(host)} if had else {}
-    return tuple(there.get(one) or PciDevice(one, "", "", -1) for one in sorted(had))
+    return tuple(there.get(one) or PciDevice(one, "", "", -1) for one in sorted(had, key=lambda one: (had[one], one)))

@@ -9,7 +9,7 @@ from typing import Any
 from magnetar_control.scheduler.request_spec import placed_hardware, resources_of
 from magnetar_control.store import hosts, inventories
 from magnetar_core.errors import InvalidField, InvalidRequest
-from magnetar_core.hardware import numa
+from magnetar_core.hardware import groups, numa
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import asked_of, root_device
@@ -42,6 +42,8 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         specs = flavor.get("extra_specs") or {}
         if odd := next(FLAVOR_SPECS.malformed(specs), None):
             raise InvalidRequest(f"Flavor {flavor['name']}, {odd}.")
+        if odd := groups.problem(specs):
+            raise InvalidRequest(f"Flavor {flavor['name']}: {odd}.")
         found += [f"flavor {flavor['name']}, {text}" for text in FLAVOR_SPECS.without_effect(specs)]
         _check_classes(caller, flavor)
         _check_aliases(caller, flavor, specs)

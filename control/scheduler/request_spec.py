@@ -15,7 +15,7 @@ from magnetar_control.store import hosts, inventories
 from magnetar_control.store.allocations import Amounts, Group
 from magnetar_control.store.database import Database
 from magnetar_core.errors import InvalidField, MagnetarError
-from magnetar_core.hardware import numa
+from magnetar_core.hardware import groups, numa
 from magnetar_core.hardware.flavor_specs import RESOURCES
 from magnetar_core.hardware.merge import asked_of, hardware_of
 from magnetar_core.hardware.numa import Needs
@@ -58,9 +58,9 @@ def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False,
 
 
 def resources_of(flavor: Mapping[str, Any]) -> dict[str, int]:
-    """What a server of *flavor* claims of custom resource classes: its extra specs ``resources:CUSTOM_…``."""
-    return {name.removeprefix("resources:"): int(value) for name, value in (flavor.get("extra_specs") or {}).items()
-            if name.startswith("resources:CUSTOM_") and int(value)}
+    """What a server of *flavor* claims of custom resource classes: its extra specs ``resources:CUSTOM_…``, with those
+    of groups (``resources1:CUSTOM_…``)."""
+    return groups.custom_resources(flavor.get("extra_specs") or {})
 
 
 def held_by(row: Any) -> tuple[Amounts, dict[str, int], dict[str, int]]:

@@ -22,7 +22,7 @@ from magnetar_agent.networks import IntegrationBridge, Port, tap_name
 from magnetar_agent.servers import guest_data
 from magnetar_agent.virt import ovn
 from magnetar_agent.virt.domain import parse, render_device
-from magnetar_agent.virt.migrate import there
+from magnetar_agent.virt.migrated_xml import there
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError
 from tests.unit.agent.conftest import Host
 from tests.unit.agent.pair import WAY, Pair

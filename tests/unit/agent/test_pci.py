@@ -90,7 +90,7 @@ def test_the_devices_that_settings_allow(tmp_path: Path) -> None:
 
 def test_a_server_has_devices_for_itself(big: Host) -> None:
     big.ensure("server", "web1", {"flavor": SMALL, "hardware": {"pci_alias": "nic:1,gpu:1"}})
-    assert places(big) == ["0x31 no", "0x81 yes"] and told(big) == {"gpu": 1, "nic": 0}
+    assert places(big) == ["0x81 yes", "0x31 no"] and told(big) == {"gpu": 1, "nic": 0}
     assert big.show()["hardware"] == {"pci_alias": "gpu:1,nic:1"}
     assert big.show()["pci_devices"] == {"0000:31:00.0": "nic", "0000:81:00.0": "gpu"}
     assert not big.ensure("server", "web1", {"hardware": {"pci_alias": "gpu:1,nic:1"}}).changed
@@ -289,6 +289,36 @@ def test_a_cold_move_gives_it_those_of_the_other_host(equipped: Pair) -> None:
 def test_a_guest_with_devices_does_not_move_while_it_runs(equipped: Pair) -> None:
     id = equipped.make(**ONE)
     with pytest.raises(MagnetarError, match="has PCI devices .* cannot move while the guest runs. Migrate it cold"):
+        equipped.migrate(type="live")
+    equipped.check(id, equipped.one)
+
+
+def test_live_migratable_devices_move_while_the_guest_runs(equipped: Pair, tmp_path: Path) -> None:
+    """Each takes the place of one of its alias, whatever the addresses are."""
+    aliases = [{"name": "gpu", "vendor_id": GPU[0], "live_migratable": True}, {"name": "nic", "vendor_id": NIC[0]},
+               {"name": "moving", "vendor_id": NIC[0], "live_migratable": True}]
+    for kvm, nic in ((equipped.one, "0000:91:00.0"), (equipped.two, "0000:b1:00.0")):
+        device(kvm.agent.host.settings.sysfs, nic, NIC)
+        made = AgentSettings(pci_alias=aliases, pci_device_spec=[
+            {"vendor_id": GPU[0], "live_migratable": True}, {"vendor_id": NIC[0], "live_migratable": True}])
+        for name in ("pci_alias", "pci_device_spec"):
+            object.__setattr__(kvm.agent.host.settings, name, getattr(made, name))
+    id = equipped.make(flavor=SMALL, hardware={"pci_alias": "gpu:1,moving:1"})
+    assert places(equipped.one) == ["0x81 yes", "0x91 yes"]
+    assert equipped.migrate(type="live") == WAY
+    assert places(equipped.two) == ["0xc1 yes", "0xb1 yes"] and pci.held(equipped.one.agent.host) == set()
+    found = equipped.two.side().find(id)
+    assert found and found["pci_devices"] == {"0000:b1:00.0": "moving", "0000:c1:00.0": "gpu"}
+    assert not equipped.two.side().client.ensure("server", id, {"power": "running"})["changed"]
+
+
+def test_an_alias_that_says_nothing_moves_cold(equipped: Pair) -> None:
+    """Devices that could move are of it too, and others."""
+    made = AgentSettings(pci_device_spec=[{"vendor_id": GPU[0], "live_migratable": True}])
+    for kvm in (equipped.one, equipped.two):
+        object.__setattr__(kvm.agent.host.settings, "pci_device_spec", made.pci_device_spec)
+    id = equipped.make(**ONE)
+    with pytest.raises(MagnetarError, match="hardware.pci_alias: gpu.* cannot move while the guest runs"):
         equipped.migrate(type="live")
     equipped.check(id, equipped.one)
 

@@ -80,9 +80,11 @@ def test_a_device_that_was_given_once_is_reserved(tmp_path: Path) -> None:
     try:
         assert told(host)["0000:81:00.0"]["inventories"] == {"CUSTOM_PCI_10DE_1EB8": counted(1)}
         host.ensure("server", "web1", {"flavor": SMALL, "hardware": {"pci_alias": "gpu:1"}})
+        assert inventory.usage(host.agent.host)["pci_devices"] == {"gpu": {"total": 1, "free": 0}}
         host.ensure("server", "web1", None)
         found = told(host)["0000:81:00.0"]
         assert found["inventories"] == {"CUSTOM_PCI_10DE_1EB8": counted(1, 1)} and found["held"] == {}
+        assert inventory.usage(host.agent.host)["pci_devices"] == {"gpu": {"total": 0, "free": 0}}
         (host.agent.host.settings.state_dir / "used_devices/0000:81:00.0").unlink()
         assert told(host)["0000:81:00.0"]["inventories"] == {"CUSTOM_PCI_10DE_1EB8": counted(1)}
     finally:

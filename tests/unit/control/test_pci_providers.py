@@ -41,8 +41,9 @@ class Equipped(Inside):
         if name == "kvm1":
             physical(sysfs, 2)
         return {"sysfs": sysfs, "pci_device_spec": [
-            {"vendor_id": GPU[0], "traits": "nvlink"}, {"vendor_id": "8086", "resource_class": "fast-nic"}],
-            "pci_alias": [{"name": "gpu", "resource_class": GPU_CLASS, "traits": "nvlink"},
+            {"vendor_id": GPU[0], "traits": "nvlink", "live_migratable": True},
+            {"vendor_id": "8086", "resource_class": "fast-nic"}],
+            "pci_alias": [{"name": "gpu", "resource_class": GPU_CLASS, "traits": "nvlink", "live_migratable": True},
                           {"name": "vf", "resource_class": "fast-nic", "device_type": "type-VF"}]}
 
 
@@ -184,6 +185,16 @@ def test_a_move_holds_devices_of_both_hosts(cloud: Equipped, server: Any) -> Non
     held = get(cloud, f"/allocations/{id}")["allocations"]
     assert ids_of(cloud)["kvm2_0000:20:00.0"] in held and ids_of(cloud)[FIRST] not in held
     act(cloud.admin, id, "confirmResize", None, "ACTIVE")
+    assert used(cloud) == {"kvm2_0000:20:00.0": 1}
+
+
+def test_a_live_move_takes_devices_of_the_other_host(cloud: Equipped, server: Any) -> None:
+    id = server("gpu", "kvm1")
+    body = {"host": None, "block_migration": "auto"}
+    assert cloud.admin.act(id, "os-migrateLive", body, "2.100").status == 202
+    found = cloud.admin.settled(id)
+    assert found and (found["status"], found["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", "kvm2"), found
+    until(lambda: addresses(cloud, "kvm2") == ["0000:20:00.0"])
     assert used(cloud) == {"kvm2_0000:20:00.0": 1}
 
 

@@ -46,7 +46,7 @@ def message(caller: Caller, server: str, action: str) -> Any:
 @pytest.mark.parametrize(("specs", "properties", "named"), [
     ({"hw:mem_encryption": "yes"}, {}, f"flavor odd, {SPEC}"),
     ({"hw:mem_encryption": "yes", "trait:HW_NOTHING": "required"}, {}, "trait:HW_NOTHING=required: no host"),
-    ({"trait1:CUSTOM_A": "required"}, {}, "trait1:CUSTOM_A=required: all resources of a host are one provider"),
+    ({"resources1:VGPU": "1"}, {}, "resources1:VGPU=1: the scheduler counts VCPU, MEMORY_MB, DISK_GB"),
     ({"resources:IPV4_ADDRESS": "1"}, {}, "resources:IPV4_ADDRESS=1: the scheduler counts VCPU, MEMORY_MB, DISK_GB"),
     ({"resources:VCPU": "many"}, {}, "extra spec resources:VCPU=many: it must match"),
     ({"trait:CUSTOM_A": "wanted"}, {}, "extra spec trait:CUSTOM_A=wanted: it must match"),

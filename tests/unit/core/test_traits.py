@@ -26,11 +26,12 @@ def test_a_host_has_the_traits_of_what_guests_get(case):
 
 def test_flavor_and_image_are_asked_together():
     asked = traits.asked({"trait:CUSTOM_A": "required", "trait:CUSTOM_B": "forbidden", "hw:boot_menu": "true",
-                          "trait:CUSTOM_D": "wanted"},
-                         {"trait:CUSTOM_C": "required", "trait:CUSTOM_E": "forbidden", "os_distro": "debian"})
-    assert asked == ({"CUSTOM_A", "CUSTOM_C"}, {"CUSTOM_B"})
-    assert asked.lacking(["CUSTOM_A", "CUSTOM_B"]) == ["lacks CUSTOM_C", "has CUSTOM_B"]
-    assert asked.lacking(["CUSTOM_A", "CUSTOM_C"]) == []
+                          "trait:CUSTOM_D": "wanted", "trait1:CUSTOM_F": "required", "trait_x:CUSTOM_G": "forbidden"},
+                         {"trait1:CUSTOM_H": "required", "trait:CUSTOM_C": "required", "trait:CUSTOM_E": "forbidden",
+                          "os_distro": "debian"})
+    assert asked == ({"CUSTOM_A", "CUSTOM_C", "CUSTOM_F"}, {"CUSTOM_B", "CUSTOM_G"})
+    assert asked.lacking(["CUSTOM_A", "CUSTOM_F", "CUSTOM_B"]) == ["lacks CUSTOM_C", "has CUSTOM_B"]
+    assert asked.lacking(["CUSTOM_A", "CUSTOM_C", "CUSTOM_F"]) == []
 
 
 @pytest.mark.parametrize("parts", [EVERYWHERE, (AGENT,)])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from . import AGENT, SCHEDULER, Spec, Table
+from .groups import GROUP, POLICY
 from .rows import ANY, BOOLEAN, BY_SPEC, FALSE, NUMBER, name_pattern
 from .traits import CUSTOM, KNOWN
 
@@ -12,7 +13,6 @@ _VMWARE = "(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)"
 _CLASSES = (r"CUSTOM_[A-Z0-9_]+|VCPU|PCPU|MEMORY_MB|DISK_GB|PCI_DEVICE|SRIOV_NET_VF|NUMA_\w+|IPV4_ADDRESS|VGPU|"
             r"VGPU_DISPLAY_HEAD|NET_BW_[EI]GR_KILOBIT_PER_SEC|NET_PACKET_RATE_\w+|FPGA|PGPU|MEM_ENCRYPTION_CONTEXT")
 _SCHEDULED = frozenset((SCHEDULER,))
-_GROUPS = "all resources of a host are one provider, so there are no groups of requests; use trait: and resources:"
 #: Classes whose amount an extra spec can say instead of the flavor, in the order of ``Amounts``.
 RESOURCES = ("VCPU", "MEMORY_MB", "DISK_GB")
 
@@ -40,14 +40,14 @@ ROWS = (
     Spec(r"quota:(cpu|disk_io|memory|vif)_shares_level", "custom|high|normal|low", usual="normal",
          lacks="it is for VMware; with libvirt there is quota:cpu_shares"),
     Spec(r"resources:(%s)" % "|".join(RESOURCES), NUMBER, _SCHEDULED),
-    Spec(r"resources:" + CUSTOM, NUMBER, _SCHEDULED),
-    Spec(r"resources\w*:(%s)" % _CLASSES, NUMBER,
-         lacks="the scheduler counts VCPU, MEMORY_MB, DISK_GB, VGPU and CUSTOM_ ones, in resources: without a group"),
-    Spec(r"trait:" + KNOWN, "required|forbidden", frozenset((AGENT, SCHEDULER))),
-    Spec(r"trait:[A-Z0-9_]+", "required|forbidden", lacks="no host here can have this trait; those that hosts have are "
-         "shown by host_info, and CUSTOM_ ones are in the agents' setting traits"),
-    Spec(r"trait\w+:[A-Z0-9_]+", "required|forbidden", lacks=_GROUPS),
-    Spec(r"group_policy", "none|isolate", lacks=_GROUPS),
+    Spec(r"resources(%s)?:%s" % (GROUP, CUSTOM), NUMBER, _SCHEDULED),
+    Spec(r"resources(%s)?:(%s)" % (GROUP, _CLASSES), NUMBER,
+         lacks="the scheduler counts VCPU, MEMORY_MB, DISK_GB, VGPU and CUSTOM_ ones in resources: without a group, "
+               "and CUSTOM_ ones in groups"),
+    Spec(r"trait(%s)?:%s" % (GROUP, KNOWN), "required|forbidden", frozenset((AGENT, SCHEDULER))),
+    Spec(r"trait(%s)?:[A-Z0-9_]+" % GROUP, "required|forbidden", lacks="no host here can have this trait; those "
+         "that hosts have are shown by host_info, and CUSTOM_ ones are in the agents' setting traits"),
+    Spec(POLICY, "none|isolate", _SCHEDULED),
 )
 FLAVOR_SPECS = Table("extra spec", ROWS, r"(accel|aggregate_instance_extra_specs|capabilities|hw|hw_rng|hw_video|os|"
-                                         r"pci_passthrough|quota|resources\w*|trait\w*):|group_policy$")
+                                         r"pci_passthrough|quota|resources[\w-]*|trait[\w-]*):|group_policy$")

@@ -253,7 +253,7 @@ def class_of(vendor_id: str, product_id: str) -> str:
 
 
 # What settings say of devices ---------------------------------------------------------------------------------------
-_KIND = ("vendor_id", "product_id", "resource_class", "traits")
+_KIND = ("vendor_id", "product_id", "resource_class", "traits", "live_migratable")
 #: What an entry of ``pci_device_spec`` and of ``pci_alias`` may have.
 DEVICE_WORDS = (*_KIND, "address", "managed", "one_time_use")
 ALIAS_WORDS = ("name", *_KIND, "device_type", "numa_policy")
@@ -262,6 +262,7 @@ _RULES = {
     "address": (r"[0-9a-f:.*?]{1,12}", "must be like 0000:81:00.0, and may have * and ?"),
     "managed": ("yes|no", "must be true or false"),
     "one_time_use": ("yes|no", "must be true or false"),
+    "live_migratable": ("yes|no", "must be true or false"),
     "resource_class": (r"[^\x00-\x1f]{1,200}", "must be the name of a resource class, such as CUSTOM_GPU or PGPU"),
     "traits": (r"[^\x00-\x1f]{1,1000}", "must be names of traits with commas between, such as CUSTOM_NVLINK"),
     "type": (r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", "must be the name of a folder in mdev_supported_types"),

@@ -268,9 +268,10 @@ ROWS: tuple[Row, ...] = (
     Row("pointer", Choices("virtio", "usb"), "The bus of the tablet.", "virtio", image="hw_input_bus",
         source=_GLANCE),
     Row("pci_alias", PciAliases(), "PCI devices of the host that the guest gets, by aliases with counts, such as "
-        "V(gpu:1,nic:2). It cannot be suspended, or moved while it runs.", None, "pci_passthrough:alias", known=ALIASES,
-        lacks="an alias has letters, digits, and . - _ only", needs="such devices free on a host (its agent's settings "
-        "pci_device_spec and pci_alias), and an IOMMU that is on"),
+        "V(gpu:1,nic:2). It cannot be suspended, and moves while it runs only where all are live_migratable.", None,
+        "pci_passthrough:alias", known=ALIASES, lacks="an alias has letters, digits, and . - _ only",
+        needs="such devices free on a host (its agent's settings pci_device_spec and pci_alias), and an IOMMU that "
+        "is on"),
     Row("vgpus", Integer(0, 1), "Virtual GPUs: a part of a device of the host that can be divided. The guest cannot be "
         "suspended, or moved while it runs.", 0, "resources:VGPU", known=NUMBER, lacks="a server has one virtual GPU",
         needs="one free on a host (its agent's setting enabled_mdev_types)"),

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from . import groups
+
 REQUIRED, FORBIDDEN = "required", "forbidden"
 CUSTOM = r"CUSTOM_[A-Z0-9_]{1,248}"
 #: libvirt's name of a feature of x86 CPUs to the trait.
@@ -70,13 +72,14 @@ class Asked(NamedTuple):
 
 
 def asked(specs: Mapping[str, Any], properties: Mapping[str, Any]) -> Asked:
-    """What the extra *specs* of a flavor and the *properties* of an image ask for: ``trait:NAME`` required or
-    forbidden; an image can only require."""
+    """What the extra *specs* of a flavor and the *properties* of an image ask for: ``trait:NAME``, of a flavor
+    in whatever group (``groups``), required or forbidden; an image can only require."""
     found: dict[str, set[str]] = {REQUIRED: set(), FORBIDDEN: set()}
-    for given, words in ((specs, (REQUIRED, FORBIDDEN)), (properties, (REQUIRED,))):
-        for name, value in given.items():
-            if name.startswith("trait:") and value in words:
-                found[value].add(name[len("trait:"):])
+    of_image = {name: value for name, value in properties.items() if name.startswith("trait:")}
+    for given, words in ((specs, (REQUIRED, FORBIDDEN)), (of_image, (REQUIRED,))):
+        for name, value in groups.traits(given):
+            if value in words:
+                found[value].add(name)
     return Asked(frozenset(found[REQUIRED]), frozenset(found[FORBIDDEN]))
 
 

@@ -10,6 +10,7 @@ from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place, place_all
 from magnetar_control.scheduler.request_spec import amounts_of, offered, resources_of
 from magnetar_control.store import allocations, hosts, inventories
+from magnetar_core.hardware import groups
 from tests.unit.control.counting import counted
 
 from .fleet import request
@@ -82,3 +83,18 @@ def test_what_flavors_claim():
         "resources:CUSTOM_GOLD": "3", "resources:CUSTOM_TIN": "0", "resources:VCPU": "1"}}
     assert resources_of(flavor) == {"CUSTOM_GOLD": 3} and amounts_of(flavor).vcpus == 1
     assert resources_of({}) == {}
+    flavor["extra_specs"] |= {
+        "resources1:CUSTOM_GOLD": "2", "resources_x-y:CUSTOM_TIN": "1", "resources2:CUSTOM_LEAD": "0"}
+    assert resources_of(flavor) == {"CUSTOM_GOLD": 5, "CUSTOM_TIN": 1}
+
+
+@pytest.mark.parametrize(("specs", "why"), [
+    ({}, ""), ({"resources1:CUSTOM_A": "1", "trait1:CUSTOM_FAST": "required"}, ""),
+    ({"resources1:CUSTOM_A": "1", "group_policy": "isolate", "trait:CUSTOM_FAST": "required"}, ""),
+    ({"resources1:CUSTOM_A": "1", "resources_b:CUSTOM_A": "1", "group_policy": "none"}, ""),
+    ({"trait1:CUSTOM_FAST": "required"}, "trait1: asks for a trait of what gives the resources of that group"),
+    ({"trait1:CUSTOM_FAST": "required", "resources1:CUSTOM_A": "0"}, "and there are none: say resources1:CUSTOM_"),
+    ({"resources1:CUSTOM_A": "1", "resources2:CUSTOM_A": "1"}, "group_policy, none or isolate, is missing"),
+    ({"resources1:CUSTOM_A": "1", "resources2:CUSTOM_B": "1", "group_policy": "isolate"}, "are all of one")], ids=str)
+def test_what_is_wrong_with_groups(specs, why):
+    assert why in groups.problem(specs) and bool(groups.problem(specs)) == bool(why)
