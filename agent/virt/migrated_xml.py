@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 #: What a host's own of a guest's memory is: a migration finds it at the target (Nova does so for files).
 BACKING = ("hugepages", "source", "access", "allocation", "discard")
 
+
 def local_disks(xml: str, folder: Path) -> list[str]:
     """Targets of the disks whose content goes along: writable files in *folder*. Volumes stay where they are."""
     found = []
