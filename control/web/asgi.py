@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_core.connections import Connections, Place
+from magnetar_core.connections import ConnectionPlace, Connections
 from magnetar_core.errors import MagnetarError, TooSlow
 
 from .answer import JSON, Answer, Fault
@@ -76,7 +76,7 @@ class AsgiServer:
         finally:
             place.free()
 
-    def _place(self, scope: dict[str, Any]) -> Place:
+    def _place(self, scope: dict[str, Any]) -> ConnectionPlace:
         """One of the places of the address that a trusted proxy tells; others are connections' (``Admitting``)."""
         headers = _headers(scope) if self.trusted else {}
         return self.connections.take(self._address(scope, headers) if "x-forwarded-for" in headers else "")

@@ -41,7 +41,7 @@ def open_more() -> int:
     return wanted
 
 
-class Place:
+class ConnectionPlace:
     """What a connection has until ``free``. *refused*: there is none left; *told*: whether its client is told so."""
 
     def __init__(self, counted: Optional[Counter[str]], whose: str, refused: Optional[TooManyRequests] = None,
@@ -65,21 +65,21 @@ class Connections:
         self.most = most
         self._open: Counter[str] = Counter()
 
-    def take(self, address: str) -> Place:
+    def take(self, address: str) -> ConnectionPlace:
         """A place for a connection of *address*, which is empty for a unix socket."""
         if not self.most or not address:
-            return Place(None, "")
+            return ConnectionPlace(None, "")
         whose = whole(address)
         count = self._open[whose]
         if count >= self.most + TOLD:
-            return Place(None, whose, self._refusal(whose), told=False)
+            return ConnectionPlace(None, whose, self._refusal(whose), told=False)
         self._open[whose] += 1
         if count < self.most:
-            return Place(self._open, whose)
+            return ConnectionPlace(self._open, whose)
         if count == self.most:
             log.warning("%s has all %s connections that one address may have; further ones are refused", whose,
                         self.most, extra={"address": address})
-        return Place(self._open, whose, self._refusal(whose))
+        return ConnectionPlace(self._open, whose, self._refusal(whose))
 
     def _refusal(self, whose: str) -> TooManyRequests:
         return TooManyRequests(
@@ -114,7 +114,7 @@ class Admitting(asyncio.Protocol):
     #: Whether uvicorn's protocol knows of the connection, and what came before that.
     _begun = False
     _early: bytes = b""
-    _place: Optional[Place] = None
+    _place: Optional[ConnectionPlace] = None
     _refusing: Optional[Deadline] = None
 
     def connection_made(self, transport: Any) -> None:
