@@ -173,7 +173,8 @@ def _options(tree: Sequence[Provider], group: RequestGroup) -> Iterator[Sequence
             yield several
 
 
-def _candidate(root: Provider, wanted: CandidateRequest, chosen: Sequence[Sequence[Provider]]) -> AllocationCandidate | None:
+def _candidate(root: Provider, wanted: CandidateRequest,
+               chosen: Sequence[Sequence[Provider]]) -> AllocationCandidate | None:
     """The candidate of the providers *chosen* for each group; ``None`` where they have not enough for all, or are not
     placed as they should be."""
     held: dict[str, dict[str, int]] = {}
