@@ -77,7 +77,7 @@ class CandidateRequest:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class AllocationCandidate:
     """What would be *held* of the tree of *root*: amounts by resource class, by uuid of the provider. *mappings*: the
     uuids of the providers of each group, by suffix."""
 
@@ -110,7 +110,7 @@ class _Several:
         return self.each[0].tree_ids
 
 
-def candidates(placement: Placement, wanted: CandidateRequest) -> list[Candidate]:
+def candidates(placement: Placement, wanted: CandidateRequest) -> list[AllocationCandidate]:
     """Those that have room for all groups and are as they ask, hosts by name. Asks the database no more than ``roots``
     does, unless custom classes or traits are. Raises ``InvalidRequest`` for a trait that there is not."""
     roots = placement.roots()
@@ -125,7 +125,7 @@ def candidates(placement: Placement, wanted: CandidateRequest) -> list[Candidate
     return list(islice(found, wanted.limit))
 
 
-def _of_tree(root: Provider, wanted: CandidateRequest) -> Iterator[Candidate]:
+def _of_tree(root: Provider, wanted: CandidateRequest) -> Iterator[AllocationCandidate]:
     """The candidates of one host."""
     if not all(test(root) for test in wanted.tests):
         return
@@ -135,7 +135,7 @@ def _of_tree(root: Provider, wanted: CandidateRequest) -> Iterator[Candidate]:
     tries = 0
     chosen: list[Sequence[Provider]] = []
 
-    def choose() -> Iterator[Candidate]:
+    def choose() -> Iterator[AllocationCandidate]:
         nonlocal tries
         if len(chosen) == len(options):
             found = _candidate(root, wanted, chosen)
@@ -173,7 +173,8 @@ def _options(tree: Sequence[Provider], group: RequestGroup) -> Iterator[Sequence
             yield several
 
 
-def _candidate(root: Provider, wanted: CandidateRequest, chosen: Sequence[Sequence[Provider]]) -> Candidate | None:
+def _candidate(root: Provider, wanted: CandidateRequest,
+               chosen: Sequence[Sequence[Provider]]) -> AllocationCandidate | None:
     """The candidate of the providers *chosen* for each group; ``None`` where they have not enough for all, or are not
     placed as they should be."""
     held: dict[str, dict[str, int]] = {}
@@ -192,7 +193,7 @@ def _candidate(root: Provider, wanted: CandidateRequest, chosen: Sequence[Sequen
             return None
     if not wanted.nested and len(held) > 1:
         return None
-    return Candidate(root, held, {group.suffix: list(dict.fromkeys(one.id for one in several))
+    return AllocationCandidate(root, held, {group.suffix: list(dict.fromkeys(one.id for one in several))
                                   for group, several in zip(wanted.groups, chosen, strict=True)})
 
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from magnetar_control.compute.candidates import Candidate, CandidateRequest, RequestGroup, candidates
+from magnetar_control.compute.candidates import AllocationCandidate, CandidateRequest, RequestGroup, candidates
 from magnetar_control.compute.placement import Placement
 from magnetar_control.compute.provider_tree import Provider
 from magnetar_control.services import Document
@@ -115,7 +115,7 @@ def _group(suffix: str, values: Values, minor: int) -> RequestGroup:
     return RequestGroup(suffix, amounts, tests, frozenset().union(*(names for _test, names in traits)))
 
 
-def _allocation(one: Candidate, minor: int) -> Document:
+def _allocation(one: AllocationCandidate, minor: int) -> Document:
     """What would be claimed: a list until 1.11, then by uuid; since 1.34 with the providers of each group."""
     if minor < 12:
         return {"allocations": [{"resource_provider": {"uuid": id}, "resources": resources}
