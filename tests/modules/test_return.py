@@ -173,7 +173,9 @@ def test_of_networks_of_clouds(overlay):
     results = {noun: [overlay(noun, **options)] for noun, options in made.items()}
     results["floating_ip"].append(overlay("floating_ip", name="web", port="none", port_forwardings=[
         {"external_port": 2222, "internal_port": 22, "port": "p1"}]))
-    assert overlay("port", name="p2", network="lan")["changed"] and overlay("port", name="p3", network="lan")["changed"]
+    for module, options in (("network", {"name": "side", "mode": "ovn"}), ("port", {"name": "p2", "network": "side"}),
+                            ("port", {"name": "p3", "network": "side"})):
+        assert overlay(module, **options)["changed"]
     limit = {"type": "bandwidth_limit", "max_kbps": 1000}
     for noun, options, change in (
             ("address_group", {"addresses": ["192.0.2.0/24"]}, {"addresses": ["198.51.100.7"]}),
