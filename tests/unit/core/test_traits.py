@@ -19,7 +19,8 @@ CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/scheduler/traits.yml"
 def test_a_host_has_the_traits_of_what_guests_get(case):
     found = traits.of_host({"architecture": case["architecture"], "cpu_info": {"features": case["features"]},
                             **case.get("facts", {})},
-                           case["kvm"], case.get("shares", False), case.get("custom", ()))
+                           case["kvm"], case["features"] if case["kvm"] else traits.EMULATED, case.get("shares", False),
+                           case.get("custom", ()))
     assert set(case["has"]) <= set(found) and not set(case["lacks"]) & set(found)
     assert found == sorted(set(found)) and all(re.fullmatch(traits.KNOWN, name) for name in found)
 
