@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from magnetar_control.conductor import audit
 from magnetar_control.conductor.periodic import Periodic
-from magnetar_control.store import allocations
+from magnetar_control.store import allocations, hosts
 from tests.unit.agent.test_pci import GPU, device
 from tests.unit.agent.test_pci_providers import PF, physical
 
@@ -102,10 +103,13 @@ def used(cloud: Equipped) -> dict[str, int]:
     return found
 
 
-def addresses(cloud: Equipped, host: str) -> list[str]:
-    """The devices that servers have, as their host tells the cloud."""
-    row = cloud.parts.working.states.hosts[host]
-    return sorted(pool.provider for pool in row.pci.pools if pool.free < pool.total)
+def heard(cloud: Equipped, *ids: str) -> None:
+    """Wait until the hosts have told that these servers have devices, and no others."""
+    def seen() -> bool:
+        with cloud.parts.api_database.read() as connection:
+            told = [orjson.loads(row["info"]).get("providers") or () for row in hosts.every(connection)]
+        return {id for each in told for one in each for id in one["held"]} == set(ids)
+    until(seen)
 
 
 def candidates(cloud: Equipped, query: str, version: str = "1.39") -> list[dict[str, dict[str, int]]]:
@@ -133,7 +137,7 @@ def test_devices_are_below_their_host(cloud: Equipped) -> None:
 
 def test_what_servers_have_is_used(cloud: Equipped, server: Any) -> None:
     held, both = server("gpu", "kvm1"), server("vf", "kvm1")
-    until(lambda: addresses(cloud, "kvm1") == ["0000:10:00.0", PF])
+    heard(cloud, held, both)
     ids = ids_of(cloud)
     assert used(cloud) == {FIRST: 1, f"kvm1_{PF}": 2}
     mine = get(cloud, f"/allocations/{held}")["allocations"]
@@ -147,8 +151,7 @@ def test_what_servers_have_is_used(cloud: Equipped, server: Any) -> None:
 
 
 def test_what_can_be_claimed(cloud: Equipped, server: Any) -> None:
-    server("gpu", "kvm1")
-    until(lambda: addresses(cloud, "kvm1") == ["0000:10:00.0"])
+    heard(cloud, server("gpu", "kvm1"))
     one, other = {GPU_CLASS: 1}, "kvm2_0000:20:00.0"
     whole = {"kvm1": {"VCPU": 1}, SECOND: one}, {"kvm2": {"VCPU": 1}, other: one}
     assert candidates(cloud, f"resources=VCPU:1,{GPU_CLASS}:1") == list(whole)
@@ -180,12 +183,13 @@ def test_what_can_be_claimed(cloud: Equipped, server: Any) -> None:
 
 def test_a_move_holds_devices_of_both_hosts(cloud: Equipped, server: Any) -> None:
     id = server("gpu", "kvm1")
+    heard(cloud, id)
     act(cloud.admin, id, "migrate", None, "VERIFY_RESIZE")
-    assert used(cloud) == {FIRST: 1, "kvm2_0000:20:00.0": 1}
+    until(lambda: used(cloud) == {FIRST: 1, "kvm2_0000:20:00.0": 1})
     held = get(cloud, f"/allocations/{id}")["allocations"]
     assert ids_of(cloud)["kvm2_0000:20:00.0"] in held and ids_of(cloud)[FIRST] not in held
     act(cloud.admin, id, "confirmResize", None, "ACTIVE")
-    assert used(cloud) == {"kvm2_0000:20:00.0": 1}
+    until(lambda: used(cloud) == {"kvm2_0000:20:00.0": 1})
 
 
 def test_a_live_move_takes_devices_of_the_other_host(cloud: Equipped, server: Any) -> None:
@@ -194,13 +198,12 @@ def test_a_live_move_takes_devices_of_the_other_host(cloud: Equipped, server: An
     assert cloud.admin.act(id, "os-migrateLive", body, "2.100").status == 202
     found = cloud.admin.settled(id)
     assert found and (found["status"], found["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", "kvm2"), found
-    until(lambda: addresses(cloud, "kvm2") == ["0000:20:00.0"])
-    assert used(cloud) == {"kvm2_0000:20:00.0": 1}
+    until(lambda: used(cloud) == {"kvm2_0000:20:00.0": 1})
 
 
 def test_by_hand_devices_can_be_given_up_only(cloud: Equipped, server: Any) -> None:
     id = server("gpu", "kvm1")
-    until(lambda: addresses(cloud, "kvm1") == ["0000:10:00.0"])
+    heard(cloud, id)
     ids, found = ids_of(cloud), get(cloud, f"/allocations/{id}")
     known = {name: found[name] for name in ("project_id", "user_id", "consumer_type")}
 
