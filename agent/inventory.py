@@ -12,6 +12,7 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import CLOUD
 from magnetar_agent.migrations import arriving
 from magnetar_agent.servers import GIB, mdevs, memory, pci, placement, shares
+from magnetar_core import bandwidth
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import Host
 from magnetar_core.power import LIVE, RUNNING
@@ -44,6 +45,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "link_port": host.settings.address[1] if host.settings.address else None,
         "shares": shares.offered(host), "ovn": ovn(host),
         "resources": host.provider_config.resources, "provider_config": host.provider_config.told,
+        "bandwidths": bandwidth.of_setting(host.settings.resource_provider_bandwidths),
         "address": told.address(host), "metrics": host.meter.look(), "images": told.images(host),
         "image_cache_gb": told.image_cache_gb(host), "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
     }

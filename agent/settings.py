@@ -15,7 +15,7 @@ from typing import Any
 
 from magnetar_agent.hardware.cpu import CUSTOM, MODES, NONE, PASSTHROUGH
 from magnetar_agent.setting_values import check_cpu_models, check_flags, checked
-from magnetar_core import vendordata
+from magnetar_core import bandwidth, vendordata
 from magnetar_core.errors import InvalidSettings
 from magnetar_core.hardware import pci
 from magnetar_core.hardware.cpus import cpu_set, cpu_text
@@ -145,6 +145,9 @@ class AgentSettings:
                                    "forbid them.", default=(), metadata={"check": check_custom})
     provider_config_location: Path = _doc("Folder of files *.yaml as Nova's provider.yaml: custom resources and traits",
                                           default=Path("/etc/magnetar/provider_config"))
+    resource_provider_bandwidths: tuple[str, ...] = _doc(
+        "Bandwidth that ports of servers may be promised: a list of NETWORK:EGRESS:INGRESS in kbit/s, of a physical "
+        "network or rp_tunnelled, see docs/cloud-networks.md.", default=(), metadata={"check": bandwidth.check_setting})
     address_of_host: str | None = _doc("IP address by which a cloud knows this host, for the hint build_near_host_ip; "
                                        "left out, the one from which it speaks to others.", default=None,
                                        metadata={"check": _check_address})
@@ -271,6 +274,5 @@ def _read(path: Path) -> dict[str, Any]:
 
 def describe(settings: AgentSettings | None = None) -> list[dict[str, Any]]:
     """``{"key", "value", "doc"}`` of each setting; the values are the defaults unless *settings* are given."""
-    shown = settings or AgentSettings()
-    return [{"key": key.name, "value": getattr(shown, key.name), "doc": key.metadata["doc"]}
+    return [{"key": key.name, "value": getattr(settings or AgentSettings(), key.name), "doc": key.metadata["doc"]}
             for key in dataclasses.fields(AgentSettings)]

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Interface attachments: the ports that a server has. A new one is returned when the server has it, as in Nova."""
+"""Interface attachments: the ports that a server has. A new one is returned when the server has it, as in Nova. One
+that asks for bandwidth is refused with 400 where the server's host has not enough left."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
+from magnetar_control.scheduler.place import hold_ports
+from magnetar_control.store import hosts
+from magnetar_core.bandwidth import in_words
 from magnetar_core.errors import Conflict, Failed, InvalidRequest, MagnetarError, NotFound
 
 from . import networks
@@ -52,6 +58,8 @@ def _attached(caller: Caller, target: Target, wish: Document, limit: float) -> D
     action = hold(caller, target, "attach_interface", {"wish": wish})
     try:
         nic = network.allocate(caller.context, id, [wish], hostname=target.row.hostname or "")[0]
+        if nic.get("resources"):
+            _claim(caller, target, nic)
     except MagnetarError:
         action.withdraw()
         raise
@@ -68,6 +76,20 @@ def _attached(caller: Caller, target: Target, wish: Document, limit: float) -> D
         raise Conflict(f"The host of instance {id} has not attached port {nic['port_id']} within {limit:.0f} s; it is "
                        "still being tried. Look with GET os-interface in a moment.")
     return _port(caller, target, nic["port_id"])
+
+
+def _claim(caller: Caller, target: Target, nic: Document) -> None:
+    """Claim what a NIC asks of the server's host. Raises ``InvalidRequest``, with its port free again."""
+    cloud, row = caller.cloud, target.row
+    with cloud.store.api.read() as connection:
+        host = hosts.show(connection, row.host)
+    if host is not None and hold_ports(cloud.store.api, row.id, host["id"], orjson.loads(row.flavor),
+                                       lambda: cloud.services.network.ports(row.id)):
+        return
+    cloud.services.network.release(row.id, nic["port_id"])
+    raise InvalidRequest(f"Failed to allocate additional resources to claim port {nic['port_id']} of instance "
+                         f"{row.id}: its host has not {in_words(nic['resources'])} left. Move the server to another "
+                         "host, or use another port.")
 
 
 def _wish(caller: Caller, network_id: str | None, port_id: str | None, address: str | None,

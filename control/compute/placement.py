@@ -20,11 +20,12 @@ from magnetar_control.store.aggregates import Aggregate
 from magnetar_control.store.allocations import Ratios
 from magnetar_control.store.scatter_gather import rows_of_cells
 from magnetar_control.store.tables import servers as server_table
+from magnetar_core import bandwidth
 from magnetar_core.errors import InvalidRequest, NotFound
 from magnetar_core.hardware import traits
 
 from .cloud import Cloud
-from .provider_tree import CLASSES, ChildProvider, Provider, amounts_of, below
+from .provider_tree import STANDARD, ChildProvider, Provider, amounts_of, below
 
 
 @dataclass(frozen=True)
@@ -80,22 +81,26 @@ class Placement:
         if lock:
             raise InvalidRequest(f"{found.name} is a part of host {found.row['name']}, and cannot be changed here: its "
                                  "inventories and traits are what the agent's settings (pci_device_spec, "
-                                 "enabled_mdev_types) say, and its aggregates are the host's.")
+                                 "enabled_mdev_types, resource_provider_bandwidths) say, and its aggregates are the "
+                                 "host's.")
         return found
 
     def _provider(self, row: Mapping[Any, Any], groups: Iterable[Aggregate], classes: Mapping[str, Mapping[str, Any]],
                   equipped: Mapping[str, Sequence[Any]]) -> Provider:
         groups = [one for one in groups if row["name"] in one.hosts]
-        return Provider(row, groups, self.usual, classes.get(row["id"], {}), equipped.get(row["id"], ()))
+        told = classes.get(row["id"], {})
+        networks = {name: one for name, one in told.items() if bandwidth.split(name)[1]}
+        plain = {name: one for name, one in told.items() if name not in networks}
+        return Provider(row, groups, self.usual, plain, equipped.get(row["id"], ()), networks)
 
     def classes(self) -> list[str]:
         """All resource classes, the standard ones first."""
         with self.cloud.store.api.read() as connection:
-            return [*CLASSES, *inventories.classes(connection)]
+            return [*STANDARD, *inventories.classes(connection)]
 
     def check_classes(self, names: Iterable[str]) -> None:
         """Raises ``InvalidRequest`` for resource classes that there are not."""
-        odd = sorted({*names} - {*CLASSES})
+        odd = sorted({*names} - {*STANDARD})
         if odd and (missing := [name for name in odd if name not in (known := self.classes())]):
             raise InvalidRequest(f"Invalid resource class in resources parameter: {missing[0][:80]}; there are "
                                  f"{', '.join(known)}.")
@@ -145,7 +150,8 @@ class Placement:
             of_user = {row.id for cell in rows for row in cell or ()}
         with self.cloud.store.api.read() as connection:
             held = allocations.of_project(connection, project_id)
-        roots = {one.id: one for one in self.roots()} if any(row.devices != "{}" for row in held) else {}
+        roots = {one.id: one for one in self.roots()} if any(
+            row.devices != "{}" or "NET_BW_" in row.resources for row in held) else {}
         consumers: dict[str, set[str]] = {}
         sums: dict[str, dict[str, int]] = {}
         for row in held:

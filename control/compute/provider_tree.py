@@ -3,12 +3,12 @@
 
 Parts of a host that its agent tells of (``providers`` of ``kinds.Host``), such as PCI devices, are providers below it.
 What is claimed of them are the ``devices`` of the allocations, and which of them these are ``core.hardware.pci.spread``
-says: there is no other record of it.
+says: there is no other record of it. So is the bandwidth of each of its physical networks (``core.bandwidth``), which
+is claimed as custom classes are.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,11 +21,15 @@ from magnetar_control.scheduler.aggregate_filters import ratios
 from magnetar_control.store import inventories
 from magnetar_control.store.aggregates import Aggregate
 from magnetar_control.store.allocations import RESOURCES, Ratios
+from magnetar_control.store.hosts import child_id
 from magnetar_control.store.inventories import Inventory
+from magnetar_core import bandwidth
 from magnetar_core.hardware import flavor_specs, pci, traits
 
 #: The standard resource classes, in the order of ``allocations.RESOURCES``.
 CLASSES = (*flavor_specs.RESOURCES, "PCPU")
+#: Those that nobody makes or removes.
+STANDARD = (*CLASSES, *bandwidth.CLASSES.values())
 #: Columns of ``hosts`` by standard resource class.
 COLUMNS = dict(zip(CLASSES, RESOURCES, strict=True))
 
@@ -33,13 +37,15 @@ COLUMNS = dict(zip(CLASSES, RESOURCES, strict=True))
 @dataclass(frozen=True)
 class Provider:
     """A host. *aggregates*: those that it is in. *usual*: the allocation ratios of the settings. *classes*: its rows of
-    ``inventories``, by resource class. *equipped*: the allocations there that have devices."""
+    ``inventories``, by resource class; *bandwidths*: those of physical networks. *equipped*: the allocations there that
+    have devices."""
 
     row: Mapping[Any, Any]
     aggregates: Sequence[Aggregate]
     usual: Ratios
     classes: Mapping[str, Any]
     equipped: Sequence[Any] = ()
+    bandwidths: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def info(self) -> Mapping[str, Any]:
@@ -76,8 +82,20 @@ class Provider:
             for _alias, at in held:
                 if at is not None:
                     used.setdefault(self._pools[at].provider, Counter())[self._pools[at].resource_class] += 1
-        return [ChildProvider(self.row, self.aggregates, self.usual, {}, (), self, one, used.get(one["name"], {}))
-                for one in told]
+        return [ChildProvider(self.row, self.aggregates, self.usual, {}, (), {}, self, one, used.get(one["name"], {}))
+                for one in told] + self._networks
+
+    @property
+    def _networks(self) -> list[ChildProvider]:
+        """The bandwidth of each physical network (``core.bandwidth``)."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, row in self.bandwidths.items():
+            kind, network = bandwidth.split(name)
+            found.setdefault(network, {})[kind] = row
+        return [ChildProvider(self.row, self.aggregates, self.usual, {}, (), {}, self, {
+            "name": network, "parent": "", "network": network, "traits": bandwidth.traits(network),
+            "inventories": {kind: inventories.effective(row)._asdict() for kind, row in rows.items()}},
+            {kind: row.used for kind, row in rows.items()}) for network, rows in sorted(found.items())]
 
     @property
     def tree(self) -> Sequence[Provider]:
@@ -194,11 +212,6 @@ class Provider:
                                         and row.used + amount <= row.limit)
 
 
-def child_id(host_id: str, name: str) -> str:
-    """The uuid of the provider below a host that its agent calls so: always the same, and noted nowhere."""
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{host_id}/{name}"))
-
-
 @dataclass(frozen=True)
 class ChildProvider(Provider):
     """A part of the host *root*, as its agent *told* of it. *used*: what is claimed of it, by resource class. It is in
@@ -270,11 +283,15 @@ def below(root: Provider, rows: Iterable[Any]) -> dict[str, dict[str, int]]:
         for _alias, id, kind in root.devices_of(row):
             amounts = found.setdefault(id, {})
             amounts[kind] = amounts.get(kind, 0) + 1
+        for name, n in orjson.loads(row.resources).items():
+            kind, network = bandwidth.split(name)
+            if network:
+                found.setdefault(child_id(root.root_id, network), {})[kind] = n
     return found
 
 
 def amounts_of(row: Any) -> dict[str, int]:
     """What an allocation holds, by resource class, without what it holds nothing of."""
     found = {name: int(getattr(row, column)) for name, column in COLUMNS.items() if getattr(row, column)}
-    found.update(orjson.loads(row.resources))
+    found.update({name: n for name, n in orjson.loads(row.resources).items() if not bandwidth.split(name)[1]})
     return found

@@ -39,7 +39,8 @@ class NewServers:
     *hints*: of the scheduler. *files*: {path, contents in base64} each. *user_data*: base64. *admin_pass*: a password
     that the guests are told. *count*: how many at least, *most*: at most, where the quota lets them be (*count* when
     left out). *disk_config*: ``AUTO``, ``MANUAL``, or what the image says. *described_by_name*: the description is the
-    name. *multiattach*: whether volumes for several servers may be named. *id*: the uuid of a single server; drawn when
+    name. *multiattach*: whether volumes for several servers may be named. *resource_requests*: whether ports may
+    ask for bandwidth of the host. *id*: the uuid of a single server; drawn when
     left out. *off*: it is made, and not started."""
 
     name: str
@@ -67,6 +68,7 @@ class NewServers:
     disk_config: str | None = None
     trusted_certs: Sequence[str] | None = None
     multiattach: bool = True
+    resource_requests: bool = True
     count: int = 1
     most: int | None = None
     admin_pass: str | None = field(default=None, repr=False)
@@ -193,11 +195,7 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
     if wanted.networks and wanted.networks != "none":
         caller.check_policy(f"{CREATE}:attach_network")
     nics = networks.check_requested(caller, wanted.networks)
-    if wanted.limit > 1:
-        _check_nics_of_many(nics)
-    for nic in nics:
-        if "dns_name" in nic:
-            check_server(nic["port_id"], nic["dns_name"], wanted.hostname or hostname(wanted.name, ""))
+    _check_nics(wanted, nics)
     groups = network.groups(caller.context, list(wanted.security_groups) or ["default"])
     if wanted.files or wanted.metadata:
         limits = quotas.limits(caller)
@@ -217,6 +215,18 @@ def trusted_certificates(caller: Caller, ids: Sequence[str] | None, on_volume: b
                            "is not supported when booting from volume: no image is verified then. Leave it out")
     found = ids or (None if on_volume else caller.settings.trusted_certificates)
     return servers.text(found) if found else None
+
+
+def _check_nics(wanted: NewServers, nics: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ``InvalidRequest`` for NICs that the servers cannot have."""
+    if not wanted.resource_requests and any(nic.get("resources") for nic in nics):
+        raise InvalidRequest("Creating servers with ports having resource requests, like a port with a QoS minimum "
+                             "bandwidth policy, is not supported until microversion 2.72.")
+    if wanted.limit > 1:
+        _check_nics_of_many(nics)
+    for nic in nics:
+        if "dns_name" in nic:
+            check_server(nic["port_id"], nic["dns_name"], wanted.hostname or hostname(wanted.name, ""))
 
 
 def _check_nics_of_many(networks: Sequence[Mapping[str, Any]]) -> None:

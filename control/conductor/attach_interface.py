@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from magnetar_control.scheduler.place import hold_ports
 from magnetar_control.services import Document
 from magnetar_control.store import servers
-from magnetar_core.errors import MagnetarError
+from magnetar_core.bandwidth import in_words
+from magnetar_core.errors import Conflict, MagnetarError
 
 from . import nics
 from .retry import attempt, retry_forever, take_back
-from .work import HostDown, Work
+from .work import HostDown, Work, leased
 
 
 def attach_interface(work: Work) -> None:
@@ -31,12 +33,14 @@ def attach_interface(work: Work) -> None:
             work.failed(error)
         else:
             take_back(work, f"port {nic['port_id']}", error, partial(_unplug, work, nic["mac"], nic["port_id"]),
-                      partial(network.release, work.id, nic["port_id"], work.confirm_lease))
+                      partial(_release, work, nic))
     else:
         work.done()
 
 
 def _plug(work: Work, nic: Document) -> None:
+    if nic.get("resources") and not _hold(work):
+        raise Conflict(f"Host {work.server.host} has not {in_words(nic['resources'])} left for port {nic['port_id']}.")
     work.conductor.services.network.prepare(work.id, work.server.host, work.confirm_lease)
     with work.client() as client:
         nics.networks(work, client, work.server.host, [nic])
@@ -46,13 +50,31 @@ def _plug(work: Work, nic: Document) -> None:
     _note(work, known, lambda kept: [*(one for one in kept if one["port_id"] != nic["port_id"]), nic])
 
 
+def _hold(work: Work) -> bool:
+    """Have the server hold what its ports ask of its host. ``False`` where the host has not enough left."""
+    conductor, api = work.conductor, leased(work.confirm_lease, work.conductor.store.api)
+    host = conductor.host(work.server.host)["id"]
+    return hold_ports(api, work.id, host, work.flavor, lambda: conductor.services.network.ports(work.id))
+
+
 def detach_interface(work: Work) -> None:
     """Detach the NIC ``args["mac"]``, and free or delete the port ``args["port_id"]``."""
+    # A try before may have taken it out of the server's row: then what it asked for is not known any more.
+    nic = next((one for one in work.nics if one["port_id"] == work.args["port_id"]), {
+        "port_id": work.args["port_id"], "resources": True})
+
     def detach() -> None:
         _unplug(work, work.args["mac"], work.args["port_id"])
-        work.conductor.services.network.release(work.id, work.args["port_id"], work.confirm_lease)
+        _release(work, nic)
 
     attempt(work, detach, work.failed)
+
+
+def _release(work: Work, nic: Document) -> None:
+    """Free or delete the port, and give back what it asked of the host."""
+    work.conductor.services.network.release(work.id, nic["port_id"], work.confirm_lease)
+    if nic.get("resources"):
+        _hold(work)
 
 
 def _unplug(work: Work, mac: str, port_id: str) -> None:

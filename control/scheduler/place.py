@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from magnetar_control.store import aggregates, allocations, hosts
 from magnetar_control.store.database import Database
 
 from .choose import Candidate, NoValidHost, choose
 from .hosts import HostStates
-from .request_spec import RequestSpec, offered
+from .request_spec import RequestSpec, bandwidth_of_nics, offered, resources_of
 
 #: Candidates of one choice. When a claim is refused, the next is tried before choosing again.
 CANDIDATES = 3
@@ -97,6 +98,19 @@ def _claimed(database: Database, spec: RequestSpec, found: Candidate, map_cell: 
                 connection, spec.server_id, spec.server_id, found.host_id, spec.amounts, devices=spec.devices,
                 resources=spec.resources, project_id=spec.project_id,
                 cell_id=found.cell_id if map_cell else None, group=spec.group, anyway=spec.forced)
+    return database.retried(once)
+
+
+def hold_ports(database: Database, server_id: str, host_id: str, flavor: Mapping[str, Any],
+               nics: Callable[[], Iterable[Mapping[str, Any]]]) -> bool:
+    """Have a server of *flavor* hold what the ports ask that it has now (*nics*), beside all else that it holds of its
+    host. ``False``, and nothing changed, where the host has not enough left."""
+    def wanted() -> dict[str, int]:
+        return {**resources_of(flavor), **bandwidth_of_nics(nics())}
+
+    def once() -> bool:
+        with database.write() as connection:
+            return allocations.set_resources(connection, server_id, host_id, wanted)
     return database.retried(once)
 
 

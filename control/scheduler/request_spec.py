@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ import orjson
 from magnetar_control.store import hosts, inventories
 from magnetar_control.store.allocations import Amounts, Group
 from magnetar_control.store.database import Database
+from magnetar_core.bandwidth import split
 from magnetar_core.errors import InvalidField, MagnetarError
 from magnetar_core.hardware import groups, numa
 from magnetar_core.hardware.flavor_specs import RESOURCES
@@ -63,11 +65,41 @@ def resources_of(flavor: Mapping[str, Any]) -> dict[str, int]:
     return groups.custom_resources(flavor.get("extra_specs") or {})
 
 
+def bandwidth_of(row: Mapping[Any, Any], request: Mapping[str, Any]) -> Counter[str]:
+    """What the ports of a server by its row ask of its host, by ``core.bandwidth.resource``. One that was never started
+    may have no NICs yet, but ports that it asks for."""
+    return bandwidth_of_nics(_nics(row, request))
+
+
+def _nics(row: Mapping[Any, Any], request: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = orjson.loads(row.get("interfaces") or "[]")
+    return found if found or row.get("launched_at") else request.get("networks") or ()
+
+
+def are_apart(flavor: Mapping[str, Any], nics: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether each of the NICs can have its bandwidth of another provider, where the *flavor* wants that (Nova's
+    ``group_policy``): a host has one provider for each physical network."""
+    if (flavor.get("extra_specs") or {}).get("group_policy") != "isolate":
+        return True
+    networks = [split(next(iter(one["resources"])))[1] for one in nics if one.get("resources")]
+    return len(set(networks)) == len(networks)
+
+
+def bandwidth_of_nics(nics: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """The sum of what NICs ask of a host."""
+    found = Counter[str]()
+    for nic in nics:
+        found.update(nic.get("resources") or {})
+    return found
+
+
 def held_by(row: Any) -> tuple[Amounts, dict[str, int], dict[str, int]]:
-    """What a server by its row is to hold of its host: ``amounts_of``, ``resources_of`` and ``devices_of``."""
-    flavor, blocks = orjson.loads(row.flavor), orjson.loads(row.request).get("blocks") or ()
-    amounts = amounts_of(flavor, any(map(is_root_volume, blocks)), orjson.loads(row.image))
-    return amounts, resources_of(flavor), devices_of(flavor)
+    """What a server by its row is to hold of its host: ``amounts_of``, ``resources_of`` with what its ports ask for,
+    and ``devices_of``."""
+    flavor, request = orjson.loads(row.flavor), orjson.loads(row.request)
+    amounts = amounts_of(flavor, any(map(is_root_volume, request.get("blocks") or ())), orjson.loads(row.image))
+    columns = row._mapping  # noqa: SLF001 - SQLAlchemy's name
+    return amounts, {**resources_of(flavor), **bandwidth_of(columns, request)}, devices_of(flavor)
 
 
 def needs(flavor: Mapping[str, Any], volume_backed: bool = False, image: Mapping[str, Any] | None = None) -> Amounts:
@@ -99,7 +131,10 @@ class RequestSpec:
     server_id: str
     project_id: str
     amounts: Amounts
-    resources: Mapping[str, int] = field(default_factory=dict)  # amounts of custom resource classes
+    #: Amounts of custom resource classes, and of bandwidth (``core.bandwidth``).
+    resources: Mapping[str, int] = field(default_factory=dict)
+    #: ``False``: ports are to have bandwidth of different providers, and ask for that of the same network.
+    apart: bool = True
     #: By name of host what is left there of each of them; ``offered`` looks it up.
     offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     numa: Needs | None = None  # CPUs, cells and pages that only some hosts have
@@ -154,7 +189,7 @@ class RequestSpec:
     def is_offered(self, host: str) -> bool:
         """Whether a host has enough left of all custom resource classes."""
         offer = self.offers.get(host, {})
-        return all(offer.get(name, 0) >= amount for name, amount in self.resources.items())
+        return self.apart and all(offer.get(name, 0) >= amount for name, amount in self.resources.items())
 
     @cached_property
     def never(self) -> frozenset[str]:
@@ -208,7 +243,8 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
         over["volume_hosts"] = root_disk_hosts(volumes, context, root)
     return offered(api, RequestSpec(**{
         "server_id": row["id"], "project_id": row["project_id"], "amounts": amounts_of(flavor, root is not None, image),
-        "resources": resources_of(flavor),
+        "resources": {**resources_of(flavor), **bandwidth_of(row, request)},
+        "apart": are_apart(flavor, _nics(row, request)),
         "numa": numa.needs(placed_hardware(flavor, image), int(flavor["vcpus"]), int(flavor["ram"])),
         "flavor_name": flavor["name"], "vcpus": int(flavor["vcpus"]), "extra_specs": flavor.get("extra_specs") or {},
         "image": image.get("properties") or {}, "image_id": row.get("image_id") or "",

@@ -147,7 +147,8 @@ class Networks(Protocol):
 
     def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[Document]:
         """The networks that a server asks for, in normal form: [{network_id, port_id, fixed_ip, tag}], of a port with a
-        name also dns_name. *requested*: "auto", "none", or Nova's list; an empty list is the default network.
+        name also dns_name, and of one that asks for bandwidth of its host resources, amounts by
+        ``bandwidth.resource``. *requested*: "auto", "none", or Nova's list; an empty list is the default network.
         *external*: also external networks that are not shared with the caller. Raises ``InvalidRequest`` naming what
         does not exist, 409 for a port in use, ``Forbidden`` (``ExternalNetworkAttachForbidden``)."""
 
@@ -156,9 +157,10 @@ class Networks(Protocol):
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
                  groups: Sequence[str] = (), sure: Sure = always, hostname: str = "") -> list[Document]:
-        """NICs for the answer of ``check_requested``; ports that are not there are made, with the security groups
-        *groups*. *hostname*: of the server, which its ports are called in DNS. Asked twice, the same NICs. Raises
-        ``Forbidden`` where the project may not have so many ports."""
+        """NICs for the answer of ``check_requested``, with the same resources; ports that are not there are made, with
+        the security groups *groups*. *hostname*: of the server, which its ports are called in DNS. Asked twice, the
+        same NICs. Raises ``Conflict`` where a port asks for other resources by now, ``Forbidden`` where the project may
+        not have so many ports."""
 
     def room(self, context: Context, name: str,
              given: Mapping[str, Mapping[str, int]] | None = None) -> int | None:

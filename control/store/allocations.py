@@ -13,7 +13,7 @@ migration hold of one host counts once: it has one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -149,6 +149,23 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
     if cell_id is not None:
         connection.execute(_MAP[kind], {"server_id": server_id, "cell_id": cell_id, "project_id": project_id,
                                         "created_at": now()})
+    return True
+
+
+def set_resources(connection: Connection, consumer_id: str, host_id: str,
+                  wanted: Callable[[], Mapping[str, int]]) -> bool:
+    """Set what the consumer holds of the host's ``inventories``; all else that it holds stays. ``False``, and nothing
+    changed, where the host has not enough left, or the consumer holds nothing there. *wanted* is asked when its row is
+    locked: of several who set it, the last one knows most."""
+    me = {"consumer": consumer_id, "host": host_id}
+    held = connection.execute(_HELD, me).one_or_none()
+    if held is None:
+        return False
+    other = _differing(resources := wanted(), orjson.loads(held.resources))
+    if not _take(connection, host_id, Amounts(), 0, other):
+        return False
+    if other:
+        connection.execute(_CHANGE, me | {"resources": inventories.text(resources), "updated_at": now()})
     return True
 
 

@@ -14,6 +14,8 @@ import orjson
 from sqlalchemy import Connection, RowMapping, Select, bindparam, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
+from magnetar_core import bandwidth
+
 from . import inventories
 from .allocations import RESOURCES, SHARED, USUAL, Group, Ratios, limits
 from .database import INSERT, now
@@ -43,6 +45,11 @@ def show(connection: Connection, name: str, *, lock: bool = False) -> RowMapping
     """The host of that name or id; *lock* locks it until the transaction ends."""
     query = _NAMED.with_for_update(of=hosts) if lock else _NAMED
     return connection.execute(query, {"host": name}).mappings().one_or_none()
+
+
+def child_id(host_id: str, name: str) -> str:
+    """The uuid of the resource provider of that name below a host: always the same, and noted nowhere."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{host_id}/{name}"))
 
 
 def names_text(names: Iterable[str]) -> str:
@@ -76,7 +83,8 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
     may = limits({**row, **totals}, ratios)
     values = {**totals, **{f"{resource}_limit": n for resource, n in may._asdict().items()}}
     changed, text = any(row[key] != value for key, value in values.items()), orjson.dumps(info).decode()
-    changed |= inventories.hear(connection, row["id"], info.get("resources") or {})
+    changed |= inventories.hear(connection, row["id"], {
+        **(info.get("resources") or {}), **bandwidth.inventories(info.get("bandwidths") or {})})
     if changed or text != row["info"]:
         risen = changed or _shape(info) != _shape(orjson.loads(row["info"]))
         kinds = {kind for one in info.get("providers") or () for kind in one["inventories"]}

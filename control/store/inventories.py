@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Inventories of resource classes that are no columns of ``hosts``: custom ones, told by agents or set by operators.
+"""Inventories of resource classes that are no columns of ``hosts``: custom ones, told by agents or set by operators,
+and the bandwidth of physical networks (``core.bandwidth``: the class with the network's name).
 
 Functions take the connection of a transaction of the API database. A claim raises ``used`` with a conditional UPDATE
 (``take``), after the counters of its host, and class by class in the order of their names.
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Connection, Row, and_, bindparam, delete, or_, select, update
+
+from magnetar_core import bandwidth
 
 from .database import INSERT, now
 from .tables import hosts, inventories, resource_classes
@@ -136,7 +139,8 @@ def _write(connection: Connection, host_id: str, name: str, row: Row[Any] | None
               "max_unit": min(found.max_unit, MOST), "step_size": found.step_size}
     query = INSERT[connection.dialect.name](inventories).values(host_id=host_id, resource_class=name, **values)
     connection.execute(query.on_conflict_do_update(index_elements=["host_id", "resource_class"], set_=values))
-    add_class(connection, name)
+    if not bandwidth.split(name)[1]:
+        add_class(connection, name)
     connection.execute(delete(inventories).where(
         inventories.c.host_id == host_id, inventories.c.told.is_(None), inventories.c.own.is_(None),
         inventories.c.used == 0))

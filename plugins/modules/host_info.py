@@ -248,6 +248,14 @@ hosts:
           max_unit: 2147483647
           step_size: 1
           allocation_ratio: 1.0
+    bandwidths:
+      description: Bandwidth that ports of servers of a cloud may be promised, {egress, ingress} in kbit/s by physical
+        network; rp_tunnelled is the network between hosts.
+      type: dict
+      sample:
+        physnet0:
+          egress: 10000000
+          ingress: 10000000
     provider_config:
       description: '{files, problems}: the files with these resources that were read, and what is wrong with those
         that count for nothing.'

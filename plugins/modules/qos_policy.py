@@ -15,6 +15,8 @@ description:
   - For administrators of clouds with OVN. Projects give their networks and ports
     (O(magnetar.compute.port#module:qos_policy)) policies of their own, and those that are shared. One that a network or
     port has is not removed.
+  - A rule of type V(minimum_bandwidth) is what servers with such ports claim of their hosts. It does not change while a
+    server has a port with the policy.
 author:
   - Magnetar contributors (@magnetar)
 extends_documentation_fragment:
@@ -44,6 +46,14 @@ EXAMPLES = r"""
     name: slow
     rules:
       - {type: dscp_marking, dscp_mark: 26}
+
+- name: A port that has it is promised a gigabit in and out
+  magnetar.compute.qos_policy:
+    cloud: mycloud
+    name: paid
+    rules:
+      - {type: minimum_bandwidth, min_kbps: 1000000}
+      - {type: minimum_bandwidth, direction: ingress, min_kbps: 1000000}
 
 - name: New networks of this project have it
   magnetar.compute.qos_policy:
@@ -105,6 +115,7 @@ qos_policy:
           max_kbps: 10000
           max_burst_kbps: 0
           dscp_mark: null
+          min_kbps: null
 actions:
   description: What was done, or would be in check mode, in order.
   returned: on success

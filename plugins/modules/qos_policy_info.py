@@ -81,6 +81,7 @@ qos_policies:
           max_kbps: 10000
           max_burst_kbps: 0
           dscp_mark: null
+          min_kbps: null
 error:
   description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
   returned: on failure

@@ -282,7 +282,8 @@ class Cloud:
         inner = {"internal_port_id": self.known["ports"][0], "internal_port": 22, "external_port": 22}
         self._made(f"{top}/floatingips/{floating}/port_forwardings", "port_forwarding", {**inner, "protocol": "tcp"})
         policy = self._made(f"{top}/qos/policies", "policy", {"name": "a"})
-        for kind, rule in (("bandwidth_limit", {"max_kbps": 5}), ("dscp_marking", {"dscp_mark": 8})):
+        for kind, rule in (("bandwidth_limit", {"max_kbps": 5}), ("dscp_marking", {"dscp_mark": 8}),
+                           ("minimum_bandwidth", {"min_kbps": 5})):
             self._made(f"{top}/qos/policies/{policy}/{kind}_rules", f"{kind}_rule", rule)
         shared = {"object_type": "qos_policy", "object_id": policy, "action": "access_as_shared"}
         self._made(f"{top}/rbac-policies", "rbac_policy", {**shared, "target_tenant": self.known["projects"][0]})

@@ -34,7 +34,10 @@ EXTENSIONS = {
     "Add security_group type to network RBAC", "security-group": "security-group", "sorting": "Sorting support",
     "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps"}
 #: Those that hold with an engine of networks besides.
-WITH_ENGINE = {"address-group": "Address group", "rbac-address-group": "Add address_group type to RBAC",
+WITH_ENGINE = {"address-group": "Address group", "port-resource-request": "Port Resource Request",
+               "port-resource-request-groups": "Port resource request groups",
+               "qos-bw-minimum-ingress": "Ingress direction for QoS minimum bandwidth rule",
+               "rbac-address-group": "Add address_group type to RBAC",
                "security-groups-remote-address-group": "Remote address group id field for security group rules",
                "allowed-address-pairs": "Allowed Address Pairs",
                "dns-integration": "DNS Integration",

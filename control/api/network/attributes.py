@@ -214,6 +214,9 @@ BANDWIDTH_LIMIT_RULE = Record(
     max_kbps=Field(Number(1, KBPS), "", required=True, on="create update"),
     max_burst_kbps=Field(Number(0, KBPS), "", on="create update"),
     direction=Field(word("egress", "ingress"), "", on="create update"))
+MINIMUM_BANDWIDTH_RULE = Record(
+    min_kbps=Field(Number(1, KBPS), "", required=True, on="create update"),
+    direction=Field(word("egress", "ingress"), "", on="create update"))
 #: The code points that RFC 2474, 2597, 3246 and 5865 name, as Neutron has them.
 DSCP_MARKS = (0, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 46, 48, 56)
 DSCP_MARKING_RULE = Record(dscp_mark=Field(

@@ -19,11 +19,10 @@ from .attributes import DSCP_MARKS, KBPS
 PARAMETERS: dict[str, dict[str, Any]] = {
     "bandwidth_limit": {"max_kbps": {"start": 1, "end": KBPS}, "max_burst_kbps": {"start": 0, "end": KBPS},
                         "direction": ["ingress", "egress"]},
-    "dscp_marking": {"dscp_mark": list(DSCP_MARKS)}}
+    "dscp_marking": {"dscp_mark": list(DSCP_MARKS)},
+    "minimum_bandwidth": {"min_kbps": {"start": 1, "end": KBPS}, "direction": ["ingress", "egress"]}}
 #: Types that Neutron has besides, and why there are none of them.
 WITHOUT = {
-    "minimum_bandwidth": "OVN 23.03 gives no port a minimum: its qos_min_rate is of a host's device with queues of its "
-                         "own, and nothing counts what a host has left",
     "minimum_packet_rate": "OVN measures bits per second, not packets",
     "packet_rate_limit": "OVN measures bits per second, not packets"}
 

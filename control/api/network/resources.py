@@ -75,12 +75,13 @@ def subnet(row: Row, _admin: bool) -> Document:
 
 
 def port(row: Row, admin: bool) -> Document:
-    """A port; the binding for admins."""
+    """A port; the binding, and what it asks of its server's host, for admins."""
     plain = ("name", "network_id", "mac_address", "admin_state_up", "status", "device_id", "device_owner",
              "port_security_enabled", "fixed_ips", "security_groups", "qos_policy_id", "dns_name",
              "dns_assignment")
     binding = {"binding:host_id": row["host"], "binding:profile": row["profile"], "binding:vif_details": {},
-               "binding:vif_type": "bridge" if row["host"] else "unbound"}
+               "binding:vif_type": "bridge" if row["host"] else "unbound",
+               "resource_request": row["resource_request"]}
     pairs = [{"ip_address": one["ip_address"], "mac_address": one.get("mac_address") or row["mac_address"]}
              for one in row["pairs"]]
     details = {name: row[name] for name in ("trunk_details",) if name in row}  # of a parent only
@@ -169,7 +170,8 @@ OF_ENGINE = (Form(name="router", plural="routers", path="routers", body=attribut
              Form(name="policy", plural="policies", path="qos/policies", body=attributes.QOS_POLICY, view=qos_policy,
                   store="qos_policies"),
              _qos_rule("bandwidth_limit", attributes.BANDWIDTH_LIMIT_RULE),
-             _qos_rule("dscp_marking", attributes.DSCP_MARKING_RULE))
+             _qos_rule("dscp_marking", attributes.DSCP_MARKING_RULE),
+             _qos_rule("minimum_bandwidth", attributes.MINIMUM_BANDWIDTH_RULE))
 FORMS = tuple(Form(name=name, plural=f"{name}s", path=f"{name}s".replace("_", "-"), body=body, view=view)
               for name, body, view in (
                   ("network", attributes.NETWORK, network), ("subnet", attributes.SUBNET, subnet),

@@ -41,6 +41,7 @@ class Gate(Enum):
     EVENT_HOSTS = 62, "Events show at which host they were."
     QUEUED_MIGRATIONS_ABORT = 65, "A live migration can be aborted before it runs, too."
     DOWN_CELLS = 69, "What is in a cell that does not answer is listed with what is known of it, and not left out."
+    PORTS_WITH_RESOURCES = 72, "Servers are made with ports that ask for bandwidth; before, that is refused with 400."
     LOCK_REASONS = 73, "lock takes a reason; before, its argument is not looked at."
     FULL_UPDATE = 75, "Update and rebuild of a server answer with all that show does."
     OLD_SORT_KEYS = 75, "Lists of servers refuse sort keys that order nothing; before, they are ignored."

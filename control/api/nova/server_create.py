@@ -56,6 +56,7 @@ def _wanted(call: Call) -> NewServers:
         "hints": call.body.get("os:scheduler_hints") or call.body.get("OS-SCH-HNT:scheduler_hints") or {},
         "security_groups": [one["name"] for one in server.get("security_groups") or () if "name" in one],
         "config_drive": bool(server.get("config_drive")), "multiattach": call.at(Gate.MULTIATTACH),
+        "resource_requests": call.at(Gate.PORTS_WITH_RESOURCES),
         "described_by_name": not call.at(Gate.DESCRIPTIONS)})
 
 

@@ -18,8 +18,12 @@ from .networking import Networking, Row, of_project
 
 #: Type of a rule to what it may say.
 BODIES: Mapping[str, Record] = {"bandwidth_limit": attributes.BANDWIDTH_LIMIT_RULE,
-                                "dscp_marking": attributes.DSCP_MARKING_RULE}
-FIELDS = ("direction", "max_kbps", "max_burst_kbps", "dscp_mark")
+                                "dscp_marking": attributes.DSCP_MARKING_RULE,
+                             "minimum_bandwidth": attributes.MINIMUM_BANDWIDTH_RULE}
+FIELDS = ("direction", "max_kbps", "max_burst_kbps", "dscp_mark", "min_kbps")
+#: What a rule says where it is left out, by its type.
+USUAL: Mapping[str, Document] = {"bandwidth_limit": {"direction": "egress", "max_burst_kbps": 0},
+                                 "minimum_bandwidth": {"direction": "egress"}}
 
 
 class QosPolicies(Networking):
@@ -57,9 +61,7 @@ class QosPolicies(Networking):
 def _rule(path: str, given: Document) -> Document:
     """A rule in its normal form. Raises ``InvalidField``."""
     said = {name: value for name, value in given.items() if name != "type" and value is not None}
-    found = BODIES[given["type"]].check(said, path)
-    if given["type"] == "bandwidth_limit":
-        found = {"direction": "egress", "max_burst_kbps": 0, **found}
+    found = {**USUAL.get(given["type"], {}), **BODIES[given["type"]].check(said, path)}
     return {"type": given["type"], **{name: found.get(name) for name in FIELDS}}
 
 

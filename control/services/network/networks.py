@@ -15,9 +15,9 @@ from sqlalchemy import Connection, RowMapping, false, select, true
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField
 
-from . import changes, dns, ipam, qos, sharing
+from . import changes, dns, ipam, qos, reservations, sharing
 from .requested_networks import seen
-from .resources import NetworkResource, add, own
+from .resources import NetworkResource, add, find, own
 from .router_ports import OWN
 from .tables import networks, ports, subnets
 
@@ -115,6 +115,10 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     """It stays shared while others have ports on it. One with IPv6 is one project's (``subnets``)."""
     _check_internal(values, row)
     qos.check(connection, context, row, values, row["qos_policy_id"])
+    if values.get("qos_policy_id", row["qos_policy_id"]) != row["qos_policy_id"]:
+        find(connection, context, NETWORK, row["id"], lock=True)  # no server takes a port there until it is changed
+        reservations.check_policy(connection, (ports.c.network_id == row["id"]) & ports.c.qos_policy_id.is_(None),
+                                  row["qos_policy_id"], values["qos_policy_id"])
     dns.check_domain(connection, {**row, **values})
     if values.get("shared") and not row["shared"] and ipam.has_ipv6(connection, row["id"]):
         raise InvalidField("shared", "must be false for a network with a subnet of IPv6: OVN lets guests advertise as "

@@ -15,7 +15,7 @@ from magnetar_core.addresses import link_local
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds.guest_data import MOST
 
-from . import dns, ipam
+from . import dns, ipam, reservations
 from .tables import SUBPORT, addresses, floating_ips, networks, ports, subnets
 
 #: Whose ports Nova's are, as Neutron shows it.
@@ -28,10 +28,11 @@ MANY = 500
 _PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam("server"), TAKEN)
 _OF_NETWORKS = select(networks.c.id.label("of"), *networks.c["port_security_enabled", "by_engine"], subnets).join_from(
     networks, subnets, isouter=True).where(networks.c.id.in_(bindparam("ids", expanding=True))).order_by(
-    subnets.c.created_at, subnets.c.id)
+    subnets.c.created_at, subnets.c.id).with_for_update(read=True, of=networks)
 _BY_SERVER = select(
     *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host", "port_security_enabled"],
-    networks.c.name.label("network"), *networks.c["type", "bridge", "mtu", "by_engine"],
+    networks.c.name.label("network"), reservations.POLICY.label("policy"),
+    *networks.c["type", "bridge", "mtu", "by_engine"],
     *addresses.c["subnet_id", "ip_address"],
     *subnets.c["cidr", "enable_dhcp", "gateway_ip", "dns_nameservers", "host_routes", "ipv6_address_mode"]).join_from(
     ports, networks, networks.c.id == ports.c.network_id).outerjoin(
@@ -73,7 +74,11 @@ def allocated(connection: Connection, context: Context, server: tuple[str, str],
             _make(connection, context, id, wanted, choices,
                   {**values, "port_security_enabled": secure,
                    "security_groups": orjson.dumps(list(groups) if secure else []).decode()})
-    seen = {nic["port_id"]: nic for nic in found(connection, server_id, states=False)}
+    seen = {nic["port_id"]: nic for nic in found(connection, server_id, states=False, lock=True)}
+    for id, wanted in zip(ids, requested, strict=True):
+        if id not in have and wanted.get("resources", {}) != seen[id].get("resources", {}):
+            raise Conflict(f"The QoS policy of port {id}, or its rules of minimum bandwidth, changed after the server "
+                           "had claimed what the port asks of a host. Try again.", type="QosPolicyInUse")
     return [seen[id] for id in ids]
 
 
@@ -113,12 +118,15 @@ def _make(connection: Connection, context: Context, id: str, wanted: Document, c
         ipam.give_all(connection, id, mac, choices, wanted["network_id"])
 
 
-def found(connection: Connection, server_id: str, *, states: bool) -> list[Document]:
-    """The NICs of a server, in its order; *states*: with ``port_state`` and ``host``."""
+def found(connection: Connection, server_id: str, *, states: bool, lock: bool = False) -> list[Document]:
+    """The NICs of a server, in its order; *states*: with ``port_state`` and ``host``. *lock*: what they ask of a host
+    stays until the transaction ends."""
     rows: dict[str, list[RowMapping]] = {}
     for row in connection.execute(_BY_SERVER, {"server": server_id}).mappings():
         rows.setdefault(row["id"], []).append(row)
-    return [_nic(sorted(each, key=_is_six), states) for each in rows.values()]
+    asked = reservations.of_ports(connection, [each[0] for each in rows.values()], lock=lock)
+    return [{**_nic(sorted(each, key=_is_six), states), **({"resources": asked[id]} if id in asked else {})}
+            for id, each in rows.items()]
 
 
 def _is_six(row: RowMapping | Document) -> bool:

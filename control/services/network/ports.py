@@ -16,7 +16,7 @@ from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
 
-from . import dns, ipam, qos, sharing, trunks
+from . import dns, ipam, qos, reservations, sharing, trunks
 from .floating_ips import let_go
 from .networks import NETWORK
 from .nics import TAKEN, addresses_of
@@ -32,9 +32,20 @@ def documents(usual: str, connection: Connection, rows: Sequence[RowMapping]) ->
     """The rows, with their addresses and how these are called; *usual*: the domain of networks without one."""
     given = addresses_of(connection, [row["id"] for row in rows])
     domains, details = dns.domains(connection, rows, usual), trunks.of_ports(connection, rows)
-    return [{**row, **details[row["id"]], "fixed_ips": given.get(row["id"], []), "dns_assignment": dns.assignment(
+    asking = reservations.requests(connection, rows)
+    return [_with_request({**row, **details[row["id"]], "fixed_ips": given.get(
+        row["id"], []), "dns_assignment": dns.assignment(
              row["dns_name"], given.get(row["id"], []), domains[row["network_id"]]),
-             **{name: orjson.loads(row[name]) for name in ("security_groups", "profile", "pairs")}} for row in rows]
+             **{name: orjson.loads(row[name]) for name in ("security_groups", "profile", "pairs")}},
+             asking.get(row["id"])) for row in rows]
+
+
+def _with_request(port: Document, asking: Document | None) -> Document:
+    """With what it asks of its server's host, and in ``profile`` which provider of bandwidth gives it."""
+    if asking is None:
+        return {**port, "resource_request": None}
+    given = {"allocation": asking["allocation"]} if asking["allocation"] else {}
+    return {**port, "resource_request": asking["request"], "profile": {**port["profile"], **given}}
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
@@ -197,6 +208,8 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
         dns.check_name(network, name)
     if "qos_policy_id" in values:
         qos.check(connection, context, network, values, row["qos_policy_id"])
+        reservations.check_policy(connection, ports.c.id == row["id"], row["qos_policy_id"] or network["qos_policy_id"],
+                                  values["qos_policy_id"] or network["qos_policy_id"])
 
 
 def _change_mac(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""QoS policies: how much ports may send and receive, and how their packets are marked. A port has its own policy, or
-its network's. They act on networks of an engine."""
+"""QoS policies: how much ports may send and receive, how much they are promised, and how their packets are marked. A
+port has its own policy, or its network's. They act on networks of an engine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound
 
-from . import changes, sharing
+from . import changes, reservations, sharing
 from .resources import NetworkResource, NetworkStore, add, find
 from .router_ports import OWN
 from .tables import networks, ports, qos_policies, qos_rules
 
 #: Kinds of rules, with what of the row each has.
 KINDS: dict[str, tuple[str, ...]] = {"bandwidth_limit": ("max_kbps", "max_burst_kbps", "direction"),
-                                     "dscp_marking": ("dscp_mark",)}
+                                     "dscp_marking": ("dscp_mark",),
+                                     "minimum_bandwidth": ("min_kbps", "direction")}
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
@@ -124,7 +125,15 @@ def _create_rule(kind: str, connection: Connection, context: Context, values: Do
     policy = find(connection, context, POLICY, values["policy_id"], lock=True)
     values.update(kind=kind, project_id=policy["project_id"])
     _check_alone(connection, values["policy_id"], values)
+    _check_rule(connection, values["policy_id"], values)
     add(connection, qos_rules, values)
+
+
+def _check_rule(connection: Connection, policy_id: str, rule: Document) -> None:
+    """Raises ``Conflict`` for a rule that contradicts another, or changes what servers have claimed."""
+    reservations.check_rule(connection, policy_id, rule)
+    if rule["kind"] == reservations.KIND:
+        reservations.check_promises(connection, policy_id)
 
 
 def _check_alone(connection: Connection, policy_id: str, values: Mapping[Any, Any]) -> None:
@@ -141,19 +150,27 @@ def _check_alone(connection: Connection, policy_id: str, values: Mapping[Any, An
 def _change_rule(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     find(connection, context, POLICY, row["policy_id"], lock=True)
     _check_alone(connection, row["policy_id"], {**row, **values})
+    if any(row[name] != value for name, value in values.items()):
+        _check_rule(connection, row["policy_id"], {**row, **values})
+
+
+def _drop_rule(connection: Connection, context: Context, row: RowMapping) -> None:
+    find(connection, context, POLICY, row["policy_id"], lock=True)
+    if row["kind"] == reservations.KIND:
+        reservations.check_promises(connection, row["policy_id"])
 
 
 def _rule(kind: str, **defaults: Any) -> NetworkResource:
     return NetworkResource(
         name=f"{kind}_rule", table=qos_rules, create=partial(_create_rule, kind), update=_change_rule,
-        visible=lambda context: (qos_rules.c.kind == kind) & qos_rules.c.policy_id.in_(
+        delete=_drop_rule, visible=lambda context: (qos_rules.c.kind == kind) & qos_rules.c.policy_id.in_(
             select(qos_policies.c.id).where(visible(context))),
         writers_are_admins=True, defaults={"direction": "egress", **defaults},
         units=lambda connection, row, _values: ports_with(connection, row["policy_id"]))
 
 
 RULES = tuple(_rule(kind, **defaults) for kind, defaults in (
-    ("bandwidth_limit", {"max_burst_kbps": 0}), ("dscp_marking", {})))
+    ("bandwidth_limit", {"max_burst_kbps": 0}), ("dscp_marking", {}), ("minimum_bandwidth", {})))
 
 
 class PolicyStore(NetworkStore):
@@ -162,13 +179,17 @@ class PolicyStore(NetworkStore):
     def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
         """All rules of the policy *row*: {kind, direction, …}, one of a kind in a direction."""
         find(connection, context, POLICY, row["id"], lock=True)
-        have = {(one["kind"], one["direction"]): one for one in rules_of(connection, [row["id"]]).get(row["id"], [])}
+        there_are = rules_of(connection, [row["id"]]).get(row["id"], [])
+        have: dict[tuple[str, str], RowMapping] = {(one["kind"], one["direction"]): one for one in there_are}
         want = {(one["kind"], one["direction"]): one for one in held}
-        gone = [one["id"] for key, one in have.items() if key not in want]
-        if gone:
-            connection.execute(deleting(qos_rules).where(qos_rules.c.id.in_(gone)))
         other = [one for key, one in want.items()
                  if key not in have or any(have[key][name] != one[name] for name in KINDS[key[0]])]
+        gone = [one["id"] for key, one in have.items() if key not in want]
+        touched = {one["kind"] for one in other} | {kind for kind, direction in have.keys() - want.keys()}
+        if reservations.KIND in touched:
+            reservations.check_promises(connection, row["id"])
+        if gone:
+            connection.execute(deleting(qos_rules).where(qos_rules.c.id.in_(gone)))
         for one in other:
             there = have.get((one["kind"], one["direction"]))
             values = {name: one[name] for name in KINDS[one["kind"]]}
@@ -178,5 +199,7 @@ class PolicyStore(NetworkStore):
             else:
                 connection.execute(update(qos_rules).where(qos_rules.c.id == there["id"]).values(
                     **values, updated_at=now()))
+        for one in other:
+            reservations.check_rule(connection, row["id"], one)
         if gone or other:
             self.log.note(connection, *ports_with(connection, row["id"]))

@@ -18,7 +18,7 @@ from sqlalchemy.sql.expression import BindParameter
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest
 
-from . import ipam, sharing
+from . import ipam, reservations, sharing
 from .tables import SUBPORT, addresses, networks, ports, subnets
 
 #: The policy rule of NICs on external networks.
@@ -28,12 +28,13 @@ _SERVES = exists().where(subnets.c.network_id == networks.c.id).label("serves")
 _PROJECT: BindParameter[str] = bindparam("project")
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _OUTSIDE = and_(networks.c.external, not_(sharing.shared_with(networks, _PROJECT))).label("outside")
-_EACH = select(networks.c.id, networks.c.by_engine, _SERVES, _OUTSIDE)
+_EACH = select(networks.c.id, networks.c.by_engine, networks.c.qos_policy_id, _SERVES, _OUTSIDE)
 _ANY = _EACH.where(sharing.own_or_shared_with(networks, _PROJECT)).limit(2)
 _UP = _ANY.where(networks.c.admin_state_up)
 _NAMED = _EACH.where(networks.c.id.in_(_IDS))
 _PORTS = select(ports.c.id.label("port_id"), *ports.c["network_id", "device_id", "device_owner", "dns_name"],
-                addresses.c.ip_address, *networks.c["id", "by_engine"], _OUTSIDE).join(
+                addresses.c.ip_address, reservations.POLICY.label("policy"),
+                *networks.c["id", "by_engine", "type", "bridge"], _OUTSIDE).join(
     networks, networks.c.id == ports.c.network_id).outerjoin(
     addresses, addresses.c.port_id == ports.c.id).where(ports.c.id.in_(_IDS))
 _OWN_PORTS = _PORTS.where(ports.c.project_id == _PROJECT)
@@ -100,7 +101,7 @@ def _default(connection: Connection, context: Context, automatic: bool) -> tuple
             raise InvalidRequest(f"Unable to automatically allocate a network for project {context.project_id}: "
                                  "there is none that it may use. Create one with a subnet, or ask for networks: none.")
         return {}, []
-    _check_subnets(found)
+    _check_made(connection, found)
     return {found[0].id: found[0]}, [_plain({"uuid": found[0].id})]
 
 
@@ -118,6 +119,8 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
         raise InvalidRequest(f"networks: port {twice} is given twice; a port is one NIC.")
     rows: dict[str, Any] = {row.port_id: row for row in connection.execute(
         _PORTS if context.is_admin else _OWN_PORTS, {"project": context.project_id or "", "ids": ids})}
+    asked = reservations.of_ports(connection, [
+        {"id": id, "policy": row.policy, "type": row.type, "bridge": row.bridge} for id, row in rows.items()])
     for one in plain:
         row = rows.get(one["port_id"])
         if row is None:
@@ -130,6 +133,8 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
         if row.ip_address is None:
             raise InvalidRequest(f"Port {row.port_id} requires a FixedIP in order to be used.")
         one["network_id"] = row.network_id
+        if row.port_id in asked:
+            one["resources"] = asked[row.port_id]
         if row.dns_name:
             one["dns_name"] = row.dns_name
     return {row.id: row for row in rows.values()}
@@ -144,7 +149,7 @@ def _check_networks(connection: Connection, context: Context, plain: Sequence[Do
         "project": context.project_id or "", "ids": list(ids)}).all()
     if missing := ids - {network.id for network in found}:
         raise InvalidRequest(f"Network {next(iter(missing))} could not be found.", type="NetworkNotFound")
-    _check_subnets(found)
+    _check_made(connection, found)
     fixed = [one for one in plain if one["fixed_ip"]]
     choices = subnets_of(connection, {one["network_id"] for one in fixed}) if fixed else {}
     for one in fixed:
@@ -165,7 +170,13 @@ def subnets_of(connection: Connection, ids: Collection[str]) -> dict[str, list[R
     return choices
 
 
-def _check_subnets(found: Sequence[Row[Any]]) -> None:
+def _check_made(connection: Connection, found: Sequence[Row[Any]]) -> None:
+    """Whether ports can be made for a server on networks."""
+    promising = reservations.of_policies(connection, {one.qos_policy_id for one in found if one.qos_policy_id})
     for network in found:
+        if network.qos_policy_id in promising:
+            raise InvalidRequest(f"Using networks with QoS policy is not supported for servers where it promises a "
+                                 f"minimum bandwidth. (Network ID is {network.id}.) Make a port there first, and ask "
+                                 "for that.", type="NetworksWithQoSPolicyNotSupported")
         if not network.serves:
             raise InvalidRequest(f"Network {network.id} requires a subnet in order to boot instances on.")

@@ -26,7 +26,8 @@ qos_rules = Table(
     "qos_rules", API, Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
     Column("policy_id", UUID, ForeignKey("qos_policies.id", ondelete="CASCADE"), nullable=False),
     Column("kind", String(32), nullable=False), Column("direction", String(8), nullable=False),
-    Column("max_kbps", BigInteger), Column("max_burst_kbps", BigInteger), Column("dscp_mark", Integer), *stamped(),
+    Column("max_kbps", BigInteger), Column("max_burst_kbps", BigInteger), Column("dscp_mark", Integer),
+    Column("min_kbps", BigInteger), *stamped(),
     Index("qos_rules_policy", "policy_id", "kind", "direction", unique=True))
 
 #: ``type``: nat or isolated, which the agents make on each host; flat, a bridge that the hosts have. Those

@@ -196,7 +196,7 @@ class AddressGroup(Resource):
 
 
 class QosPolicy(Resource):
-    """How much ports may send and receive, and how their packets are marked."""
+    """How much ports may send and receive, how much they are promised, and how their packets are marked."""
 
     noun, plural = "qos_policy", "qos_policies"
 
@@ -205,16 +205,19 @@ class QosPolicy(Resource):
                        sample=False)
     rules = Field(
         ListOf(Record(
-            type=Field(Choices("bandwidth_limit", "dscp_marking"), "What the rule does.", required=True),
-            direction=Field(Nullable(Choices("egress", "ingress")), "Of a limit: what ports send (V(egress), when "
-                            "omitted), or receive."),
+            type=Field(Choices("bandwidth_limit", "dscp_marking", "minimum_bandwidth"), "What the rule does.",
+                       required=True),
+            direction=Field(Nullable(Choices("egress", "ingress")), "Of a limit or minimum: what ports send "
+                            "(V(egress), when omitted), or receive."),
             max_kbps=Field(Nullable(Integer(1, 2**31 - 1)), "The limit in kbit/s."),
             max_burst_kbps=Field(Nullable(Integer(0, 2**31 - 1)), "How many kbit may come at once; V(0), when omitted, "
                                  "is the engine's usual."),
-            dscp_mark=Field(Nullable(Integer(0, 56)), "The mark of packets that ports send.")), 10),
+            dscp_mark=Field(Nullable(Integer(0, 56)), "The mark of packets that ports send."),
+            min_kbps=Field(Nullable(Integer(1, 2**31 - 1)), "What a port is promised, in kbit/s: a server with such a "
+                           "port is only on a host that has that much left.")), 10),
         "All rules that it has, one of a type and direction: others are removed. They stay as they are when omitted.",
         sample=[{"type": "bandwidth_limit", "direction": "egress", "max_kbps": 10000, "max_burst_kbps": 0,
-                 "dscp_mark": None}])
+                 "dscp_mark": None, "min_kbps": None}])
 
 
 class RbacPolicy(Kind):

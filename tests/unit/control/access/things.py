@@ -178,6 +178,7 @@ class Things:
         policy = things["qos_policy"] = self._add(qos_policies, project_id=project, name=name, **values)
         rule = {"project_id": project, "policy_id": policy, "direction": "egress"}
         things["limit_rule"] = self._add(qos_rules, kind="bandwidth_limit", max_kbps=5, max_burst_kbps=0, **rule)
+        things["minimum_rule"] = self._add(qos_rules, kind="minimum_bandwidth", min_kbps=1, **rule)
         things["mark_rule"] = self._add(qos_rules, kind="dscp_marking", dscp_mark=8, **rule)
 
     def _port(self, own, things, number, last, **values):

@@ -159,7 +159,8 @@ def test_a_list_takes_few_queries_and_the_sdk_reads_it(cloud, ids):
     placement = connection.placement
     assert [one.name for one in placement.resource_providers()] == ["kvm1", "kvm2"]
     assert {one.resource_class for one in placement.resource_provider_inventories(ids["kvm1"])} >= {"VCPU", "MEMORY_MB"}
-    assert [one.name for one in placement.resource_classes()] == ["VCPU", "MEMORY_MB", "DISK_GB", "PCPU"]
+    assert [one.name for one in placement.resource_classes()] == [
+        "VCPU", "MEMORY_MB", "DISK_GB", "PCPU", "NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"]
     assert "CUSTOM_SSD" in {one.name for one in placement.traits()}
     connection.close()
 

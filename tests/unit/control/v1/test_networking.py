@@ -155,6 +155,12 @@ def test_the_rules_of_a_qos_policy_are_one_list(cloud: Cloud, ann: Caller) -> No
     refused(admin, "qos_policy/slow", {"rules": [{**limit, "dscp_mark": 8}]}, "rules[0].dscp_mark")
     refused(admin, "qos_policy/slow", {"rules": [{"type": "dscp_marking", "dscp_mark": 1}]}, "dscp_mark", "must be one")
     refused(ann, "qos_policy/mine", {}, "only admins", status=403)
+    both = [{**limit, "max_kbps": 4000}, {"type": "minimum_bandwidth", "min_kbps": 3000}]
+    paid = ensured(admin, "qos_policy/paid", {"rules": both})
+    assert [(one["direction"], one["min_kbps"]) for one in paid["rules"]] == [("egress", None), ("egress", 3000)]
+    assert not ensure(admin, "qos_policy/paid", {"rules": both}).json["changed"]
+    ensured(admin, "qos_policy/paid", {"rules": [limit, {**both[1], "min_kbps": 500}]})
+    refused(admin, "qos_policy/paid", {"rules": [limit, {**both[1], "min_kbps": 1001}]}, "max_kbps 1000", status=409)
 
     assert ann.get("/v1/qos_policy/slow").json["rules"] == slow["rules"]  # it is shared
     assert ensured(ann, "network/lan", {"qos_policy": "slow"})["qos_policy"] == slow["id"]

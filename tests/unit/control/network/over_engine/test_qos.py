@@ -96,7 +96,7 @@ def test_new_networks_have_the_default_policy_of_their_project(ask, lan):
     ("bandwidth_limit", {}, "max_kbps"), ("bandwidth_limit", {"max_kbps": 0}, "max_kbps"),
     ("bandwidth_limit", {"max_kbps": 1, "direction": "up"}, "direction"),
     ("bandwidth_limit", {"max_kbps": 1, "max_burst_kbps": -1}, "max_burst_kbps"),
-    ("dscp_marking", {"dscp_mark": 7}, "dscp_mark"), ("minimum_bandwidth", {"min_kbps": 1}, "OVN 23.03"),
+    ("dscp_marking", {"dscp_mark": 7}, "dscp_mark"), ("minimum_bandwidth", {"min_kbps": 0}, "min_kbps"),
     ("packet_rate_limit", {"max_kpps": 1}, "not packets")])
 def test_a_rule_that_cannot_be_says_why(ask, policy, kind, rule, words):
     body = {f"{kind}_rule": rule}
@@ -125,10 +125,11 @@ def test_only_networks_of_ovn_have_policies(ask, policy):
 
 
 def test_types_of_rules(ask):
-    assert ask("GET", "/v2.0/qos/rule-types") == {"rule_types": [{"type": "bandwidth_limit"}, {"type": "dscp_marking"}]}
+    assert ask("GET", "/v2.0/qos/rule-types") == {"rule_types": [
+        {"type": "bandwidth_limit"}, {"type": "dscp_marking"}, {"type": "minimum_bandwidth"}]}
     assert ask("GET", "/v2.0/qos/rule-types/dscp_marking", status=403)
     shown = ask.as_(ADMIN)("GET", "/v2.0/qos/rule-types/bandwidth_limit")["rule_type"]["drivers"][0]
     assert [one["parameter_name"] for one in shown["supported_parameters"]] == [
         "max_kbps", "max_burst_kbps", "direction"]
-    missing = ask.as_(ADMIN)("GET", "/v2.0/qos/rule-types/minimum_bandwidth", status=404)["NeutronError"]
-    assert "OVN 23.03" in missing["message"]
+    missing = ask.as_(ADMIN)("GET", "/v2.0/qos/rule-types/minimum_packet_rate", status=404)["NeutronError"]
+    assert "not packets" in missing["message"]

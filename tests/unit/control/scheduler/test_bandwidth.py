@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ports that ask for bandwidth, and conductors and callers who know nothing of one another."""
+
+import threading
+from random import Random
+
+import orjson
+import pytest
+
+from magnetar_control.scheduler.choose import NoValidHost
+from magnetar_control.scheduler.place import hold_ports, place
+from magnetar_control.scheduler.request_spec import are_apart, bandwidth_of
+from magnetar_control.store import allocations, hosts, inventories
+from magnetar_core import bandwidth
+
+from .test_place import a_memory, fleet
+from .test_resource_classes import wish
+
+__all__ = ["fleet"]
+OUT = bandwidth.resource("egress", "physnet0")
+
+
+@pytest.fixture
+def wide(fleet):
+    """The agent of kvm2 tells 3 Mbit/s of physnet0, and that of kvm3 1 Mbit/s."""
+    with fleet.write() as connection:
+        for name, total in (("kvm2", 3000), ("kvm3", 1000)):
+            inventories.hear(connection, hosts.show(connection, name)["id"], bandwidth.inventories(
+                bandwidth.of_setting([f"physnet0:{total}:"])))
+    return fleet
+
+
+def used(database):
+    with database.write() as connection:
+        assert allocations.audit(connection) == []
+        return {hosts.show(connection, host)["name"]: classes[OUT].used
+                for host, classes in inventories.of_hosts(connection).items()}
+
+
+def test_conductors_who_race_for_the_last_bandwidth(wide):
+    memories, placed, refused = [a_memory(wide) for _one in range(3)], [], []
+    wishes = [[wish(wide, f"s{at}-{number}", **{OUT: 1000}) for number in range(2)] for at in range(3)]
+
+    def conduct(at):
+        for one in wishes[at]:  # what they know is of before the race
+            try:
+                placed.append(place(wide, memories[at], one, random=Random(at)).host)
+            except NoValidHost as error:
+                refused.append(error)
+
+    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(placed) == ["kvm2", "kvm2", "kvm3"] and len(refused) == 3, "kvm2 has room for two servers"
+    assert used(wide) == {"kvm2": 2000, "kvm3": 1000}
+
+
+def test_ports_that_are_attached_at_once_are_counted_all_or_not_at_all(wide):
+    """Each caller has its port first, and claims what the server's ports ask for then."""
+    host = place(wide, a_memory(wide), wish(wide, "s1"), random=Random(1)).host_id
+    with wide.write() as connection:
+        inventories.hear(connection, host, bandwidth.inventories({"physnet0": {"egress": 2500}}))
+    ports, done, lock = [], [], threading.Lock()
+
+    def attach():
+        with lock:
+            ports.append({"resources": {OUT: 1000}})
+        if hold_ports(wide, "s1", host, {}, lambda: list(ports)):
+            done.append(1)
+            return
+        with lock:
+            ports.pop()
+
+    threads = [threading.Thread(target=attach) for _one in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert hold_ports(wide, "s1", host, {}, lambda: list(ports)), "as a conductor does before it plugs one in"
+    assert len(ports) <= 2
+    with wide.write() as connection:
+        assert allocations.audit(connection) == []
+        assert inventories.of_hosts(connection)[host][OUT].used == 1000 * len(ports)
+    assert not hold_ports(wide, "s2", host, {}, lambda: list(ports)), "who holds nothing there gets nothing"
+
+
+def test_what_a_server_by_its_row_asks_for():
+    nic, request = {"resources": {OUT: 1000}}, {"networks": [{"resources": {OUT: 7}}, {}]}
+    assert bandwidth_of({"interfaces": orjson.dumps([nic, nic, {}]).decode()}, request) == {OUT: 2000}
+    assert bandwidth_of({"interfaces": "[]"}, request) == {OUT: 7}
+    assert bandwidth_of({"interfaces": "[]", "launched_at": "2026-11-26"}, request) == {}, "all were detached"
+
+
+def test_a_flavor_may_want_another_provider_for_each_port(wide):
+    other = {"resources": {bandwidth.resource("egress", "physnet1"): 5}}
+    same = {"resources": {OUT: 5}}
+    isolate = {"extra_specs": {"group_policy": "isolate"}}
+    assert are_apart(isolate, [same, other, {}]) and not are_apart(isolate, [same, same])
+    assert are_apart({}, [same, same]) and are_apart({"extra_specs": {"group_policy": "none"}}, [same, same])
