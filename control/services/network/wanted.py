@@ -98,7 +98,7 @@ def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[Logica
     for condition in _some(ports.c.id, ids):
         on_engine = select(ports, networks.c.admin_state_up.label("network_up"), networks.c.qos_policy_id.label(
             "network_policy"), networks.c.dns_domain, subports.c.segmentation_id, parents.c.id.label("parent"),
-            *(parents.c[name].label(f"parent_{name}") for name in ("host", "next_host"))).join(
+            parents.c.host.label("parent_host")).join(
             networks, networks.c.id == ports.c.network_id).outerjoin(
             subports, subports.c.port_id == ports.c.id).outerjoin(trunks, trunks.c.id == subports.c.trunk_id).outerjoin(
             parents, parents.c.id == trunks.c.port_id).where(
@@ -123,8 +123,9 @@ def _policy(port: RowMapping) -> str | None:
 
 
 def _port(row: RowMapping, given: Sequence[tuple[str, str]], rules: Sequence[RowMapping]) -> LogicalPort:
-    at = "parent_" if row["parent"] else ""
-    places = tuple(dict.fromkeys(host for host in (row[f"{at}host"], row[f"{at}next_host"]) if host))
+    # A subport follows when its parent has moved: with a second chassis OVN 23.03 loses its way.
+    given = (row["parent_host"],) if row["parent"] else (row["host"], row["next_host"])
+    places = tuple(dict.fromkeys(host for host in given if host))
     secure = row["port_security_enabled"]
     pairs = [(one.get("mac_address") or row["mac_address"], one["ip_address"]) for one in orjson.loads(row["pairs"])]
     return LogicalPort(

@@ -83,7 +83,11 @@ def test_a_subport_is_where_its_parent_is(ask, running, engine, ports, trunk):
     assert ask("GET", "/v2.0/ports?binding:host_id=kvm1", status=400)
     service.prepare(SERVER, "kvm2", running=True)
     moving = engine.port(ports["a"]["id"])
-    assert (moving.hosts, moving.arriving) == (("kvm1", "kvm2"), False)  # its parent is silent, and so is it
+    assert (moving.hosts, engine.port(ports["parent"]["id"]).hosts) == (("kvm1",), ("kvm1", "kvm2"))
+    service.bind(SERVER, "kvm2")
+    service.worker.settle([f"port/{ports['parent']['id']}"])
+    assert engine.port(ports["a"]["id"]).hosts == ("kvm2",)
+    service.prepare(SERVER, "kvm1")
     service.bind(SERVER, "kvm1")
     path = f"{TOP}/{trunk['id']}"
     ask("PUT", f"{path}/add_subports", {"sub_ports": [sub(ports["b"], 102)]})
