@@ -124,8 +124,8 @@ def _policy(port: RowMapping) -> str | None:
 
 def _port(row: RowMapping, given: Sequence[tuple[str, str]], rules: Sequence[RowMapping]) -> LogicalPort:
     # A subport follows when its parent has moved: with a second chassis OVN 23.03 loses its way.
-    given = (row["parent_host"],) if row["parent"] else (row["host"], row["next_host"])
-    places = tuple(dict.fromkeys(host for host in given if host))
+    bound = (row["parent_host"],) if row["parent"] else (row["host"], row["next_host"])
+    places = tuple(dict.fromkeys(host for host in bound if host))
     secure = row["port_security_enabled"]
     pairs = [(one.get("mac_address") or row["mac_address"], one["ip_address"]) for one in orjson.loads(row["pairs"])]
     return LogicalPort(
