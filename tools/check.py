@@ -124,11 +124,11 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
     "deep": ("further proofs of what others show, and what is long by nature; one shard of it unless it is named",
              partial(tests, "deep", TWO, "deep")),
 }
-FAST = [name for name in STAGES if name not in ("pylint", "slow", "lab", "deep")]
+FAST = [name for name in STAGES if name not in ("sanity", "pylint", "slow", "lab", "deep")]
 GUESTS = {"lab", "deep"}
 #: What runs beside a stage: tests wait for other things half of the time.
-BESIDE = {"tests": ("mypy", "imports", "ansible-lint", "changelog", "docs", "sanity", "collection", "audit"),
-          "slow": ("pylint",), "lab": ("slow", "pylint")}
+BESIDE = {"tests": ("mypy", "imports", "ansible-lint", "changelog", "docs", "collection", "audit"),
+          "slow": ("sanity", "pylint"), "lab": ("slow", "sanity", "pylint")}
 #: How much they stand behind in their turn for the CPUs (nice): the stage beside them takes longer.
 BEHIND = 5
 #: Stages that ran: whether they passed, and seconds.

@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives import serialization
 
 from ansible_collections.magnetar.compute.plugins.modules import certificate
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pathlib import Path
 

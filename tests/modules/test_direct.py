@@ -46,6 +46,8 @@ import sys
 from ansible.plugins.loader import init_plugin_loader
 init_plugin_loader()
 from ansible.parsing.mod_args import ModuleArgsParser
+
+pytestmark = pytest.mark.slow
 ModuleArgsParser({"magnetar.compute.server": {"name": "s"}}).parse()
 print([name for name in sys.modules if name.startswith(("ansible_collections.magnetar", "ansible.plugins"))])
 """

@@ -22,6 +22,8 @@ from .conftest import SMALL, Host
 from .test_crash import Dead, Reaper
 from .test_resize import folder, image
 
+pytestmark = pytest.mark.slow
+
 
 def nothing_left(host: Host) -> None:
     assert not [path for path in host.root.rglob("*") if path.name.startswith("snapshot") or path.suffix == ".part"]

@@ -22,7 +22,7 @@ from magnetar_core.addresses import link_local
 
 from .taps import Guest, in_own_network, ip, needs, until
 
-pytestmark = needs
+pytestmark = [needs, pytest.mark.slow]
 
 PREFIX = "tap-"  # of the taps of these guests
 ONE, TWO, BROADCAST = "52:54:00:00:00:01", "52:54:00:00:00:02", "ff:ff:ff:ff:ff:ff"
