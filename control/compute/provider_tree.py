@@ -176,6 +176,11 @@ class Provider:
         return found | {name: one._asdict() for name, one in had if one.total}
 
     @property
+    def images_gb(self) -> int:
+        """GiB of the disk that are reserved for the content of images."""
+        return int(self.info.get("image_cache_gb") or 0)
+
+    @property
     def told_classes(self) -> list[str]:
         """The resource classes that its agent tells."""
         return [*(name for name in CLASSES if name in self.inventories),

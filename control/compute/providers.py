@@ -227,6 +227,9 @@ def _own(found: Provider, name: str, fields: Wanted, sure: bool) -> dict[str, An
     have, own = found.inventories.get(name), found.own_inventories.get(name, {})
     if have is None:
         raise InvalidRequest(f"Host {found.name} has no {name}: its agent tells none.")
+    if name == "DISK_GB" and not sure:  # what is shown has what images take in it, which comes besides what is set
+        have, fields = ({**one, "reserved": max(0, one["reserved"] - found.images_gb)} if "reserved" in one else one
+                        for one in (have, fields))
     for field in ("total", "min_unit", "max_unit", "step_size"):
         if field == "max_unit" and fields.get(field, 0) >= have["total"]:
             continue

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from magnetar_control.compute.placement import Placement
+from magnetar_control.compute.providers import Providers
 from magnetar_control.conductor.environment import Environment
 from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.scheduler.hosts import HostStates
@@ -68,6 +70,22 @@ def test_what_images_take_is_reserved_besides(made):
     assert limits_of(made)[2] == 70
     watch._inventory("kvm1", {**TOLD, "image_cache_gb": 26})
     assert limits_of(made)[2] == 69
+
+
+def test_inventories_that_are_written_as_they_were_read_stay(made):
+    """As `openstack resource provider inventory set --amend` does."""
+    made.host("kvm1")
+    watch = watch_of(made)
+    watch._inventory("kvm1", {**TOLD, "image_cache_gb": 5})
+    providers = Providers(Placement(made.cloud))
+    [one] = providers.placement.roots()
+    for given, images, left in ((5, 5, 95), (16, 5, 84), (16, 5, 84), (18, 7, 82), (7, 7, 93), (3, 7, 93)):
+        watch._inventory("kvm1", {**TOLD, "image_cache_gb": images})
+        disk = {**providers.placement.provider(one.id).inventories["DISK_GB"], "reserved": given}
+        found = providers.set_inventories(one.id, None, {"DISK_GB": disk}).inventories["DISK_GB"]
+        assert (found["reserved"], limits_of(made)[2]) == (max(given, images), left)
+        watch._inventory("kvm1", {**TOLD, "image_cache_gb": images})
+        assert limits_of(made)[2] == left
 
 
 @pytest.mark.parametrize(("metadata", "limits"), [
