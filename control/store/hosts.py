@@ -85,11 +85,11 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
     changed, text = any(row[key] != value for key, value in values.items()), orjson.dumps(info).decode()
     changed |= inventories.hear(connection, row["id"], {
         **(info.get("resources") or {}), **bandwidth.inventories(info.get("bandwidths") or {})})
+    kinds = {kind for one in info.get("providers") or () for kind in one["inventories"]}
+    for kind in sorted(kinds.difference(inventories.classes(connection))) if kinds else ():
+        inventories.add_class(connection, kind)
     if changed or text != row["info"]:
         risen = changed or _shape(info) != _shape(orjson.loads(row["info"]))
-        kinds = {kind for one in info.get("providers") or () for kind in one["inventories"]}
-        for kind in sorted(kinds) if risen else ():
-            inventories.add_class(connection, kind)
         names = info.get("pci_devices") or {}
         connection.execute(update(hosts).where(hosts.c.name == name).values(
             **values, info=text, generation=row["generation"] + risen, updated_at=now(),

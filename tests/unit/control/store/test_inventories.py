@@ -2,6 +2,7 @@
 """Custom resource classes are claimed as CPUs and memory are: all of a server's or nothing, and never more than there
 is, whoever races. What operators set of a host stays whatever its agent tells next."""
 
+import orjson
 import pytest
 from sqlalchemy import insert, select, update
 
@@ -10,6 +11,7 @@ from magnetar_control.store.allocations import Amounts, Ratios
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import allocations as held_table
 from magnetar_control.store.tables import cells
+from magnetar_control.store.tables import hosts as hosts_table
 from magnetar_control.store.tables import inventories as table
 
 from .test_allocations import race
@@ -185,3 +187,14 @@ def test_a_host_that_goes_takes_its_inventories_along(database, ids):
         connection.execute(hosts.hosts.delete().where(hosts.hosts.c.id == ids["kvm1"]))
         assert connection.execute(select(table)).all() == []
         assert connection.execute(select(held_table)).all() == []
+
+
+def test_classes_of_devices_are_there_whoever_saved_them_first(database, ids):
+    """A conductor of before saved what agents tell of devices without a look."""
+    told = {**INFO, "providers": [{"name": "0000:10:00.0", "parent": "", "traits": [], "held": {}, "inventories": {
+        "CUSTOM_PCI_10DE_1EB8": {"total": 1, "reserved": 0, "max_unit": 1}}}]}
+    with database.write() as connection:
+        connection.execute(update(hosts_table).where(hosts_table.c.name == "kvm2").values(
+            info=orjson.dumps(told).decode()))
+        hosts.inventory(connection, "kvm2", told)
+        assert "CUSTOM_PCI_10DE_1EB8" in inventories.classes(connection)
