@@ -117,7 +117,8 @@ class Placement:
         with self.cloud.store.api.read() as connection:
             rows = allocations.of_host(connection, found.root_id)
         if not isinstance(found, ChildProvider) or found.root is None:
-            return found, {row.consumer_id: (amounts_of(row), row.generation) for row in rows}
+            of_host = ((row, amounts_of(row)) for row in rows)
+            return found, {row.consumer_id: (mine, row.generation) for row, mine in of_host if mine}
         held = ((row, below(found.root, [row]).get(id)) for row in rows)
         return found, {row.consumer_id: (mine, row.generation) for row, mine in held if mine}
 

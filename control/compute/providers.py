@@ -26,7 +26,7 @@ from magnetar_core.hardware import traits
 from . import aggregates
 from .caller import Caller
 from .placement import Placement
-from .provider_tree import CLASSES, COLUMNS, Provider
+from .provider_tree import CLASSES, COLUMNS, STANDARD, Provider
 
 #: An inventory as it is asked for: fields of ``Inventory``; ``None``: what an operator has set goes.
 Wanted = Mapping[str, Any] | None
@@ -119,7 +119,7 @@ class Providers:
     # Resource classes
     def make_class(self, name: str) -> bool:
         """Make a custom resource class; ``False`` where there is one. Raises ``InvalidRequest`` for another name."""
-        if name in CLASSES:
+        if name in STANDARD:
             return False
         if traits.check_custom([name]):
             raise InvalidRequest(f"{name[:80]!r} must be CUSTOM_ and capital letters, digits and _: a resource class "
@@ -129,7 +129,7 @@ class Providers:
 
     def drop_class(self, name: str) -> None:
         """Remove a custom resource class. Raises ``InvalidRequest`` for a standard one, ``InUse``, ``NotFound``."""
-        if name in CLASSES:
+        if name in STANDARD:
             raise InvalidRequest(f"Cannot delete standard resource class {name}.")
         with self.cloud.store.api.write() as connection:
             if not any(name in one.inventories for one in self.placement.providers()) and (

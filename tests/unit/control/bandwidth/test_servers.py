@@ -4,6 +4,7 @@ hosts has 1 Mbit/s of physnet0."""
 
 from __future__ import annotations
 
+import uuid
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -144,6 +145,25 @@ def test_a_move_to_a_host_without_enough_is_refused(cloud, place):
         assert admin.delete(f"/v2.1/servers/{other}").status == 204
         admin.settled(other)
         assert admin.delete(f"/network/v2.0/ports/{port}").status == 204
+
+
+def test_who_holds_bandwidth_alone_holds_nothing_of_the_host(cloud, place):
+    consumer, below = str(uuid.uuid4()), place["kvm1_physnet0"]
+
+    def ask(amount, generation=None):
+        return cloud.admin.call("PUT", f"/placement/allocations/{consumer}", {
+            "allocations": {below: {"resources": {CLASSES["egress"]: amount}}}, "project_id": "p", "user_id": "u",
+            "consumer_generation": generation, "consumer_type": "TEST"},
+            headers={"OpenStack-API-Version": "placement 1.38"})
+
+    assert ask(1001).status == 409
+    assert ask(1000).status == 204
+    assert ask(1, 1).status == 204
+    for id, held in ((below, {consumer}), (place["kvm1"], set())):
+        answer = get(cloud, f"/resource_providers/{id}/allocations", "1.12")
+        assert answer.json["allocations"].keys() == held
+    assert cloud.admin.call("DELETE", f"/placement/allocations/{consumer}").status == 204
+    assert findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
 
 
 def _until(look):
