@@ -130,7 +130,7 @@ class DomainSpec:
 class MigrationParams:
     """How a running domain goes to another host: unix sockets here that lead to libvirt's and to QEMU's two there (QEMU
     listens on the same paths there), and what differs there: *folder* of its files (here, there), *nics* by MAC
-    (network, bridge, tap, port).
+    (network, bridge, tap, port). *devices*: the alias of each PCI device here, by its address.
 
     *native*: the host that QEMU's memory and disks go to straight, and the name in the certificate that QEMU shows
     there; without it they go through the sockets. *persistent* is the domain's XML for later starts there. *bandwidth*
@@ -144,6 +144,7 @@ class MigrationParams:
     persistent: str
     folder: tuple[Path, Path]
     nics: Mapping[str, tuple[str | None, str | None, str | None, str | None]] = field(default_factory=dict)
+    devices: Mapping[str, str] = field(default_factory=dict)
     bandwidth: int | None = None
     max_downtime: int | None = None
     downtime_steps: int | None = None

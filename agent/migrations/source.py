@@ -31,7 +31,7 @@ from magnetar_agent.migrations.source_cleanup import (
     target_address,
 )
 from magnetar_agent.migrations.transfer import send
-from magnetar_agent.servers import MIB, folder, placement, spec, tpm, verbs
+from magnetar_agent.servers import MIB, folder, pci, placement, spec, tpm, verbs
 from magnetar_core.errors import (
     Conflict,
     HypervisorDown,
@@ -113,6 +113,7 @@ def manifest(host: LocalHost, server: Document) -> Fields:
         "secure_boot": bool((boots := spec.boots_by(host, server)) and boots.secure),
         "spice": bool(power in LIVE and (runs := host.hypervisor.running(server.id)) and runs.spice),
         "host_id": host.hypervisor.host()["id"], "datapath": spec.datapath(host, want["networks"]),
+        "moves_devices": True,  # earlier agents would have the guest keep their addresses, live
     }
 
 
@@ -332,6 +333,7 @@ class _Move:
                 libvirt=run / LIBVIRT, qemu=run / QEMU, disks=run / DISKS, persistent=plan["xml"],
                 folder=(self.place, Path(plan["folder"])),
                 nics={mac: (*plug, *[None] * (4 - len(plug))) for mac, plug in plan["nics"].items()},
+                devices=dict(self.server.want.get(pci.FIELD) or {}),
                 bandwidth=want["bandwidth"], max_downtime=want["max_downtime"],
                 downtime_steps=want.get("downtime_steps"), downtime_delay=want.get("downtime_delay"),
                 auto_converge=want["auto_converge"], post_copy=bool(want.get("post_copy")),

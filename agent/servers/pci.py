@@ -49,12 +49,16 @@ def asked(want: Mapping[str, Any]) -> dict[str, int]:
     return counts(text) if text else {}
 
 
-def check_live(host: LocalHost, want: Mapping[str, Any]) -> None:
-    """Raise ``Conflict`` where the devices of a server with these fields cannot come here while its guest runs."""
+def check_live(host: LocalHost, want: Mapping[str, Any], source_can: bool) -> None:
+    """Raise ``Conflict`` where the devices of a server with these fields cannot come here while its guest runs.
+    *source_can*: whether the agent that it comes from puts devices of this host in their place."""
     if fixed := [alias for alias in sorted(asked(want)) if not moves_live(alias, host.settings.pci_alias)]:
         raise Conflict(f"The server has PCI devices (hardware.pci_alias: {', '.join(fixed)}), which cannot move while "
                        "the guest runs. Migrate it cold. Aliases whose devices can have live_migratable: true in the "
                        "agents' setting pci_alias.")
+    if asked(want) and not source_can:
+        raise Conflict("The server has PCI devices (hardware.pci_alias), which cannot move while the guest runs from "
+                       "an agent of an earlier version. Migrate it cold, or upgrade that agent first.")
 
 
 def held(host: LocalHost, without: str = "") -> set[str]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from magnetar_agent.hypervisor import MigrationParams
 
 #: What a host's own of a guest's memory is: a migration finds it at the target (Nova does so for files).
@@ -38,7 +40,7 @@ def there(xml: str, passage: MigrationParams) -> str:
             element.text = folder + element.text[len(here):]
     _volumes(root, passage)
     _placement(root, ET.fromstring(passage.persistent))  # noqa: S314 (our template's)
-    _devices(root, ET.fromstring(passage.persistent))  # noqa: S314 (our template's)
+    _devices(root, ET.fromstring(passage.persistent), passage.devices)  # noqa: S314 (our template's)
     for card in root.iterfind("devices/interface"):
         mac = card.find("mac")
         network, bridge, tap, port = passage.nics.get("" if mac is None else mac.get("address", ""), (None,) * 4)
@@ -76,11 +78,12 @@ def _placement(root: ET.Element, there: ET.Element) -> None:
     root.extend(there.findall("numatune"))
 
 
-def _devices(root: ET.Element, there: ET.Element) -> None:
-    """The PCI devices of the target in place of those of the source, one by one: both are in the order of their
-    aliases."""
+def _devices(root: ET.Element, there: ET.Element, aliases: Mapping[str, str]) -> None:
+    """The PCI devices of the target, which are in the order of their aliases, in place of those of the source. A guest
+    that an earlier agent has started has its own in the order of their addresses."""
     mine, new = ([one for one in each.iterfind("devices/hostdev") if one.get("type") == "pci"]
                  for each in (root, there))
+    mine.sort(key=lambda one: aliases.get(_address(one), ""))
     for old, wanted in zip(mine, new, strict=True):
         old.set("managed", wanted.get("managed", "yes"))
         source, place = old.find("source"), wanted.find("source/address")
@@ -88,6 +91,14 @@ def _devices(root: ET.Element, there: ET.Element) -> None:
             for address in source.findall("address"):
                 source.remove(address)
             source.append(place)
+
+
+def _address(device: ET.Element) -> str:
+    """Its address on the host, as agents have it."""
+    place = device.find("source/address")
+    domain, bus, slot, function = (int("0" if place is None else place.get(name, "0"), 16)
+                                   for name in ("domain", "bus", "slot", "function"))
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
 
 
 def _virtual_port(card: ET.Element, port: str | None) -> None:

@@ -162,6 +162,8 @@ RUNS = """<domain><devices>
     <serial>1</serial>
   </disk>
 </devices></domain>"""
+DEVICE = """<hostdev mode="subsystem" type="pci" managed="yes">
+  <source><address domain="0x0000" bus="0x{}" slot="0x00" function="0x0"/></source></hostdev>"""
 STARTS_THERE = """<domain><devices>
   <disk type="network" device="disk">
     <driver name="qemu" type="raw"/>
@@ -179,6 +181,16 @@ def test_the_definition_for_another_host() -> None:
     made = there(RUNS, MigrationParams(*sockets, STARTS_THERE, (Path("/here"), Path("/there"))))
     assert chains(made) == {"vda": "qcow2 on raw base", "vdb": "raw"}
     assert 'file="/there/base"' in made and "/here" not in made and made.count("<backingStore") == 3
+
+
+def test_devices_for_another_host_whatever_the_order_they_are_in() -> None:
+    """Earlier agents have put them in the order of their addresses, and the target's are in that of their aliases."""
+    runs, starts = (f"<domain><devices>{''.join(map(DEVICE.format, buses))}</devices></domain>" for buses in (
+        ("0a", "81", "91"), ("c1", "a1", "b1")))
+    aliases = {"0000:0a:00.0": "nic", "0000:81:00.0": "gpu", "0000:91:00.0": "nic"}
+    sockets = Path("/l"), Path("/q"), Path("/d")
+    made = there(runs, MigrationParams(*sockets, starts, (Path("/here"), Path("/there")), devices=aliases))
+    assert re.findall('bus="0x(..)"', made) == ["a1", "c1", "b1"]
 
 
 def test_what_it_stands_on_is_gone(host: Host) -> None:

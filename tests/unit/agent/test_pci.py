@@ -14,6 +14,7 @@ from magnetar_agent import inventory, serve
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.hardware import pci as hardware
 from magnetar_agent.hardware.pci import PciDevice, allowed, names
+from magnetar_agent.migrations import source
 from magnetar_agent.servers import pci, placement
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings, MagnetarError
@@ -310,6 +311,29 @@ def test_live_migratable_devices_move_while_the_guest_runs(equipped: Pair, tmp_p
     found = equipped.two.side().find(id)
     assert found and found["pci_devices"] == {"0000:b1:00.0": "moving", "0000:c1:00.0": "gpu"}
     assert not equipped.two.side().client.ensure("server", id, {"power": "running"})["changed"]
+
+
+def live(pair: Pair) -> None:
+    """All GPUs of the pair may move while their guest runs."""
+    made = AgentSettings(pci_alias=[{"name": "gpu", "vendor_id": GPU[0], "live_migratable": True}],
+                         pci_device_spec=[{"vendor_id": GPU[0], "live_migratable": True}])
+    for kvm in (pair.one, pair.two):
+        for name in ("pci_alias", "pci_device_spec"):
+            object.__setattr__(kvm.agent.host.settings, name, getattr(made, name))
+
+
+def test_an_earlier_agent_moves_no_devices_while_the_guest_runs(equipped: Pair,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have the guest take whatever is at the same address of the target."""
+    live(equipped)
+    id, usual = equipped.make(**ONE), source.manifest
+    monkeypatch.setattr(source, "manifest", lambda *args: {
+        name: value for name, value in usual(*args).items() if name != "moves_devices"})
+    with pytest.raises(MagnetarError, match="from an agent of an earlier version. Migrate it cold, or upgrade"):
+        equipped.migrate(type="live")
+    equipped.check(id, equipped.one)
+    assert equipped.migrate(type="cold")
+    equipped.check(id, equipped.two)
 
 
 def test_an_alias_that_says_nothing_moves_cold(equipped: Pair) -> None:
