@@ -4,8 +4,8 @@ that counts for them.
 
 A server claims it with its host (``store.allocations``), so what a server's port asks for does not change while the
 server has it: a policy, or the rules of one, that would change it is refused. Whoever takes a port for a server locks
-its network and policy against that (``of_ports`` with *lock*). Source: Neutron's *Quality of Service Guaranteed Minimum
-Bandwidth*.
+its network and policy against that (``of_ports`` with *lock*). Nobody claims anything for subports of trunks, so that
+those are promised nothing. Source: Neutron's *Quality of Service Guaranteed Minimum Bandwidth*.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from magnetar_core import bandwidth
 from magnetar_core.errors import Conflict
 
 from .router_ports import OWN
-from .tables import networks, ports, qos_policies, qos_rules
+from .tables import SUBPORT, networks, ports, qos_policies, qos_rules
 
 KIND = "minimum_bandwidth"
 #: The policy that counts for a port: its own, or its network's.
@@ -124,9 +124,25 @@ def check_policy(connection: Connection, which: ColumnElement[bool], had: str | 
         _check_unused(connection, which, "The minimum bandwidth of a port")
 
 
+def check_subports(connection: Connection, ids: Sequence[str]) -> None:
+    """Raises ``Conflict`` where one of these ports is promised something. Their networks and policies are locked."""
+    rows = connection.execute(select(ports.c.id, POLICY.label("policy"), *networks.c["type", "bridge"]).join(
+        networks, networks.c.id == ports.c.network_id).where(ports.c.id.in_(ids)).order_by(
+        networks.c.id).with_for_update(read=True, of=networks)).mappings().all()
+    if promised := sorted(of_ports(connection, rows, lock=True)):
+        raise Conflict(f"Port {promised[0]} cannot be a subport: its QoS policy promises it a minimum bandwidth, which "
+                       "is claimed for ports that are NICs only. Take the policy from it, or make it a NIC.",
+                       type="QosPolicyInUse")
+
+
 def _check_unused(connection: Connection, which: ColumnElement[bool], what: str) -> None:
-    used = connection.execute(select(ports.c.id, ports.c.device_id).join(
-        networks, networks.c.id == ports.c.network_id).where(which, _OF_SERVERS).limit(1)).first()
+    used = connection.execute(select(ports.c.id, ports.c.device_id, ports.c.device_owner).join(
+        networks, networks.c.id == ports.c.network_id).where(
+        which, _OF_SERVERS | (ports.c.device_owner == SUBPORT)).limit(1)).first()
+    if used is not None and used.device_owner == SUBPORT:
+        raise Conflict(f"{what} cannot change while port {used.id} is a subport of a trunk: a minimum bandwidth is "
+                       "claimed for ports that are NICs only. Remove it from its trunk first: openstack network trunk "
+                       f"unset --subport {used.id} TRUNK.", type="QosPolicyInUse")
     if used is not None:
         raise Conflict(f"{what} cannot change while a server has it: server {used.device_id} has claimed it of its "
                        f"host for port {used.id}. Detach the port first: openstack server remove port {used.device_id} "

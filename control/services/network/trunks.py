@@ -19,7 +19,7 @@ from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
-from . import changes
+from . import changes, reservations
 from .nics import TAKEN
 from .resources import NetworkResource, NetworkStore, add, find, own
 from .router_ports import OWN
@@ -170,6 +170,7 @@ def _enter(connection: Connection, known: Mapping[str, RowMapping], trunk: Mappi
                            f"{trunk['id']}.", type="DuplicateSubPort")
         tags.add(tag)
     if given:
+        reservations.check_subports(connection, [one["port_id"] for one in given])
         connection.execute(insert(subports), [{
             "port_id": one["port_id"], "trunk_id": trunk["id"], "segmentation_id": one["segmentation_id"]}
             for one in given])

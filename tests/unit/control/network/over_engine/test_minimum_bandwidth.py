@@ -93,6 +93,26 @@ def test_ports_of_a_promising_network_are_made_before(ask, service, made):
     assert service.check_requested(ALICE, [{"port": ids["port"]}])[0]["resources"]
 
 
+@pytest.mark.parametrize("on", ["port", "network"])
+def test_subports_are_promised_nothing(ask, made, on):
+    """No server claims anything for them."""
+    admin, ids = ask.as_(ADMIN), made([{"min_kbps": 1000}], on=on)
+    outer = admin("POST", "/v2.0/networks", {"network": {"name": "outer", "shared": True}})["network"]["id"]
+    admin("POST", "/v2.0/subnets", {"subnet": {"network_id": outer, "cidr": "10.2.0.0/24"}})
+    parent = ask("POST", "/v2.0/ports", {"port": {"network_id": outer}})["port"]["id"]
+    trunk = ask("POST", "/v2.0/trunks", {"trunk": {"port_id": parent}})["trunk"]["id"]
+    adding = f"/v2.0/trunks/{trunk}/add_subports", {"sub_ports": [
+        {"port_id": ids["port"], "segmentation_type": "vlan", "segmentation_id": 7}]}
+    assert "promises it a minimum" in ask("PUT", *adding, status=409)["NeutronError"]["message"]
+    rules = f"{TOP}/{ids['policy']}/minimum_bandwidth_rules"
+    admin("DELETE", f"{rules}/{ids['rules'][0]}")
+    ask("PUT", *adding)
+    refused = admin("POST", rules, {"minimum_bandwidth_rule": {"min_kbps": 1}}, status=409)["NeutronError"]
+    assert f"port {ids['port']} is a subport of a trunk" in refused["message"]
+    ask("PUT", f"/v2.0/trunks/{trunk}/remove_subports", {"sub_ports": [{"port_id": ids["port"]}]})
+    admin("POST", rules, {"minimum_bandwidth_rule": {"min_kbps": 1}})
+
+
 @pytest.mark.parametrize("case", CASES["contradictions"], ids=[case["name"] for case in CASES["contradictions"]])
 def test_no_port_is_promised_more_than_it_may_have(ask, made, case):
     ids = made(case["rules"])
