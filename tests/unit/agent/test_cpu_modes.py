@@ -159,8 +159,24 @@ def test_a_host_without_such_a_model_takes_no_server_that_needs_it(pair: Pair) -
     pair.one.agent.host.settings = replace(pair.one.agent.host.settings, cpu_mode="custom", cpu_models=("Haswell",))
     pair.two.agent.host.settings = replace(pair.two.agent.host.settings, cpu_mode="custom", cpu_models=("Nehalem",))
     pair.make(hardware={"cpu_traits": ["HW_CPU_X86_AVX2"]}, power="off")
-    with pytest.raises(Conflict, match="none of the CPU models Nehalem of host kvm2"):
+    with pytest.raises(InvalidField, match="hardware.cpu_traits: .*host kvm2, whose guests' CPU lacks HW_CPU_X86_AVX2"):
         pair.migrate(type="cold")
+
+
+@pytest.mark.parametrize("type", ["cold", "live"])
+def test_a_host_whose_guests_have_it_not_takes_no_server_that_needs_it(pair: Pair, type: str) -> None:
+    pair.one.agent.host.settings = replace(pair.one.agent.host.settings, cpu_mode="custom", cpu_models=("Haswell",))
+    pair.make(hardware={"cpu_traits": ["HW_CPU_X86_AVX2"]}, **({"power": "off"} if type == "cold" else {}))
+    with pytest.raises(InvalidField, match="hardware.cpu_traits: .*host kvm2, whose guests' CPU lacks HW_CPU_X86_AVX2"):
+        pair.migrate(type=type)
+
+
+def test_a_guest_that_is_emulated_has_not_the_hosts_cpu(host: Host) -> None:
+    host.fake._kvm = True
+    wanted = {"hardware": {"cpu_traits": ["HW_CPU_X86_AVX2"]}, "power": "off"}
+    host.server("kvm", virt_type="kvm", **wanted)
+    with pytest.raises(InvalidField, match="hardware.cpu_traits: .*guests' CPU lacks HW_CPU_X86_AVX2"):
+        host.server("qemu", virt_type="qemu", **wanted)
 
 
 def test_a_running_guest_keeps_its_cpu_where_it_goes(pair: Pair) -> None:
