@@ -236,5 +236,6 @@ def _own(found: Provider, name: str, fields: Wanted, sure: bool) -> dict[str, An
     if COLUMNS.get(name, SHARED[0]) not in SHARED and fields.get("allocation_ratio", 1.0) != 1.0:
         raise InvalidField(f"{name}.allocation_ratio", "must be 1.0: a dedicated CPU is one server's",
                            fields["allocation_ratio"])
-    return {one: fields[one] for one in inventories.SETTABLE
-            if one in fields and (sure or one in own or fields[one] != have[one])}
+    # What is shown of an own reserved amount has what images take in it.
+    return {one: own[one] if not sure and one in own and fields[one] == have[one] else fields[one]
+            for one in inventories.SETTABLE if one in fields and (sure or one in own or fields[one] != have[one])}
