@@ -112,7 +112,9 @@ host-passthrough`, or `host-model` with `cpu_model_extra_flags: [+vmx]` (`+svm` 
 KVM (`modprobe kvm_intel nested=1`).
 
 An agent does not start with a mode, model or feature that its host cannot give; it says which there are. What changes
-holds from a guest's next start on: while it runs, and where it migrates to, it keeps the CPU that it sees.
+holds from a guest's next start on: while it runs, and where it migrates to, it keeps the CPU that it sees. Guests that
+see the host's CPU as it is (`host-passthrough`, `maximum`) should migrate live only between hosts with the same CPU, kernel
+and QEMU: a target that lacks a feature which libvirt knows of the source is refused, and there is more than features.
 
 ## Real time
 
@@ -151,7 +153,7 @@ so that no server is sent in vain:
 - magnetar.compute.resource_provider:
     cloud: mycloud
     name: kvm1
-    inventories: {MEMORY_MB: {allocation_ratio: 1.0, reserved: 0}}
+    own_inventories: {MEMORY_MB: {allocation_ratio: 1.0, reserved: 0}}
 ```
 
 Large pages (`hw:mem_page_size`) cannot be had there; NUMA cells of guests are no larger than the RAM of the host's. A

@@ -23,7 +23,7 @@ from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, becoming, volumes
 from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
-from magnetar_agent.servers import GIB, addresses, cpu_modes, folder, mdevs, memory, pci, resolve, spec, tpm
+from magnetar_agent.servers import GIB, addresses, folder, hardware, mdevs, memory, pci, resolve, spec, tpm
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound, unforeseen
 from magnetar_core.hardware.needs import lacking
@@ -99,7 +99,7 @@ def _can_run(host: LocalHost, told: Fields, live: bool) -> None:
     if live and told["cpu"] and (lacks := host.hypervisor.cpu_lacks(told["cpu"])):
         raise Conflict(f"The guest cannot keep on the target the CPU that it sees, {lacks}. Migrate it cold, or choose "
                        "a host with the same CPU or a newer one.")
-    cpu_modes.of(host, wanted, told["virt_type"])
+    hardware.check_cpu(host, wanted, told["virt_type"])
     if live and told.get("spice") and not host.hypervisor.has_spice():
         raise Conflict("The guest has a SPICE server, and the target's QEMU has no SPICE. Migrate it cold, install "
                        "SPICE there (on Debian 13 the package qemu-system-modules-spice has it), or choose another "

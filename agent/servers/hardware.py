@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.facts import traits_of
-from magnetar_agent.servers import GIB, mdevs, memory, pci
+from magnetar_agent.servers import GIB, cpu_modes, mdevs, memory, pci
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
@@ -77,16 +77,24 @@ def _check_host(host: LocalHost, found: Fields) -> None:
     for name, what in lacking(hardware, {**facts, "virt_types": [found["virt_type"]], **devices}):
         raise InvalidField(f"hardware.{name}", f"cannot be had on host {host.name}, which lacks {what}. Install it and "
                            "restart libvirtd, or choose another host", hardware[name])
-    if CPU_TRAITS in hardware and (lost := traits.Asked(frozenset(hardware[CPU_TRAITS])).lacking(
-            traits_of(host, facts, facts["kvm"]["usable"]))):
-        raise InvalidField(f"hardware.{CPU_TRAITS}", f"cannot be had on host {host.name}, whose guests' CPU "
-                                                     f"{' and '.join(lost)}", hardware[CPU_TRAITS])
+    check_cpu(host, hardware, found["virt_type"])
     if any(name.startswith("vif_") for name in hardware) and (lacks := host.hypervisor.lacks_traffic_control()):
         name = next(name for name in hardware if name.startswith("vif_"))
         raise InvalidField(f"hardware.{name}", f"cannot be had on this host, which lacks what limits NICs: {lacks}")
     if hardware.get("cpu_shares", 0) > WEIGHT_MAX and _CGROUP_V2.exists():
         raise InvalidField("hardware.cpu_shares", f"must be no more than {WEIGHT_MAX} on a host with cgroup v2",
                            hardware["cpu_shares"])
+
+
+def check_cpu(host: LocalHost, hardware: Fields, virt_type: str) -> None:
+    """Raises ``InvalidField`` where the CPU of guests of this type has not the features that *hardware* asks for, and
+    ``Conflict`` where none of the agent's CPU models has all of them."""
+    wanted = hardware.get(CPU_TRAITS)
+    if wanted and (lost := traits.Asked(frozenset(wanted)).lacking(
+            traits_of(host, host.hypervisor.host(), virt_type == "kvm"))):
+        raise InvalidField(f"hardware.{CPU_TRAITS}", f"cannot be had on host {host.name}, whose guests' CPU "
+                                                     f"{' and '.join(lost)}", wanted)
+    cpu_modes.of(host, hardware, virt_type)
 
 
 def choose_nic_models(found: Fields, old: Fields) -> None:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hardware.cpu import DISABLE, CpuChoices, Features
+from magnetar_agent.hardware.cpu import DISABLE, MAXIMUM, PASSTHROUGH, CpuChoices, Features
 from magnetar_core.errors import HypervisorError
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class CpuModels:
             key = (virt_type, model, features)
             found = self._kept(conn).get(key)
             if found is None:
-                found = self._cpu_answers[key] = _features(conn, virt_type, self._described(conn, *key), bool(features))
+                cpu = _described(self._capabilities(conn, virt_type), model, features)
+                found = self._cpu_answers[key] = _features(conn, virt_type, cpu, bool(features))
             return found
         return self.connection.call(f"tell the features of the CPU {model or 'host-model'}", ask)
 
@@ -52,23 +53,42 @@ class CpuModels:
     def _capabilities(self, conn: Any, virt_type: str) -> ET.Element:
         found = self._kept(conn).get(virt_type)
         if found is None:
-            root = ET.fromstring(conn.getDomainCapabilities(None, None, "q35", virt_type))  # noqa: S314
-            cpu = root.find("cpu")
-            found = self._cpu_answers[virt_type] = ET.Element("cpu") if cpu is None else cpu
+            found = self._cpu_answers[virt_type] = _offered(conn, virt_type)
         return found
 
-    def _described(self, conn: Any, virt_type: str, model: str, features: Features) -> str:
-        cpu = ET.Element("cpu", mode="custom", match="exact")
-        if model:
-            ET.SubElement(cpu, "model", fallback="forbid").text = model
-        else:
-            cpu.extend(self._capabilities(conn, virt_type).findall("mode[@name='host-model']/*"))
-        for policy, name in features:
-            for old in cpu.findall("feature"):
-                if old.get("name") == name:
-                    cpu.remove(old)
-            ET.SubElement(cpu, "feature", policy=policy, name=name)
-        return ET.tostring(cpu, encoding="unicode")
+
+def seen(conn: Any, domain: ET.Element) -> str | None:
+    """The element ``cpu`` by which another host can tell whether it has the CPU of a running *domain*; ``None`` of one
+    that is not KVM's. Where that is the host's CPU as it is, libvirt names no model, and would let it go anywhere: then
+    it is what libvirt knows of the host's CPU."""
+    cpu = domain.find("cpu")
+    if cpu is None or domain.get("type") != "kvm":
+        return None
+    if cpu.get("mode") in (PASSTHROUGH, MAXIMUM) and cpu.find("model") is None:
+        features = tuple((str(one.get("policy")), str(one.get("name"))) for one in cpu.iterfind("feature"))
+        return _described(_offered(conn, "kvm"), "", features)
+    return ET.tostring(cpu, encoding="unicode")
+
+
+def _offered(conn: Any, virt_type: str) -> ET.Element:
+    root = ET.fromstring(conn.getDomainCapabilities(None, None, "q35", virt_type))  # noqa: S314 (libvirt wrote it)
+    cpu = root.find("cpu")
+    return ET.Element("cpu") if cpu is None else cpu
+
+
+def _described(offered: ET.Element, model: str, features: Features) -> str:
+    """The element ``cpu`` of this *model*, or of the host's without one, with *features* besides."""
+    cpu = ET.Element("cpu", mode="custom", match="exact")
+    if model:
+        ET.SubElement(cpu, "model", fallback="forbid").text = model
+    else:
+        cpu.extend(offered.findall("mode[@name='host-model']/*"))
+    for policy, name in features:
+        for old in cpu.findall("feature"):
+            if old.get("name") == name:
+                cpu.remove(old)
+        ET.SubElement(cpu, "feature", policy=policy, name=name)
+    return ET.tostring(cpu, encoding="unicode")
 
 
 def _features(conn: Any, virt_type: str, cpu: str, compared: bool) -> frozenset[str]:

@@ -50,11 +50,10 @@ class Migrations:
         return Path(given[0] if given else "/run/libvirt/libvirt-sock")
 
     def cpu(self, uuid: str) -> str | None:
-        """The ``cpu`` element of a KVM guest; emulation gives any CPU that this QEMU knows."""
+        """The CPU of a KVM guest; emulation gives any CPU that this QEMU knows."""
         def see(conn: Any) -> str | None:
-            root = ET.fromstring(conn.lookupByUUIDString(uuid).XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE))  # noqa: S314
-            cpu = root.find("cpu")
-            return None if cpu is None or root.get("type") != "kvm" else ET.tostring(cpu, encoding="unicode")
+            xml = conn.lookupByUUIDString(uuid).XMLDesc(libvirt.VIR_DOMAIN_XML_MIGRATABLE)
+            return cpu_models.seen(conn, ET.fromstring(xml))  # noqa: S314 (libvirt wrote it)
         return self.connection.call(f"read the CPU of the domain {uuid}", see)
 
     def cpu_lacks(self, cpu: str) -> str:

@@ -31,7 +31,7 @@ MIB_PER_GIB = 1024
 
 
 #: Beginnings of the extra specs and properties by which a server needs certain CPUs and memory of a host.
-_PLACED = re.compile("hw[:_](cpu_policy|numa_nodes|mem_page_size)")
+_PLACED = re.compile("hw[:_](cpu_policy|cpu_realtime|numa_nodes|mem_page_size)")
 
 
 def placed_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any] | None = None) -> Mapping[str, Any]:

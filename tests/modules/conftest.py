@@ -82,11 +82,14 @@ def specification(module: str) -> dict[str, Any]:
 
 @pytest.fixture
 def agent(tmp_path):
-    logging.getLogger("magnetar_agent").setLevel(logging.ERROR)
+    log = logging.getLogger("magnetar_agent")
+    level = log.level
+    log.setLevel(logging.ERROR)
     running = Running(tmp_path)
     running.start()
     yield running
     running.stop()
+    log.setLevel(level)  # other tests of this process look at warnings
 
 
 @pytest.fixture

@@ -133,6 +133,31 @@ def test_options_of_examples(module):
             assert found.error_messages == []
 
 
+def test_options_of_tasks_of_pages():
+    """No page names an option that its module has not."""
+    odd = [(page.name, module, sorted(unknown))
+           for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+           for text in fences(str(page.relative_to(ROOT)), "yaml")
+           for module, given in tasks_in(yaml.safe_load(text))
+           if (unknown := set(given) - names_of(specification(module)["argument_spec"]))]
+    assert odd == []
+
+
+def tasks_in(found):
+    """Module and options of each task, wherever it stands."""
+    for name, value in found.items() if isinstance(found, dict) else ():
+        module = str(name).removeprefix("magnetar.compute.")
+        if module != name and module in MODULES and isinstance(value, dict):
+            yield module, value
+    for one in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
+        yield from tasks_in(one)
+
+
+def names_of(options):
+    """Options, and what they may be called besides."""
+    return {*options, *(name for one in options.values() for name in one.get("aliases", ()))}
+
+
 def test_the_playbook_of_the_readme(place):
     task, plays = fences("README.md", "yaml")
     (one,) = yaml.safe_load(task)

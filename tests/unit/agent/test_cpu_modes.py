@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -16,6 +17,7 @@ from magnetar_agent import facts
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.servers import cpu_modes, spec
 from magnetar_agent.settings import AgentSettings
+from magnetar_agent.virt import cpu_models
 from magnetar_core.errors import Conflict, HypervisorDown, InvalidField, InvalidSettings
 
 from .conftest import SMALL, Host
@@ -159,8 +161,45 @@ def test_a_host_without_such_a_model_takes_no_server_that_needs_it(pair: Pair) -
     pair.one.agent.host.settings = replace(pair.one.agent.host.settings, cpu_mode="custom", cpu_models=("Haswell",))
     pair.two.agent.host.settings = replace(pair.two.agent.host.settings, cpu_mode="custom", cpu_models=("Nehalem",))
     pair.make(hardware={"cpu_traits": ["HW_CPU_X86_AVX2"]}, power="off")
-    with pytest.raises(Conflict, match="none of the CPU models Nehalem of host kvm2"):
+    with pytest.raises(InvalidField, match="hardware.cpu_traits: .*host kvm2, whose guests' CPU lacks HW_CPU_X86_AVX2"):
         pair.migrate(type="cold")
+
+
+@pytest.mark.parametrize("type", ["cold", "live"])
+def test_a_host_whose_guests_have_it_not_takes_no_server_that_needs_it(pair: Pair, type: str) -> None:
+    pair.one.agent.host.settings = replace(pair.one.agent.host.settings, cpu_mode="custom", cpu_models=("Haswell",))
+    pair.make(hardware={"cpu_traits": ["HW_CPU_X86_AVX2"]}, **({"power": "off"} if type == "cold" else {}))
+    with pytest.raises(InvalidField, match="hardware.cpu_traits: .*host kvm2, whose guests' CPU lacks HW_CPU_X86_AVX2"):
+        pair.migrate(type=type)
+
+
+def test_a_guest_that_is_emulated_has_not_the_hosts_cpu(host: Host) -> None:
+    host.fake._kvm = True
+    wanted = {"hardware": {"cpu_traits": ["HW_CPU_X86_AVX2"]}, "power": "off"}
+    host.server("kvm", virt_type="kvm", **wanted)
+    with pytest.raises(InvalidField, match="hardware.cpu_traits: .*guests' CPU lacks HW_CPU_X86_AVX2"):
+        host.server("qemu", virt_type="qemu", **wanted)
+
+
+@pytest.mark.parametrize(("type", "cpu", "told"), [
+    ("qemu", '<cpu mode="maximum"/>', None),
+    ("kvm", '<cpu mode="custom" match="exact"><model>Nehalem</model></cpu>', "Nehalem"),
+    ("kvm", '<cpu mode="host-passthrough" check="none" migratable="on"/>', "Haswell +avx2 +vmx"),
+    ("kvm", '<cpu mode="host-passthrough"><feature policy="disable" name="vmx"/></cpu>', "Haswell +avx2 -vmx"),
+    ("kvm", '<cpu mode="maximum"><feature policy="require" name="x2apic"/></cpu>', "Haswell +avx2 +vmx +x2apic")])
+def test_a_target_is_told_the_cpu_that_a_guest_sees(type: str, cpu: str, told: str | None) -> None:
+    """libvirt compares a host's CPU as it is with nothing, and would say that it fits everywhere."""
+    known = SimpleNamespace(getDomainCapabilities=lambda *_which: (
+        '<domainCapabilities><cpu><mode name="host-model" supported="yes"><model fallback="forbid">Haswell</model>'
+        '<feature policy="require" name="avx2"/><feature policy="require" name="vmx"/></mode></cpu>'
+        '</domainCapabilities>'))
+    found = cpu_models.seen(known, ET.fromstring(f'<domain type="{type}">{cpu}</domain>'))
+    if told is None:
+        assert found is None
+        return
+    whole = ET.fromstring(found or "")
+    assert whole.get("mode") == "custom" and told.split() == [whole.findtext("model"), *(
+        ("-" if one.get("policy") == "disable" else "+") + one.get("name", "") for one in whole.iterfind("feature"))]
 
 
 def test_a_running_guest_keeps_its_cpu_where_it_goes(pair: Pair) -> None:

@@ -166,6 +166,22 @@ def test_ratios_and_reserved_amounts_act_and_stay(cloud):
     assert call(cloud, "GET", f"/resource_providers/{id}/inventories/VCPU").json["allocation_ratio"] == 16.0
 
 
+def test_what_images_take_is_not_added_to_what_an_operator_has_set(cloud):
+    """Whoever reads inventories and writes them with another ratio changes the ratio only."""
+    working, path = cloud.parts.working, f"/resource_providers/{providers(cloud)['kvm1']}/inventories/DISK_GB"
+    with cloud.parts.api_database.write() as connection:
+        info = orjson.loads(hosts.show(connection, "kvm1")["info"])
+        hosts.inventory(connection, "kvm1", {**info, "image_cache_gb": 2}, working.ratios, working.reserved)
+    total = call(cloud, "GET", path).json["total"]
+    assert put(cloud, "inventories/DISK_GB", total=total, reserved=1)["reserved"] == 3
+    assert put(cloud, "inventories/DISK_GB", total=total, reserved=3, allocation_ratio=2.0)["reserved"] == 3
+    assert put(cloud, "inventories/DISK_GB", total=total, reserved=4)["reserved"] == 6
+    assert call(cloud, "DELETE", path).status == 204
+    assert call(cloud, "GET", path).json["reserved"] == 2
+    with cloud.parts.api_database.write() as connection:
+        hosts.inventory(connection, "kvm1", info, working.ratios, working.reserved)
+
+
 def test_aggregates_of_a_host_change_all_or_not(cloud, ids):
     """Those of one zone can be exchanged under servers; where one refuses it the host stays in the others."""
     zones = {"first": "hall1", "second": "hall1", "third": "hall2"}

@@ -212,6 +212,9 @@ def test_hints_name_servers_and_requests_hosts():
 @pytest.mark.parametrize(("specs", "properties", "claims"), [
     ({"hw:cpu_policy": "dedicated"}, {}, (0, 4)),
     ({}, {"hw_cpu_policy": "dedicated"}, (0, 4)),
+    ({"hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "2-3"}, {}, (0, 4)),
+    ({"hw:cpu_realtime": "yes"}, {"hw_cpu_realtime_mask": "2-3"}, (0, 4)),
+    ({"hw:cpu_realtime": "no"}, {"hw_cpu_realtime_mask": "2-3"}, (4, 0)),
     ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0"}, {}, (3, 1)),
     ({"hw:cpu_policy": "dedicated", "hw:emulator_threads_policy": "isolate"}, {}, (0, 5)),
     ({"hw:numa_nodes": "2"}, {}, (4, 0)),
