@@ -228,8 +228,7 @@ def _own(found: Provider, name: str, fields: Wanted, sure: bool) -> dict[str, An
     if have is None:
         raise InvalidRequest(f"Host {found.name} has no {name}: its agent tells none.")
     if name == "DISK_GB" and not sure:  # what is shown has what images take in it, which comes besides what is set
-        have, fields = ({**one, "reserved": max(0, one["reserved"] - found.images_gb)} if "reserved" in one else one
-                        for one in (have, fields))
+        have, fields = _without(have, found.images_gb), _without(fields, found.images_gb)
     for field in ("total", "min_unit", "max_unit", "step_size"):
         if field == "max_unit" and fields.get(field, 0) >= have["total"]:
             continue
@@ -241,3 +240,7 @@ def _own(found: Provider, name: str, fields: Wanted, sure: bool) -> dict[str, An
                            fields["allocation_ratio"])
     return {one: fields[one] for one in inventories.SETTABLE
             if one in fields and (sure or one in own or fields[one] != have[one])}
+
+
+def _without(fields: Mapping[str, Any], images_gb: int) -> dict[str, Any]:
+    return {name: max(0, value - images_gb) if name == "reserved" else value for name, value in fields.items()}
