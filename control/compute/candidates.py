@@ -134,11 +134,13 @@ def _of_tree(root: Provider, wanted: CandidateRequest) -> Iterator[AllocationCan
         return
     tries = 0
     chosen: list[Sequence[Provider]] = []
+    by_id = {one.id: one for one in root.tree}
+    taken: Counter[tuple[int, str]] = Counter()  # by what is chosen so far, of each provider and class
 
     def choose() -> Iterator[AllocationCandidate]:
         nonlocal tries
         if len(chosen) == len(options):
-            found = _candidate(root, wanted, chosen)
+            found = _candidate(root, wanted, chosen, by_id)
             yield from () if found is None else (found,)
             return
         group = wanted.groups[len(chosen)]
@@ -146,14 +148,26 @@ def _of_tree(root: Provider, wanted: CandidateRequest) -> Iterator[AllocationCan
             tries += 1
             if tries > TRIES:
                 return
-            if not (wanted.isolate and group.suffix and group.resources and any(
+            if wanted.isolate and group.suffix and group.resources and any(
                     one[0] is other[0] for before, other in zip(wanted.groups, chosen, strict=False)
-                    if before.suffix and before.resources)):
+                    if before.suffix and before.resources):
+                continue
+            parts = _parts(group, one)
+            if all(giver.gives(name, amount + taken[id(giver), name]) for giver, name, amount in parts):
+                more = {(id(giver), name): amount for giver, name, amount in parts}
                 chosen.append(one)
+                taken.update(more)
                 yield from choose()
+                taken.subtract(more)
                 chosen.pop()
 
     yield from choose()
+
+
+def _parts(group: RequestGroup, several: Sequence[Provider]) -> list[tuple[Provider, str, int]]:
+    """What each of *several* providers would give of a group: resource class and amount."""
+    givers = several if not group.suffix else [*several] * len(group.resources)
+    return [(one, name, amount) for (name, amount), one in zip(group.resources.items(), givers, strict=True)]
 
 
 def _options(tree: Sequence[Provider], group: RequestGroup) -> Iterator[Sequence[Provider]]:
@@ -173,19 +187,15 @@ def _options(tree: Sequence[Provider], group: RequestGroup) -> Iterator[Sequence
             yield several
 
 
-def _candidate(root: Provider, wanted: CandidateRequest,
-               chosen: Sequence[Sequence[Provider]]) -> AllocationCandidate | None:
-    """The candidate of the providers *chosen* for each group; ``None`` where they have not enough for all, or are not
-    placed as they should be."""
+def _candidate(root: Provider, wanted: CandidateRequest, chosen: Sequence[Sequence[Provider]],
+               by_id: Mapping[str, Provider]) -> AllocationCandidate | None:
+    """The candidate of the providers *chosen* for each group, which have enough for all; ``None`` where they are not
+    placed as they should be. *by_id*: those of the tree."""
     held: dict[str, dict[str, int]] = {}
     for group, several in zip(wanted.groups, chosen, strict=True):
-        givers = several if not group.suffix else [*several] * len(group.resources)
-        for (name, amount), one in zip(group.resources.items(), givers, strict=True):
+        for one, name, amount in _parts(group, several):
             amounts = held.setdefault(one.id, {})
             amounts[name] = amounts.get(name, 0) + amount
-    by_id = {one.id: one for one in root.tree}
-    if not all(by_id[id].gives(name, amount) for id, amounts in held.items() for name, amount in amounts.items()):
-        return None
     of = {group.suffix: several[0] for group, several in zip(wanted.groups, chosen, strict=True)}
     for suffixes in wanted.together:
         places = [of[suffix] for suffix in suffixes]

@@ -220,6 +220,11 @@ def _set_own_class(connection: Connection, found: Provider, name: str, fields: W
     inventories.set_own(connection, found.id, name, None if fields is None else Inventory(**fields)._asdict())
 
 
+def _without_images(found: Provider, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an inventory of the disk, with what is reserved besides the content of images."""
+    return {**fields, **({"reserved": max(0, fields["reserved"] - found.images_gb)} if "reserved" in fields else {})}
+
+
 def _own(found: Provider, name: str, fields: Wanted, sure: bool) -> dict[str, Any]:
     """What is set then of a class that its agent tells. Raises ``InvalidField``, ``InvalidRequest``."""
     if fields is None:
@@ -228,7 +233,7 @@ def _own(found: Provider, name: str, fields: Wanted, sure: bool) -> dict[str, An
     if have is None:
         raise InvalidRequest(f"Host {found.name} has no {name}: its agent tells none.")
     if name == "DISK_GB" and not sure:  # what is shown has what images take in it, which comes besides what is set
-        have, fields = _without(have, found.images_gb), _without(fields, found.images_gb)
+        have, fields = _without_images(found, have), _without_images(found, fields)
     for field in ("total", "min_unit", "max_unit", "step_size"):
         if field == "max_unit" and fields.get(field, 0) >= have["total"]:
             continue
@@ -240,7 +245,3 @@ def _own(found: Provider, name: str, fields: Wanted, sure: bool) -> dict[str, An
                            fields["allocation_ratio"])
     return {one: fields[one] for one in inventories.SETTABLE
             if one in fields and (sure or one in own or fields[one] != have[one])}
-
-
-def _without(fields: Mapping[str, Any], images_gb: int) -> dict[str, Any]:
-    return {name: max(0, value - images_gb) if name == "reserved" else value for name, value in fields.items()}
