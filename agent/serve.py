@@ -26,7 +26,7 @@ from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.servers import cpu_modes
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.sockets import bound
-from magnetar_core.connections import SHARE, Admitting, Connections, open_more
+from magnetar_core.connections import SHARE, Admitting, ConnectionPlace, Connections, open_more
 from magnetar_core.deadline import Deadline
 from magnetar_core.errors import InvalidSettings, MagnetarError
 
@@ -170,10 +170,12 @@ def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SS
     """A server for *application*; each of its connections has a place, and knows its caller."""
 
     class Known(TimelyHttp):
+        place: ConnectionPlace
+
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             tls_object = transport.get_extra_info("ssl_object")
             if tls_object is not None and tls_object.selected_alpn_protocol() == ALPN:
-                application.agent.host.links.accept(transport)
+                application.agent.host.links.accept(transport, self.place.free)
                 return
             super().connection_made(transport)  # type: ignore[arg-type]
             self.app_state = {**self.app_state, "peer": access.of_connection(transport, settings),

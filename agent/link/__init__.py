@@ -123,9 +123,10 @@ class Links:
             self._offers.pop(id, None)
         self._cut(id, lambda end: not spare or end.door != spare)
 
-    def accept(self, transport: asyncio.BaseTransport) -> None:
-        """Take over a TLS connection that asked for a link; called in the server's loop."""
-        end = AcceptedEnd(common_name(transport.get_extra_info("ssl_object")), self._admit)
+    def accept(self, transport: asyncio.BaseTransport, admitted: Callable[[], None]) -> None:
+        """Take over a TLS connection that asked for a link; called in the server's loop. *admitted* is called when the
+        link is one that is offered to this peer."""
+        end = AcceptedEnd(common_name(transport.get_extra_info("ssl_object")), self._admit, admitted)
         transport.set_protocol(end)
         end.connection_made(transport)
 

@@ -162,11 +162,13 @@ class _TlsEnd(RelayEnd):
 
 
 class AcceptedEnd(_TlsEnd):
-    """The end at a peer that has connected to us. *admit(peer, link, door)* gives what leads to the door."""
+    """The end at a peer that has connected to us. *admit(peer, link, door)* gives what leads to the door; *admitted* is
+    called when it has."""
 
-    def __init__(self, peer: str, admit: Callable[[str, str, str], Coroutine[Any, Any, LocalEnd]]) -> None:
+    def __init__(self, peer: str, admit: Callable[[str, str, str], Coroutine[Any, Any, LocalEnd]],
+                 admitted: Callable[[], None]) -> None:
         super().__init__()
-        self.peer, self._admit = peer, admit
+        self.peer, self._admit, self._admitted = peer, admit, admitted
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -193,6 +195,7 @@ class AcceptedEnd(_TlsEnd):
             self._say({"error": error.as_dict()})
             self.close()
         else:
+            self._admitted()
             self._say({})
             self.join(end)
 

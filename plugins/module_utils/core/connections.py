@@ -114,14 +114,14 @@ class Admitting(asyncio.Protocol):
     #: Whether uvicorn's protocol knows of the connection, and what came before that.
     _begun = False
     _early: bytes = b""
-    _place: Optional[ConnectionPlace] = None
+    place: ConnectionPlace
     _refusing: Optional[Deadline] = None
 
     def connection_made(self, transport: Any) -> None:
         """Begin with TLS where there is one, else with HTTP."""
         peer = transport.get_extra_info("peername")
-        self._place = self.places.take(str(peer[0]) if isinstance(peer, tuple) and peer else "")
-        if not self._place.told:
+        self.place = self.places.take(str(peer[0]) if isinstance(peer, tuple) and peer else "")
+        if not self.place.told:
             transport.abort()
         elif self.tls is None:
             self._begin(transport)
@@ -150,15 +150,14 @@ class Admitting(asyncio.Protocol):
             self._begin(secured)
 
     def _begin(self, transport: Any) -> None:
-        if self._place is not None and self._place.refused:
+        if self.place.refused:
             self.transport = transport
             self._refusing = Deadline(transport.abort)
             self._refusing.begin(self.loop, PATIENCE)
         else:
             self._begun = True
             super().connection_made(transport)
-            if transport.get_protocol() is not self:  # a link of agents: it has limits of its own
-                self._freed()
+            self._follow(transport.get_protocol())  # a link of agents, whose place is free once its peer is let in
         early, self._early = self._early, b""
         _give(transport.get_protocol(), early)
 
@@ -168,23 +167,26 @@ class Admitting(asyncio.Protocol):
             super().data_received(data)
         elif self._refusing is None:
             self._early += data
-        elif self._place is not None and self._place.refused and not self.transport.is_closing():
-            self.transport.write(_answer(self._place.refused))
+        elif self.place.refused and not self.transport.is_closing():
+            self.transport.write(_answer(self.place.refused))
             self.transport.close()
             self.loop.call_later(FAREWELL, self.transport.abort)
 
     def handle_websocket_upgrade(self, *given: Any) -> None:
         """The place is that of the WebSocket from now on."""
         super().handle_websocket_upgrade(*given)  # type: ignore[misc]
-        websocket = self.transport.get_protocol()
-        lost = websocket.connection_lost
+        self._follow(self.transport.get_protocol())
+
+    def _follow(self, other: Any) -> None:
+        """*other* has the connection to its end, and the place with it."""
+        lost = other.connection_lost
 
         def ended(error: Optional[Exception]) -> None:
             self._freed()
             lost(error)
 
-        if websocket is not self:
-            websocket.connection_lost = ended
+        if other is not self:
+            other.connection_lost = ended
 
     def connection_lost(self, exc: Optional[Exception]) -> None:
         """Give the place back."""
@@ -195,8 +197,7 @@ class Admitting(asyncio.Protocol):
     def _freed(self) -> None:
         if self._refusing is not None:
             self._refusing.end()
-        if self._place is not None:
-            self._place.free()
+        self.place.free()
 
 
 def _give(protocol: Any, data: bytes) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from magnetar_agent import access, serve
 from magnetar_agent.access import OPERATE, READ, SO_PEERGROUPS, BearerTokens, InvalidTokens, Peer, admit, peer
+from magnetar_agent.link import ALPN
 from magnetar_core.connections import Connections
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound, Unauthenticated
 
@@ -179,7 +180,7 @@ def https(host: Any, keys: Path, tmp_path: Path) -> Iterator[Any]:
             context.load_cert_chain(keys / f"{name}.pem", keys / f"{name}.key")
         return Client(http.client.HTTPSConnection("localhost", port, context=context, timeout=10))
 
-    client.token, client.port = secret, port  # type: ignore[attr-defined]
+    client.token, client.port, client.ca = secret, port, keys / "ca.pem"  # type: ignore[attr-defined]
     with served(host.agent, sock, access.tls(host.agent.host.settings, tokens), Connections(MOST)):
         yield client
 
@@ -215,6 +216,17 @@ def test_one_address_has_so_many_connections(https: Any) -> None:
             break
         time.sleep(0.1)
     assert https("awx").call("GET", "/v1")[0] == 200
+
+
+def test_who_asks_for_a_link_takes_a_place(https: Any) -> None:
+    """Until it is one that is offered to its certificate: without one, nobody is let in."""
+    context = ssl.create_default_context(cafile=https.ca)
+    context.set_alpn_protocols([ALPN])
+    with contextlib.ExitStack() as ending:
+        for _time in range(MOST):
+            plain = ending.enter_context(socket.create_connection(("127.0.0.1", https.port), 60))
+            ending.enter_context(context.wrap_socket(plain, server_hostname="localhost"))
+        assert https("awx").call("GET", "/v1")[0] == 429
 
 
 def test_bearer_tokens(https: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,10 +24,14 @@ from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.link import LinkAddress, Links, Offer
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.client import Client
+from magnetar_core.connections import TOLD, Connections
 from magnetar_core.errors import Conflict, NotFound, Unreachable
 
 from .pki import Pki
 from .serving import served
+
+#: Connections that one address may have, besides links.
+PLACES = 4
 
 
 def settings(folder: Path, pki: Pki, name: str, port: int) -> AgentSettings:
@@ -58,7 +62,7 @@ def far(tmp_path: Path, pki: Pki) -> Iterator[Agent]:
         agent = Agent(settings(tmp_path, pki, "kvm2", port), FakeHypervisor())
         ending.callback(agent.close)
         tls = access.tls(agent.host.settings, access.BearerTokens(agent.host.settings.tokens_file))
-        ending.enter_context(served(agent, sock, tls))
+        ending.enter_context(served(agent, sock, tls, Connections(PLACES)))
         yield agent
 
 
@@ -90,6 +94,15 @@ def test_bytes_go_both_ways_through_a_call_and_through_a_forward(near: Links, fa
             assert read(sock, len(sent)) == sent
     near.cut("l1")
     assert not (tmp_path / "local.sock").exists()
+
+
+def test_links_take_no_place_of_their_address(near: Links, far: Agent) -> None:
+    far.host.links.offer(Offer("l1", frozenset(["kvm1"]), {"echo": echo}))
+    with ExitStack() as ending:
+        for _time in range(PLACES + TOLD + 1):
+            sock = ending.enter_context(near.call(remote(far), "echo"))
+            sock.sendall(b"a")
+            assert sock.recv(1) == b"a"
 
 
 def test_a_door_may_be_a_unix_socket(near: Links, far: Agent, tmp_path: Path) -> None:
