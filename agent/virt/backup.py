@@ -42,9 +42,13 @@ class Backups(Domains):
                 domain.backupBegin(xml, None, 0)
                 return
             capacity, _allocated, _physical = domain.blockInfo(target)
-            make_encrypted(part, capacity, key)
-            with disk_keys.unlocked(domain.connect(), [key]):
-                domain.backupBegin(xml, None, libvirt.VIR_DOMAIN_BACKUP_BEGIN_REUSE_EXTERNAL)
+            try:
+                make_encrypted(part, capacity, key)
+                with disk_keys.unlocked(domain.connect(), [key]):
+                    domain.backupBegin(xml, None, libvirt.VIR_DOMAIN_BACKUP_BEGIN_REUSE_EXTERNAL)
+            except BaseException:
+                part.unlink(missing_ok=True)  # it would say that the job is ours: see abort_copy
+                raise
         self._with("copy a disk of", uuid, begin)
 
     def finish_copy(self, uuid: str, path: Path, progress: Progress) -> None:
