@@ -225,6 +225,11 @@ TRUNK = NetworkResource(
 class TrunkStore(NetworkStore):
     """Trunks, whose subports are added and removed."""
 
+    def leave(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
+        """One that is up has what it is to hold before its own values change: it may be locked by them."""
+        if row["admin_state_up"]:
+            self.enter(connection, context, row, held)
+
     def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
         """All subports of the trunk *row*; one with another tag goes and comes."""
         row = find(connection, context, self.resource, row["id"], lock=True)
