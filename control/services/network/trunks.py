@@ -37,7 +37,8 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Docume
     held = _held(connection, [row["id"] for row in rows])
     states = {row.id: row.status for row in connection.execute(select(*ports.c["id", "status"]).where(
         ports.c.id.in_([row["port_id"] for row in rows])))}
-    return [{**row, "status": states[row["port_id"]], "sub_ports": held.get(row["id"], [])} for row in rows]
+    return [{**row, "status": states.get(row["port_id"], "DOWN"), "sub_ports": held.get(row["id"], [])}
+            for row in rows]  # trunk and port may have gone since
 
 
 def _held(connection: Connection, ids: Sequence[str]) -> dict[str, list[Document]]:

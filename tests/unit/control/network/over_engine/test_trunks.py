@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import select
 
+from magnetar_control.services.network import tables
 from magnetar_control.services.network.engine import LogicalPort
+from magnetar_control.services.network.trunks import documents
 from tests.unit.control.serving import ADMIN, ALICE, BOB
 
 TOP = "/v2.0/trunks"
@@ -124,6 +127,15 @@ def test_subports_that_cannot_be_change_nothing(ask, ports, trunk, given, status
     assert ask("PUT", f"{path}/add_subports", body, status=status)["NeutronError"]["type"] == type
     assert ask("GET", path)["trunk"]["sub_ports"] == trunk["sub_ports"]
     assert show(ask, ports["b"])["device_owner"] == ""
+
+
+def test_one_that_has_gone_while_a_list_is_read(ask, service, ports, trunk):
+    with service.database.read() as connection:
+        rows = connection.execute(select(tables.trunks)).mappings().all()
+        ask("DELETE", f"{TOP}/{trunk['id']}")
+        ask("DELETE", f"/v2.0/ports/{ports['parent']['id']}")
+        (found,) = documents(connection, rows)
+    assert (found["id"], found["status"], found["sub_ports"]) == (trunk["id"], "DOWN", [])
 
 
 def test_what_is_refused_of_a_trunk(ask, service, ports, trunk, lan):
