@@ -148,7 +148,8 @@ def _answer(router: RowMapping, port: str, subnet: RowMapping) -> Document:
 
 
 def _place(connection: Connection, context: Context, wish: Document) -> tuple[RowMapping, str | None]:
-    """The subnet that is meant, and the port, of the caller's project."""
+    """The subnet that is meant, and the port, of the caller's project, which nobody else takes until the transaction
+    ends."""
     if wish.get("subnet_id"):
         query = select(subnets).where(subnets.c.id == wish["subnet_id"], own(subnets)(context))
         subnet = connection.execute(query).mappings().first()
@@ -160,7 +161,7 @@ def _place(connection: Connection, context: Context, wish: Document) -> tuple[Ro
         return subnet, None
     found = connection.execute(select(subnets, ports.c.device_id).join(
         addresses, addresses.c.subnet_id == subnets.c.id).join(ports, ports.c.id == addresses.c.port_id).where(
-        ports.c.id == wish["port_id"], own(ports)(context))).mappings().all()
+        ports.c.id == wish["port_id"], own(ports)(context)).with_for_update(of=ports)).mappings().all()
     if not found:
         raise NotFound(f"Port {wish['port_id']} could not be found.", type="PortNotFound")
     if found[0]["device_id"]:

@@ -37,7 +37,8 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Docume
     held = _held(connection, [row["id"] for row in rows])
     states = {row.id: row.status for row in connection.execute(select(*ports.c["id", "status"]).where(
         ports.c.id.in_([row["port_id"] for row in rows])))}
-    return [{**row, "status": states[row["port_id"]], "sub_ports": held.get(row["id"], [])} for row in rows]
+    return [{**row, "status": states.get(row["port_id"], "DOWN"), "sub_ports": held.get(row["id"], [])}
+            for row in rows]  # trunk and port may have gone since
 
 
 def _held(connection: Connection, ids: Sequence[str]) -> dict[str, list[Document]]:
@@ -225,6 +226,11 @@ TRUNK = NetworkResource(
 
 class TrunkStore(NetworkStore):
     """Trunks, whose subports are added and removed."""
+
+    def leave(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
+        """One that is up has what it is to hold before its own values change: it may be locked by them."""
+        if row["admin_state_up"]:
+            self.enter(connection, context, row, held)
 
     def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
         """All subports of the trunk *row*; one with another tag goes and comes."""

@@ -230,6 +230,8 @@ def test_the_subports_of_a_trunk_are_one_list(cloud: Cloud, ann: Caller) -> None
     refused(ann, "trunk/x", {"port": "v1"}, "not eligible", status=409)
     assert ann.delete("/v1/port/up").status == 409 and ann.delete("/v1/port/v1").status == 409
     assert ensured(ann, "trunk/t", {"subports": []})["subports"] == []
+    ensured(ann, "trunk/t", {"subports": [one], "admin_state_up": False})  # what it is to have before it is locked
+    ensured(ann, "trunk/t", {"subports": [], "admin_state_up": True})
     cloud.services.network.worker.round()  # type: ignore[attr-defined]
     assert cloud.services.network.differences() == []
     assert ann.delete("/v1/trunk/t").json["changed"]

@@ -4,8 +4,13 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
 
+from magnetar_control.services.network import tables, trunks
 from magnetar_control.services.network.engine import LogicalPort
+from magnetar_control.services.network.trunks import documents
+from magnetar_core.errors import Conflict
 from tests.unit.control.serving import ADMIN, ALICE, BOB
 
 TOP = "/v2.0/trunks"
@@ -124,6 +129,29 @@ def test_subports_that_cannot_be_change_nothing(ask, ports, trunk, given, status
     assert ask("PUT", f"{path}/add_subports", body, status=status)["NeutronError"]["type"] == type
     assert ask("GET", path)["trunk"]["sub_ports"] == trunk["sub_ports"]
     assert show(ask, ports["b"])["device_owner"] == ""
+
+
+def test_one_that_has_gone_while_a_list_is_read(ask, service, ports, trunk):
+    with service.database.read() as connection:
+        rows = connection.execute(select(tables.trunks)).mappings().all()
+        ask("DELETE", f"{TOP}/{trunk['id']}")
+        ask("DELETE", f"/v2.0/ports/{ports['parent']['id']}")
+        (found,) = documents(connection, rows)
+    assert (found["id"], found["status"], found["sub_ports"]) == (trunk["id"], "DOWN", [])
+
+
+@pytest.mark.parametrize("database_kind", ["postgres"])
+def test_no_trunk_takes_a_port_that_becomes_a_routers(ask, postgres, service, ports, monkeypatch):
+    def locked(_connection, port_id):
+        query = select(tables.ports.c.id).where(tables.ports.c.id == port_id).with_for_update(nowait=True)
+        with pytest.raises(OperationalError, match="lock"), postgres.write() as other:
+            other.execute(query)
+        raise Conflict("It is locked.")
+
+    router = ask("POST", "/v2.0/routers", {"router": {"name": "r"}})["router"]
+    monkeypatch.setattr(trunks, "check_in_none", locked)
+    path = f"/v2.0/routers/{router['id']}/add_router_interface"
+    assert "It is locked" in ask("PUT", path, {"port_id": ports["a"]["id"]}, status=409)["NeutronError"]["message"]
 
 
 def test_what_is_refused_of_a_trunk(ask, service, ports, trunk, lan):
