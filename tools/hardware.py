@@ -114,7 +114,8 @@ KVM (`modprobe kvm_intel nested=1`).
 An agent does not start with a mode, model or feature that its host cannot give; it says which there are. What changes
 holds from a guest's next start on: while it runs, and where it migrates to, it keeps the CPU that it sees. Guests that
 see the host's CPU as it is (`host-passthrough`, `maximum`) should migrate live only between hosts with the same CPU,
-kernel and QEMU: a target that lacks a feature which libvirt knows of the source is refused, and there is more than features.
+kernel and QEMU: a target that lacks a feature which libvirt knows of the source is refused, and there is more than
+features.
 
 ## Real time
 
