@@ -260,7 +260,7 @@ def test_a_server_whose_port_is_over_quota_says_so(owner: Owner, monkeypatch: py
         refused = owner.call.post("/v2.1/servers", {"server": {
             "name": "x", "flavorRef": "1", "networks": "auto", "imageRef": owner.call.image()}}, "2.60")
         assert refused.status == 403, refused
-        monkeypatch.setattr(owner.cloud.services.network, "room", lambda _context, _name: None)
+        monkeypatch.setattr(owner.cloud.services.network, "room", lambda *_asked: None)
         server = owner.call.boot(imageRef=owner.call.image())
         assert server["status"] == "ERROR"
         assert server["fault"]["message"].startswith("Maximum number of ports exceeded"), server["fault"]
