@@ -10,6 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 TASKS = [
     {"magnetar.compute.flavor": {"name": "{{ who }}", "vcpus": "{{ 1 }}", "ram": 128}, "diff": True},
@@ -47,7 +50,6 @@ from ansible.plugins.loader import init_plugin_loader
 init_plugin_loader()
 from ansible.parsing.mod_args import ModuleArgsParser
 
-pytestmark = pytest.mark.slow
 ModuleArgsParser({"magnetar.compute.server": {"name": "s"}}).parse()
 print([name for name in sys.modules if name.startswith(("ansible_collections.magnetar", "ansible.plugins"))])
 """
