@@ -53,8 +53,10 @@ def usage(host: LocalHost) -> dict[str, Any]:
         domains = host.hypervisor.domains()
         active = [d for d in documents if d.id in domains and domains[d.id].state in LIVE]
         facts = host.hypervisor.host()
-        found = facts | found | _virt(facts["kvm"]) | placement.told(host) | pci.told(host) | mdevs.told(host) | {
-            "providers": [*pci.providers(host), *mdevs.providers(host)],
+        devices, dividable = pci.devices(host), mdevs.devices(host)
+        found = facts | found | _virt(facts["kvm"]) | placement.told(host) | pci.told(host, devices) | mdevs.told(
+            host, dividable) | {
+            "providers": [*pci.providers(host, devices), *mdevs.providers(host, dividable)],
             "consoles": host.kinds_of_consoles(), "traits": told.traits_of(host, facts, facts["kvm"]["usable"]),
             "running": sum(domains[d.id].state == RUNNING for d in active),
             "vcpus_used": sum(placement.floating(d.want) for d in active),

@@ -93,7 +93,8 @@ def _can_run(host: LocalHost, told: Fields, live: bool) -> None:
     wanted = told.get("hardware") or {}
     if live and told.get("secure_boot"):
         wanted = {**wanted, "secure_boot": "required"}
-    for name, what in lacking(wanted, host.hypervisor.host() | pci.told(host) | mdevs.told(host)):
+    for name, what in lacking(wanted, host.hypervisor.host() | pci.told(host, pci.devices(host)) | mdevs.told(
+            host, mdevs.devices(host))):
         raise Conflict(f"The server's hardware {name} ({wanted[name]}) cannot be had on the target, which lacks "
                        f"{what}. Install it there and restart libvirtd, or choose another host.")
     if live and told["cpu"] and (lacks := host.hypervisor.cpu_lacks(told["cpu"])):

@@ -20,7 +20,7 @@ from magnetar_core.hardware.pci import VGPU_CLASS
 from magnetar_core.power import LIVE, SUSPENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
@@ -34,7 +34,8 @@ def asked(want: Mapping[str, Any]) -> bool:
     return bool((want.get("hardware") or {}).get("vgpus"))
 
 
-def _there(host: LocalHost) -> list[MdevParent]:
+def devices(host: LocalHost) -> list[MdevParent]:
+    """Those of the host that can be divided."""
     return parents(host.settings.sysfs, host.settings.enabled_mdev_types)
 
 
@@ -50,11 +51,11 @@ def _uuid(server: str) -> str:
     return str(uuid.uuid5(uuid.UUID(server), "mdev")) if server else ""
 
 
-def told(host: LocalHost) -> dict[str, Any]:
-    """``mdevs`` of ``kinds.Host``."""
+def told(host: LocalHost, there: Sequence[MdevParent]) -> dict[str, Any]:
+    """``mdevs`` of ``kinds.Host``. *there*: ``devices``."""
     return {"mdevs": [{"parent": one.address, "type": one.type, "numa_node": one.node, "total": one.total,
                        "free": max(0, one.total - _taken(host, one)), "provider": _provider(one.address)}
-                      for one in _there(host)]}
+                      for one in there]}
 
 
 def _provider(address: str) -> str:
@@ -62,10 +63,10 @@ def _provider(address: str) -> str:
     return f"pci_{re.sub('[:.]', '_', address)}"
 
 
-def providers(host: LocalHost) -> list[dict[str, Any]]:
-    """The devices as ``providers`` of ``kinds.Host`` (row XDEV-03)."""
+def providers(host: LocalHost, there: Sequence[MdevParent]) -> list[dict[str, Any]]:
+    """The devices *there* as ``providers`` of ``kinds.Host`` (row XDEV-03)."""
     found: dict[str, dict[str, Any]] = {}
-    for one in _there(host):
+    for one in there:
         inventory = {"total": one.total, "reserved": 0, "max_unit": one.total}
         found[one.address] = {"name": _provider(one.address), "parent": "", "inventories": {VGPU_CLASS: inventory},
                               "traits": [], "held": {}}
@@ -77,7 +78,7 @@ def providers(host: LocalHost) -> list[dict[str, Any]]:
 
 def whole(host: LocalHost) -> dict[str, Any]:
     """The same as if no server had any."""
-    return {"mdevs": [{**one, "free": one["total"]} for one in told(host)["mdevs"]]}
+    return {"mdevs": [{**one, "free": one["total"]} for one in told(host, devices(host))["mdevs"]]}
 
 
 def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -86,7 +87,7 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, 
     if not asked(want):
         return {}
     near = placement.on_cells(want)
-    free = [one for one in _there(host) if _taken(host, one, id) < one.total]
+    free = [one for one in devices(host) if _taken(host, one, id) < one.total]
     if not free:
         raise Conflict(f"hardware.vgpus: host {host.name} has no virtual GPU left. Choose another host, free one there,"
                        " or look at its agent's setting enabled_mdev_types.", field="hardware.vgpus")

@@ -20,7 +20,7 @@ from magnetar_core.hardware.pci import MANAGED, Affinity, assigned, counts, pref
 from magnetar_core.power import LIVE, SUSPENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
@@ -67,10 +67,11 @@ def held(host: LocalHost, without: str = "") -> set[str]:
             for name in (FIELD, BEFORE) for address in want.get(name) or ()}
 
 
-def told(host: LocalHost) -> dict[str, Any]:
-    """``pci_devices`` and ``pci_pools`` of ``kinds.Host``. What was given once and is nobody's any more counts for
-    nothing, so that no claim is for it."""
-    aliases, there = host.settings.pci_alias, devices(host) if host.settings.pci_alias else []
+def told(host: LocalHost, there: Sequence[PciDevice]) -> dict[str, Any]:
+    """``pci_devices`` and ``pci_pools`` of ``kinds.Host``, of the devices *there*. What was given once and is nobody's
+    any more counts for nothing, so that no claim is for it."""
+    aliases = host.settings.pci_alias
+    there = there if aliases else ()
     had, used = (held(host), _used(host)) if there else (set(), set())
     found: dict[tuple[tuple[str, ...], int, str, str], list[int]] = {}
     for one in there:
@@ -91,10 +92,10 @@ def told(host: LocalHost) -> dict[str, Any]:
          "resource_class": kind} for (of, node, provider, kind), (total, free) in sorted(found.items())]}
 
 
-def providers(host: LocalHost) -> list[dict[str, Any]]:
-    """The devices as ``providers`` of ``kinds.Host``: each one, and a parent with its virtual functions (row XPCI-08).
-    A device that was given once is reserved from then on."""
-    there, used = devices(host), _used(host)
+def providers(host: LocalHost, there: Sequence[PciDevice]) -> list[dict[str, Any]]:
+    """The devices *there* as ``providers`` of ``kinds.Host``: each one, and a parent with its virtual functions (row
+    XPCI-08). A device that was given once is reserved from then on."""
+    used = _used(host)
     by_address = {one.address: one for one in there}
     found: dict[str, dict[str, Any]] = {}
     for one in there:
@@ -116,7 +117,7 @@ def providers(host: LocalHost) -> list[dict[str, Any]]:
 
 def whole(host: LocalHost) -> dict[str, dict[str, Any]]:
     """``pci_devices`` as if no server had any."""
-    return {name: {**one, "free": one["total"]} for name, one in told(host)["pci_devices"].items()}
+    return {name: {**one, "free": one["total"]} for name, one in told(host, devices(host))["pci_devices"].items()}
 
 
 def cells(host: LocalHost, want: Mapping[str, Any], id: str = "") -> dict[int, int]:
