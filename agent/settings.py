@@ -274,5 +274,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 def describe(settings: AgentSettings | None = None) -> list[dict[str, Any]]:
     """``{"key", "value", "doc"}`` of each setting; the values are the defaults unless *settings* are given."""
-    return [{"key": key.name, "value": getattr(settings or AgentSettings(), key.name), "doc": key.metadata["doc"]}
+    shown = settings or AgentSettings()
+    return [{"key": key.name, "value": getattr(shown, key.name), "doc": key.metadata["doc"]}
             for key in dataclasses.fields(AgentSettings)]

@@ -23,13 +23,12 @@ from magnetar_agent.fake.statistics import Statistics
 from magnetar_agent.fake.storage import Storage
 from magnetar_agent.hardware.cpu import (
     CUSTOM,
-    DISABLE,
     HOST_MODEL,
     MAXIMUM,
     PASSTHROUGH,
-    REQUIRE,
     CpuChoices,
     Features,
+    with_features,
 )
 from magnetar_agent.hypervisor import DomainEvent
 from magnetar_agent.networks import IntegrationBridge, Lease, NetworkSeen, NetworkSpec, PortFilter, Tap
@@ -198,8 +197,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
             if unknown := sorted({name for _policy, name in features} - every):
                 raise HypervisorError(f"libvirt could not tell the features of the CPU {model}: unknown CPU feature: "
                                       f"{unknown[0]}.")
-            return (known | {name for policy, name in features if policy == REQUIRE}) - {
-                name for policy, name in features if policy == DISABLE}
+            return with_features(known, features)
 
     def serves_shares(self) -> bool:
         return self.virtiofsd

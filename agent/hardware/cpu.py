@@ -72,6 +72,12 @@ def flags(given: Iterable[str]) -> Features:
     return tuple((DISABLE if one.startswith("-") else REQUIRE, one.lstrip("+-").lower()) for one in given)
 
 
+def with_features(known: frozenset[str], asked: Features) -> frozenset[str]:
+    """The features *known* of a CPU, with those that are *asked* for and without those that are not to be."""
+    return (known | {name for policy, name in asked if policy == REQUIRE}) - {
+        name for policy, name in asked if policy == DISABLE}
+
+
 def cpu(hardware: Mapping[str, Any], virt_type: str, asked: CpuMode | None = None) -> Cpu:
     """*asked*: by the settings; without it ``HOST_MODEL`` with KVM, and QEMU's usual CPU under emulation. See the kinds
     of cgroups for *tune*: libvirt's shares are cgroup v1's ``cpu.shares`` or v2's ``cpu.weight``."""

@@ -21,7 +21,7 @@ from magnetar_agent.volumes import GIB, attaching, content, finished, gib, holde
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
 from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.kinds import Volume
-from magnetar_core.kinds.server import destination
+from magnetar_core.kinds.server import destination, is_root_volume
 from magnetar_core.kinds.volume import VolumeAttachment
 from magnetar_core.reconcile import missing
 from magnetar_core.server_plan import hardware, volume_items
@@ -90,7 +90,7 @@ def _kept(host: LocalHost, given: Fields, kept: Fields, field: str) -> Fields | 
     another image, for which it has room: a rebuild makes that so. ``None`` for another item."""
     if _alike(host, given, kept):
         return kept
-    root = kept["source_type"] == "image" and kept["destination_type"] == "volume" and kept.get("boot_index") == 0
+    root = kept["source_type"] == "image" and is_root_volume(kept)
     if not root or not given.get("uuid") or not _alike(host, {**given, "uuid": kept["uuid"]}, kept):
         return None
     image, volume = host.documents.standing("image", given["uuid"]), host.documents.get("volume", kept["volume"])

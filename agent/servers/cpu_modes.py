@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.hardware.cpu import CUSTOM, DISABLE, NONE, PASSTHROUGH, REQUIRE, CpuMode, flags
+from magnetar_agent.hardware.cpu import CUSTOM, NONE, PASSTHROUGH, CpuMode, flags, with_features
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, InvalidSettings, MagnetarError
 from magnetar_core.hardware.rows import CPU_TRAITS
 from magnetar_core.hardware.traits import EMULATED, of_features
@@ -25,14 +25,18 @@ log = logging.getLogger(__name__)
 def of(host: LocalHost, hardware: Mapping[str, Any], virt_type: str) -> CpuMode | None:
     """What a guest with this *hardware* has; ``None`` where the settings do not say. Raises ``Conflict`` where no model
     of the settings suits."""
-    settings = host.settings
-    mode = settings.cpu_mode
+    settings, mode = host.settings, _mode(host.settings, virt_type)
     if mode is None:
         return None
-    if mode == NONE or (mode == PASSTHROUGH and virt_type != "kvm"):
+    if mode == NONE:
         return CpuMode(NONE)
     model = _model(host, hardware.get(CPU_TRAITS, ()), virt_type) if mode == CUSTOM else ""
     return CpuMode(mode, model, flags(settings.cpu_model_extra_flags))
+
+
+def _mode(settings: AgentSettings, virt_type: str) -> str | None:
+    """The mode of guests of this type: under emulation there is no host's CPU to be shown as it is."""
+    return NONE if settings.cpu_mode == PASSTHROUGH and virt_type != "kvm" else settings.cpu_mode
 
 
 def _model(host: LocalHost, wanted: Collection[str], virt_type: str) -> str:
@@ -72,12 +76,13 @@ def features(host: LocalHost, facts: Mapping[str, Any], kvm: bool) -> Collection
     """The features of the CPU that guests of this host have: with ``cpu_models`` those of all of them, as in Nova.
     *facts*: ``LocalHypervisor.host``. *kvm*: whether guests run under it, and so can have what the host's CPU has."""
     settings, own = host.settings, (facts.get("cpu_info") or {}).get("features") or ()
-    mode = settings.cpu_mode
+    virt_type = "kvm" if kvm else "qemu"
+    mode = _mode(settings, virt_type)
     if mode is None:
         return own if kvm else EMULATED
-    if mode == NONE or (mode == PASSTHROUGH and not kvm):
+    if mode == NONE:
         return EMULATED
-    besides, virt_type = flags(settings.cpu_model_extra_flags), "kvm" if kvm else "qemu"
+    besides = flags(settings.cpu_model_extra_flags)
     try:
         if mode == CUSTOM:
             found = frozenset[str]().union(*(host.hypervisor.cpu_features(virt_type, model, besides)
@@ -87,8 +92,7 @@ def features(host: LocalHost, facts: Mapping[str, Any], kvm: bool) -> Collection
     except HypervisorError as error:
         log.warning("no features of guests' CPUs are told: %s", error.message)
         return ()
-    return (found | {name for policy, name in besides if policy == REQUIRE}) - {
-        name for policy, name in besides if policy == DISABLE}
+    return with_features(found, besides)
 
 
 def check(settings: AgentSettings, hypervisor: LocalHypervisor) -> None:

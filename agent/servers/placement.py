@@ -48,8 +48,8 @@ REDEFINE = "redefine"
 # What there is ------------------------------------------------------------------------------------------------------
 def cells(host: LocalHost) -> list[HostCell]:
     """The host's NUMA cells as the settings divide them: without a set of dedicated CPUs all are shared; with it alone
-    none is, as in Nova. Memory is what is not set aside for large pages,
-    of which there are none where guests' memory is in files."""
+    none is, as in Nova. Memory is what is not set aside for large pages, of which there are none where guests' memory
+    is in files."""
     dedicated, shared = (None if text is None else cpu_set(text)
                          for text in (host.settings.cpu_dedicated_set, host.settings.cpu_shared_set))
     found = []

@@ -66,10 +66,9 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     found["virt_type"] = _virt_type(host, want["virt_type"], old.get("virt_type"))
     hardware.complete(host, found, old, image)
     found[block_devices.FIELD] = block_devices.complete(host, found, document)
-    if found["flavor"] != old.get("flavor"):
-        hardware.check_sizes(host, found["flavor"], root_volume(found) is not None)
     id = document.id if document else want.get("id", "")
     if found["flavor"] != old.get("flavor"):
+        hardware.check_sizes(host, found["flavor"], root_volume(found) is not None)
         memory.check(host, found, id)
     placement.complete(host, found, old, id, pci.cells(host, found, id))
     pci.complete(host, found, old, id)
