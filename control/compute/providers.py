@@ -132,7 +132,8 @@ class Providers:
         if name in STANDARD:
             raise InvalidRequest(f"Cannot delete standard resource class {name}.")
         with self.cloud.store.api.write() as connection:
-            if not any(name in one.inventories for one in self.placement.providers()) and (
+            roots = self.placement.read_roots(connection)
+            if not any(name in one.inventories for root in roots for one in root.tree) and (
                     inventories.drop_class(connection, name)):
                 return
             if name in inventories.classes(connection):

@@ -231,7 +231,7 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
     request, hints = orjson.loads(row["request"]), orjson.loads(row["hints"])
     flavor = orjson.loads(row["flavor"]) if flavor is None else flavor
     blocks = request.get("blocks") or ()
-    root = next(filter(is_root_volume, blocks), None)
+    root, nics = next(filter(is_root_volume, blocks), None), _nics(row, request)
     names = hint(hints, "different_host") + hint(hints, "same_host")
     group, where = None, {}
     if hints.get("group") or names:
@@ -243,8 +243,7 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
         over["volume_hosts"] = root_disk_hosts(volumes, context, root)
     return offered(api, RequestSpec(**{
         "server_id": row["id"], "project_id": row["project_id"], "amounts": amounts_of(flavor, root is not None, image),
-        "resources": {**resources_of(flavor), **bandwidth_of(row, request)},
-        "apart": are_apart(flavor, _nics(row, request)),
+        "resources": {**resources_of(flavor), **bandwidth_of_nics(nics)}, "apart": are_apart(flavor, nics),
         "numa": numa.needs(placed_hardware(flavor, image), int(flavor["vcpus"]), int(flavor["ram"])),
         "flavor_name": flavor["name"], "vcpus": int(flavor["vcpus"]), "extra_specs": flavor.get("extra_specs") or {},
         "image": image.get("properties") or {}, "image_id": row.get("image_id") or "",

@@ -149,8 +149,8 @@ def _sum(found: Iterable[dict[str, int]]) -> dict[str, int]:
 def _provider(request: Request, one: Provider) -> Document:
     """A provider; since 1.14 with its place in the tree."""
     minor, path = views.minor(request), f"/placement/resource_providers/{one.id}"
-    return {"uuid": one.id, "name": one.name, "generation": one.generation, **(views.tree(one) if minor >= 14 else {}),
-            "links": [
+    tree = views.tree(one) if minor >= 14 else {}
+    return {"uuid": one.id, "name": one.name, "generation": one.generation, **tree, "links": [
         {"rel": name, "href": path + end} for name, end in LINKS if minor >= SINCE.get(name, 0)]}
 
 

@@ -19,7 +19,7 @@ from .networking import Networking, Row, of_project
 #: Type of a rule to what it may say.
 BODIES: Mapping[str, Record] = {"bandwidth_limit": attributes.BANDWIDTH_LIMIT_RULE,
                                 "dscp_marking": attributes.DSCP_MARKING_RULE,
-                             "minimum_bandwidth": attributes.MINIMUM_BANDWIDTH_RULE}
+                                "minimum_bandwidth": attributes.MINIMUM_BANDWIDTH_RULE}
 FIELDS = ("direction", "max_kbps", "max_burst_kbps", "dscp_mark", "min_kbps")
 #: What a rule says where it is left out, by its type.
 USUAL: Mapping[str, Document] = {"bandwidth_limit": {"direction": "egress", "max_burst_kbps": 0},

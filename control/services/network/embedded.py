@@ -31,21 +31,21 @@ from .resources import NetworkStore
 from .routers import ROUTER, RouterStore
 from .security_groups import SECURITY_GROUP, GroupStore, named, rule_resource
 from .subnets import check_range, resource
-from .tables import networks, ports, security_groups, subnets
+from .tables import TAKEN, networks, ports, security_groups, subnets
 from .trunks import TRUNK, TrunkStore
 from .worker import EngineWorker, Wait
 
 # Statements that each server needs, made once: to make one takes longer than to execute it.
-_RELEASED = (ports.c.device_id == bindparam("server")) & nics.TAKEN & (
+_RELEASED = (ports.c.device_id == bindparam("server")) & TAKEN & (
     bindparam("port", type_=String).is_(None) | (ports.c.id == bindparam("port", type_=String)))
 _MADE_RELEASED = delete(ports).where(_RELEASED, ports.c.made_for_server)
 _LET_GO = update(ports).where(_RELEASED).values(
     device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None, tag=None,
     dns_name="")
-_BIND = update(ports).where(ports.c.device_id == bindparam("server"), nics.TAKEN)
+_BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving"]).join(
     networks, networks.c.id == ports.c.network_id).where(
-    ports.c.device_id == bindparam("server"), nics.TAKEN, networks.c.by_engine)
+    ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine)
 #: What there is with an engine besides routers.
 OF_ENGINE = {"port_forwardings": PORT_FORWARDING, **{f"{one.name}s": one for one in qos.RULES}}
 #: Those of them whose parts can be said too.
@@ -170,7 +170,7 @@ class EmbeddedNetworks:
         with self.database.write() as connection:
             if self.log.enabled:
                 self.log.note(connection, *changes.ports(connection.execute(select(ports.c.id).where(
-                    ports.c.device_id == server_id, nics.TAKEN,
+                    ports.c.device_id == server_id, TAKEN,
                     (ports.c.host != host) | (ports.c.next_host != "") | ports.c.arriving)).scalars()))
             connection.execute(_BIND, {"server": server_id, "host": host, "next_host": "", "arriving": False,
                                        "updated_at": now(), "status": status})
@@ -194,7 +194,7 @@ class EmbeddedNetworks:
     def users(self) -> dict[str, str]:
         with self.database.read() as connection:
             return {row.id: row.device_id for row in connection.execute(
-                select(ports.c.id, ports.c.device_id).where(nics.TAKEN))}
+                select(ports.c.id, ports.c.device_id).where(TAKEN))}
 
     def on_host(self, network_id: str) -> Document | None:
         """The name follows from the uuid, so that it is the same on each host."""

@@ -16,12 +16,8 @@ from magnetar_core.errors import Conflict
 from magnetar_core.kinds.guest_data import MOST
 
 from . import dns, ipam, reservations
-from .tables import SUBPORT, addresses, floating_ips, networks, ports, subnets
+from .tables import OWNER, SUBPORT, TAKEN, addresses, floating_ips, networks, ports, subnets
 
-#: Whose ports Nova's are, as Neutron shows it.
-OWNER = "compute:nova"
-#: Ports that servers took. Only taking one gives it a place: what users write into ports makes none a server's.
-TAKEN = (ports.c.device_owner == OWNER) & ports.c.place.is_not(None)
 #: Servers in one statement.
 MANY = 500
 #: Statements that each new server needs, made once: to make one takes longer than to ask it.

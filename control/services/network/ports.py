@@ -19,13 +19,13 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, Magneta
 from . import dns, ipam, qos, reservations, sharing, trunks
 from .floating_ips import let_go
 from .networks import NETWORK
-from .nics import TAKEN, addresses_of
+from .nics import addresses_of
 from .requested_networks import subnets_of
 from .requested_networks import visible as usable_networks
 from .resources import NetworkResource, any_of, columns, find, forbidden, own
 from .router_ports import OWN
 from .security_groups import default_group
-from .tables import SUBPORT, addresses, floating_ips, forwardings, networks, ports, security_groups
+from .tables import SUBPORT, TAKEN, addresses, floating_ips, forwardings, networks, ports, security_groups
 
 
 def documents(usual: str, connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:

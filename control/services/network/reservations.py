@@ -23,13 +23,14 @@ from magnetar_core import bandwidth
 from magnetar_core.errors import Conflict
 
 from .router_ports import OWN
-from .tables import SUBPORT, networks, ports, qos_policies, qos_rules
+from .tables import SUBPORT, TAKEN, networks, ports, qos_policies, qos_rules
 
 KIND = "minimum_bandwidth"
 #: The policy that counts for a port: its own, or its network's.
 POLICY = func.coalesce(ports.c.qos_policy_id, networks.c.qos_policy_id)
-#: Whose port a server's is, as ``nics`` has it.
-_OF_SERVERS = (ports.c.device_owner == "compute:nova") & ports.c.place.is_not(None)
+#: What ``of_ports`` needs of ports.
+_PORTS = select(ports.c.id, POLICY.label("policy"), *networks.c["type", "bridge"]).join(
+    networks, networks.c.id == ports.c.network_id)
 _MINIMA = select(qos_rules.c.policy_id, qos_rules.c.direction, qos_rules.c.min_kbps).where(qos_rules.c.kind == KIND)
 
 
@@ -73,8 +74,7 @@ def requests(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, di
     ``allocation`` of its group where a server has it on a host; ports that ask for nothing are left out."""
     if not rows:
         return {}
-    query = select(ports.c.id, POLICY.label("policy"), *networks.c["type", "bridge"]).join(
-        networks, networks.c.id == ports.c.network_id).where(
+    query = _PORTS.where(
         ports.c.id.in_([row["id"] for row in rows]), POLICY.is_not(None), ~ports.c.device_owner.startswith(OWN))
     wanted = of_ports(connection, connection.execute(query).mappings().all())
     names = {row["host"] for row in rows if row["id"] in wanted and row["host"]}
@@ -126,9 +126,8 @@ def check_policy(connection: Connection, which: ColumnElement[bool], had: str | 
 
 def check_subports(connection: Connection, ids: Sequence[str]) -> None:
     """Raises ``Conflict`` where one of these ports is promised something. Their networks and policies are locked."""
-    rows = connection.execute(select(ports.c.id, POLICY.label("policy"), *networks.c["type", "bridge"]).join(
-        networks, networks.c.id == ports.c.network_id).where(ports.c.id.in_(ids)).order_by(
-        networks.c.id).with_for_update(read=True, of=networks)).mappings().all()
+    rows = connection.execute(_PORTS.where(ports.c.id.in_(ids)).order_by(networks.c.id).with_for_update(
+        read=True, of=networks)).mappings().all()
     if promised := sorted(of_ports(connection, rows, lock=True)):
         raise Conflict(f"Port {promised[0]} cannot be a subport: its QoS policy promises it a minimum bandwidth, which "
                        "is claimed for ports that are NICs only. Take the policy from it, or make it a NIC.",
@@ -138,7 +137,7 @@ def check_subports(connection: Connection, ids: Sequence[str]) -> None:
 def _check_unused(connection: Connection, which: ColumnElement[bool], what: str) -> None:
     used = connection.execute(select(ports.c.id, ports.c.device_id, ports.c.device_owner).join(
         networks, networks.c.id == ports.c.network_id).where(
-        which, _OF_SERVERS | (ports.c.device_owner == SUBPORT)).limit(1)).first()
+        which, TAKEN | (ports.c.device_owner == SUBPORT)).limit(1)).first()
     if used is not None and used.device_owner == SUBPORT:
         raise Conflict(f"{what} cannot change while port {used.id} is a subport of a trunk: a minimum bandwidth is "
                        "claimed for ports that are NICs only. Remove it from its trunk first: openstack network trunk "

@@ -22,9 +22,8 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFoun
 
 from . import sharing
 from .changes import ChangeLog
-from .nics import TAKEN
 from .resources import NetworkResource, NetworkStore, add, own
-from .tables import address_groups, addresses, ports, security_group_rules, security_groups
+from .tables import TAKEN, address_groups, addresses, ports, security_group_rules, security_groups
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
 #: Names and numbers of the protocols that have ports, and of those whose ports are an ICMP type and code.

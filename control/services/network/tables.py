@@ -119,6 +119,11 @@ forwardings = Table(
     Index("port_forwardings_outer", "floatingip_id", "protocol", "external_port", unique=True),
     Index("port_forwardings_inner", "internal_port_id"))
 
+#: Whose ports Nova's are, as Neutron shows it.
+OWNER = "compute:nova"
+#: Ports that servers took. Only taking one gives it a place: what users write into ports makes none a server's.
+TAKEN = (ports.c.device_owner == OWNER) & ports.c.place.is_not(None)
+
 #: ``port_id``: the parent port, which has the guest's NIC.
 trunks = Table(
     "trunks", API, *owned(), Column("port_id", UUID, ForeignKey("ports.id"), nullable=False),

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-
 """Trunks: a server's NIC that has further ports, its subports, as VLANs (API reference, "Trunk networking").
 
 The guest has a VLAN device for each subport, with the subport's MAC. Where subports are, and whether they are up, their
@@ -20,10 +19,9 @@ from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import changes, reservations
-from .nics import TAKEN
 from .resources import NetworkResource, NetworkStore, add, find, own
 from .router_ports import OWN
-from .tables import SUBPORT, networks, ports, subports, trunks
+from .tables import SUBPORT, TAKEN, networks, ports, subports, trunks
 
 #: Subports of one trunk: as many as there are tags.
 MOST = 4094
@@ -49,6 +47,11 @@ def _held(connection: Connection, ids: Sequence[str]) -> dict[str, list[Document
         found.setdefault(row.trunk_id, []).append(
             {"port_id": row.port_id, "segmentation_type": VLAN, "segmentation_id": row.segmentation_id})
     return found
+
+
+def _inside(connection: Connection, id: str) -> list[Document]:
+    """The subports of one trunk."""
+    return _held(connection, [id]).get(id, [])
 
 
 def of_ports(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, Document]:
@@ -208,14 +211,14 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
         raise Conflict(f"Trunk {row['id']} is currently in use: server {server} has its port. Detach that first: "
                        f"openstack server remove port {server} {row['port_id']}. Subports can be removed meanwhile.",
                        type="TrunkInUse")
-    _leave(connection, [one["port_id"] for one in _held(connection, [row["id"]]).get(row["id"], [])])
+    _leave(connection, [one["port_id"] for one in _inside(connection, row["id"])])
 
 
 def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
     """Its subports, when it comes or goes."""
     if changed is not None:
         return []
-    return changes.ports(one["port_id"] for one in _held(connection, [row["id"]]).get(row["id"], []))
+    return changes.ports(one["port_id"] for one in _inside(connection, row["id"]))
 
 
 TRUNK = NetworkResource(
@@ -236,7 +239,7 @@ class TrunkStore(NetworkStore):
         """All subports of the trunk *row*; one with another tag goes and comes."""
         row = find(connection, context, self.resource, row["id"], lock=True)
         _check_once(held)
-        have, want = _tags(_held(connection, [row["id"]]).get(row["id"], [])), _tags(held)
+        have, want = _tags(_inside(connection, row["id"])), _tags(held)
         gone = [id for id, tag in have.items() if want.get(id) != tag]
         self._leave(connection, row, gone)
         self._enter(connection, context, row, [one for one in held if have.get(one["port_id"]) != want[one["port_id"]]])
@@ -266,7 +269,7 @@ class TrunkStore(NetworkStore):
                 self._enter(connection, context, row, given)
             else:
                 ids = list(dict.fromkeys(one["port_id"] for one in given))
-                have = _tags(_held(connection, [id]).get(id, []))
+                have = _tags(_inside(connection, id))
                 if missing := [one for one in ids if one not in have]:
                     raise NotFound(f"SubPort on trunk {id} with parent port {missing[0]} could not be found.",
                                    type="SubPortNotFound")
