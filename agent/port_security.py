@@ -45,6 +45,8 @@ class PortSecurity:
         #: By server; what a migration brings is known before the guest comes.
         self._ports: dict[str, frozenset[Port]] = {}
         self._seeded = False
+        #: By server, as last told to the thread.
+        self._nics: dict[str, Fields] = {}
         #: Why ports are not filtered as they should be; "": they are.
         self.reason = ""
 
@@ -70,11 +72,24 @@ class PortSecurity:
     # What comes from other threads ----------------------------------------------------------------------------------
     def _written(self, document: Document, removed: bool) -> None:
         if document.kind == "server":
-            self._todo.put(document.id)
+            self._server_written(document.id)
         elif document.kind == "network":
             self._todo.put(ALL)
         elif document.kind == "migration" and document.want["side"] == "target":
             self._todo.put(document.want["server"])
+
+    def _server_written(self, id: str) -> None:
+        """Wake the thread where other NICs are filtered now: a server is written several times while it is made, and
+        each look takes time from who makes it."""
+        found = self.host.documents.look("server", id)
+        nics = None if found is None else found.want["networks"]
+        before = self._nics.get(id)
+        if nics:
+            self._nics[id] = nics
+        else:
+            self._nics.pop(id, None)
+        if self.reason or (nics or None) != before:
+            self._todo.put(id)
 
     # The thread -----------------------------------------------------------------------------------------------------
     def _run(self) -> None:

@@ -16,6 +16,7 @@ import os
 import queue
 import secrets
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,8 @@ _CHANGES = ("started", "stopped", "crashed", "resumed", "detached")
 TAPS, ALL, DATA, END = "taps", "all", "data", "end"
 #: How many of these are done together.
 AT_ONCE = 1000
+#: Seconds in which they gather: the operation that starts a guest ends meanwhile, and no guest asks that early.
+GATHER = 0.02
 #: How many passwords may wait for their servers' locks.
 WAITING = 8
 
@@ -120,6 +123,7 @@ class MetadataService:
             todo = set[tuple[str, str]]()
             with contextlib.suppress(queue.Empty):
                 todo.add(self._todo.get(timeout=LOOK))
+                time.sleep(GATHER)
                 while len(todo) < AT_ONCE:
                     todo.add(self._todo.get_nowait())
             if (END, "") in todo:
@@ -130,8 +134,9 @@ class MetadataService:
     def _keep(self, todo: set[tuple[str, str]]) -> None:
         """Make things as they have to be now."""
         try:
-            self._see(todo)
-            self._steer(again=not todo)
+            if not todo or any(word != DATA for word, _id in todo):
+                self._see(todo)
+                self._steer(again=not todo)
             said = ""
             self._forget({id for _word, id in todo} - {""})
         except MagnetarError as error:

@@ -46,6 +46,26 @@ def test_a_nic_follows_its_document(host: Host) -> None:
     until(lambda: not ports(host), 20)
 
 
+def test_nobody_looks_where_nics_stay_as_they_are(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server is written several times while it is made or started."""
+    host.server(networks=[{"bridge": "br0", "mac": MAC}])
+    becomes(host, ipv4=None, ipv6=None)
+    told: list[str] = []
+    monkeypatch.setattr(host.agent.port_security, "_todo", _Told(told))
+    host.server(power="off")
+    host.server(power="running")
+    assert not told
+    host.server(networks=[])
+    assert told == [host.show()["id"]]
+
+
+class _Told:
+    """Takes what the thread is told."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.put = told.append
+
+
 def test_a_network_of_the_agents(host: Host) -> None:
     """DHCP says the address where no document does; without DHCP nobody knows it, but it is never the host's."""
     host.ensure("network", "lan", {"mode": "nat", "cidr": "10.9.9.0/24"})
