@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_core.connections import ConnectionPlace, Connections
+from magnetar_core.connections import ConnectionPlace, Connections, without_port
 from magnetar_core.errors import MagnetarError, TooSlow
 
 from .answer import JSON, Answer, Fault
@@ -176,7 +176,7 @@ class AsgiServer:
     def _address(self, scope: dict[str, Any], headers: Mapping[str, str]) -> str:
         """Where the client is. Of X-Forwarded-For the last is what the trusted proxy saw itself."""
         seen = str((scope.get("client") or ("",))[0])
-        return headers.get("x-forwarded-for", seen).rpartition(",")[2].strip() if self.trusted else seen
+        return without_port(headers.get("x-forwarded-for", seen).rpartition(",")[2].strip()) if self.trusted else seen
 
     async def _send(self, answer: Answer, request: Request, receive: Any, send: Any) -> None:
         body = answer.body()

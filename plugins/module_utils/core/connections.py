@@ -9,7 +9,7 @@ import json
 import logging
 import resource
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from .deadline import Deadline
 from .errors import TooManyRequests
@@ -45,8 +45,9 @@ class ConnectionPlace:
     """What a connection has until ``free``. *refused*: there is none left; *told*: whether its client is told so."""
 
     def __init__(self, counted: Optional[Counter[str]], whose: str, refused: Optional[TooManyRequests] = None,
-                 told: bool = True) -> None:
+                 told: bool = True, ended: Callable[[str], None] = lambda _whose: None) -> None:
         self._counted, self._whose, self.refused, self.told = counted, whose, refused, told
+        self._ended = ended
 
     def free(self) -> None:
         """May be called again."""
@@ -55,6 +56,7 @@ class ConnectionPlace:
             counted[self._whose] -= 1
             if counted[self._whose] <= 0:
                 del counted[self._whose]
+                self._ended(self._whose)
 
 
 class Connections:
@@ -64,6 +66,8 @@ class Connections:
     def __init__(self, most: int) -> None:
         self.most = most
         self._open: Counter[str] = Counter()
+        #: Addresses that the log has named; each once until all its connections have ended.
+        self._logged: set[str] = set()
 
     def take(self, address: str) -> ConnectionPlace:
         """A place for a connection of *address*, which is empty for a unix socket."""
@@ -75,17 +79,25 @@ class Connections:
             return ConnectionPlace(None, whose, self._refusal(whose), told=False)
         self._open[whose] += 1
         if count < self.most:
-            return ConnectionPlace(self._open, whose)
-        if count == self.most:
+            return ConnectionPlace(self._open, whose, ended=self._logged.discard)
+        if whose not in self._logged:
+            self._logged.add(whose)
             log.warning("%s has all %s connections that one address may have; further ones are refused", whose,
                         self.most, extra={"address": address})
-        return ConnectionPlace(self._open, whose, self._refusal(whose))
+        return ConnectionPlace(self._open, whose, self._refusal(whose), ended=self._logged.discard)
 
     def _refusal(self, whose: str) -> TooManyRequests:
         return TooManyRequests(
             f"{whose} has {self.most} connections to this service open, and one address may have no more (its setting "
             "connections_per_address). Ask several things over one connection, or try again when others have ended.",
             headers={"Retry-After": str(LATER)})
+
+
+def without_port(address: str) -> str:
+    """An address as a proxy says it, which may add the client's port: ``192.0.2.1:5000``, ``[2001:db8::1]:5000``."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address
 
 
 def whole(address: str) -> str:

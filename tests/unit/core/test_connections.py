@@ -45,6 +45,28 @@ def test_an_address_has_its_places_and_no_more() -> None:
     assert not again.refused and places.take("192.0.2.1").refused
 
 
+def test_the_log_names_an_address_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Until all its connections have ended, however often one of them ends and another is refused."""
+    places = Connections(1)
+    first = places.take("192.0.2.1")
+    for _time in range(100):
+        places.take("192.0.2.1").free()
+    assert len(caplog.records) == 1
+    first.free()
+    first = places.take("192.0.2.1")
+    places.take("192.0.2.1").free()
+    assert len(caplog.records) == 2
+    first.free()
+    assert not places._logged
+
+
+@pytest.mark.parametrize("said, address", [
+    ("192.0.2.1", "192.0.2.1"), ("192.0.2.1:5000", "192.0.2.1"), ("[2001:db8::1]:5000", "2001:db8::1"),
+    ("[2001:db8::1]", "2001:db8::1"), ("2001:db8::1", "2001:db8::1"), ("", ""), ("unknown", "unknown")])
+def test_a_proxy_may_add_the_port(said: str, address: str) -> None:
+    assert connections.without_port(said) == address
+
+
 def test_nothing_is_kept_of_who_has_gone() -> None:
     places = Connections(2)
     for one in [places.take(f"192.0.2.{last}") for last in range(256)]:
