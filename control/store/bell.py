@@ -11,8 +11,7 @@ import threading
 import time
 from collections.abc import Collection
 
-import psycopg
-from sqlalchemy import URL, Engine, text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 log = logging.getLogger(__name__)
@@ -96,37 +95,3 @@ class Notifier:
             self._condition.notify()
         if thread:
             thread.join(STOP_WITHIN)
-
-
-class Listener(threading.Thread):
-    """Rings *bell* for PostgreSQL's notifications. It connects again after a lost connection, and rings everything
-    once then."""
-
-    def __init__(self, name: str, url: URL, bell: Bell, origin: str) -> None:
-        super().__init__(name=f"listen {name}", daemon=True)
-        self.database_name, self.url, self.bell, self.origin = name, url, bell, origin
-        self.over = threading.Event()
-
-    def run(self) -> None:
-        while not self.over.is_set():
-            try:
-                self._listen()
-            except psycopg.Error as error:
-                log.warning("database %s: no notifications (%s); connecting again", self.database_name, error)
-                self.over.wait(1.0)
-
-    def _listen(self) -> None:
-        url = self.url.set(drivername="postgresql").render_as_string(hide_password=False)
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(f"LISTEN {CHANNEL}")
-            for name in ALL:
-                self.bell.ring(name)
-            while not self.over.is_set():
-                for heard in connection.notifies(timeout=1.0):
-                    name, _space, origin = heard.payload.partition(" ")
-                    if origin != self.origin:
-                        self.bell.ring(name)
-
-    def stop(self) -> None:
-        """End within a second."""
-        self.over.set()

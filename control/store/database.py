@@ -15,16 +15,33 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import BigInteger, Column, Connection, Insert, Row, Table, Update, bindparam, func, make_url, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Insert,
+    Row,
+    Table,
+    Update,
+    bindparam,
+    func,
+    make_url,
+    select,
+)
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from . import engines
-from .bell import Bell, Listener, Notifier
+from . import sqlite
+from .bell import Bell, Notifier
 from .timeouts import CircuitBreaker, fails_fast, hangs
+
+if TYPE_CHECKING:
+    from .postgresql import Listener
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -45,7 +62,7 @@ FULL = "53100"
 #: Seconds that a statement may take on PostgreSQL.
 LIMIT = 60.0
 #: INSERT with ON CONFLICT, by engine.
-INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+INSERT: dict[str, Any] = {"sqlite": sqlite_insert, "postgresql": postgresql_insert}
 _LOCK = select(func.pg_advisory_xact_lock(bindparam("number", type_=BigInteger)))
 
 
@@ -116,8 +133,10 @@ class Database:
             raise ValueError(f"database {name}: the URL must begin with sqlite:// or postgresql+psycopg://")
         if self.kind == "postgresql":
             self.url = self.url.update_query_dict({one: NOTICED[one] for one in NOTICED.keys() - self.url.query.keys()})
-        make = engines.sqlite if self.kind == "sqlite" else partial(
-            engines.postgresql, limit=limit, breaker=self.breaker)
+        make: Callable[..., Engine] = sqlite.engine
+        if self.kind == "postgresql":
+            from . import postgresql
+            make = partial(postgresql.engine, limit=limit, breaker=self.breaker)
         #: One for transactions, one for single statements (autocommit): to change the isolation level of a connection
         #: and back takes longer than a small query.
         self.engine = make(self.url, pool)
@@ -184,6 +203,7 @@ class Database:
     def listen(self) -> None:
         """Receive what other processes ring (PostgreSQL only)."""
         if self.kind == "postgresql" and self._listener is None:
+            from .postgresql import Listener
             self._listener = Listener(self.name, self.url, self.bell, self.origin)
             self._listener.start()
 

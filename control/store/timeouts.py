@@ -7,18 +7,13 @@ callers who fail fast need not wait at all.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Generator
 from contextvars import ContextVar
-from typing import Any, TypeVar, cast
 
-import psycopg
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-T = TypeVar("T")
 #: A database hangs when so many statements of a process wait for it and it has answered none for so many seconds.
 #: Seconds between two statements that are tried nevertheless, while few and while many wait.
 MANY, SILENT, AGAIN = 8, 5.0, (1.0, 10.0)
@@ -51,6 +46,11 @@ def current_timeout(usual: float) -> float:
     """The seconds of the ``statement_timeout`` around the caller; *usual* without one."""
     found = _TIMEOUT.get()
     return usual if found is None else found[0]
+
+
+def timeout_around(usual: float) -> tuple[float, bool]:
+    """As ``current_timeout``, and whether the caller fails fast."""
+    return _TIMEOUT.get() or (usual, False)
 
 
 def fails_fast() -> bool:
@@ -101,39 +101,6 @@ class CircuitBreaker:
                 self._late, self._answered = False, time.monotonic()
 
 
-class Hangs(psycopg.OperationalError):
-    """The database has not answered in time."""
-
-
 def hangs(name: str) -> OperationalError:
     """The error for a database that hangs and is not asked."""
-    return OperationalError("", {}, Hangs(f"database {name} does not answer, and is asked again in a moment"))
-
-
-class LimitedConnection(psycopg.Connection[Any]):
-    """Closes itself when a statement takes longer than its limit: a stopped server's kernel keeps connections alive."""
-
-    limit = math.inf
-    breaker: CircuitBreaker
-
-    def wait(self, gen: Generator[Any, Any, T], *how: Any, **more: Any) -> T:
-        """See psycopg."""
-        seconds, refused = _TIMEOUT.get() or (self.limit, False)
-        return super().wait(gen if seconds == math.inf else self._until(gen, seconds, refused), *how, **more)
-
-    def _until(self, gen: Generator[Any, Any, T], seconds: float, refused: bool) -> Generator[Any, Any, T]:
-        """*gen*, which psycopg wakes every 0.1 s. With *refused*, stop waiting when the database hangs."""
-        began = time.monotonic()
-        try:
-            asked = next(gen)
-            while True:
-                ready = yield asked
-                waited = 0.0 if ready else time.monotonic() - began
-                if waited > seconds or (refused and waited > SILENT and self.breaker.hangs):
-                    self.breaker.late()
-                    gen.close()
-                    self.pgconn.finish()
-                    raise Hangs(f"no answer within {min(seconds, waited):.1f} s")
-                asked = gen.send(ready)
-        except StopIteration as end:
-            return cast("T", end.value)
+    return OperationalError("", {}, TimeoutError(f"database {name} does not answer, and is asked again in a moment"))

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
 from magnetar_control import agents, delivery
 from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.scheduler.hosts import HostStates
-from magnetar_control.store import engines
+from magnetar_control.store import sqlite
 from magnetar_control.store.cell_look import NOTHING
 from magnetar_control.store.database import Database
 from magnetar_core import login
@@ -85,9 +87,15 @@ def test_watches_of_hosts_that_are_gone(monkeypatch):
     assert list(watch._kept) == list(watch._threads) == ["kvm9"]
 
 
+def test_psycopg_is_loaded_for_postgresql_alone():
+    """It takes 10 MiB, and a tenth of a second."""
+    subprocess.run([sys.executable, "-c", "import sys, magnetar_control.serve; assert 'psycopg' not in sys.modules"],
+                   check=True)
+
+
 def test_sqlite(tmp_path):
     with contextlib.closing(Database(f"sqlite:///{tmp_path}/one.db")) as database, database.read() as connection:
-        assert connection.exec_driver_sql("PRAGMA soft_heap_limit").scalar() == engines.SQLITE_MEMORY
+        assert connection.exec_driver_sql("PRAGMA soft_heap_limit").scalar() == sqlite.SQLITE_MEMORY
 
 
 def test_logins(monkeypatch):
