@@ -178,13 +178,14 @@ class Documents:
         with self._lock:
             return len(self._found[kind])
 
-    def write(self, document: Document) -> None:
-        """Keep *document*: on disk for good, then in memory. Raises ``NoSpace`` with nothing changed."""
+    def write(self, document: Document, durable: bool = True) -> None:
+        """Keep *document*: on disk for good, then in memory. Raises ``NoSpace`` with nothing changed. Not *durable*: a
+        loss of power before the next durable write may bring back what was there before."""
         path = self.root / document.kind / f"{document.id}.json"
         try:
             # In one line: json indents in Python, which takes ten times as long.
             text = json.dumps(vars(document), sort_keys=True)
-            write_atomically(path, text.encode() + b"\n")
+            write_atomically(path, text.encode() + b"\n", durable=durable)
         except OSError as error:
             raise NoSpace(f"The document of {document.kind} {document.name} cannot be written: {error.strerror}. "
                           f"Free some room under {self.root}.") from error
@@ -211,8 +212,9 @@ class Documents:
             listener(document, removed)
 
 
-def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write, fsync, rename, fsync the folder: after a crash there is the old content or the new, never half."""
+def write_atomically(path: Path, content: bytes, mode: int = 0o600, durable: bool = True) -> None:
+    """Write, fsync, rename: after a crash there is the old content or the new, never half. *durable*: fsync the folder
+    too, so that it is the new."""
     part = path.with_name(path.name + ".part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
@@ -224,7 +226,8 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
     except OSError:
         part.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -377,10 +377,10 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorDisks,
 
     # Other files ----------------------------------------------------------------------------------------------------
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
-        """Write an ISO 9660 image with Joliet and Rock Ridge names, complete or not at all."""
+        """Write an ISO 9660 image with Joliet and Rock Ridge names, complete or not at all, as ``make_disk`` does."""
 
     def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
-        """Write a FAT16 file system of 64 MiB with long names, complete or not at all; sparse."""
+        """Write a FAT16 file system of 64 MiB with long names, sparse, complete or not at all, as ``make_disk``."""
 
     def permit(self, paths: Iterable[Path]) -> None:
         """Let QEMU's user read what lies under these paths (ownership is libvirt's matter at start)."""

@@ -150,7 +150,8 @@ class HypervisorDisks(Protocol):
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None, key: DiskKey | None = None) -> None:
         """Make an empty disk or an overlay on *backing*, complete or not at all. *label* asks for a swap or ext4
-        (``swap`` or a file system label) signature. *key*: of one of the format luks, here and below."""
+        (``swap`` or a file system label) signature. *key*: of one of the format luks, here and below. The file is
+        flushed; its name is when the caller flushes the folder (``sync_folder``), once for all that it makes there."""
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:

@@ -37,7 +37,7 @@ class Disks(Exports):
             _check_key(format, key)
             if backing and not backing.path.exists():
                 raise HypervisorError(f"qemu-img could not make the disk {path}: {backing.path} does not exist.")
-            with complete(path) as part:
+            with complete(path, named=False) as part:
                 write(part, DiskSeen(format, size, backing.path if backing else None))
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
@@ -73,11 +73,13 @@ class Disks(Exports):
             write(path, replace(seen, virtual_size=size))
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
-        with self._call("make_iso", needs_libvirt=False), complete(path) as part, part.open("wb") as target:
+        with (self._call("make_iso", needs_libvirt=False), complete(path, named=False) as part,
+              part.open("wb") as target):
             iso.write(target, label, files)
 
     def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
-        with self._call("make_vfat", needs_libvirt=False), complete(path) as part, part.open("wb") as target:
+        with (self._call("make_vfat", needs_libvirt=False), complete(path, named=False) as part,
+              part.open("wb") as target):
             vfat.write(target, label, files)
 
     def permit(self, paths: Iterable[Path]) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import Document
+from magnetar_agent.documents import Document, sync_folder
 from magnetar_agent.link import Offer
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.locks import CHOICES
@@ -275,6 +275,7 @@ def _ready(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fi
     for disk in document.state["disks"]:
         host.hypervisor.make_disk(place / disk["name"], disk["format"], disk["virtual_size"],
                                    backing if disk["name"] == "disk" else None)
+    sync_folder(place)
     host.hypervisor.permit([place])
     return {}
 

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import Document, sync_folder
+from magnetar_agent.documents import Document
 from magnetar_agent.images import importing
 from magnetar_agent.virt.disks import flush
 from magnetar_core.errors import Conflict, InvalidField, NoSpace
@@ -94,7 +94,7 @@ def unlink(place: Path, prefix: str = "") -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """A hard link, or a copy where the file systems differ; complete and on the disk, or not at all."""
+    """A hard link, or a copy where the file systems differ; complete, or not at all. The caller flushes the folder."""
     if target.exists():
         return
     part = target.with_name(target.name + ".part")
@@ -113,4 +113,3 @@ def link(source: Path, target: Path) -> None:
                            "made anew. Repeat the call.") from error
         raise NoSpace(f"{target.name} of the server cannot be written: {error.strerror}. Free some room under "
                       f"{target.parent.parent}.") from error
-    sync_folder(target.parent)

@@ -96,6 +96,7 @@ def rescue(task: Task) -> None:
         host.hypervisor.make_disk(place / DISK, "qcow2", size, _backing(held, place))
     drive = document.want["config_drive"] and document.want.get("admin_pass") is not None
     document.state["rescue"] = {**held, "drive": drive}
+    task.note(place)
     task.keep()
 
 

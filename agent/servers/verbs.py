@@ -54,7 +54,7 @@ def disks(task: Task) -> None:
     document.state["root_bytes"] = root
     document.state["sizes"] = sizes
     document.state["made"] = sorted({*made, *(set(spec.files(want)) - {"config.iso"})})
-    task.note()
+    task.note(place)
 
 
 def _hold(task: Task, place: Path) -> None:
@@ -115,13 +115,13 @@ def drive(task: Task) -> None:
     guest_data.write_drive(host, document, configdrive.FILE)
     document.state["drive"] = drive_digest(document.want)
     document.state["made"] = sorted({*document.state.get("made", []), configdrive.FILE})
-    task.note()
+    task.note(place)
 
 
 def rescue_drive(task: Task) -> None:
     """Write the config drive of a rescue, which tells its password."""
     guest_data.write_drive(task.host, task.document, rescue.DRIVE)
-    task.note()
+    task.note(folder(task.host, task.document.id))
 
 
 def forget_password(task: Task) -> None:

@@ -38,7 +38,7 @@ class Disks:
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None, key: DiskKey | None = None) -> None:
         """An empty disk, an overlay on *backing*, or a disk that holds nothing but a swap area or an ext4."""
-        with complete(path) as part:
+        with complete(path, named=False) as part:
             if key is not None:
                 make_encrypted(part, size, key)
             elif label is not None:
@@ -97,14 +97,14 @@ class Disks:
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
         """See ``iso.write``."""
-        with complete(path) as part:
+        with complete(path, named=False) as part:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
             with os.fdopen(descriptor, "wb") as target:
                 iso.write(target, label, files)
 
     def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
         """See ``vfat.write``."""
-        with complete(path) as part:
+        with complete(path, named=False) as part:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
             with os.fdopen(descriptor, "wb") as target:
                 vfat.write(target, label, files)
@@ -128,8 +128,9 @@ class Disks:
 
 
 @contextmanager
-def complete(path: Path) -> Iterator[Path]:
-    """A file to be written; it is flushed and gets the name *path* at the end, or is removed after an error.
+def complete(path: Path, named: bool = True) -> Iterator[Path]:
+    """A file to be written; it is flushed and gets the name *path* at the end, or is removed after an error. *named*:
+    that name is flushed too.
 
     What an interrupted attempt left under that name is removed first, so that whoever may still write to it cannot
     spoil this one.
@@ -140,7 +141,8 @@ def complete(path: Path) -> Iterator[Path]:
         yield part
         flush(part)
         part.rename(path)
-        flush(path.parent)
+        if named:
+            flush(path.parent)
     except BaseException as error:
         part.unlink(missing_ok=True)
         if isinstance(error, OSError):

@@ -35,8 +35,8 @@ def xml_line(value: object) -> str:
 
 @cache
 def environment(folder: Path) -> Environment:
-    """Jinja2 over *folder*."""
-    found = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined,
+    """Jinja2 over *folder*. Its templates are read once: they do not change while an agent runs."""
+    found = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, auto_reload=False,
                         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     found.filters.update(xml_text=xml_text, xml_line=xml_line)
     return found

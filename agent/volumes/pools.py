@@ -142,6 +142,7 @@ class FolderPool:
     def make(self, id: str, format: str, size: int, key: DiskKey | None = None) -> None:
         self._prepare()
         self.hypervisor.make_disk(self.folder / id, format, size, key=key)
+        sync_folder(self.folder)
         self.hypervisor.permit([self.folder / id])
 
     def fill(self, id: str, format: str, size: int, source: Disk, progress: Progress,

@@ -340,10 +340,10 @@ def test_sshd_is_killed_while_an_answer_is_waited_for(agent, sshd, connect, monk
     client.info()
     write, asked = agent.agent.host.documents.write, []
 
-    def slow(document):
+    def slow(document, durable=True):
         asked.append(document)
         time.sleep(0.8)
-        write(document)
+        write(document, durable)
 
     def interrupt():
         sshd.stop(hard=True)

@@ -47,6 +47,9 @@ class Field:
         self.required, self.default, self.secret = required, default, secret
         self.option, self.aliases, self.sample = option, tuple(aliases), sample
         self.compared = compared
+        self.settable = bool(self.on & SETTABLE)
+        #: Set at creation only.
+        self.fixed = CREATE in self.on and UPDATE not in self.on
         self.name = ""
 
     def named(self, name: str) -> Field:
@@ -65,15 +68,6 @@ class Field:
                 raise
             raise InvalidField(error.details["field"], error.details["rule"]) from None
 
-    @property
-    def settable(self) -> bool:
-        return bool(self.on & SETTABLE)
-
-    @property
-    def fixed(self) -> bool:
-        """Set at creation only."""
-        return CREATE in self.on and UPDATE not in self.on
-
 
 class _Fields:
     """A list of fields that checks a document; shared by ``Kind`` and ``Record``."""
@@ -83,18 +77,26 @@ class _Fields:
         return tuple(value.named(name) for name, value in namespace.items() if isinstance(value, Field))
 
     @staticmethod
-    def check_document(fields: Sequence[Field], document: Any, path: str, version: Optional[Version], operation: str,
-                       partial: bool = False) -> dict[str, Any]:
+    def by_operation(fields: Sequence[Field]) -> dict[str, dict[str, Field]]:
+        """Of each operation, the fields that it has, by name."""
+        return {operation: {f.name: f for f in fields if operation in f.on} for operation in ALWAYS.split()}
+
+    @staticmethod
+    def check_document(fields: Mapping[str, Mapping[str, Field]], document: Any, path: str, version: Optional[Version],
+                       operation: str, partial: bool = False) -> dict[str, Any]:
+        """*fields*: ``by_operation``."""
         if not isinstance(document, dict):
             raise InvalidField(path or "document", "must be an object with fields", document)
-        known = {f.name: f for f in fields if operation in f.on}
+        known = fields[operation]
         prefix = path + "." if path else ""
         for name in document:
             if name not in known:
-                raise InvalidField(prefix + str(name), unknown(name, known, [f.name for f in fields]))
-        for name, field in known.items():
-            if field.required and operation == CREATE and not partial and name not in document:
-                raise InvalidField(prefix + name, "is required")
+                every = {one for names in fields.values() for one in names}
+                raise InvalidField(prefix + str(name), unknown(name, known, every))
+        if operation == CREATE and not partial:
+            for name, field in known.items():
+                if field.required and name not in document:
+                    raise InvalidField(prefix + name, "is required")
         return {name: known[name].check(value, prefix + name, version) for name, value in document.items()}
 
     @staticmethod
@@ -125,13 +127,14 @@ class Record(Value):
 
     def __init__(self, **fields: Field) -> None:
         self.fields = _Fields.collect(fields)
+        self._by_operation = _Fields.by_operation(self.fields)
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:
-        return _Fields.check_document(self.fields, value, path, version, CREATE)
+        return _Fields.check_document(self._by_operation, value, path, version, CREATE)
 
     def changes(self, value: Any, path: str, version: Optional[Version] = None) -> dict[str, Any]:
         """What is to change, in normal form: only fields that can be updated."""
-        return _Fields.check_document(self.fields, value, path, version, UPDATE)
+        return _Fields.check_document(self._by_operation, value, path, version, UPDATE)
 
     def likeness(self, value: Any) -> int:
         return super().likeness(value) and 1 + sum(field.name in value for field in self.fields)
@@ -150,6 +153,9 @@ class Kind:
     plural: ClassVar[str] = ""
     fields: ClassVar[tuple[Field, ...]] = ()
     own: ClassVar[tuple[Field, ...]] = ()
+    _by_operation: ClassVar[Mapping[str, Mapping[str, Field]]] = _Fields.by_operation(())
+    _settable: ClassVar[tuple[Field, ...]] = ()
+    _secrets: ClassVar[frozenset[str]] = frozenset()
     #: Whether reports can be narrowed (by name, uuid, fields, filters). False for what is reported as a whole.
     selectable: ClassVar[bool] = True
     #: Fixed fields that a rebuild (``on_immutable: rebuild``) may change.
@@ -167,6 +173,9 @@ class Kind:
         cls.own = _Fields.collect(vars(cls))
         merged.update((f.name, f) for f in cls.own)
         cls.fields = tuple(merged.values())
+        cls._by_operation = _Fields.by_operation(cls.fields)
+        cls._settable = tuple(f for f in cls.fields if f.settable)
+        cls._secrets = frozenset(f.name for f in cls.fields if f.secret)
 
     @classmethod
     def rebuilds(cls, name: str, _old: Any, _new: Any) -> bool:
@@ -179,13 +188,18 @@ class Kind:
 
         *partial* lets required fields be missing: the document says only what is to differ.
         """
-        return _Fields.check_document(cls.fields, document, "", None, operation, partial)
+        return _Fields.check_document(cls._by_operation, document, "", None, operation, partial)
 
     @classmethod
     def check_new(cls, given: Mapping[str, Any]) -> None:
-        """Raise ``InvalidField`` unless *given*, which is checked, says enough to make one; null says nothing."""
-        settable = {field.name for field in cls.settable()}
-        cls.check({name: value for name, value in given.items() if name in settable and value is not None})
+        """Raise ``InvalidField`` unless *given* says enough to make one; null says nothing. Its values are checked, but
+        for a name that only the key of the request says."""
+        known = cls._by_operation[CREATE]
+        for name, field in known.items():
+            if field.required and given.get(name) is None:
+                raise InvalidField(name, "is required")
+        if "name" in known and given.get("name") is not None:
+            known["name"].check(given["name"], "name")
 
     @classmethod
     def schema(cls, operation: str = CREATE) -> dict[str, Any]:
@@ -203,7 +217,7 @@ class Kind:
     @classmethod
     def settable(cls) -> tuple[Field, ...]:
         """The fields a user may set."""
-        return tuple(f for f in cls.fields if f.settable)
+        return cls._settable
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -220,4 +234,4 @@ class Kind:
     @classmethod
     def secrets(cls) -> frozenset[str]:
         """Names of fields whose values are never shown."""
-        return frozenset(f.name for f in cls.fields if f.secret)
+        return cls._secrets

@@ -54,6 +54,8 @@ def named(mapping: Sequence[Item]) -> Iterator[tuple[Item, str]]:
 def local_disks(flavor: Item, mapping: Sequence[Item] = ()) -> list[LocalDisk]:
     """Those of a server, ephemeral disks first, in the order of *mapping*. A swap disk is never larger than the flavor
     says (MiB), and ephemeral disks without a size have all of it (GiB)."""
+    if not (mapping or flavor["ephemeral"] or flavor["swap"]):
+        return []
     items = list(named(mapping))
     sizes = [one.get("volume_size") or flavor["ephemeral"] for one, file in items if file != SWAP]
     found = [LocalDisk(f"{EPHEMERAL}{at or ''}", size * GIB, f"ephemeral{at}", f"vd{ascii_lowercase[1 + at]}")

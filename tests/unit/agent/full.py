@@ -30,11 +30,11 @@ class FullDisk:
         documents: Any = host.agent.host.documents
         write = documents.write
 
-        def writes(document: Document) -> None:
+        def writes(document: Document, durable: bool = True) -> None:
             self.count += 1
             if self.count == self.number or (self.was_full and self.lasting):
                 raise NoSpace(f"{document.kind} {document.name} cannot be written: no space left on device.")
-            write(document)
+            write(document, durable)
 
         documents.write = writes
         try:

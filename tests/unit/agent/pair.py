@@ -41,11 +41,11 @@ class Mortal(Documents):
     writing: Any
     dead: bool
 
-    def write(self, document: Document) -> None:
+    def write(self, document: Document, durable: bool = True) -> None:
         with self.writing:
             if self.dead:
                 raise Died
-            super().write(document)
+            super().write(document, durable)
 
     def remove(self, document: Document) -> None:
         with self.writing:

@@ -7,6 +7,8 @@ runs. A new agent then starts on what was left.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,73 @@ STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
     "network": ([], ("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})),
     "network away": ([("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})], ("network", "lan", None)),
 }
+
+
+class Flushed:
+    """What a loss of power leaves of the agent's folders, at worst: of each the files that were there, with their
+    content, when it was flushed last."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        self.root, self.files = root, dict[Path, dict[str, bytes]]()
+        for folder in self.folders():
+            self.files[folder] = {path.name: path.read_bytes() for path in folder.iterdir()}
+        monkeypatch.setattr(os, "fsync", self.fsync)
+
+    def folders(self) -> list[Path]:
+        """Those of servers, and of the documents."""
+        return [*self.root.glob("servers/*"), self.root / "documents" / "server"]
+
+    def fsync(self, descriptor: int) -> None:
+        """In place of ``os.fsync``."""
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            folder = Path(f"/proc/self/fd/{descriptor}").readlink()
+            self.files[folder] = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+    def lose(self) -> None:
+        """The power goes."""
+        for folder in self.folders():
+            for path in folder.iterdir():
+                path.unlink()
+            for name, content in self.files.get(folder, {}).items():
+                (folder / name).write_bytes(content)
+
+
+FROM_IMAGE = ([IMAGE], ("server", "web1", {"flavor": {**SMALL, "disk": 1, "ephemeral": 1, "swap": 1}, "image": "img"}))
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
+@pytest.mark.parametrize("story", [FROM_IMAGE, STORIES["rebuild from another image"], STORIES["rescue"]],
+                         ids=["create", "rebuild", "rescue"])
+def test_power_goes_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                    story: tuple[list[Any], tuple[Any, ...]], late: bool) -> None:
+    before, (*asked, allowed) = story[0], (*story[1], {})[:4]
+    for lives in range(40):
+        host = Host(tmp_path / str(lives))
+        host.start()
+        (host.root / "image.raw").write_bytes(bytes(4096))
+        for noun, key, want in before:
+            placed = {"source": {"path": str(host.root / "image.raw")}} if noun == "image" else {}
+            host.ensure(noun, key, {**want, **placed})
+        with monkeypatch.context() as patch:
+            flushed = Flushed(patch, host.root / "state")
+            Reaper(patch, lives, late)
+            try:
+                host.ensure(*asked, **allowed)
+                survived = True
+            except Dead:
+                survived = False
+            flushed.lose()
+        for id, domain in host.fake.domains().items():
+            if domain.state != "off":
+                host.fake.destroy(id)
+        host.restart()
+        host.ensure(*asked, **allowed)
+        _nothing_is_half(host, before, asked, allowed, True)
+        host.agent.close()
+        if survived:
+            assert lives > 1
+            return
+    pytest.fail("the story never ends")
 
 
 @pytest.mark.parametrize("repeat", [True, False], ids=["repeated", "left alone"])
