@@ -48,8 +48,9 @@ def complete(host: LocalHost, found: Fields, old: Fields, root_format: str) -> N
     given = found.get(GIVEN)
     if given and not wanted:
         raise InvalidField(GIVEN, f"is for servers with {FIELD}")
-    if given and given != old.get(GIVEN):
-        found[GIVEN] = keys.seal(host, given)
+    kept = old.get(GIVEN)
+    if given and given != kept:
+        found[GIVEN] = kept if kept and keys.is_sealed(host, given, kept) else keys.seal(host, given)
     if wanted and found["root_format"] == "raw":
         if root_format == "raw":
             raise InvalidField("root_format", f"must be qcow2 for a server with {FIELD}, or auto", "raw")

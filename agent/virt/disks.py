@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Ends the name of a file that is not complete.
 PART = ".part"
+#: Seconds that QEMU may take to make an encrypted disk: it measures for some seconds of the processor's time how long a
+#: key takes, and the host may have much else to do.
+ENCRYPTING = 600.0
 #: How QEMU before 9.1 fails now and then on a quick processor: it measures how long a key takes by a clock that may not
 #: have moved, and gives up. So it is asked again, a few times.
 _UNCOUNTED, _UNCOUNTED_TRIES = "Unable to get accurate CPU usage", 20
@@ -238,7 +241,7 @@ def make_encrypted(part: Path, size: int, key: DiskKey, format: str = "luks", ba
                   ",".join(f"{name}={value}" for name, value in options.items()), "--", str(part), str(size)]
         for left in reversed(range(_UNCOUNTED_TRIES)):
             try:
-                run(create, f"make the disk {part.stem}", files=files)
+                run(create, f"make the disk {part.stem}", ENCRYPTING, files=files)
                 break
             except HypervisorError as error:
                 if not left or _UNCOUNTED not in str(error):

@@ -73,10 +73,10 @@ def test_a_rebuild_draws_another_key(host: Host) -> None:
     drawn = _secret(host.agent)
     host.ensure("server", "web1", {"user_data": "YQ=="}, on_immutable="rebuild")
     assert _secret(host.agent) != drawn and _all_encrypted(host)
-    found = host.show()
-    host.event("rebuild", "r1", image=found["image"], disk_key=KEY)
+    again = host.show()["image"]["id"]
+    host.event("rebuild", "r1", image=again, disk_key=KEY)
     assert _secret(host.agent) == KEY
-    host.event("rebuild", "r2", image=found["image"], preserve_ephemeral=True, disk_key="f" * 64)
+    host.event("rebuild", "r2", image=again, preserve_ephemeral=True, disk_key="f" * 64)
     assert _secret(host.agent) == KEY and _all_encrypted(host)
 
 
