@@ -50,7 +50,7 @@ class Disk:
     its turn among the devices to boot from, counted from 1; domains without any boot from their first disk. Without
     *backing* it stands alone, whatever its header says. *place*: bus and address, where libvirt has said them. *packed*
     (ring) and *limits* (see ``hardware.limits``) follow from the server's hardware; they are not seen. With *key* it is
-    encrypted, and *format* says what is inside, which is raw."""
+    encrypted: with the *format* raw it is LUKS with that inside, and what a qcow2 holds is encrypted by LUKS."""
 
     path: Path
     target: str
@@ -73,11 +73,13 @@ class Disk:
 
 @dataclass(frozen=True)
 class DiskSeen:
-    """What a disk file of ours says of itself; *backing* is only a name, and a guest may have written it."""
+    """What a disk file of ours says of itself; *backing* is only a name, and a guest may have written it. *encrypted*:
+    of a qcow2, whether what it holds is."""
 
     format: str
     virtual_size: int
     backing: Path | None = None
+    encrypted: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,8 +152,9 @@ class HypervisorDisks(Protocol):
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
                   label: str | None = None, key: DiskKey | None = None) -> None:
         """Make an empty disk or an overlay on *backing*, complete or not at all. *label* asks for a swap or ext4
-        (``swap`` or a file system label) signature. *key*: of one of the format luks, here and below. The file is
-        flushed; its name is when the caller flushes the folder (``sync_folder``), once for all that it makes there."""
+        (``swap`` or a file system label) signature. *key*: of one of the format luks, here and below; a qcow2 with one
+        has its content encrypted, but for what it has from *backing*. The file is flushed; its name is when the caller
+        flushes the folder (``sync_folder``), once for all that it makes there."""
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:

@@ -64,7 +64,7 @@ class Settings:
         "verify_image_signatures; a request that names trusted certificates has both done.", False)
     default_trusted_certificate_ids: list[str] = _doc(
         "Trusted certificates of servers that name none, where both of these are true.", list)
-    keys_dir: Path | None = _doc("Folder of the embedded key manager for the keys of encrypted volumes, which the "
+    keys_dir: Path | None = _doc("Folder of the embedded key manager for the keys of encrypted disks, which the "
                                  "service alone can read; machines with the same database share it; the folder keys in "
                                  "state_dir when left out.")
     volume_pools: list[str] = _doc("Pools of the agents (their setting pools) in which volumes may lie: a volume "

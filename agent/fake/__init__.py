@@ -58,6 +58,8 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
     secure_boot = True
     #: Versions of TPM that guests can have.
     tpm_versions: Sequence[str] = ("1.2", "2.0")
+    #: Formats in which disks can be encrypted.
+    disk_encryption: Sequence[str] = ("luks",)
     #: Features of the CPU models that libvirt knows; ``None`` of those that this host cannot give.
     cpu_models: Mapping[str, frozenset[str] | None] = {
         "qemu64": frozenset(("sse2", "pni")), "Nehalem": frozenset(("sse2", "pni", "ssse3", "vmx")),
@@ -176,7 +178,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
                                  "topology": {"cells": 1, "sockets": 1, "cores": 16, "threads": 1}},
                     "cpu_model": "fake", "vcpus": 16, "memory_mb": 65536, "kvm": self.kvm(),
                     "firmware": list(self.firmware), "secure_boot": self.secure_boot,
-                    "tpm_versions": list(self.tpm_versions),
+                    "tpm_versions": list(self.tpm_versions), "disk_encryption": list(self.disk_encryption),
                     "virt_types": ["kvm", "qemu"] if self._kvm else ["qemu"]}
 
     def kvm(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -10,7 +11,7 @@ from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.state import FakeDomain, State, parse
 from magnetar_agent.hardware.mdev import Mdev
 from magnetar_agent.hypervisor import DomainEvent, Nic
-from magnetar_agent.storage import Disk, DiskSeen
+from magnetar_agent.storage import Disk
 from magnetar_agent.virt.devices import plugged
 from magnetar_agent.virt.domain import render_device
 from magnetar_core.errors import HypervisorError
@@ -86,7 +87,7 @@ class Devices(State):
                                       f"{disk.remote.protocol} nodes.")
             path, seen = disk.path, read(disk.path)
             assert seen is not None
-            write(path, DiskSeen(seen.format, size, seen.backing))
+            write(path, replace(seen, virtual_size=size))
 
     def _runs(self, uuid: str, what: str) -> FakeDomain:
         domain = self._domains.get(uuid)

@@ -19,8 +19,10 @@ from magnetar_core.errors import HypervisorError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Fields of a qcow2 header, version 2: magic, version, offset and length of the backing name, cluster bits, size, …
+#: Fields of a qcow2 header, version 2: magic, version, offset and length of the backing name, cluster bits, size, how
+#: it is encrypted, …
 _QCOW2 = struct.Struct(">4sIQIIQIIQQIIQ")
+LUKS = 2
 
 
 class Disks(Exports):
@@ -38,7 +40,7 @@ class Disks(Exports):
             if backing and not backing.path.exists():
                 raise HypervisorError(f"qemu-img could not make the disk {path}: {backing.path} does not exist.")
             with complete(path, named=False) as part:
-                write(part, DiskSeen(format, size, backing.path if backing else None))
+                write(part, DiskSeen(format, size, backing.path if backing else None, key is not None))
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
@@ -63,11 +65,11 @@ class Disks(Exports):
 
     def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
         with self._call("grow_disk", needs_libvirt=False):
-            _check_key(format, key)
             self._unlocked(path)
             seen = read(path, format)
             if seen is None:
                 raise HypervisorError(f"The disk {path} cannot be grown: it does not exist.")
+            _check_key("luks" if seen.encrypted else format, key)
             if seen.virtual_size > size:
                 raise HypervisorError(f"The disk {path} has {seen.virtual_size} bytes already; it is not shrunk.")
             write(path, replace(seen, virtual_size=size))
@@ -115,7 +117,7 @@ def write(path: Path, disk: DiskSeen) -> None:
         return
     name = str(disk.backing).encode() if disk.backing else b""
     at = _QCOW2.size if name else 0
-    header = _QCOW2.pack(b"QFI\xfb", 2, at, len(name), 16, disk.virtual_size, *(0,) * 7)
+    header = _QCOW2.pack(b"QFI\xfb", 2, at, len(name), 16, disk.virtual_size, LUKS * disk.encrypted, *(0,) * 6)
     path.write_bytes((header + name).ljust(4096, b"\0"))
 
 
@@ -129,5 +131,5 @@ def read(path: Path, format: str | None = None) -> DiskSeen | None:
         return DiskSeen("luks", path.stat().st_size)
     if format == "raw" or not head.startswith(b"QFI\xfb") or len(head) < _QCOW2.size:
         return DiskSeen("raw", path.stat().st_size)
-    _magic, _version, at, length, _bits, size = _QCOW2.unpack_from(head)[:6]
-    return DiskSeen("qcow2", size, Path(head[at:at + length].decode()) if at else None)
+    _magic, _version, at, length, _bits, size, crypt = _QCOW2.unpack_from(head)[:7]
+    return DiskSeen("qcow2", size, Path(head[at:at + length].decode()) if at else None, bool(crypt))

@@ -31,7 +31,7 @@ from magnetar_agent.migrations.source_cleanup import (
     target_address,
 )
 from magnetar_agent.migrations.transfer import send
-from magnetar_agent.servers import MIB, folder, pci, placement, spec, tpm, verbs
+from magnetar_agent.servers import MIB, encryption, folder, pci, placement, spec, tpm, verbs
 from magnetar_core.errors import (
     Conflict,
     HypervisorDown,
@@ -78,16 +78,24 @@ def check_source(host: LocalHost, want: Fields, id: str | None) -> Document:
     if power == SUSPENDED:
         raise Conflict(f"Server {found.name!r} is suspended, and its saved memory cannot go to another host. Resume "
                        "or stop it first.")
-    if want["type"] == "live" and power not in LIVE:
-        raise Conflict(f"Server {found.name!r} is {power}; only a running or paused one can go live. Ask for type cold "
-                       "or auto.")
-    if want["type"] == "live" and found.want.get("rescue"):
-        raise Conflict(f"Server {found.name!r} is rescued, and only a server as it is meant to be goes live. Unrescue "
-                       "it first, or ask for type cold.")
-    if want["type"] == "live" and hardware(found.want).get("tpm_version"):
-        raise Conflict(f"Server {found.name!r} has a TPM, and what is in it does not go live. Ask for type cold.")
+    if want["type"] == "live":
+        _check_live(found, power)
     host.links.greet(there)
     return found
+
+
+def _check_live(found: Document, power: str) -> None:
+    """Raises ``Conflict`` for a server that does not go live."""
+    if power not in LIVE:
+        raise Conflict(f"Server {found.name!r} is {power}; only a running or paused one can go live. Ask for type cold "
+                       "or auto.")
+    if found.want.get("rescue"):
+        raise Conflict(f"Server {found.name!r} is rescued, and only a server as it is meant to be goes live. Unrescue "
+                       "it first, or ask for type cold.")
+    if hardware(found.want).get("tpm_version"):
+        raise Conflict(f"Server {found.name!r} has a TPM, and what is in it does not go live. Ask for type cold.")
+    if encryption.has_disks(found.want):
+        raise Conflict(f"The disks of server {found.name!r} are encrypted, and do not go live. Ask for type cold.")
 
 
 def manifest(host: LocalHost, server: Document) -> Fields:
@@ -242,6 +250,7 @@ class _Move:
         plan = talk.call("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
                         live=self.live, disks=self.document.want["manifest"]["disks"], volumes=lent,
+                        key=encryption.leave(self.host, self.server),
                         native_tls=self.live and self.host.settings.native_tls,
                         files=list(states), states=states)
         self.document.state[NATIVE] = bool(plan.get(NATIVE))

@@ -23,7 +23,7 @@ from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, becoming, volumes
 from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
-from magnetar_agent.servers import GIB, addresses, folder, hardware, mdevs, memory, pci, resolve, spec, tpm
+from magnetar_agent.servers import GIB, addresses, encryption, folder, hardware, mdevs, memory, pci, resolve, spec, tpm
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound, unforeseen
 from magnetar_core.hardware.needs import lacking
@@ -222,6 +222,7 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
     if given["id"] != id:
         raise Conflict("The source sends another server than was agreed.")
     _discard(host, id)
+    encryption.arrive(host, given, line.get("key"))
     document.state["server"], document.state["disks"] = given, line["disks"] if line["live"] else []
     document.state[NATIVE] = bool(line.get(NATIVE)) and host.settings.native_tls
     with host.locks.hold(*CHOICES):

@@ -112,6 +112,7 @@ class HostRebuildArgs(RebuildArgs):
     guest_data = Field(Server.field("guest_data").value, "What a cloud has it told.", secret=True)
     vendor_data = Field(Server.field("vendor_data").value, "What the operator has it told.", secret=True)
     admin_pass = Field(Server.field("admin_pass").value, "Password that it is told once.", secret=True)
+    disk_key = Field(Server.field("disk_key").value, "What its own disks are encrypted with from now on.", secret=True)
     hardware = Field(Server.field("hardware").value, "What it has besides sizes from now on.")
     machine = Field(Server.field("machine").value, "Machine type from now on.")
     keep_volume = Field(Boolean(), "Whether a root disk that is a volume stays as it is.", default=False)

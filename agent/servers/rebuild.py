@@ -10,6 +10,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from magnetar_agent.servers import folder, image_links, resize
+from magnetar_agent.volumes import keys
 from magnetar_core.kinds import Volume
 from magnetar_core.local_disks import SWAP
 from magnetar_core.server_plan import ROOT, disk_sizes, root_volume
@@ -52,6 +53,8 @@ def wipe(task: Task) -> None:
             state.pop(note, None)
     for note in ("root_bytes", "seed", "keys"):  # it is a new guest: as in Nova it gets another random seed
         state.pop(note, None)
+    if not state["rebuild"]["preserve_ephemeral"]:  # what was written before is read by nobody any more
+        state.pop(keys.SEALED, None)
     resize.forget_files(task, names)
 
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hypervisor import Domain
-from magnetar_agent.servers import folder, image_links
-from magnetar_agent.storage import Backing, Disk
+from magnetar_agent.servers import encryption, folder, image_links
+from magnetar_agent.storage import Backing, Disk, DiskKey
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import rescue as core_rescue
@@ -87,13 +87,15 @@ def rescue(task: Task) -> None:
     """Make the rescue disk, an overlay on the image's content."""
     host, document = task.host, task.document
     _drop(task)
+    encryption.draw(task)
     place = folder(host, document.id)
     held = image_links.link_image(host, document.want["rescue"]["image"], place, PREFIX)
     if own := stable(document.want["rescue"]):
         held.update(own, iso=own["device"] == "cdrom", target=_target(host, document, own["bus"]))
     if not held["iso"]:
         size = held["virtual_size"] or (place / (PREFIX + "base")).stat().st_size
-        host.hypervisor.make_disk(place / DISK, "qcow2", size, _backing(held, place))
+        host.hypervisor.make_disk(place / DISK, "qcow2", size, _backing(held, place),
+                                  key=encryption.of(host, document))
     drive = document.want["config_drive"] and document.want.get("admin_pass") is not None
     document.state["rescue"] = {**held, "drive": drive}
     task.note(place)
@@ -114,12 +116,13 @@ def _drop(task: Task) -> None:
     image_links.unlink(place, PREFIX)
 
 
-def disks(state: Fields, place: Path, root: Disk) -> list[Disk]:
-    """First the rescue disk, then *root*."""
+def disks(state: Fields, place: Path, root: Disk, key: DiskKey | None) -> list[Disk]:
+    """First the rescue disk, which is encrypted with the *key*, then *root*."""
     made = state["rescue"]
     if made["iso"]:
         return [root, Disk(place / (PREFIX + "base"), "sda", "raw", "cdrom", "sata", True)]
-    return [Disk(place / DISK, "vda", backing=_backing(made, place)), replace(root, target="vdb", bus="virtio")]
+    return [Disk(place / DISK, "vda", backing=_backing(made, place), key=key),
+            replace(root, target="vdb", bus="virtio")]
 
 
 def drive(state: Fields, usual: str) -> str:
@@ -127,12 +130,12 @@ def drive(state: Fields, usual: str) -> str:
     return DRIVE if state["rescue"].get("drive") else usual
 
 
-def disk(state: Fields, place: Path) -> Disk:
-    """The rescue disk beside all others, booted first."""
+def disk(state: Fields, place: Path, key: DiskKey | None) -> Disk:
+    """The rescue disk beside all others, booted first; encrypted with the *key*."""
     made = state["rescue"]
     if made["iso"]:
         return Disk(place / (PREFIX + "base"), made["target"], _format(made), "cdrom", made["bus"], True, boot=1)
-    return Disk(place / DISK, made["target"], bus=made["bus"], backing=_backing(made, place), boot=1)
+    return Disk(place / DISK, made["target"], bus=made["bus"], backing=_backing(made, place), boot=1, key=key)
 
 
 def _target(host: LocalHost, document: Document, bus: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar_agent.servers import folder
+from magnetar_agent.servers import encryption, folder
 from magnetar_core.local_disks import SWAP
 from magnetar_core.server_plan import disk_sizes
 
@@ -40,7 +40,8 @@ def grow_ephemeral(task: Task) -> None:
     sizes = seen(task.document)["sizes"]
     for file, size in disk_sizes(task.document.want).items():
         if file != SWAP and size > sizes.get(file, size):
-            task.host.hypervisor.grow_disk(folder(task.host, task.document.id) / file, "qcow2", size)
+            task.host.hypervisor.grow_disk(folder(task.host, task.document.id) / file, "qcow2", size,
+                                           encryption.of(task.host, task.document))
             task.document.state["sizes"] = sizes = {**sizes, file: size}
             task.keep()
 

@@ -116,6 +116,10 @@ def _root(host: LocalHost, document: Document) -> Disk:
     if item and root.serial != item["volume"]:
         raise Conflict(f"The root disk of server {document.name!r} is the volume {item['volume']}, which is not "
                        "attached to it any more. Attach it again, then repeat the call.")
+    if root.key and not item:
+        raise Conflict(f"The disks of server {document.name!r} are encrypted, so no image is made of it: the image "
+                       "would hold their content in clear text. Copy what matters out of the guest, or use a server "
+                       "that boots from an encrypted volume, of which there are snapshots.")
     if root.key:
         raise Conflict(f"Server {document.name!r} boots from an encrypted volume, so no image is made of it: the image "
                        "would hold its content in clear text. Take a volume_snapshot of the volume instead.")

@@ -18,6 +18,7 @@ from magnetar_agent.servers import (
     block_devices,
     cpu_modes,
     domain_name,
+    encryption,
     folder,
     mdevs,
     pci,
@@ -112,16 +113,17 @@ def local(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
     want, state, place = document.want, document.state, folder(host, document.id)
     tags = block_devices.tags(want)
     parts = hardware(want)
+    key = encryption.named(document)
     root = devices.own_disk(parts, Disk(place / "disk", "vda", want["root_format"], tag=tags.get("disk"),
-                                        backing=root_backing(want, state, place)))
+                                        backing=root_backing(want, state, place), key=key))
     if root_volume(want):
         root = next((one for one in attaching.disks(host, document.id) if one.boot == ROOT), root)
         root = replace(root, boot=None)
     if rescued and not rescue.keeps_disks(document):
-        disks = [devices.own_disk(parts, one) for one in rescue.disks(state, place, root)]
+        disks = [devices.own_disk(parts, one) for one in rescue.disks(state, place, root, key)]
     else:
         others = {one.want["device"] for one in attaching.of_server(host, document.id)}
-        disks = list(_named(_disks(want, state, place, root), others, tags))
+        disks = list(_named(_disks(document, place, root), others, tags))
     if want["config_drive"]:
         # A virtio disk, not a CD: the kernels of cloud images have virtio and often no AHCI (MD-76 mounts /dev/vdb).
         drive = Disk(place / (rescue.drive(state, FILE) if rescued else FILE), "vdz", "raw", readonly=True)
@@ -165,7 +167,7 @@ def arranged(host: LocalHost, document: Document, rescued: bool) -> tuple[Disk, 
     usual = sorted(found, key=lambda one: (one.target != root, one.target[:2] != "vd", one.target))
     if not keeps:
         return tuple(usual)
-    own = rescue.disk(document.state, folder(host, document.id))
+    own = rescue.disk(document.state, folder(host, document.id), encryption.named(document))
     return (*(replace(one, boot=None) for one in usual), own)
 
 
@@ -208,9 +210,10 @@ def _spice(host: LocalHost) -> bool:
     return host.settings.spice
 
 
-def _disks(want: Fields, state: Fields, place: Path, root: Disk) -> list[Disk]:
-    found = [Disk(place / one.file, one.device) for one in local_disks(want)]
-    if state.get("iso"):
+def _disks(document: Document, place: Path, root: Disk) -> list[Disk]:
+    want, key = document.want, encryption.named(document)
+    found = [Disk(place / one.file, one.device, key=key) for one in local_disks(want)]
+    if document.state.get("iso"):
         found.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
     return [root, *(devices.own_disk(hardware(want), one) for one in found)]
 

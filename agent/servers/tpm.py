@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from magnetar_agent.servers import folder
+from magnetar_agent.servers import encryption, folder
 from magnetar_agent.volumes import attaching
 from magnetar_core.server_plan import hardware
 
@@ -33,8 +33,8 @@ def draw_secret(task: Task) -> None:
 
 
 def start(host: LocalHost, document: Document, paused: bool = False) -> None:
-    """Start the guest, with the secret of its TPM where it has one, and the keys of encrypted volumes. What came of the
-    TPM is put into its place first."""
+    """Start the guest, with the secret of its TPM where it has one, and the keys of its encrypted disks and volumes.
+    What came of the TPM is put into its place first."""
     path = folder(host, document.id) / COPY
     if document.state.get(CAME):
         host.hypervisor.load_tpm(document.id, path)
@@ -42,7 +42,9 @@ def start(host: LocalHost, document: Document, paused: bool = False) -> None:
         host.documents.write(document)
         path.unlink(missing_ok=True)
     secret = document.state[SECRET] if hardware(document.want).get("tpm_version") else None
-    host.hypervisor.start(document.id, paused, secret, attaching.keys_of(host, document.id))
+    own = encryption.of(host, document)
+    host.hypervisor.start(document.id, paused, secret, [*([own] if own else []),
+                                                        *attaching.keys_of(host, document.id)])
 
 
 def copy(host: LocalHost, server: Document) -> None:

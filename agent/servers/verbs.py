@@ -15,6 +15,7 @@ from magnetar_agent.servers import (
     MIB,
     addresses,
     block_devices,
+    encryption,
     folder,
     guest_data,
     image_links,
@@ -29,6 +30,7 @@ from magnetar_agent.servers import (
     spec,
     tpm,
 )
+from magnetar_agent.storage import DiskKey
 from magnetar_agent.task import Task, Verb
 from magnetar_agent.volumes import reimaging, remote
 from magnetar_core.errors import Conflict, HypervisorError, Unreachable
@@ -42,11 +44,13 @@ def disks(task: Task) -> None:
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     if want["image"]:
         _hold(task, place)
-    root = _root(task, place) if "disk" in spec.files(want) and not (place / "disk").exists() else None
+    encryption.draw(task)
+    key = encryption.of(host, document)
+    root = _root(task, place, key) if "disk" in spec.files(want) and not (place / "disk").exists() else None
     sizes, made = resize.seen(document)["sizes"], document.state.get("made", [])
     for one in spec.local_disks(want):
         if one.file not in made or not (place / one.file).exists():
-            host.hypervisor.make_disk(place / one.file, "qcow2", one.size, label=one.label)
+            host.hypervisor.make_disk(place / one.file, "qcow2", one.size, label=one.label, key=key)
             sizes[one.file] = one.size
     if root is None:
         seen = host.hypervisor.disk(place / "disk", want["root_format"])
@@ -83,18 +87,18 @@ def _holds(document: Document, base: Fields, place: Path) -> bool:
     return copied or (place / ("kernel" if base["format"] == "aki" else "base")).exists()
 
 
-def _root(task: Task, place: Path) -> int:
+def _root(task: Task, place: Path, key: DiskKey | None) -> int:
     """Make the root disk; its size in bytes."""
     host, want = task.host, task.document.want
     size = want["flavor"]["disk"] * GIB
     held = task.document.state.get("base")
     if held is None or held["format"] in ("iso", "aki"):
-        host.hypervisor.make_disk(place / "disk", want["root_format"], size or MIB)
+        host.hypervisor.make_disk(place / "disk", want["root_format"], size or MIB, key=key)
         return int(size or MIB)
     base = place / "base"
     size = max(size, held["virtual_size"])
     if backing := spec.root_backing(want, task.document.state, place):
-        host.hypervisor.make_disk(place / "disk", "qcow2", size, backing)
+        host.hypervisor.make_disk(place / "disk", "qcow2", size, backing, key=key)
         return int(size)
     new = place / "disk.new"
     host.hypervisor.copy_disk(base, held["format"], new, "raw", task.operation.advance)
@@ -137,6 +141,7 @@ def define(task: Task) -> None:
     task.host.hypervisor.permit([place])
     _choose(task.host, task.document)
     tpm.draw_secret(task)
+    encryption.draw(task)
     _define(task.host, task.document)
 
 
@@ -144,7 +149,8 @@ def grow(task: Task) -> None:
     """Grow the root disk to the flavor's size."""
     size = task.document.want["flavor"]["disk"] * GIB
     path = folder(task.host, task.document.id) / "disk"
-    task.host.hypervisor.grow_disk(path, task.document.want["root_format"], size)
+    task.host.hypervisor.grow_disk(path, task.document.want["root_format"], size,
+                                   encryption.of(task.host, task.document))
     task.document.state["root_bytes"] = size
     task.keep()
 

@@ -127,6 +127,7 @@ def _ask(conn: Any) -> dict[str, Any]:
         "firmware": ["bios", *(["uefi"] if "efi" in _enum(domains, "os/enum[@name='firmware']") else [])],
         "secure_boot": "yes" in _enum(domains, "os/loader/enum[@name='secure']"),
         "tpm_versions": sorted(filter(None, _enum(domains, "devices/tpm/enum[@name='backendVersion']"))),
+        "disk_encryption": _disk_encryption(),
         "spice": "spice" in _enum(domains, "devices/graphics/enum[@name='type']"),
     }
 
@@ -167,6 +168,15 @@ def host_cells(capabilities: ET.Element) -> list[HostCell]:
         return sorted(found)
     every = frozenset(os.sched_getaffinity(0))
     return [HostCell(0, frozenset(), every, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20)]
+
+
+def _disk_encryption() -> list[str]:
+    """Formats in which QEMU can encrypt disks; libvirt does not say."""
+    try:
+        said = run(["qemu-img", "--help"], "ask qemu-img for its formats")
+    except HypervisorError:
+        return []
+    return ["luks"] if "luks" in said.partition("Supported formats:")[2].split() else []
 
 
 def _enum(domains: ET.Element, path: str) -> set[str | None]:

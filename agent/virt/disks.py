@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Ends the name of a file that is not complete.
 PART = ".part"
+#: Seconds that QEMU may take to make an encrypted disk: it measures for some seconds of the processor's time how long a
+#: key takes, and the host may have much else to do.
+ENCRYPTING = 600.0
 #: How QEMU before 9.1 fails now and then on a quick processor: it measures how long a key takes by a clock that may not
 #: have moved, and gives up. So it is asked again, a few times.
 _UNCOUNTED, _UNCOUNTED_TRIES = "Unable to get accurate CPU usage", 20
@@ -39,10 +42,10 @@ class Disks:
                   label: str | None = None, key: DiskKey | None = None) -> None:
         """An empty disk, an overlay on *backing*, or a disk that holds nothing but a swap area or an ext4."""
         with complete(path, named=False) as part:
-            if key is not None:
-                make_encrypted(part, size, key)
-            elif label is not None:
-                _labelled(part, format, size, label)
+            if label is not None:
+                _labelled(part, format, size, label, key)
+            elif key is not None:
+                make_encrypted(part, size, key, format, backing)
             else:
                 _empty(part, format, size, backing)
 
@@ -182,8 +185,8 @@ def _direct_io(device: int, folder: Path) -> bool:
     return found
 
 
-def _labelled(part: Path, format: str, size: int, label: str) -> None:
-    """mkswap or mke2fs writes into a raw file, which is then turned into *format*."""
+def _labelled(part: Path, format: str, size: int, label: str, key: DiskKey | None = None) -> None:
+    """mkswap or mke2fs writes into a raw file, which is then turned into *format*, encrypted with the *key*."""
     raw = part if format == "raw" else part.with_name(part.name + ".raw")
     raw.unlink(missing_ok=True)
     try:
@@ -193,12 +196,24 @@ def _labelled(part: Path, format: str, size: int, label: str) -> None:
         else:
             run(["mkfs.ext4", "-q", "-F", "-E", "nodiscard", "-L", label.encode()[:16].decode(errors="ignore"),
                  "--", str(raw)], f"make the file system of {part.stem}")
-        if raw != part:
+        if raw != part and key is not None:
+            make_encrypted(part, size, key, format)
+            with disk_keys.handed([key]) as (words, files):
+                run(["qemu-img", "convert", "-n", *words, "--image-opts", "--target-image-opts", "--target-is-zero",
+                     "--", f"driver=raw,file.filename={_escaped(raw)}",
+                     f"driver={format},file.filename={_escaped(part)},encrypt.format=luks,"
+                     f"encrypt.key-secret={disk_keys.name_of(0)}"], f"make the disk {part.stem}", files=files)
+        elif raw != part:
             run(["qemu-img", "convert", "-f", "raw", "-O", format, "--", str(raw), str(part)],
                 f"make the disk {part.stem}")
     finally:
         if raw != part:
             raw.unlink(missing_ok=True)
+
+
+def _escaped(path: Path) -> str:
+    """As a value among the options of an image."""
+    return str(path).replace(",", ",,")
 
 
 def _empty(part: Path, format: str, size: int, backing: Backing | None = None) -> None:
@@ -214,16 +229,21 @@ def _empty(part: Path, format: str, size: int, backing: Backing | None = None) -
         raise HypervisorError(f"The disk {part.stem} cannot be made: only a qcow2 stands on another.")
 
 
-def make_encrypted(part: Path, size: int, key: DiskKey) -> None:
-    """A disk of the format LUKS 1, AES-256 in XTS mode. Guessing is made slow for passphrases that people choose; a key
-    of 256 random bits needs none of that, and each opening of the disk would take seconds."""
+def make_encrypted(part: Path, size: int, key: DiskKey, format: str = "luks", backing: Backing | None = None) -> None:
+    """A disk of the format LUKS 1, AES-256 in XTS mode, or a qcow2 whose content is encrypted so, which may stand on
+    *backing*. Guessing is made slow for passphrases that people choose; a key of 256 random bits needs none of that,
+    and each opening of the disk would take seconds."""
+    options = {"key-secret": disk_keys.name_of(0), "cipher-alg": "aes-256", "cipher-mode": "xts",
+               "ivgen-alg": "plain64", "hash-alg": "sha256", "iter-time": "10"}
+    if format == "qcow2":
+        options = {"encrypt.format": "luks", **{f"encrypt.{name}": value for name, value in options.items()}}
+    on = ["-u", "-b", str(backing.path), "-F", backing.format] if backing else []
     with disk_keys.handed([key]) as (words, files):
-        create = ["qemu-img", "create", "-q", "-f", "luks", *words, "-o",
-                  f"key-secret={disk_keys.name_of(0)},cipher-alg=aes-256,cipher-mode=xts,ivgen-alg=plain64,"
-                  "hash-alg=sha256,iter-time=10", "--", str(part), str(size)]
+        create = ["qemu-img", "create", "-q", "-f", format, *words, *on, "-o",
+                  ",".join(f"{name}={value}" for name, value in options.items()), "--", str(part), str(size)]
         for left in reversed(range(_UNCOUNTED_TRIES)):
             try:
-                run(create, f"make the disk {part.stem}", files=files)
+                run(create, f"make the disk {part.stem}", ENCRYPTING, files=files)
                 break
             except HypervisorError as error:
                 if not left or _UNCOUNTED not in str(error):

@@ -87,7 +87,10 @@ class Nodes:
         if format == "luks":
             node["key-secret"] = disk_keys.name_of(0)
         if format == "qcow2":
-            node["backing"] = self._beneath(_seen(held, source, format), source)
+            found = _seen(held, source, format)
+            node["backing"] = self._beneath(found, source)
+            if found.encrypted and self.options:
+                node["encrypt"] = {"format": "luks", "key-secret": disk_keys.name_of(0)}
         return "json:" + json.dumps(node)
 
     def target(self, target: Path | NetworkSource, format: str) -> tuple[list[str], str]:
@@ -169,7 +172,8 @@ def _seen(held: int, path: Path, format: str) -> DiskSeen:
         header = qcow2_header(os.pread(held, FIRST, 0))
     except ImageRefused as error:
         raise _foreign(path, error.message.rstrip(".")) from None
-    return DiskSeen(format, header.virtual_size, Path(os.fsdecode(header.backing)) if header.backing else None)
+    return DiskSeen(format, header.virtual_size, Path(os.fsdecode(header.backing)) if header.backing else None,
+                    header.encrypted)
 
 
 def _luks_begin(held: int, path: Path) -> int:

@@ -48,14 +48,26 @@ def of(host: LocalHost, document: Document) -> DiskKey | None:
     sealed = document.state.get(SEALED)
     if sealed is None:
         return None
-    given = base64.b64decode(sealed)
     try:
-        secret = AESGCM(_own(host, make=False)).decrypt(given[:NONCE], given[NONCE:], None).decode()
+        secret = _opened(host, sealed)
     except (InvalidTag, FileNotFoundError):
         raise Conflict(f"The key of the encrypted {document.kind.replace('_', ' ')} {document.name!r} cannot be read: "
                        f"{_path(host)} is missing, or not the one with which it was sealed. Restore that file from a "
                        "backup of this host; without it the content cannot be read by anybody.") from None
     return DiskKey(document.id, secret)
+
+
+def is_sealed(host: LocalHost, key: str, sealed: str) -> bool:
+    """Whether *sealed* is the *key*; ``False`` where nobody can tell."""
+    try:
+        return _opened(host, sealed) == key
+    except (InvalidTag, FileNotFoundError):
+        return False
+
+
+def _opened(host: LocalHost, sealed: str) -> str:
+    given = base64.b64decode(sealed)
+    return AESGCM(_own(host, make=False)).decrypt(given[:NONCE], given[NONCE:], None).decode()
 
 
 def _path(host: LocalHost) -> Path:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from magnetar_core.errors import InvalidRequest
 
 from .caller import Caller
-from .server_actions import image_fields, make_image, on_volume
-from .target import Target, of_server
+from .server_actions import image_fields, make_image
+from .target import Target, of_server, on_volume
 
 
 @of_server("createBackup")

@@ -15,8 +15,7 @@ from magnetar_control.store.servers import DELETING, SOFT_DELETING
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
 
 from .caller import Caller
-from .server_actions import on_volume
-from .target import Target, enqueue, of_server
+from .target import Target, enqueue, of_server, on_volume
 
 
 @of_server("evacuate")

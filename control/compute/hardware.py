@@ -12,7 +12,7 @@ from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.hardware import groups, numa
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
-from magnetar_core.hardware.merge import asked_of, root_device
+from magnetar_core.hardware.merge import asked_of, encrypts, root_device
 from magnetar_core.hardware.pci import counts
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, asks, said
 
@@ -98,6 +98,18 @@ def check_placed(flavor: Mapping[str, Any], old: Mapping[str, Any] | None, new: 
         raise InvalidRequest("An instance's NUMA topology cannot be changed as part of a rebuild. The image provided "
                              "is invalid for this instance: its properties ask for other CPUs, cells or pages of its "
                              "host (hw_cpu_*, hw_numa_*, hw_mem_page_size). Use another image, or resize the instance.")
+
+
+def check_encrypted(had: tuple[Mapping[str, Any], Mapping[str, Any]],
+                    wanted: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
+    """Raises ``InvalidRequest`` where the disks of a server (flavor and image that it *had*) would become encrypted, or
+    be so no more, by the flavor and image that are *wanted*."""
+    before, after = encrypts(*had), encrypts(*wanted)
+    if before != after:
+        raise InvalidRequest(f"The local disks of the instance are {'' if before else 'not '}encrypted, and flavor and "
+                             f"image would have them {'' if after else 'not '}encrypted (hw:ephemeral_encryption, "
+                             "hw_ephemeral_encryption): that is decided when an instance is made. Choose another "
+                             "flavor or image, or make another instance.")
 
 
 def has_tpm(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:

@@ -33,9 +33,9 @@ from .block_devices import snapshots
 from .caller import Caller, Owner
 from .cloud import HostView
 from .flavors import check_memory
-from .hardware import check_placed, check_specs, kept_of_image, root_name
+from .hardware import check_encrypted, check_placed, check_specs, kept_of_image, root_name
 from .server_create import find_flavor, find_image, find_public_key, trusted_certificates
-from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server
+from .target import ServerUseCase, Target, enqueue, guard, note_done, of_server, on_volume
 
 #: The rule by which a resize or cold migration may go into another cell.
 CROSS_CELL = "compute:servers:resize:cross_cell"
@@ -76,14 +76,11 @@ def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | No
     if not on_volume(server):
         check_memory(flavor, server.image_id, orjson.loads(server.image).get("min_ram"))
     quotas.check_flavor(caller, Owner(server.project_id, server.user_id), old, flavor)
-    warning = check_specs(caller, flavor, None, orjson.loads(server.image))
+    image = orjson.loads(server.image)
+    warning = check_specs(caller, flavor, None, image)
+    check_encrypted((old, image), (flavor, image))
     enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config, **_cells(caller, target)},
             message=warning)
-
-
-def on_volume(server: servers.Found) -> bool:
-    """Whether its root disk is a volume, which has its own size whatever the flavor says."""
-    return not server.image_id or any(one["boot_index"] == 0 for one in orjson.loads(server.volumes))
 
 
 @of_server("migrate")
@@ -171,6 +168,7 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
                              "volume-backed server.")
     warning = check_specs(caller, None, image, flavor)
     check_placed(flavor, orjson.loads(server.image), image)
+    check_encrypted((flavor, orjson.loads(server.image)), (flavor, image or {}))
     limits = quotas.limits(caller)
     quotas.check_metadata(limits["metadata_items"], wanted.metadata)
     quotas.check_files(limits, wanted.files or ())

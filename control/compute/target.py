@@ -13,6 +13,7 @@ from magnetar_control.store import servers
 from magnetar_control.store.database import Database
 from magnetar_core.actions import ACTIONS, ANY, rule_of
 from magnetar_core.errors import Conflict, NotFound
+from magnetar_core.hardware.merge import encrypts
 
 from .caller import Caller
 from .hardware import has_tpm
@@ -59,6 +60,9 @@ def guard(caller: Caller, target: Target, key: str) -> None:
     if not action.tpm and has_tpm(orjson.loads(server.flavor), orjson.loads(server.image)):
         raise Conflict(f"Operation '{word}' not supported for vTPM-enabled instance ({server.id}): what is in its TPM "
                        "would not come along.")
+    if (action.copies or not action.encrypted) and (why := _encrypted(server, action.copies)):
+        raise Conflict(f"Operation '{word}' not supported for instance {server.id}, whose local disks are encrypted: "
+                       f"{why}")
     if servers.allowed(server, key):
         return
     if action.states != ANY and server.vm_state not in action.states:
@@ -67,6 +71,23 @@ def guard(caller: Caller, target: Target, key: str) -> None:
         raise Conflict(f"Cannot '{word}' instance {server.id} while it is in task_state {server.task_state}")
     raise Conflict(f"Instance {server.id} is not ready: it has no host, so '{word}' is not possible. Delete it; its "
                    "fault says why it got none.")
+
+
+def on_volume(server: servers.Found) -> bool:
+    """Whether its root disk is a volume, which has its own size whatever the flavor says."""
+    return not server.image_id or any(one["boot_index"] == 0 for one in orjson.loads(server.volumes))
+
+
+def _encrypted(server: servers.Found, copies: bool) -> str:
+    """Why an action that *copies* the root disk, or has the server move while it runs, cannot be done to one with
+    encrypted disks of its own; "" for any other."""
+    flavor, backed = orjson.loads(server.flavor), on_volume(server)
+    if not encrypts(flavor, orjson.loads(server.image)):
+        return ""
+    if copies:
+        return "" if backed else "the image would hold what they hold in clear text."
+    own = not backed or flavor["ephemeral"] or flavor["swap"]
+    return "they do not move while the guest runs. Migrate it cold (migrate)." if own else ""
 
 
 def check_unlocked(caller: Caller, server: servers.Found) -> None:

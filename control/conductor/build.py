@@ -23,7 +23,7 @@ from magnetar_core.hardware.image_properties import shutdown_timeout
 from magnetar_core.hardware.merge import asked_of
 from magnetar_core.power import OFF, POWERS, RUNNING
 
-from . import block_devices, images, nics
+from . import block_devices, disk_keys, images, nics
 from .guest_data import told
 from .resize import agent_flavor
 from .schedule import spec_of
@@ -64,7 +64,7 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
     power = power or power_of(work)
     with work.client(host) as client:
         nics.networks(work, client, host, ports)
-        document = {**document_of(work, ports), **told(work, host), "power": power}
+        document = {**document_of(work, ports), **told(work, host), **disk_keys.given(work), "power": power}
         if document["image"]:
             images.deliver(work, client, host, document["image"])
         document["block_device_mapping"], abroad = block_devices.prepare(work, host)

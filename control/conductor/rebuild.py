@@ -15,7 +15,7 @@ from magnetar_core.client import Client
 from magnetar_core.hardware.merge import asked_of
 from magnetar_core.power import STOPPED, number
 
-from . import block_devices
+from . import block_devices, disk_keys
 from .guest_data import told
 from .images import deliver
 from .retry import of_host, retry_forever
@@ -33,6 +33,7 @@ def rebuild(work: Work, client: Client) -> dict[str, Any]:
         _reimage(work, client, root)
     with work.guest(client) as watch:
         client.event("server", work.id, "rebuild", _anew(work), request_id=work.idempotency_key, progress=watch)
+    disk_keys.settle(work)
     found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
                                               "power": "off" if before == STOPPED else "running"})
     return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
@@ -61,4 +62,4 @@ def _anew(work: Work) -> dict[str, Any]:
         work.note(request=servers.text({**work.request, **replaced}))
     if "personality" in replaced:
         args["personality"] = replaced["personality"] or None
-    return {**args, **told(work, work.server.host)}
+    return {**args, **told(work, work.server.host), **disk_keys.renewed(work)}

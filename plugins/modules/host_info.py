@@ -108,6 +108,12 @@ hosts:
       sample:
         - '1.2'
         - '2.0'
+    disk_encryption:
+      description: Formats in which servers' own disks can be encrypted.
+      type: list
+      elements: str
+      sample:
+        - luks
     pci_devices:
       description: PCI devices that servers can have, {total, free, numa_policy (where the alias has one)} by the
         aliases that they ask by; a device of several aliases counts for each.

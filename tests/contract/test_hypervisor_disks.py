@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from magnetar_agent.storage import Backing, Disk, DiskKey, Export, NetworkSource
+from magnetar_agent.storage import Backing, Disk, DiskKey, DiskSeen, Export, NetworkSource
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, NoSpace
 from magnetar_core.power import OFF, RUNNING
 
@@ -66,6 +66,30 @@ def test_an_encrypted_disk(place: Place) -> None:
     hypervisor.destroy(spec.uuid)
     with pytest.raises(HypervisorError):
         hypervisor.start(spec.uuid)
+
+
+def test_an_encrypted_qcow2(place: Place) -> None:
+    """The same of overlays, and of disks that hold something from the beginning."""
+    hypervisor, spec, key = place.hypervisor, place.spec(), DiskKey(str(uuid4()), "0123456789abcdef" * 4)
+    folder = spec.disks[0].path.parent
+    hypervisor.make_disk(folder / "base", "raw", 4 * MIB)
+    hypervisor.make_disk(folder / "hidden", "qcow2", 8 * MIB, Backing(folder / "base", "raw"), key=key)
+    hypervisor.make_disk(folder / "swap", "qcow2", 8 * MIB, label="swap", key=key)
+    with pytest.raises(HypervisorError):
+        hypervisor.grow_disk(folder / "hidden", "qcow2", 16 * MIB)
+    hypervisor.grow_disk(folder / "hidden", "qcow2", 16 * MIB, key=key)
+    assert hypervisor.disk(folder / "hidden", "qcow2") == DiskSeen("qcow2", 16 * MIB, folder / "base", True)
+    assert hypervisor.disk(folder / "swap", "qcow2") == DiskSeen("qcow2", 8 * MIB, None, True)
+    hidden = DiskKey(key.id)
+    disks = (Disk(folder / "hidden", "vdb", backing=Backing(folder / "base", "raw"), key=hidden),
+             Disk(folder / "swap", "vdc", key=hidden))
+    hypervisor.permit([folder])
+    hypervisor.define(replace(spec, disks=(*spec.disks, *disks)))
+    assert hypervisor.domain(spec.uuid).disks[1:] == disks
+    with pytest.raises(HypervisorError):
+        hypervisor.start(spec.uuid)
+    hypervisor.start(spec.uuid, keys=[key])
+    assert place.state(spec.uuid) == RUNNING and hypervisor.running(spec.uuid).disks[1].key == hidden
 
 
 def test_what_a_guest_writes_into_a_raw_disk_says_nothing(place: Place) -> None:

@@ -341,6 +341,33 @@ def test_what_is_encrypted_is_read_by_the_guest_alone(lab: LabAgent) -> None:
     lab.delete("volume_snapshot", "hidden-then")
 
 
+def test_a_server_whose_own_disks_are_encrypted(lab: LabAgent) -> None:
+    """It boots from an encrypted root disk, grows, and finds what it wrote; nothing of that is in clear text on the
+    host's disks, nor is a key with libvirt."""
+    flavor = {**SIZES, "ephemeral": 1, "swap": 32}
+    shown = lab.ensure("server", "own", {"flavor": flavor, "image": "disk", "hardware": {
+        "ephemeral_encryption": True}})["resource"]
+    lab.up("own")
+    place, end = lab.state / "servers" / shown["id"], {"vda": 900, "vdb": 900, "vdc": 20}
+    for name, at in end.items():
+        lab.sh("own", f"echo magnetar-in-its-own-dark | dd of=/dev/{name} bs=1M seek={at} conv=fsync 2>&1")
+    lab.ensure("server", "own", {"flavor": {**flavor, "disk": 2, "ephemeral": 2}}, allow_reboot=True, timeout=120)
+    lab.up("own", 2)
+    for name, at in end.items():
+        read_it = f"dd if=/dev/{name} bs=1M skip={at} count=1 2>/dev/null | head -c 24"
+        assert lab.sh("own", read_it).startswith("magnetar-in-its-own-dark")
+    sizes = {one["name"]: one["bytes"] for one in lab.ask("own", "disks")["disks"]}
+    assert (sizes["vda"], sizes["vdb"]) == (2 * GIB, 2 * GIB)
+    search = ["grep", "--text", "--fixed-strings", "--quiet", "magnetar-in-its-own-dark"]
+    for file in ("disk", "disk.ephemeral", "disk.swap"):
+        assert subprocess.run([*search, str(place / file)], check=False).returncode == 1
+    assert not lab.libvirt.listSecrets()
+    with pytest.raises(Conflict, match="in clear text"), lab.client() as client:
+        client.event("server", "own", "create_image", {"name": "leak"})
+    lab.delete("server", "own")
+    assert not place.exists()
+
+
 def test_a_full_pool(lab: LabAgent) -> None:
     """What does not fit leaves nothing. A guest that fills the pool up waits until there is room, and loses nothing
     (QEMU's werror=enospc). The pool passes for NFS, as it is mounted."""

@@ -38,7 +38,8 @@ class Action(NamedTuple):
     *rule*: who may, below ``os_compute_api:``. *plain*: it has no arguments, so the API only writes it down for the
     conductors. *alone*: it is refused while one such is queued or done, of which a task_state need not tell. *over*:
     task_states in which it comes over what is done: what has not begun is dropped, and what has begun ends first.
-    *bare*: it is refused while the server has shares. *tpm*: whether a server with a TPM may be asked for it."""
+    *bare*: it is refused while the server has shares. *tpm*: whether a server with a TPM may be asked for it, and
+    *encrypted*, one whose own disks are encrypted. *copies*: it makes an image of the root disk."""
 
     states: tuple[str, ...]
     task: Optional[str]
@@ -56,6 +57,8 @@ class Action(NamedTuple):
     over: tuple[str, ...] = ()
     bare: bool = False
     tpm: bool = True
+    encrypted: bool = True
+    copies: bool = False
 
     def during(self, task: Optional[str]) -> bool:
         """Whether it may be asked for while a server has this task_state."""
@@ -113,15 +116,18 @@ ACTIONS: dict[str, Action] = {
                            rule="servers:revert_resize", plain=True, alone=True),
     "os-migrateLive": Action((ACTIVE, PAUSED), "migrating", None, label="live-migration",
                              event="compute_live_migration", kind="live", rule="os-migrate-server:migrate_live",
-                             bare=True, tpm=False),
+                             bare=True, tpm=False, encrypted=False),
     "createImage": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_snapshot", None, locked=False,
-                          label="createImage", event="compute_snapshot_instance", rule="servers:create_image"),
+                          label="createImage", event="compute_snapshot_instance", rule="servers:create_image",
+                          copies=True),
     "createBackup": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_backup", None, locked=False,
-                           label="createBackup", event="compute_backup_instance", rule="os-create-backup"),
+                           label="createBackup", event="compute_backup_instance", rule="os-create-backup",
+                           copies=True),
     "changePassword": Action((ACTIVE,), "updating_password", None, label="changePassword",
                              event="compute_set_admin_password", rule="os-admin-password"),
     "shelve": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "shelving", None, label="shelve",
-                     event="compute_shelve_instance", rule="os-shelve:shelve", bare=True, tpm=False),
+                     event="compute_shelve_instance", rule="os-shelve:shelve", bare=True, tpm=False,
+                     copies=True),
     "shelveOffload": Action((SHELVED,), "shelving_offloading", OFFLOADED, label="shelveOffload",
                             event="compute_shelve_offload_instance", rule="os-shelve:shelve_offload", plain=True),
     "unshelve": Action((SHELVED, OFFLOADED), "unshelving", ACTIVE, label="unshelve",

@@ -154,10 +154,12 @@ NAME_MAX = 1023
 
 
 class Qcow2Header(NamedTuple):
-    """What a qcow2 says of itself: the bytes that a guest sees, and the name of its backing file, if it has one."""
+    """What a qcow2 says of itself: the bytes that a guest sees, the name of its backing file, if it has one, and
+    whether its content is encrypted."""
 
     virtual_size: int
     backing: Optional[bytes]
+    encrypted: bool
 
 
 def qcow2_header(head: bytes) -> Qcow2Header:
@@ -166,14 +168,14 @@ def qcow2_header(head: bytes) -> Qcow2Header:
     qcow2, for one whose data are in another file, and when the name is not in *head*."""
     if len(head) < 72 or head[:4] != b"QFI\xfb":
         raise ImageRefused("It is no qcow2.")
-    version, at, length, _bits, virtual = struct.unpack(">4xIQIIQ", head[:32])
+    version, at, length, _bits, virtual, crypt = struct.unpack(">4xIQIIQI", head[:36])
     if version not in (2, 3):
         raise ImageRefused(f"The version of the qcow2 is {version}, and 2 and 3 are known.")
     if version == 3 and struct.unpack(">Q", head[72:80].ljust(8, b"\xff"))[0] >> 2 & 1:
         raise ImageRefused(f"The qcow2 is refused: {QCOW2_REFUSED[2]}.")
     if at and not 0 < length <= min(NAME_MAX, len(head) - at):
         raise ImageRefused("The qcow2 is refused: the name of its backing file is damaged.")
-    return Qcow2Header(virtual, head[at:at + length] if at else None)
+    return Qcow2Header(virtual, head[at:at + length] if at else None, bool(crypt))
 
 
 #: Check of each disk format that is taken in.

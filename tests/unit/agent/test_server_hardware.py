@@ -16,7 +16,7 @@ from magnetar_agent.hardware import numa as domain_numa
 from magnetar_agent.hardware.firmware import firmware
 from magnetar_agent.hardware.pci import PciDevice
 from magnetar_agent.hypervisor import DomainSpec, Nic
-from magnetar_agent.servers import spec
+from magnetar_agent.servers import encryption, spec
 from magnetar_agent.storage import Disk
 from magnetar_agent.virt.domain import render
 from magnetar_core.errors import Conflict, InvalidField
@@ -132,6 +132,8 @@ def test_a_host_that_cannot_limit_nics_says_so(host: Host) -> None:
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/hardware/domain.yml").read_text(encoding="utf-8"))
 
 
+#: The domain's uuid.
+ID = "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"
 #: NUMA cells of the host that domains are drawn for.
 CELLS = [numa.HostCell(0, frozenset((2, 4)), frozenset((0, 6)), 4096, {2048: 100}),
          numa.HostCell(1, frozenset((3, 5)), frozenset((1, 7)), 4096, {2048: 100})]
@@ -141,10 +143,11 @@ def drawn(hardware: dict[str, Any], kvm: bool) -> ET.Element:
     """The XML of a domain with two CPUs, a disk, a CD and a NIC."""
     asked = numa.needs(hardware, 2, 64)
     placed = numa.place(CELLS, asked) if asked else None
-    disks = (Disk(Path("/s/disk"), "vda"), Disk(Path("/s/base"), "sda", "raw", "cdrom", "sata", True))
+    key = encryption.by_name(hardware, ID)
+    disks = (Disk(Path("/s/disk"), "vda", key=key), Disk(Path("/s/base"), "sda", "raw", "cdrom", "sata", True))
     nic = Nic("52:54:00:00:00:01", hardware.get("nic_model", "virtio"), network="lan")
     return ET.fromstring(render(DomainSpec(
-        uuid="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", name="magnetar-1", title="one", vcpus=2, ram_mib=64,
+        uuid=ID, name="magnetar-1", title="one", vcpus=2, ram_mib=64,
         virt_type="kvm" if kvm else "qemu", machine="q35",
         disks=tuple(devices.disk(hardware, devices.own_disk(hardware, one)) for one in disks),
         nics=(devices.nic(hardware, nic, 2),), console_log=Path("/s/console.log"), hardware=hardware,

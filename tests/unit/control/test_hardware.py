@@ -107,6 +107,38 @@ def test_a_server_with_a_tpm_is_not_asked_for_what_loses_it(cloud: Cloud) -> Non
     caller.delete(f"/v2.1/servers/{made['id']}")
 
 
+LIVE = {"host": None, "block_migration": False, "disk_over_commit": False}
+
+
+def test_the_key_of_encrypted_disks(cloud: Cloud) -> None:
+    """The key manager has one key of such a server, from its making to its end: another one after each rebuild."""
+    caller, folder = cloud.admin, cloud.folder / "control/keys"
+    hidden = flavor(caller, "hidden", {"hw:ephemeral_encryption": "true", "hw:ephemeral_encryption_format": "luks"})
+    made = caller.boot("hidden", flavorRef=hidden, imageRef=image(caller, "shown"))
+    id, first = made["id"], (folder / made["id"]).read_text()
+    assert len(first) == 64 and (folder / id).stat().st_mode & 0o777 == 0o600
+    for reply in (caller.get(f"/v2.1/servers/{id}", "2.100"), caller.get("/v1/server/hidden")):
+        assert reply.status == 200 and first not in str(reply.json)
+    for action, args in (("os-migrateLive", LIVE), ("shelve", None), ("createImage", {"name": "leak"}),
+                         ("createBackup", {"name": "leak", "backup_type": "daily", "rotation": 1})):
+        reply = caller.act(id, action, args)
+        assert reply.status == 409 and "whose local disks are encrypted" in reply.json["conflictingRequest"]["message"]
+    for action, args in (("resize", {"flavorRef": flavor(caller, "open", {})}),
+                         ("rebuild", {"imageRef": image(caller, "open", hw_ephemeral_encryption="false")})):
+        assert caller.act(id, action, args).status == 400
+    reply = caller.act(caller.boot("open", flavorRef="1")["id"], "resize", {"flavorRef": hidden})
+    assert reply.status == 400 and "decided when an instance is made" in reply.json["badRequest"]["message"]
+    act(caller, id, "migrate", None, "VERIFY_RESIZE")
+    act(caller, id, "confirmResize", None, "ACTIVE")
+    assert on_host(cloud, id)["hardware"] == {"ephemeral_encryption": True}
+    act(caller, id, "rebuild", {"imageRef": image(caller, "shown")}, "ACTIVE")
+    kept = [one.name for one in folder.iterdir()]
+    assert len(kept) == 1 and kept != [id] and (folder / kept[0]).read_text() != first
+    act(caller, id, "reboot", {"type": "HARD"}, "ACTIVE")
+    caller.delete(f"/v2.1/servers/{id}")
+    assert caller.settled(id) is None and not list(folder.iterdir())
+
+
 def test_a_server_on_a_volume_has_what_the_volume_s_image_asks_for(cloud: Cloud) -> None:
     caller = cloud.admin
     mapping = [{"boot_index": 0, "uuid": image(caller, "for-volume", hw_boot_menu="true", hw_disk_bus="scsi"),

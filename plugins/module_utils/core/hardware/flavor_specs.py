@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from . import AGENT, SCHEDULER, Spec, Table
 from .groups import GROUP, POLICY
-from .rows import ANY, BOOLEAN, BY_SPEC, FALSE, NUMBER, name_pattern
+from .rows import ANY, BOOLEAN, BY_SPEC, FALSE, NO_FORMAT, NUMBER, name_pattern
 from .traits import CUSTOM, KNOWN
 
 #: Of hypervisors that are none here.
@@ -21,8 +21,7 @@ ROWS = (
     Spec(r"aggregate_instance_extra_specs:.+", ANY, _SCHEDULED),
     Spec(r"capabilities:.+", ANY, _SCHEDULED),
     Spec(r"accel:device_profile", ANY, lacks="there is no accelerator service (Cyborg)"),
-    Spec(r"hw:ephemeral_encryption", BOOLEAN, usual=FALSE, lacks="disks are not encrypted"),
-    Spec(r"hw:ephemeral_encryption_format", "luks", lacks="disks are not encrypted"),
+    Spec(r"hw:ephemeral_encryption_format", "plain|luks|luksv2", usual="luks", lacks=NO_FORMAT),
     Spec(r"hw:mem_encryption", BOOLEAN, usual=FALSE, lacks="memory is not encrypted"),
     Spec(r"hw:mem_encryption_model", "amd-sev|amd-sev-es", lacks="memory is not encrypted"),
     Spec(r"hw:pmem", r"[a-zA-Z0-9_-]+(,[a-zA-Z0-9_-]+)*", lacks="guests get no persistent memory"),

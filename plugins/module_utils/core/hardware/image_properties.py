@@ -7,7 +7,7 @@ import re
 from typing import Any, Iterator, Mapping, Optional
 
 from . import AGENT, API, SCHEDULER, Spec, Table
-from .rows import ANY, BY_PROPERTY, FALSE, TRUE, name_pattern
+from .rows import ANY, BY_PROPERTY, FALSE, NO_FORMAT, TRUE, name_pattern
 from .traits import KNOWN
 
 _HOST, _SUITS, _HERE = frozenset((AGENT,)), frozenset((AGENT, SCHEDULER)), frozenset((API,))
@@ -29,8 +29,10 @@ ROWS = (
     Spec(r"hw_rng_model", ANY, usual="virtio", lacks="the random number generator is virtio"),
     Spec(r"hw_tpm_secret_security", ANY, usual="host", lacks="the secret of a TPM is kept by the server's host"),
     Spec(r"hw_firmware_stateless", ANY, usual=FALSE, lacks="the variables of UEFI are kept"),
-    Spec(r"hw_(ephemeral_encryption|mem_encryption|cpu_realtime|ipxe_boot)|os_require_quiesce", ANY,
-         usual=FALSE),
+    Spec(r"hw_ephemeral_encryption_format", ANY, usual="luks", lacks=NO_FORMAT),
+    Spec(r"hw_ephemeral_encryption_secret_uuid|os_(en|de)crypt_\w+", ANY, lacks="images that are encrypted are not "
+         "opened"),
+    Spec(r"hw_(mem_encryption|cpu_realtime|ipxe_boot)|os_require_quiesce", ANY, usual=FALSE),
     Spec(r"hw_emulation_architecture", ANY, lacks="guests have the architecture of their host"),
     Spec(r"os_skip_agent_inject_(at_boot|ssh)", ANY, usual=TRUE, lacks="nothing is injected into guests that run"),
     Spec(r"os_command_line", ANY, lacks="the kernel's command line is that of the kernel's image (cmdline)"),

@@ -48,6 +48,12 @@ def hardware_of(specs: Mapping[str, Any], properties: Mapping[str, Any], vcpus: 
     return whole(both(said(specs, BY_SPEC), said(properties, BY_PROPERTY), vcpus), {}, vcpus)
 
 
+def encrypts(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
+    """Whether what a server of *flavor* and *image* writes to its own disks is encrypted."""
+    asked = {**said(flavor.get("extra_specs") or {}, BY_SPEC), **said(image.get("properties") or {}, BY_PROPERTY)}
+    return bool(asked.get("ephemeral_encryption"))
+
+
 def asked_of(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of the server that *flavor* (``vcpus``, ``extra_specs``) and *image* (``properties``) ask for:
     ``hardware``, and ``machine`` where the image says one; empty where they ask for nothing. Raises

@@ -16,6 +16,7 @@ PCI = ("PCI devices of alias %s: the server needs %d, and %d of %d are free (the
        "pci_alias say which there are)")
 NO_PCI = "PCI devices of alias %s (the agent's settings pci_device_spec and pci_alias say which there are)"
 MDEV = "a free virtual GPU: %d of %d are free (the agent's setting enabled_mdev_types says which there are)"
+LUKS = "LUKS in QEMU, which encrypts disks; on Debian the package qemu-utils has it"
 TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
 
 
@@ -28,9 +29,16 @@ def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tu
         yield "secure_boot", SECURE_BOOT
     if hardware.get("maxphysaddr_mode") == "passthrough" and "kvm" not in (host.get("virt_types") or ()):
         yield "maxphysaddr_mode", KVM
+    if hardware.get("ephemeral_encryption") and "luks" not in (host.get("disk_encryption") or ()):
+        yield "ephemeral_encryption", LUKS
     version = hardware.get("tpm_version")
     if version and version not in (host.get("tpm_versions") or ()):
         yield "tpm_version", TPM % version
+    yield from _devices(hardware, host)
+
+
+def _devices(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The same for PCI devices and virtual GPUs."""
     wanted = asked(hardware)
     there = told(host) if wanted else {}
     for name, count in wanted.items():

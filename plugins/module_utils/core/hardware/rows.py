@@ -20,6 +20,8 @@ from .traits import X86, asked
 FALSE, TRUE = r"(?i:0|f|false|off|n|no)", r"(?i:1|t|true|on|y|yes)"
 BOOLEAN = "%s|%s" % (TRUE, FALSE)
 NUMBER, POSITIVE, ANY = r"[0-9]+", r"[1-9][0-9]*", r"(?s:.*)"
+#: What is missing for other formats of encrypted disks.
+NO_FORMAT = "servers' own disks are encrypted with LUKS 1 (luks), or not at all"
 
 #: What becomes of a row's two sides: the flavor's or the image's word counts where both say one; they must say the
 #: same; the image may ask for less than the flavor lets it; or one of the two is enough.
@@ -228,6 +230,10 @@ ROWS: tuple[Row, ...] = (
         needs="swtpm on the host"),
     Row("tpm_model", Choices("tpm-tis", "tpm-crb"), "How the guest speaks to its TPM; V(tpm-tis) when left out.", None,
         "hw:tpm_model", "hw_tpm_model", ALIKE, needs="tpm_version, and for tpm-crb version 2.0"),
+    Row("ephemeral_encryption", Boolean(), "Whether what the guest writes to its own disks (root, ephemeral, swap, and "
+        "that of a rescue) is encrypted, by QEMU's LUKS (AES-256 in XTS mode), with a key of the server's own.", False,
+        "hw:ephemeral_encryption", "hw_ephemeral_encryption", ALIKE,
+        needs="said when the server is made; root_format qcow2; LUKS in the host's QEMU"),
     Row("viommu", Choices("auto", "intel", "virtio"), "The guest's own IOMMU; V(auto) is virtio.", None,
         "hw:viommu_model", "hw_viommu_model", ALIKE, known="intel|smmuv3|virtio|auto",
         lacks="guests are no ARM machines", needs="machine q35, and a driver in the guest"),

@@ -50,10 +50,14 @@ FIRMWARE: Mapping[str, str] = {"bios": "COMPUTE_FIRMWARE_BIOS", "uefi": "COMPUTE
 TPM: Mapping[str, tuple[str, ...]] = {
     "1.2": ("COMPUTE_SECURITY_TPM_1_2", "COMPUTE_SECURITY_TPM_TIS"),
     "2.0": ("COMPUTE_SECURITY_TPM_2_0", "COMPUTE_SECURITY_TPM_TIS", "COMPUTE_SECURITY_TPM_CRB")}
+#: By what it tells in ``disk_encryption``.
+ENCRYPTION: Mapping[str, tuple[str, ...]] = {
+    "luks": ("COMPUTE_EPHEMERAL_ENCRYPTION", "COMPUTE_EPHEMERAL_ENCRYPTION_LUKS")}
 SECURE_BOOT, PASSTHROUGH = "COMPUTE_SECURITY_UEFI_SECURE_BOOT", "COMPUTE_ADDRESS_SPACE_PASSTHROUGH"
 #: All that some host here can have.
 STANDARD = frozenset((*X86.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values(), *FIRMWARE.values(),
-                      *(name for names in TPM.values() for name in names), SECURE_BOOT, PASSTHROUGH))
+                      *(name for by in (TPM, ENCRYPTION) for names in by.values() for name in names),
+                      SECURE_BOOT, PASSTHROUGH))
 #: A regular expression of them, and of custom ones.
 KNOWN = "(%s|%s)" % (CUSTOM, "|".join(sorted(STANDARD)))
 
@@ -100,7 +104,8 @@ def of_host(facts: Mapping[str, Any], kvm: bool, features: Iterable[str], shares
     if architecture == "x86_64":
         found |= of_features(features)
     found.update(FIRMWARE[one] for one in facts.get("firmware") or () if one in FIRMWARE)
-    found.update(name for one in facts.get("tpm_versions") or () for name in TPM.get(one, ()))
+    for field, names in (("tpm_versions", TPM), ("disk_encryption", ENCRYPTION)):
+        found.update(name for one in facts.get(field) or () for name in names.get(one, ()))
     found.update(name for name, there in ((SHARES, shares), (SECURE_BOOT, facts.get("secure_boot")), (PASSTHROUGH, kvm))
                  if there)
     return sorted(found)

@@ -27,6 +27,8 @@ class Host(Kind):
     firmware = Field(ListOf(Text()), "What guests can boot by here.", on=READ, sample=["bios", "uefi"])
     secure_boot = Field(Boolean(), "Whether guests can have secure boot.", on=READ, sample=True)
     tpm_versions = Field(ListOf(Text()), "Versions of TPM that guests can have.", on=READ, sample=["1.2", "2.0"])
+    disk_encryption = Field(ListOf(Text()), "Formats in which servers' own disks can be encrypted.", on=READ,
+                            sample=["luks"])
     pci_devices = Field(MapOf(Text(), Value()), "PCI devices that servers can have, {total, free, numa_policy (where "
                         "the alias has one)} by the aliases that they ask by; a device of several aliases counts for "
                         "each.", on=READ, sample={"gpu": {"total": 2, "free": 1}})

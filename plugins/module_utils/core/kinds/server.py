@@ -31,7 +31,7 @@ from .common import REFERENCE, TAG, Resource
 from .flavor import sizes
 from .guest_data import GUEST_DATA, PASSWORD, VENDOR_DATA, told
 from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PORT, AllowedAddress
-from .volume import BUSES, POOL, SIZE
+from .volume import BUSES, DISK_KEY, POOL, SIZE
 from .volume import DEVICE as DISK
 
 #: Nova's limit for user data, counted in base64 (MD-51).
@@ -162,6 +162,8 @@ class Server(Resource):
                         on="create update", secret=True, option=False, compared=False)
     admin_pass = Field(PASSWORD, "Password that the guest is told by the config drive that is written next; it is "
                        "forgotten then.", default=None, on="create update", secret=True, option=False, compared=False)
+    disk_key = Field(DISK_KEY, "What a cloud has its own disks encrypted with, those that are made next.", default=None,
+                     on="create update", secret=True, option=False, compared=False)
     metadata = Field(MapOf(Text(1, 255), META), "Keys and values, 255 characters each at most.", default={},
                      sample={"role": "web"})
     tags = Field(ListOf(TAG, 50, unique=True), "Tags, at most 50 of 60 characters.", default=[], sample=["shop"])

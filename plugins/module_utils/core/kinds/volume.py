@@ -10,6 +10,8 @@ from .export import ORIGIN
 
 #: The last one is encrypted, by QEMU's own LUKS, with a key that the host has.
 FORMATS = ("qcow2", "raw", "luks")
+#: What a cloud gives for a disk to be encrypted with.
+DISK_KEY = Nullable(Text(64, 64, "[0-9a-f]*", "must be 64 hexadecimal digits"))
 #: Name of a pool, as the agent's setting ``pools`` has it.
 POOL = Text(1, 63, r"[A-Za-z0-9][A-Za-z0-9_.\-]*", "may have letters, digits, and . - _ only")
 SIZE = Integer(1, 2**20)
@@ -41,8 +43,8 @@ class Volume(Resource):
                    "else that of the pool, when omitted. With V(luks) it is encrypted (AES-256 in XTS mode), in pools "
                    "that are folders; the host draws the key and keeps it. A copy of an encrypted volume is encrypted "
                    "too.", on=FIXED, sample="qcow2")
-    key = Field(Nullable(Text(64, 64, "[0-9a-f]*", "must be 64 hexadecimal digits")), "What a cloud has it encrypted "
-                "with.", default=None, on="create update", secret=True, option=False, compared=False)
+    key = Field(DISK_KEY, "What a cloud has it encrypted with.", default=None, on="create update", secret=True,
+                option=False, compared=False)
     image = Field(Nullable(REFERENCE), "Image that it is made from, by name or uuid.", default=None, on=FIXED,
                   sample=None)
     source_volume = Field(Nullable(REFERENCE), "Volume of this host that it is made a copy of, by name or uuid.",

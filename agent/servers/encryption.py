@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Servers whose own disks are encrypted (``ephemeral_encryption`` of their hardware): what their key is.
+
+A server has one key, which opens the LUKS header of each of its disks; what a disk holds is encrypted by a key that
+QEMU draws for that disk alone. It is sealed as those of volumes are, in ``document.state``, and when a cloud gives it,
+in ``disk_key`` of what is wanted until a disk is made with it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from magnetar_agent.storage import DiskKey
+from magnetar_agent.volumes import keys
+from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.server_plan import disk_sizes, hardware, root_volume
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task
+
+#: The field of ``hardware``, and that of the server by which a cloud gives the key.
+FIELD, GIVEN = "ephemeral_encryption", "disk_key"
+#: Namespace of the uuids by which libvirt knows the keys: one for each server. A TPM's secret has the server's own.
+NAMESPACE = uuid.UUID("0d6f2a0c-41f5-5a3e-9d0b-7c1f1c5b6e8f")
+
+
+def is_wanted(want: Fields) -> bool:
+    """Whether the server's own disks are to be encrypted."""
+    return bool(hardware(want).get(FIELD))
+
+
+def has_disks(want: Fields) -> bool:
+    """Whether it has such disks: one that boots from a volume may have none."""
+    return is_wanted(want) and (root_volume(want) is None or bool(disk_sizes(want)))
+
+
+def complete(host: LocalHost, found: Fields, old: Fields, root_format: str) -> None:
+    """Seal the key that is given, and choose the format of the root disk. *root_format*: the one asked for. Raises
+    ``InvalidField`` for what an encrypted server cannot have, and for one that is to become one, or be one no more."""
+    wanted = is_wanted(found)
+    if old and wanted != is_wanted(old):
+        raise InvalidField(f"hardware.{FIELD}", "is decided when a server is made: its disks are encrypted, or not, "
+                                                "until it is removed. Make another server", wanted)
+    given = found.get(GIVEN)
+    if given and not wanted:
+        raise InvalidField(GIVEN, f"is for servers with {FIELD}")
+    kept = old.get(GIVEN)
+    if given and given != kept:
+        found[GIVEN] = kept if kept and keys.is_sealed(host, given, kept) else keys.seal(host, given)
+    if wanted and found["root_format"] == "raw":
+        if root_format == "raw":
+            raise InvalidField("root_format", f"must be qcow2 for a server with {FIELD}, or auto", "raw")
+        found["root_format"] = "qcow2"
+
+
+def named(document: Document) -> DiskKey | None:
+    """The key without its secret, as a definition has it; ``None`` for a server that is not encrypted."""
+    return by_name(hardware(document.want), document.id)
+
+
+def by_name(parts: Fields, id: str) -> DiskKey | None:
+    """The same, of the server with this *id* and its hardware."""
+    return DiskKey(str(uuid.uuid5(NAMESPACE, id))) if parts.get(FIELD) else None
+
+
+def of(host: LocalHost, document: Document) -> DiskKey | None:
+    """The key with its secret. Raises ``Conflict`` where it is lost."""
+    name = named(document)
+    if name is None:
+        return None
+    found = keys.of(host, document)
+    if found is None:
+        raise Conflict(f"The key of the encrypted disks of server {document.name!r} is not in its document. Rebuild "
+                       "the server, which makes its disks anew.")
+    return replace(name, secret=found.secret)
+
+
+def draw(task: Task) -> None:
+    """Keep the key with which disks are about to be made: the one that a cloud gave, else a new one."""
+    document = task.document
+    if is_wanted(document.want) and keys.SEALED not in document.state:
+        document.state[keys.SEALED] = document.want.get(GIVEN) or keys.seal(task.host, keys.draw())
+        task.keep()
+
+
+def leave(host: LocalHost, server: Document) -> str | None:
+    """The key for the host to which the server goes; ``None`` for a server that is not encrypted."""
+    found = of(host, server)
+    return found.secret if found else None
+
+
+def arrive(host: LocalHost, server: Fields, key: str | None) -> None:
+    """Seal the *key* that came with a *server*, parts of a document, as this host's."""
+    server["want"].pop(GIVEN, None)
+    server["state"].pop(keys.SEALED, None)
+    if key:
+        server["state"][keys.SEALED] = keys.seal(host, key)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Servers whose own disks are encrypted: their key, what has it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from magnetar_agent.servers import encryption
+from magnetar_agent.volumes import keys
+from magnetar_core.errors import Conflict, InvalidField
+
+from .conftest import Host
+from .pair import Pair
+from .test_hardware import image
+
+KEY = "0123456789abcdef" * 4
+HIDDEN = {"ephemeral_encryption": True}
+DISKS = {"vcpus": 1, "ram": 512, "disk": 2, "ephemeral": 1, "swap": 64}
+
+
+def _secret(agent: Any, name: str = "web1") -> str:
+    """The key of a server's disks."""
+    document = agent.host.documents.find("server", name)
+    found = encryption.of(agent.host, document)
+    assert found is not None
+    return found.secret
+
+
+def _documents(agent: Any) -> str:
+    return json.dumps([[one.want, one.state] for noun in ("server", "migration")
+                       for one in agent.host.documents.list(noun)])
+
+
+def _all_encrypted(host: Host) -> bool:
+    found = host.fake.domains()[host.show()["id"]].disks
+    written = [one for one in found if one.format == "qcow2"]
+    return all(one.key and host.fake.disk(one.path, "qcow2").encrypted for one in written)  # type: ignore[union-attr]
+
+
+def test_a_key_stands_in_no_document(host: Host) -> None:
+    host.ensure("server", "web1", {**image(host), "hardware": HIDDEN, "flavor": DISKS, "disk_key": KEY})
+    assert _secret(host.agent) == KEY and _all_encrypted(host)
+    shown = host.show()
+    assert shown["hardware"] == HIDDEN and "disk_key" not in shown and KEY not in str(shown)
+    assert KEY not in _documents(host.agent) and KEY not in host.fake.xml(shown["id"])
+    assert not host.ensure("server", "web1", {"disk_key": KEY}).steps
+    host.restart()
+    for power in ("off", "running", "suspended", "running"):
+        host.ensure("server", "web1", {"power": power})
+    host.event("reboot", "r", type="hard")
+    assert host.show()["power_state"] == "running" and _secret(host.agent) == KEY
+
+
+def test_a_host_draws_the_key_by_itself(host: Host) -> None:
+    host.server(hardware=HIDDEN)
+    drawn = _secret(host.agent)
+    assert len(drawn) == 64 and drawn not in _documents(host.agent)
+    host.server("web2", hardware=HIDDEN)
+    assert _secret(host.agent, "web2") != drawn
+
+
+def test_disks_grow_and_come_later(host: Host) -> None:
+    host.ensure("server", "web1", {"hardware": HIDDEN, "flavor": {**DISKS, "swap": 0}})
+    host.ensure("server", "web1", {"flavor": {**DISKS, "disk": 3, "ephemeral": 2}}, allow_reboot=True)
+    assert _all_encrypted(host) and len(host.fake.domains()[host.show()["id"]].disks) == 4
+
+
+def test_a_rebuild_draws_another_key(host: Host) -> None:
+    host.ensure("server", "web1", {**image(host), "hardware": HIDDEN, "flavor": DISKS})
+    drawn = _secret(host.agent)
+    host.ensure("server", "web1", {"user_data": "YQ=="}, on_immutable="rebuild")
+    assert _secret(host.agent) != drawn and _all_encrypted(host)
+    again = host.show()["image"]["id"]
+    host.event("rebuild", "r1", image=again, disk_key=KEY)
+    assert _secret(host.agent) == KEY
+    host.event("rebuild", "r2", image=again, preserve_ephemeral=True, disk_key="f" * 64)
+    assert _secret(host.agent) == KEY and _all_encrypted(host)
+
+
+def test_a_rescue_is_encrypted_too(host: Host) -> None:
+    host.server(hardware=HIDDEN, **image(host))
+    host.ensure("server", "web1", {"rescue": {}})
+    assert _all_encrypted(host) and len(host.fake.domains()[host.show()["id"]].disks) > 2
+    host.ensure("server", "web1", {"rescue": None})
+    assert _all_encrypted(host)
+
+
+def test_a_guest_that_crashed_is_started_with_it(host: Host) -> None:
+    host.server(hardware=HIDDEN, restart_on_crash=True)
+    id = host.show()["id"]
+    host.fake.crash(id)
+    host.settled()
+    assert host.fake.domains()[id].state == "running"
+
+
+def test_what_cannot_be_is_refused(host: Host) -> None:
+    with pytest.raises(InvalidField, match="root_format.*must be qcow2"):
+        host.server(hardware=HIDDEN, root_format="raw")
+    with pytest.raises(InvalidField, match="disk_key.*is for servers with ephemeral_encryption"):
+        host.server(disk_key=KEY)
+    host.fake.disk_encryption = ()
+    with pytest.raises(InvalidField, match="lacks LUKS in QEMU"):
+        host.server(hardware=HIDDEN)
+    assert host.agent.host.documents.find("server", "web1") is None
+    host.fake.disk_encryption = ("luks",)
+    host.server(hardware=HIDDEN, **image(host))
+    for more in ({}, {"on_immutable": "rebuild"}):
+        with pytest.raises(InvalidField, match="is decided when a server is made"):
+            host.ensure("server", "web1", {"hardware": {}}, allow_reboot=True, **more)
+    with pytest.raises(Conflict, match="would hold their content in clear text"):
+        host.event("create_image", "r", name="leak")
+    assert host.agent.host.documents.find("image", "leak") is None
+    assert host.show()["power_state"] == "running"
+
+
+def test_without_the_key_of_the_host_nothing_starts(host: Host) -> None:
+    host.server(hardware=HIDDEN)
+    host.ensure("server", "web1", {"power": "off"})
+    (host.root / "state" / "keys" / "seal").unlink()
+    with pytest.raises(Conflict, match="Restore that file"):
+        host.ensure("server", "web1", {"power": "running"})
+
+
+def test_a_root_format_of_the_host_is_not_taken(host: Host) -> None:
+    host.settings["root_format"] = "raw"
+    host.restart()
+    host.server(hardware=HIDDEN, **image(host))
+    assert host.show()["root_format"] == "qcow2" and _all_encrypted(host)
+
+
+@pytest.mark.parametrize("power", ["running", "off"])
+def test_it_goes_cold_with_its_server(pair: Pair, power: str) -> None:
+    id = pair.make(hardware=HIDDEN)
+    if power == "off":
+        pair.one.side().client.ensure("server", "web1", {"power": "off"})
+    drawn = _secret(pair.one.agent)
+    sealed = pair.one.agent.host.documents.get("server", id).state[keys.SEALED]  # type: ignore[union-attr]
+    pair.migrate(type="cold")
+    pair.check(id, pair.two, power == "running")
+    pair.two.side().client.ensure("server", "web1", {"power": "running"})
+    assert _secret(pair.two.agent) == drawn
+    for one in (pair.one, pair.two):
+        assert drawn not in _documents(one.agent)
+    assert pair.two.agent.host.documents.get("server", id).state[keys.SEALED] != sealed  # type: ignore[union-attr]
+
+
+def test_it_does_not_go_live(pair: Pair) -> None:
+    id = pair.make(hardware=HIDDEN)
+    with pytest.raises(Conflict, match="are encrypted, and do not go live. Ask for type cold"):
+        pair.migrate()
+    pair.check(id, pair.one)
