@@ -105,8 +105,8 @@ class _References:
             raise InvalidField(f"{where}.port", "is for a single host; in a cloud, name a network", given["port"])
         for name in ("physical_network", "vlan"):
             if given.get(name):
-                raise InvalidField(f"{where}.{name}", "is for a single host; in a cloud, make a port with vnic_type "
-                                                      "direct, and attach that", given[name])
+                raise InvalidField(f"{where}.{name}", "is for a single host; in a cloud, a port of vnic_type direct is "
+                                                      "such a NIC (openstack server create --port)", given[name])
         if not given.get("network"):
             raise InvalidField(f"{where}.network", "is required")
         if given.get("model", "virtio") != "virtio":

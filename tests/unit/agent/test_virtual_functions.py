@@ -13,7 +13,7 @@ import pytest
 
 from magnetar_agent import inventory
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.servers import pci
+from magnetar_agent.servers import pci, placement
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings, MagnetarError
 
@@ -157,8 +157,8 @@ def test_near_the_cells_of_the_guest(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for name, at in (("web1", 1), ("web2", 2)):
             host.ensure("server", name, {**cells, "networks": [nic(at)]})
         for name, at in (("web1", 1), ("web2", 2)):
-            shown = host.show(name)
-            bus = {0: "0x31", 1: "0xb1"}[shown["placement"]["cells"][0]["id"]]
+            [cell] = placement.on_cells(host.show(name))
+            bus = {0: "0x31", 1: "0xb1"}[cell]
             assert plugged(host, name) == {MAC(at): f"{bus} 0x0"}
     finally:
         host.agent.close()

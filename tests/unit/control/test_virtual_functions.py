@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ports that are virtual functions (``vnic_type`` direct) in a cloud: what they may be, and servers with them, which are
-placed, attached, moved and deleted. The sysfs of the hosts is made up, their libvirt a fake, and so is OVN."""
+"""Ports that are virtual functions (``vnic_type`` direct) in a cloud: what they may be, and servers with them, which
+are placed, attached, moved and deleted. The sysfs of the hosts is made up, their libvirt a fake, and so is OVN."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def held(cloud: Any) -> dict[str, list[tuple[str, dict[str, int]]]]:
     with cloud.parts.api_database.read() as connection:
         for row in connection.exec_driver_sql("SELECT server_id, name, devices FROM allocations JOIN hosts ON "
                                               "hosts.id = allocations.host_id"):
-            found.setdefault(row.server_id, []).append((row.name, __import__("json").loads(row.devices)))
+            found.setdefault(row.server_id, []).append((row.name, json.loads(row.devices)))
     return found
 
 
@@ -126,7 +127,7 @@ def some(cloud: Equipped) -> Iterator[Functions]:
     for id in found.made:
         assert cloud.admin.delete(f"/network/v2.0/ports/{id}").status == 204
     assert held(cloud) == {}
-    assert findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.parts.services)) == []
+    assert findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
     assert free(cloud) == {"kvm1": 2, "kvm2": 1}
 
 
@@ -153,14 +154,13 @@ def test_what_it_cannot_become(some: Functions, case: dict[str, Any]) -> None:
 
 
 def test_who_may_not_switch_security_off_makes_none(cloud: Equipped) -> None:
-    user = cloud.user("blue")
-    reply = user.post("/network/v2.0/ports", {"port": {
+    reply = cloud.caller("blue", "blue").post("/network/v2.0/ports", {"port": {
         "network_id": cloud.networks["plain"], "binding:vnic_type": "direct"}})  # type: ignore[attr-defined]
     assert reply.status == 403 and "create_port:port_security_enabled" in str(reply.json)
 
 
 def test_ovn_is_not_told_of_it(some: Functions) -> None:
-    port, worker = some.port(), some.cloud.parts.services.network.worker
+    port, worker = some.port(), some.cloud.services.network.worker
     seen = {key for key in worker.engine.units if key.startswith("port/")}
     assert f"port/{port}" not in seen
     assert some.cloud.admin.put(f"/network/v2.0/ports/{port}", {"port": {"binding:vnic_type": "normal"}}).status == 200
@@ -244,6 +244,17 @@ def test_an_alias_of_that_name_is_none(cloud: Equipped) -> None:
         assert hosts.pci_aliases(connection) == set()
 
 
-def test_evacuated() -> None:
+def test_evacuated(some: Functions) -> None:
     """It gets a virtual function of the host where it is built anew."""
-    assert Evacuating
+    port, admin = some.port(), Evacuating(some.cloud)
+    id, mac = some.make(port, host="kvm2"), some.shown(port)["mac_address"]
+    admin.down("kvm2")
+    try:
+        assert admin.evacuate(id, "2.90").status == 200
+        found = some.cloud.admin.settled(id)
+        assert found and found["status"] == "ACTIVE", found
+        assert some.shown(port)["binding:profile"]["pci_slot"] == "0000:11:02.0"
+    finally:
+        admin.up("kvm2")
+    until(lambda: free(some.cloud) == {"kvm1": 1, "kvm2": 1} and len(held(some.cloud)[id]) == 1)
+    assert some.has(id) == ("kvm1", {mac: "0x11 0x0"})
