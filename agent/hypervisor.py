@@ -33,11 +33,12 @@ NO_GRAPHICS = {
 
 @dataclass(frozen=True)
 class Nic:
-    """A network card of a domain; exactly one of *network* (libvirt's name) and *bridge* is set. *place*: bus and
-    address, where libvirt has said them. *tap*: the name of the host's end. *port*: *bridge* is Open vSwitch's, and
-    this the interface id by which OVN knows the NIC. *mtu*: that of tap and card; 0 for the bridge's. *checksums*:
-    whether the guest may leave them, and segmentation, to the card. *queues*, *packed* (rings) and *bandwidth* (see
-    ``hardware.limits``) follow from the server's hardware; they are not seen."""
+    """A network card of a domain; exactly one of *network* (libvirt's name), *bridge* and *device* (the address of the
+    virtual function that it is, which libvirt takes from the host's driver when *managed*; *vlan*: its tag) is set.
+    *place*: bus and address, where libvirt has said them. *tap*: the name of the host's end. *port*: *bridge* is Open
+    vSwitch's, and this the interface id by which OVN knows the NIC. *mtu*: that of tap and card; 0 for the bridge's.
+    *checksums*: whether the guest may leave them, and segmentation, to the card. *queues*, *packed* (rings) and
+    *bandwidth* (see ``hardware.limits``) follow from the server's hardware; they are not seen."""
 
     mac: str
     model: str = "virtio"
@@ -52,6 +53,9 @@ class Nic:
     port: str | None = None
     mtu: int = field(default=0, compare=False)
     checksums: bool = field(default=True, compare=False)
+    device: str | None = None
+    managed: bool = field(default=True, compare=False)
+    vlan: int | None = None
 
 
 @dataclass(frozen=True)

@@ -138,8 +138,8 @@ class PortSecurity:
                 coming = _coming(self.host) if coming is None else coming
             nics = server.want["networks"] if server is not None else coming.get(id, ()) if coming else ()
             self._ports.pop(id, None)
-            if nics:
-                self._ports[id] = frozenset(port(self.host, id, nic) for nic in nics)
+            if taps := [nic for nic in nics if not nic.get("physical_network")]:
+                self._ports[id] = frozenset(port(self.host, id, nic) for nic in taps)
 
     def _load(self) -> None:
         wanted = PortFilter(

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from magnetar_agent.host import LocalHost
     from magnetar_core.operations import Operation
 
+#: Where a NIC is plugged in: one of them is set.
+PLUGS = ("network", "bridge", "port", "physical_network")
 #: Namespace of the uuids of NICs: one for each server and MAC.
 NAMESPACE = uuid.UUID("c1d9f6de-5a0b-5d7c-8b8e-52540093be11")
-NIC_FIELDS = ("network", "bridge", "port", "mac", "model", "tag", "address", "port_security", "allowed_addresses",
+NIC_FIELDS = (*PLUGS, "vlan", "mac", "model", "tag", "address", "port_security", "allowed_addresses",
               "told")
 #: What changes while the guest keeps the NIC.
 QUIET = frozenset(("address", "port_security", "allowed_addresses"))
 #: What a NIC has that says nothing of it.
 USUAL: Mapping[str, Any] = {"port_security": True, "allowed_addresses": []}
-#: Where a NIC is plugged in: one of them is set.
-PLUGS = ("network", "bridge", "port")
 #: What says which NIC is meant, the surest first.
 MARKS = ("mac", *PLUGS)
 
@@ -50,7 +50,8 @@ class InterfaceDriver(DocumentDriver):
         wanted = {name: given[name] for name in NIC_FIELDS if name in given}
         plugs = sum(name in wanted for name in PLUGS)
         if plugs > 1 or not (plugs or "mac" in wanted):
-            raise InvalidField("network", "or bridge or port must say where the NIC goes, and only one of them")
+            raise InvalidField("network", "or bridge, port or physical_network must say where the NIC goes, and one of "
+                               "them only")
         server = host.documents.standing("server", given["server"])
         warnings: list[str] = []
         if server is None:
@@ -137,7 +138,7 @@ def _of(nic: Fields, addresses: dict[str, list[Fields]]) -> list[Fields]:
 
 
 def _matching(nics: list[Fields], wanted: Fields) -> list[Fields]:
-    """The NICs that *wanted* means: the one with its MAC, or those at its network, bridge or port."""
+    """The NICs that *wanted* means: the one with its MAC, or those at its network, bridge, port or physical network."""
     if "mac" in wanted:
         return [nic for nic in nics if nic["mac"] == wanted["mac"]]
     return [nic for nic in nics if all(nic.get(name) == wanted.get(name) for name in PLUGS)]
@@ -149,7 +150,7 @@ def _with(document: Document, wanted: Fields, policy: str, warnings: list[str]) 
     found = _matching(nics, wanted)
     if not found:
         if not any(name in wanted for name in PLUGS):
-            raise InvalidField("network", "or bridge or port must say where the new NIC goes")
+            raise InvalidField("network", "or bridge, port or physical_network must say where the new NIC goes")
         return [*nics, wanted]
     old = found[0]
     differing = [name for name in wanted if wanted[name] != old.get(name, USUAL.get(name))]
@@ -164,6 +165,6 @@ def _with(document: Document, wanted: Fields, policy: str, warnings: list[str]) 
     if policy == "ignore":
         warnings.append(f"The NIC {old['mac']} of server {document.name!r}: {words}; ignored, as on_immutable says.")
         return nics
-    kept = {} if set(PLUGS) & set(wanted) else {n: old[n] for n in PLUGS if n in old}
+    kept = {} if set(PLUGS) & set(wanted) else {n: old[n] for n in (*PLUGS, "vlan") if n in old}
     new = {"mac": old["mac"], "model": old["model"], **kept, **wanted}
     return [new if nic is old else nic for nic in nics]

@@ -134,7 +134,8 @@ class ServerDriver:
             if want["image"] else None,
             **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"),
             "guest_password": state.get(PASSWORD, ""), "placement": want.get(placement.FIELD, {}),
-            "pci_devices": want.get(pci.FIELD, {}), "mdev": want.get(mdevs.FIELD),
+            "pci_devices": want.get(pci.FIELD, {}), "nic_devices": pci.told_of_nics(host, want),
+            "mdev": want.get(mdevs.FIELD),
             "host": host.name, "instance_name": servers.domain_name(document.id),
             "addresses": domains.addresses(want["networks"], power == RUNNING),
             "console_log": servers.path(host, document.id, "console.log"),
@@ -149,7 +150,7 @@ class ServerDriver:
         it holds from their next start."""
         floating = placement.shared(host)
         for id, domain in host.hypervisor.domains().items():
-            old = (domain.probed or any(nic.tap is None for nic in domain.nics)
+            old = (domain.probed or any(nic.tap is None and not nic.device for nic in domain.nics)
                    or domain.spice is not host.settings.spice)
             old = old or (domain.owned and (domain.cpuset != floating or cpu_modes.is_other(host, domain) or
                                             domain.file_backed is not bool(host.settings.file_backed_memory)))

@@ -166,7 +166,7 @@ class Domains(State):
             for path in files if disk.remote is None else ():
                 if not path.exists():
                     raise HypervisorError(f"libvirt could not start the domain {domain.uuid}: no file {path}.")
-        for nic in domain.nics:
+        for nic in (one for one in domain.nics if not one.device):
             network = self._networks.get(nic.network or "")
             there = not self.ovn_lacks if nic.port else (
                 nic.bridge in self._bridges if nic.bridge else bool(network and network.seen.active))

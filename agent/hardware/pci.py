@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from magnetar_core.errors import InvalidSettings
-from magnetar_core.hardware.pci import PCI, PF, VF, class_of
+from magnetar_core.hardware.pci import PCI, PF, VF, class_of, of_network
 
 from .sysfs import entries, text
 
@@ -26,7 +26,8 @@ class PciDevice(NamedTuple):
     host does not tell. *managed*: libvirt takes it from the host's driver when a guest starts, and gives it back.
     *type*: one of ``core.hardware.pci.TYPES``. *once*: a server that has had it leaves it to nobody. *parent*: the
     address of the physical function of a virtual one. *own_class*, *own_traits*: resource class and traits that the
-    settings give it. *live*: its driver can carry its state to another host's."""
+    settings give it. *live*: its driver can carry its state to another host's. *physical_network*: what its NIC is
+    plugged into."""
 
     address: str
     vendor_id: str
@@ -39,6 +40,7 @@ class PciDevice(NamedTuple):
     own_class: str = ""
     own_traits: frozenset[str] = frozenset()
     live: bool = False
+    physical_network: str = ""
 
     @property
     def provider(self) -> str:
@@ -50,11 +52,21 @@ class PciDevice(NamedTuple):
         """What it is one of."""
         return self.own_class or class_of(self.vendor_id, self.product_id)
 
+    @property
+    def of_network(self) -> str:
+        """How NICs name it (``core.hardware.pci.of_network``); empty where it can be none."""
+        return of_network(self.physical_network) if self.physical_network and self.type == VF else ""
+
     def place(self) -> dict[str, str]:
         """Attributes of libvirt's ``address``."""
-        domain, bus, rest = self.address.split(":")
-        slot, _dot, function = rest.partition(".")
-        return {"domain": f"0x{domain}", "bus": f"0x{bus}", "slot": f"0x{slot}", "function": f"0x{function}"}
+        return place(self.address)
+
+
+def place(address: str) -> dict[str, str]:
+    """An address such as ``0000:81:00.0`` as attributes of libvirt's ``address``."""
+    domain, bus, rest = address.split(":")
+    slot, _dot, function = rest.partition(".")
+    return {"domain": f"0x{domain}", "bus": f"0x{bus}", "slot": f"0x{slot}", "function": f"0x{function}"}
 
 
 def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
@@ -75,14 +87,18 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
                 found.append(one._replace(managed=spec.get("managed", "yes") == "yes",
                                           once=spec.get("one_time_use") == "yes",
                                           own_class=spec.get("resource_class", ""), own_traits=_traits(spec),
-                                          live=spec.get("live_migratable") == "yes"))
+                                          live=spec.get("live_migratable") == "yes",
+                                          physical_network=spec.get("physical_network", "")))
                 break
     return found
 
 
 def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
     """Whether *alias* names the device. One alias may stand several times in *aliases* (the setting ``pci_alias``).
-    What has to do with SR-IOV is named by aliases of its type only (row PCI-09)."""
+    What has to do with SR-IOV is named by aliases of its type only (row PCI-09). A virtual function of a physical
+    network has the name of that besides."""
+    if alias == device.of_network:
+        return True
     return any(one["name"] == alias and one.get("device_type", PCI) == device.type and _suits(device, one)
                and one.get("resource_class", device.resource_class) == device.resource_class
                and _traits(one) <= device.own_traits
@@ -111,8 +127,9 @@ def check_parents(found: Sequence[PciDevice]) -> None:
 
 
 def names(device: PciDevice, aliases: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """All of *aliases* that name the device."""
-    return tuple(alias for alias in dict.fromkeys(one["name"] for one in aliases) if named(device, alias, aliases))
+    """All of *aliases* that name the device, and its physical network."""
+    own = dict.fromkeys([*(one["name"] for one in aliases), device.of_network])
+    return tuple(alias for alias in own if alias and named(device, alias, aliases))
 
 
 def warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Mapping[str, str]]) -> Iterator[str]:

@@ -38,7 +38,7 @@ def check(host: LocalHost, told: Fields, live: bool) -> None:
         local = any(disk["name"] == ROOT for disk in told["disks"])
         check_sizes(host, {size: flavor.get(size, 0) for size in SIZES}, not local)
     want = {"hardware": told.get("hardware"), "flavor": {"vcpus": told.get("vcpus", 1), "ram": told["ram"]},
-            placement.FIELD: told.get("placement")}
+            placement.FIELD: told.get("placement"), "networks": told["networks"]}
     if live:
         pci.check_live(host, want, bool(told.get("moves_devices")))
     if mdevs.asked(want) and live:

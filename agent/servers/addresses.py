@@ -103,6 +103,8 @@ def managed_network(host: LocalHost, nic: Fields) -> Document | None:
 def _plug(host: LocalHost, nic: Fields) -> Plug:
     if nic.get("port"):
         return "port", str(nic["port"])
+    if nic.get("physical_network"):
+        return "physical_network", f"{nic['physical_network']} {nic.get('vlan')}"
     network = host.documents.find("network", nic["network"]) if nic.get("network") else None
     if network is not None and network.want["mode"] != "bridge":
         return "network", network.name

@@ -115,12 +115,18 @@ def _nic(host: LocalHost, wanted: Fields) -> GuestNic:
     plugged, told = spec.nic(host, wanted), wanted.get("told") or {}
     known = host.documents.find("network", wanted["network"]) if wanted.get("network") else None
     return GuestNic(
-        mac=wanted["mac"], network=told.get("network_id") or plugged.network or plugged.bridge or "",
-        port=told.get("port_id") or plugged.port, type="ovs" if plugged.port else "bridge",
+        mac=wanted["mac"], network=(
+            told.get("network_id") or plugged.network or plugged.bridge or wanted.get("physical_network", "")),
+        port=told.get("port_id") or plugged.port, type=_link_type(wanted),
         mtu=told.get("mtu") or (known.want["mtu"] if known else 0),
         address=addresses.for_config_drive(host, wanted), dns=tuple(told.get("dns_nameservers", ())),
         routes=tuple((one["destination"], one["nexthop"]) for one in told.get("host_routes", ())),
         ipv6=tuple(_address6(one) for one in told.get("ipv6", ())))
+
+
+def _link_type(wanted: Fields) -> str:
+    """Nova's type of VIF: ``hw_veb`` of a virtual function."""
+    return "ovs" if wanted.get("port") else "hw_veb" if wanted.get("physical_network") else "bridge"
 
 
 def _address6(told: Fields) -> NicAddress6:

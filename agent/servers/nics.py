@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from magnetar_agent.servers import spec
+from magnetar_agent.servers import pci, spec
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import MagnetarError
 
@@ -34,9 +34,13 @@ def plug(task: Task, networks: list[Fields]) -> None:
     except Exception:
         _back(task, seen)
         task.document.want["networks"] = networks
+        pci.follow_nics(task.document.want, failed=True)
         task.document.state.pop("unfinished", None)
         task.keep()
         raise
+    if pci.BEFORE in task.document.want:
+        pci.follow_nics(task.document.want, failed=False)
+        task.keep()
 
 
 def _back(task: Task, before: Domain) -> None:

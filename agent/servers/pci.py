@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which PCI devices of this host a server has.
 
-They are chosen under the lock of choices, and kept in the server's document (``FIELD``: alias by address) before
-anything acts on them: no two servers ever get the same. A server that changes holds what its guest still runs with
-(``BEFORE``) until its domain is defined anew. A server whose device is gone gets another one at its next start, or an
-error that says what is missing.
+They are chosen under the lock of choices, and kept in the server's document (``FIELD``: by address the alias, or the
+MAC of the NIC that is a virtual function) before anything acts on them: no two servers ever get the same. A server that
+changes holds what its guest still runs with (``BEFORE``) until its domain is defined anew, or its NICs are plugged. A
+server whose device is gone gets another one at its next start, or an error that says what is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from magnetar_agent.hardware.pci import PciDevice, allowed, moves_live, named, n
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.servers import placement
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.hardware.pci import MANAGED, Affinity, assigned, counts, preferred_cells
+from magnetar_core.hardware.pci import (
+    MANAGED,
+    Affinity,
+    assigned,
+    counts,
+    is_nic,
+    network_of,
+    of_network,
+    preferred_cells,
+)
 from magnetar_core.power import LIVE, SUSPENDED
 
 if TYPE_CHECKING:
@@ -25,7 +34,7 @@ if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
 
-#: What a document has in its ``want``: address to alias; and what its guest had before a change.
+#: What a document has in its ``want``: address to alias or MAC; and what its guest had before a change.
 FIELD, BEFORE = "pci_devices", "pci_devices_before"
 #: Folder of the state: a file, named by its address, for each device that is given once (one_time_use) and was.
 USED = "used_devices"
@@ -44,14 +53,39 @@ def _used(host: LocalHost) -> set[str]:
 
 
 def asked(want: Mapping[str, Any]) -> dict[str, int]:
-    """How many devices of which alias a server of these fields is to have."""
+    """How many devices of which alias, or physical network, a server of these fields is to have."""
+    found = of_flavor(want)
+    for nic in functions(want):
+        name = of_network(nic["physical_network"])
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+def of_flavor(want: Mapping[str, Any]) -> dict[str, int]:
+    """How many devices of which alias it is to have."""
     text = (want.get("hardware") or {}).get("pci_alias")
     return counts(text) if text else {}
+
+
+def functions(want: Mapping[str, Any]) -> list[Fields]:
+    """Its NICs that are virtual functions."""
+    return [nic for nic in want.get("networks") or () if nic.get("physical_network")]
+
+
+def _holders(want: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+    """What asks for devices, an alias or a NIC (by its MAC): how it is called, the name of the devices, and how many.
+    """
+    return [*((alias, alias, count) for alias, count in sorted(of_flavor(want).items())),
+            *sorted((nic["mac"], of_network(nic["physical_network"]), 1) for nic in functions(want))]
 
 
 def check_live(host: LocalHost, want: Mapping[str, Any], source_can: bool) -> None:
     """Raise ``Conflict`` where the devices of a server with these fields cannot come here while its guest runs.
     *source_can*: whether the agent that it comes from puts devices of this host in their place."""
+    if cards := functions(want):
+        macs = ", ".join(nic["mac"] for nic in cards)
+        raise Conflict(f"The server has NICs that are virtual functions of its host ({macs}), which cannot move while "
+                       "the guest runs. Migrate it cold, or detach them first.")
     if fixed := [alias for alias in sorted(asked(want)) if not moves_live(alias, host.settings.pci_alias)]:
         raise Conflict(f"The server has PCI devices (hardware.pci_alias: {', '.join(fixed)}), which cannot move while "
                        "the guest runs. Migrate it cold. Aliases whose devices can have live_migratable: true in the "
@@ -71,7 +105,7 @@ def told(host: LocalHost, there: Sequence[PciDevice]) -> dict[str, Any]:
     """``pci_devices`` and ``pci_pools`` of ``kinds.Host``, of the devices *there*. What was given once and is nobody's
     any more counts for nothing, so that no claim is for it."""
     aliases = host.settings.pci_alias
-    there = there if aliases else ()
+    there = there if aliases or any(one.of_network for one in there) else ()
     had, used = (held(host), _used(host)) if there else (set(), set())
     found: dict[tuple[tuple[str, ...], int, str, str], list[int]] = {}
     for one in there:
@@ -85,8 +119,9 @@ def told(host: LocalHost, there: Sequence[PciDevice]) -> dict[str, Any]:
         by_alias.setdefault(alias["name"], {"total": 0, "free": 0}).update(policy)
     for (of, *_where), (total, free) in found.items():
         for name in of:
-            by_alias[name]["total"] += total
-            by_alias[name]["free"] += free
+            counted = by_alias.setdefault(name, {"total": 0, "free": 0})
+            counted["total"] += total
+            counted["free"] += free
     return {"pci_devices": by_alias, "pci_pools": [
         {"aliases": list(of), "numa_node": node, "total": total, "free": free, "provider": provider,
          "resource_class": kind} for (of, node, provider, kind), (total, free) in sorted(found.items())]}
@@ -122,16 +157,18 @@ def whole(host: LocalHost) -> dict[str, dict[str, Any]]:
 
 def cells(host: LocalHost, want: Mapping[str, Any], id: str = "") -> dict[int, int]:
     """How much the server *id* with these fields is to be on each NUMA cell for its devices (``preferred_cells``)."""
-    if not host.settings.pci_alias or placement.asked(want) is None:
+    if not host.settings.pci_device_spec or placement.asked(want) is None:
         return {}
     taken = held(host, id) | _used(host)
     return preferred_cells(((names(one, host.settings.pci_alias), one.numa_node, 1) for one in devices(host)
                             if one.address not in taken), asked(want))
 
 
-def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None) -> dict[str, str]:
+def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None,
+           fixed: bool = False) -> dict[str, str]:
     """What the server *id* with these fields gets: of what it *had*, what is there still, and then the first free
-    ones, near its NUMA cells. Hold the lock of choices until it is written. Raises ``Conflict``."""
+    ones, near its NUMA cells. *fixed*: what it has stays in any case, as its guest may run with it. Hold the lock of
+    choices until it is written. Raises ``Conflict``."""
     if not asked(want):
         return {}
     taken = held(host, id) | (_used(host) - set(had or ()))
@@ -139,18 +176,31 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, 
     free = [one for one in devices(host) if one.address not in taken]
     units: list[list[str]] = []
     of: list[str] = []
-    for alias, count in sorted(asked(want).items()):
+    for holder, alias, count in _holders(want):
         own = next((one["numa_policy"] for one in aliases if one["name"] == alias and "numa_policy" in one), "")
-        suited = sorted(((had or {}).get(one.address) != alias, near.far(one.numa_node), one.address)
+        suited = sorted(((had or {}).get(one.address) != holder, near.far(one.numa_node), one.address)
                         for one in free if named(one, alias, aliases) and near.suits(one.numa_node, own))
         if len(suited) < count:
-            raise _too_few(host, alias, count, len(suited), near)
+            raise _too_few(host, [alias], count, len(suited), near)
         units += [[address for _lost, _far, address in suited]] * count
-        of += [alias] * count
-    found = assigned(units, dict.fromkeys((one.address for one in free), 1))
+        of += [holder] * count
+    room = dict.fromkeys((one.address for one in free), 1)
+    found = assigned(_kept(units, of, had or {}), room)
+    if found is None and not fixed:
+        found = assigned(units, room)
     if found is None:
-        raise _too_few(host, " and ".join(sorted(asked(want))), len(of), len(set().union(*units)), near)
+        raise _too_few(host, sorted(asked(want)), len(of), len(set().union(*units)), near)
     return dict(zip(found, of, strict=True))
+
+
+def _kept(units: Sequence[Sequence[str]], of: Sequence[str], had: Mapping[str, str]) -> list[list[str]]:
+    """The candidates of *units*, each *of* a holder, where each has what its holder *had*, and others the rest."""
+    left: dict[str, list[str]] = {}
+    for candidates, holder in zip(units, of, strict=True):
+        left.setdefault(holder, [one for one in candidates if had.get(one) == holder])
+    mine = {one for found in left.values() for one in found}
+    return [[left[holder].pop(0)] if left[holder] else [one for one in candidates if one not in mine]
+            for candidates, holder in zip(units, of, strict=True)]
 
 
 def _affinity(host: LocalHost, want: Mapping[str, Any]) -> Affinity:
@@ -161,13 +211,16 @@ def _affinity(host: LocalHost, want: Mapping[str, Any]) -> Affinity:
     return Affinity(policy, on, {one.id: one.sockets for one in host.hypervisor.numa_cells()})
 
 
-def _too_few(host: LocalHost, alias: str, count: int, free: int, near: Affinity) -> Conflict:
+def _too_few(host: LocalHost, names: Sequence[str], count: int, free: int, near: Affinity) -> Conflict:
     where = (f" that suit the server's NUMA cells ({', '.join(map(str, sorted(near.cells)))} of the host)"
              if near.cells else "")
+    field = "networks" if any(map(network_of, names)) else "hardware.pci_alias"
+    what = " and ".join(f"physical network {network_of(one)} (virtual functions)" if network_of(one) else f"alias {one}"
+                        for one in names)
     return Conflict(
-        f"hardware.pci_alias: the server needs {count} PCI devices of alias {alias}, and host {host.name} has "
+        f"{field}: the server needs {count} PCI devices of {what}, and host {host.name} has "
         f"{free} free{where}. Choose another host, free some there, or look at its agent's settings pci_device_spec "
-        "and pci_alias.", field="hardware.pci_alias")
+        "and pci_alias.", field=field)
 
 
 def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
@@ -180,7 +233,8 @@ def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
         raise InvalidField("power", "cannot be suspended while the server has PCI devices, whose state cannot be "
                                     "saved; stop it, or pause it", SUSPENDED)
     same = bool(old) and _wish(found) == _wish(old)
-    made = dict(had) if same and had else choose(host, found, id, had)
+    fixed = bool(old) and of_flavor(found) == of_flavor(old)  # then NICs are plugged while the guest runs
+    made = dict(had) if same and had else choose(host, found, id, had, fixed)
     found.update({FIELD: made} if made else {})
     before = {**before, **({} if same else had)}
     found.update({BEFORE: before} if before else {})
@@ -197,7 +251,7 @@ def arrive(host: LocalHost, want: Fields, id: str) -> None:
 
 def _wish(want: Mapping[str, Any]) -> tuple[Any, ...]:
     """What the choice follows from."""
-    return asked(want), placement.on_cells(want), (want.get("hardware") or {}).get("pci_numa_affinity")
+    return _holders(want), placement.on_cells(want), (want.get("hardware") or {}).get("pci_numa_affinity")
 
 
 def settle(host: LocalHost, document: Document) -> None:
@@ -221,6 +275,21 @@ def settle(host: LocalHost, document: Document) -> None:
         placement.write_choice(host, document)
 
 
+def follow_nics(want: Fields, failed: bool) -> None:
+    """Have a server whose guest has been given the NICs that it wants hold what these are, and nothing for others; its
+    document is to be written. *failed*: the guest has those from before."""
+    had, now = want.get(BEFORE) or {}, want.get(FIELD) or {}
+    macs = {nic["mac"] for nic in functions(want)}
+    kept = {**{address: holder for address, holder in now.items() if not is_nic(holder)}}
+    for found in (had, now) if failed else (now, had):
+        kept.update({address: holder for address, holder in found.items()
+                     if holder in macs and holder not in kept.values()})
+    before = {address: holder for address, holder in had.items() if not is_nic(holder)}
+    for name, value in ((FIELD, kept), (BEFORE, before if before.items() - kept.items() else {})):
+        want.pop(name, None)
+        want.update({name: value} if value else {})
+
+
 def _note_use(host: LocalHost, made: Mapping[str, str]) -> None:
     """Note which of a server's devices are given once, before its guest has them."""
     for one in devices(host) if made else ():
@@ -233,7 +302,24 @@ def _note_use(host: LocalHost, made: Mapping[str, str]) -> None:
 
 def of(host: LocalHost, want: Mapping[str, Any]) -> tuple[PciDevice, ...]:
     """The devices of the domain of a server with these fields, by alias, as a live migration puts those of the target
-    in the place of those here one by one. One that is gone stays: libvirt says so."""
+    in the place of those here one by one. One that is gone stays: libvirt says so. Not those that are NICs."""
+    return tuple(one for holder, one in _had(host, want) if not is_nic(holder))
+
+
+def of_nics(host: LocalHost, want: Mapping[str, Any]) -> dict[str, PciDevice]:
+    """MAC to the virtual function that the NIC is."""
+    return dict(_had(host, want)) if functions(want) else {}
+
+
+def _had(host: LocalHost, want: Mapping[str, Any]) -> list[tuple[str, PciDevice]]:
     had = want.get(FIELD) or {}
     there = {one.address: one for one in devices(host)} if had else {}
-    return tuple(there.get(one) or PciDevice(one, "", "", -1) for one in sorted(had, key=lambda one: (had[one], one)))
+    return [(had[one], there.get(one) or PciDevice(one, "", "", -1))
+            for one in sorted(had, key=lambda one: (had[one], one))]
+
+
+def told_of_nics(host: LocalHost, want: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """``nic_devices`` of ``kinds.Server``."""
+    return {mac: {"pci_slot": one.address, "pci_vendor_info": f"{one.vendor_id}:{one.product_id}",
+                  "physical_network": one.physical_network}
+            for mac, one in of_nics(host, want).items() if is_nic(mac)}

@@ -22,6 +22,7 @@ from magnetar_agent.servers import (
     pci,
     placement,
     rescue,
+    virtual_functions,
 )
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.kinds.flavor import completed
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 #: What a NIC has that says nothing of it.
 USUAL: Fields = {"port_security": True, "allowed_addresses": []}
-#: Network, bridge and port (of OVN) of a NIC; one of them is set.
-Plug = tuple[str | None, str | None, str | None]
+#: Network, bridge, port (of OVN) and physical network of a NIC; one of them is set.
+Plug = tuple[str | None, str | None, str | None, str | None]
 
 
 def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields:
@@ -73,11 +74,12 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
         hardware.check_sizes(host, found["flavor"], root_volume(found) is not None)
         memory.check(host, found, id)
     placement.complete(host, found, old, id, pci.cells(host, found, id))
-    pci.complete(host, found, old, id)
     mdevs.complete(host, found, old, id)
     found["key_name"] = _key(host, want.get("key_name"), old)
     found["networks"] = _networks(host, want["networks"], document)
     hardware.choose_nic_models(found, old)
+    virtual_functions.check(found)
+    pci.complete(host, found, old, id)
     return found
 
 
@@ -237,9 +239,9 @@ def _check_port(host: LocalHost, nic: Fields, field: str, before: list[Fields], 
 
 def plug(nic: Fields, field: str) -> Plug:
     """Where the NIC is plugged in. Raises ``InvalidField`` unless it is one place."""
-    found = (nic.get("network"), nic.get("bridge"), nic.get("port"))
+    found = (nic.get("network"), nic.get("bridge"), nic.get("port"), nic.get("physical_network"))
     if sum(one is not None for one in found) != 1:
-        raise InvalidField(field, "must name either a network, a bridge or a port")
+        raise InvalidField(field, "must name either a network, a bridge, a port or a physical network")
     return found
 
 
@@ -252,7 +254,10 @@ def _same(nic: Fields, old: Fields, asked: Plug) -> bool:
 
 def check_plug(host: LocalHost, asked: Plug, field: str) -> None:
     """Raise unless this host has what the NIC is to be plugged into."""
-    network, bridge, port = asked
+    network, bridge, port, physical = asked
+    if physical is not None:
+        virtual_functions.check_network(host, physical, field)
+        return
     if port is not None:
         lacks = host.hypervisor.integration_bridge(host.settings.integration_bridge).reason
         if lacks:

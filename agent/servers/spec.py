@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from magnetar_agent.configdrive import FILE
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.hardware.pci import PciDevice
     from magnetar_agent.host import LocalHost
     from magnetar_agent.networks import IntegrationBridge
 
@@ -63,9 +65,13 @@ def local_disks(want: Fields) -> list[LocalDisk]:
     return core_disks.local_disks(want["flavor"], want.get(block_devices.FIELD, ()))
 
 
-def nic(host: LocalHost, wanted: Fields) -> Nic:
+def nic(host: LocalHost, wanted: Fields, functions: Mapping[str, PciDevice] = MappingProxyType({})) -> Nic:
     """The NIC of a domain; a network that is an existing bridge becomes that bridge, and a port of OVN is plugged in
-    at the integration bridge."""
+    at the integration bridge. *functions*: ``pci.of_nics`` of its server."""
+    if wanted.get("physical_network"):
+        one = functions.get(wanted["mac"])
+        return Nic(wanted["mac"], "", tag=wanted.get("tag"), vlan=wanted.get("vlan"),
+                   device=one.address if one else None, managed=one is None or one.managed)
     network, bridge, port = wanted.get("network"), wanted.get("bridge"), wanted.get("port")
     if port:
         return Nic(wanted["mac"], wanted["model"], None, host.settings.integration_bridge, wanted.get("tag"), port=port,
@@ -82,8 +88,10 @@ def nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
     """The NICs of a server, with the names of their taps, as its hardware says and as the host forwards packets."""
     switch = _switch(host, document.want["networks"])
     wanted, vcpus = hardware(document.want), document.want["flavor"]["vcpus"]
-    named = (replace(nic(host, one), tap=tap_name(host.settings.state_dir, document.id, one["mac"]))
-             for one in document.want["networks"])
+    functions = pci.of_nics(host, document.want)
+    plain = (nic(host, one, functions) for one in document.want["networks"])
+    named = (one if one.device else replace(one, tap=tap_name(host.settings.state_dir, document.id, one.mac))
+             for one in plain)
     found = (devices.nic(wanted, one, vcpus) for one in named)
     return tuple(replace(one, checksums=switch is None or switch.checksums) if one.port else one for one in found)
 
@@ -220,13 +228,13 @@ def _disks(document: Document, place: Path, root: Disk) -> list[Disk]:
 
 def seen(host: LocalHost, document: Document, found: Domain) -> Fields:
     """The fields of the server as the domain has them."""
-    wanted = {n["mac"]: n for n in document.want["networks"]}
+    wanted, functions = {n["mac"]: n for n in document.want["networks"]}, pci.of_nics(host, document.want)
     return {
         "name": found.title,
         "description": found.description,
         "flavor": _flavor_seen(document, found),
         "hardware": dict(found.hardware),
-        "networks": [_nic_seen(host, seen_nic, wanted.get(seen_nic.mac)) for seen_nic in found.nics],
+        "networks": [_nic_seen(host, seen_nic, wanted.get(seen_nic.mac), functions) for seen_nic in found.nics],
     }
 
 
@@ -239,12 +247,14 @@ def _flavor_seen(document: Document, found: Domain) -> Fields:
     return seen
 
 
-def _nic_seen(host: LocalHost, seen_nic: Nic, wanted: Fields | None) -> Fields:
+def _nic_seen(host: LocalHost, seen_nic: Nic, wanted: Fields | None, functions: Mapping[str, PciDevice]) -> Fields:
     if wanted is not None:
-        asked = nic(host, wanted)
-        if (asked.network, asked.bridge, asked.port, asked.model) == (
-                seen_nic.network, seen_nic.bridge, seen_nic.port, seen_nic.model):
+        asked = nic(host, wanted, functions)
+        if (asked.network, asked.bridge, asked.port, asked.model, asked.device, asked.vlan) == (
+                seen_nic.network, seen_nic.bridge, seen_nic.port, seen_nic.model, seen_nic.device, seen_nic.vlan):
             return wanted
+    if seen_nic.device:
+        return {"device": seen_nic.device, "mac": seen_nic.mac}
     plug = {"port": seen_nic.port} if seen_nic.port else (
         {"network": seen_nic.network} if seen_nic.network else {"bridge": seen_nic.bridge})
     return {**plug, "mac": seen_nic.mac, "model": seen_nic.model, **({"tag": seen_nic.tag} if seen_nic.tag else {})}

@@ -146,10 +146,11 @@ def with_state(domain: Domain, seen: DomainState) -> Domain:
 def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
     mac, model, source, target = nic.find("mac"), nic.find("model"), nic.find("source"), nic.find("target")
     port, host, mtu = _below(nic, "virtualport", "parameters"), _below(nic, "driver", "host"), nic.find("mtu")
+    is_function, vlan = nic.get("type") == "hostdev", _below(nic, "vlan", "tag")
     address = "" if mac is None else mac.get("address", "")
     return Nic(
         mac=address,
-        model="" if model is None else model.get("type", ""),
+        model="" if model is None or is_function else model.get("type", ""),
         network=None if source is None else source.get("network"),
         bridge=None if source is None or source.get("network") else source.get("bridge"),
         tag=tags.get(address),
@@ -158,7 +159,17 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
         port=None if port is None else port.get("interfaceid"),
         mtu=0 if mtu is None else int(mtu.get("size", "0")),
         checksums=host is None or host.get("csum") != "off",
+        device=host_address(nic) if is_function else None,
+        vlan=int(vlan.get("id", "0")) if is_function and vlan is not None else None,
     )
+
+
+def host_address(device: ET.Element) -> str:
+    """The address on the host of a PCI device, or of a NIC that is one, as agents have it."""
+    place = device.find("source/address")
+    domain, bus, slot, function = (int("0" if place is None else place.get(name, "0"), 16)
+                                   for name in ("domain", "bus", "slot", "function"))
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
 
 
 def _disk(disk: ET.Element, tags: dict[str, str | None]) -> Disk:

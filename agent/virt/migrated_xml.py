@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+from .domain import host_address
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -83,7 +85,7 @@ def _devices(root: ET.Element, there: ET.Element, aliases: Mapping[str, str]) ->
     that an earlier agent has started has its own in the order of their addresses."""
     mine, new = ([one for one in each.iterfind("devices/hostdev") if one.get("type") == "pci"]
                  for each in (root, there))
-    mine.sort(key=lambda one: aliases.get(_address(one), ""))
+    mine.sort(key=lambda one: aliases.get(host_address(one), ""))
     for old, wanted in zip(mine, new, strict=True):
         old.set("managed", wanted.get("managed", "yes"))
         source, place = old.find("source"), wanted.find("source/address")
@@ -91,14 +93,6 @@ def _devices(root: ET.Element, there: ET.Element, aliases: Mapping[str, str]) ->
             for address in source.findall("address"):
                 source.remove(address)
             source.append(place)
-
-
-def _address(device: ET.Element) -> str:
-    """Its address on the host, as agents have it."""
-    place = device.find("source/address")
-    domain, bus, slot, function = (int("0" if place is None else place.get(name, "0"), 16)
-                                   for name in ("domain", "bus", "slot", "function"))
-    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
 
 
 def _virtual_port(card: ET.Element, port: str | None) -> None:

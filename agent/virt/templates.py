@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from magnetar_agent.hardware.pci import place
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -38,7 +40,7 @@ def environment(folder: Path) -> Environment:
     """Jinja2 over *folder*. Its templates are read once: they do not change while an agent runs."""
     found = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, auto_reload=False,
                         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    found.filters.update(xml_text=xml_text, xml_line=xml_line)
+    found.filters.update(xml_text=xml_text, xml_line=xml_line, pci_address=place)
     return found
 
 

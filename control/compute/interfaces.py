@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Interface attachments: the ports that a server has. A new one is returned when the server has it, as in Nova. One
-that asks for bandwidth is refused with 400 where the server's host has not enough left."""
+that asks for bandwidth or a virtual function is refused with 400 where the server's host has not enough left."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.scheduler.place import hold_ports
+from magnetar_control.scheduler.place import hold_ports, in_words
 from magnetar_control.store import hosts
-from magnetar_core.bandwidth import in_words
 from magnetar_core.errors import Conflict, Failed, InvalidRequest, MagnetarError, NotFound
 
 from . import networks
@@ -58,7 +57,7 @@ def _attached(caller: Caller, target: Target, wish: Document, limit: float) -> D
     action = hold(caller, target, "attach_interface", {"wish": wish})
     try:
         nic = network.allocate(caller.context, id, [wish], hostname=target.row.hostname or "")[0]
-        if nic.get("resources"):
+        if nic.get("resources") or nic.get("devices"):
             _claim(caller, target, nic)
     except MagnetarError:
         action.withdraw()
@@ -88,7 +87,7 @@ def _claim(caller: Caller, target: Target, nic: Document) -> None:
         return
     cloud.services.network.release(row.id, nic["port_id"])
     raise InvalidRequest(f"Failed to allocate additional resources to claim port {nic['port_id']} of instance "
-                         f"{row.id}: its host has not {in_words(nic['resources'])} left. Move the server to another "
+                         f"{row.id}: its host has not {in_words(nic)} left. Move the server to another "
                          "host, or use another port.")
 
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from magnetar_control.scheduler.place import hold_ports
+from magnetar_control.scheduler.place import hold_ports, in_words
 from magnetar_control.services import Document
 from magnetar_control.store import servers
-from magnetar_core.bandwidth import in_words
 from magnetar_core.errors import Conflict, MagnetarError
 
 from . import nics
@@ -24,8 +23,8 @@ def attach_interface(work: Work) -> None:
         with work.event():
             nic = network.allocate(work.context(), work.id, [work.args["wish"]], sure=work.confirm_lease,
                                    hostname=work.server.hostname or "")[0]
-            _plug(work, nic)
-            network.bind(work.id, work.server.host, work.confirm_lease)
+            seen = _plug(work, nic)
+            network.bind(work.id, work.server.host, work.confirm_lease, nics.devices(seen))
     except HostDown:
         retry_forever(work)
     except MagnetarError as error:
@@ -38,16 +37,24 @@ def attach_interface(work: Work) -> None:
         work.done()
 
 
-def _plug(work: Work, nic: Document) -> None:
-    if nic.get("resources") and not _hold(work):
-        raise Conflict(f"Host {work.server.host} has not {in_words(nic['resources'])} left for port {nic['port_id']}.")
+def _plug(work: Work, nic: Document) -> Document:
+    """Returns the agent's resource."""
+    if _asks(nic) and not _hold(work):
+        raise Conflict(f"Host {work.server.host} has not {in_words(nic)} left for port {nic['port_id']}.")
     work.conductor.services.network.prepare(work.id, work.server.host, work.confirm_lease)
     with work.client() as client:
         nics.networks(work, client, work.server.host, [nic])
         client.ensure("interface_attachment", f"{work.id}:{nic['mac']}", {"server": work.id, **nics.on_host(nic)},
                       progress=work.progress)
-        known = client.get("server", work.id).get("addresses") or {}
+        seen: Document = client.get("server", work.id)
+    known = seen.get("addresses") or {}
     _note(work, known, lambda kept: [*(one for one in kept if one["port_id"] != nic["port_id"]), nic])
+    return seen
+
+
+def _asks(nic: Document) -> bool:
+    """Whether the port asks something of its host that the server holds for it."""
+    return bool(nic.get("resources") or nic.get("devices"))
 
 
 def _hold(work: Work) -> bool:
@@ -73,7 +80,7 @@ def detach_interface(work: Work) -> None:
 def _release(work: Work, nic: Document) -> None:
     """Free or delete the port, and give back what it asked of the host."""
     work.conductor.services.network.release(work.id, nic["port_id"], work.confirm_lease)
-    if nic.get("resources"):
+    if _asks(nic):
         _hold(work)
 
 

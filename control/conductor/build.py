@@ -72,7 +72,7 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
             document["power"] = "off"
         work.conductor.services.network.prepare(work.id, host, work.confirm_lease)
         answer = client.ensure("server", work.id, document, progress=work.progress, request_id=work.idempotency_key)
-    work.conductor.services.network.bind(work.id, host, work.confirm_lease)
+    work.conductor.services.network.bind(work.id, host, work.confirm_lease, nics.devices(answer["resource"]))
     return block_devices.finish_build(work, host, answer["resource"], abroad, power)
 
 

@@ -191,7 +191,7 @@ class MigrationTask:
             rounds.append((self.source, tried))
         why, own = [], self.conductor.cell.id
         cells = {"near_cell": own} if self.work.args.get("cross_cell") else {"cell_id": own}
-        has = {self.source: devices_of(self.work.flavor)}
+        has = {self.source: devices_of(self.work.flavor, self.work.nics)}
         for only, ignored in rounds:
             # Volumes stay where they are, and the agents connect them remotely: any host will do.
             request = spec_of(self.work, flavor=self.flavor, host=only, ignored=ignored, volume_hosts=None,
@@ -251,7 +251,7 @@ class MigrationTask:
             raise
         except MagnetarError as error:
             self._back_or_on(kind, here, there, error)
-        services.network.bind(work.id, there, work.confirm_lease)
+        services.network.bind(work.id, there, work.confirm_lease, nics.devices_on(work, there))
         for one in work.volumes:
             if one.get("attachment_id"):
                 services.volume.attached(one["attachment_id"], there, one.get("device") or "", work.confirm_lease)
@@ -284,7 +284,8 @@ class MigrationTask:
                 return False
             stays = source.find(self.work.id) is not None
         if stays:  # and no more may be there
-            self.conductor.services.network.bind(self.work.id, here, self.work.confirm_lease)
+            self.conductor.services.network.bind(self.work.id, here, self.work.confirm_lease,
+                                                 nics.devices_on(self.work, here))
         return stays
 
     def ensure_on(self, host: str, want: Mapping[str, Any]) -> dict[str, Any]:

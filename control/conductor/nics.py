@@ -54,6 +54,20 @@ def on_host(nic: Mapping[str, Any]) -> dict[str, Any]:
     return {**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {}), "told": told}
 
 
+def devices(resource: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """MAC to the virtual function that a NIC is, as the agent's *resource* tells."""
+    found: dict[str, dict[str, str]] = resource.get("nic_devices") or {}
+    return found
+
+
+def devices_on(work: Work, host: str) -> dict[str, dict[str, str]]:
+    """The same of a server that has come to *host*, whose agent is asked only where there is something to tell."""
+    if not any(nic.get("devices") for nic in work.nics):
+        return {}
+    with work.client(host) as client:
+        return devices(client.get("server", work.id))
+
+
 def observed(nics: Sequence[Mapping[str, Any]], resource: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of the server that follow from its NICs and the agent's resource."""
     return {"power_state": number(resource["power_state"]), "instance_name": resource["instance_name"],

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 from magnetar_control.settings import USUAL_FILTERS as USUAL
 from magnetar_core.hardware.image_properties import unsuited
 from magnetar_core.hardware.needs import lacking
-from magnetar_core.hardware.pci import asked as asked_devices
 
 from . import aggregate_filters as of_aggregates
 from . import own
@@ -292,14 +291,15 @@ def lacking_hardware(host: HostState, spec: RequestSpec) -> str:
 
 
 def devices(host: HostState, spec: RequestSpec) -> bool:
-    """The host has enough free PCI devices of the aliases that the server asks for, near its NUMA cells (spec row
-    FIL-21)."""
+    """The host has enough free PCI devices of the aliases and physical networks that the server's flavor and ports ask
+    for, near its NUMA cells (spec row FIL-21)."""
     return not lacking_devices(host, spec)
 
 
 def lacking_devices(host: HostState, spec: RequestSpec) -> str:
     """What the host lacks of them."""
-    found = host.pci.lacks(spec.hardware, host.numa, spec.numa, spec.has_devices.get(host.name, {}))
+    found = host.pci.lacks(spec.devices, spec.hardware.get("pci_numa_affinity", ""), host.numa, spec.numa,
+                           spec.has_devices.get(host.name, {}))
     return " and ".join(f"lacks {what}" for what in found)
 
 
@@ -364,7 +364,7 @@ FILTERS: tuple[Filter, ...] = (
     Filter("ServerGroupAffinityFilter", NAME, together, lambda spec: spec.group and spec.group.policy == "affinity"),
     Filter("ComputeCapabilitiesFilter", HOST, figures,
            lambda spec: any(path[0] in FIGURES for path, _text in wanted_capabilities(spec))),
-    Filter("PciPassthroughFilter", HOST, devices, lambda spec: asked_devices(spec.hardware),
+    Filter("PciPassthroughFilter", HOST, devices, lambda spec: spec.devices,
            lacks=lacking_devices),
     Filter("TypeAffinityFilter", HOST, other_flavor, lambda spec: not spec.forced),
     Filter("MetricsFilter", HOST, metered, lambda spec: not spec.forced, optioned=True,

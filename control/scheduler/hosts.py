@@ -130,9 +130,9 @@ class HostStates:
                 host.flavors = frozenset(look.flavors.get(name, ()))
 
     def used(self, name: str, more: Amounts, flavor: str = "", numa: Needs | None = None,
-             hardware: Mapping[str, Any] = MappingProxyType({})) -> None:
+             devices: Mapping[str, int] = MappingProxyType({})) -> None:
         """A server of a *flavor* was placed on a host: add *more* to what is claimed of it, *numa* to what comes to
-        its cells, and the devices of its *hardware*. It keeps the disks busy from now on."""
+        its cells, and its *devices*. It keeps the disks busy from now on."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.used = Amounts(*(had + n for had, n in zip(host.used, more, strict=True)))
@@ -140,17 +140,17 @@ class HostStates:
                 host.io_ops += 1
                 host.flavors |= {flavor}
                 host.numa.coming += () if numa is None else (numa,)
-                host.pci.placed(hardware)
+                host.pci.placed(devices)
                 self._touch(host)
 
-    def unused(self, name: str, numa: Needs | None, hardware: Mapping[str, Any]) -> None:
+    def unused(self, name: str, numa: Needs | None, devices: Mapping[str, int]) -> None:
         """A server that ``used`` has noted was not placed: nothing of it comes. What is claimed there is to be read
         again (``changed``)."""
         with self.lock:
             if host := self.hosts.get(name):
                 host.io_ops = max(0, host.io_ops - 1)
                 host.numa.unplaced(numa)
-                host.pci.unplaced(hardware)
+                host.pci.unplaced(devices)
                 self._touch(host)
 
     def refused(self, name: str) -> None:

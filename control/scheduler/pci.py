@@ -11,9 +11,9 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any
 
-from magnetar_core.hardware.needs import lacking
+from magnetar_core.hardware.needs import lacking_devices
 from magnetar_core.hardware.numa import Needs
-from magnetar_core.hardware.pci import Affinity, DevicePool, asked, pools, preferred_cells, suffice, told
+from magnetar_core.hardware.pci import Affinity, DevicePool, pools, preferred_cells, suffice, told
 
 from .numa import LATE, HostNuma
 
@@ -47,13 +47,13 @@ class HostPci:
         """A claim there was refused: not all that has gone is free."""
         self._freed = -LATE
 
-    def placed(self, hardware: Mapping[str, Any]) -> None:
-        """A server was placed there."""
-        self._coming.update(asked(hardware))
+    def placed(self, devices: Mapping[str, int]) -> None:
+        """A server with so many devices of each name was placed there."""
+        self._coming.update(devices)
 
-    def unplaced(self, hardware: Mapping[str, Any]) -> None:
+    def unplaced(self, devices: Mapping[str, int]) -> None:
         """It was not: nothing was claimed."""
-        self._coming = +(self._coming - Counter(asked(hardware)))
+        self._coming = +(self._coming - Counter(devices))
 
     def whole(self) -> dict[str, dict[str, Any]]:
         """The same as if no server had any."""
@@ -64,29 +64,28 @@ class HostPci:
         """How many devices are free, as far as it weighs."""
         return max(0, min(MOST, sum(pool.free for pool in self.pools) - self._coming.total()))
 
-    def lacks(self, hardware: Mapping[str, Any], numa: HostNuma, needs: Needs | None,
+    def lacks(self, wanted: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs | None,
               has: Mapping[str, int] = MappingProxyType({})) -> list[str]:
-        """What it lacks for a server of this *hardware*, which *needs* NUMA cells of the host. *has*: devices that the
-        server has there already."""
+        """What it lacks of the *wanted* devices of a server, which *needs* NUMA cells of the host and has them near by
+        its *policy*. *has*: devices that the server has there already."""
         late = monotonic() < self._freed + LATE
         there = self.whole() if late else {
             name: {**one, "free": one["free"] - self._coming[name] + has.get(name, 0)}
             for name, one in self.told.items()}
-        wanted = {name: hardware.get(name) for name in ("pci_alias", "vgpus")}
-        found = [what for _field, what in lacking(wanted, {"pci_devices": there})]
+        found = [what for _field, what in lacking_devices(wanted, there)]
         if found or needs is None or late or has:
             return found
-        return self._lacks_near(hardware, numa, needs)
+        return self._lacks_near(wanted, policy, numa, needs)
 
-    def _lacks_near(self, hardware: Mapping[str, Any], numa: HostNuma, needs: Needs) -> list[str]:
+    def _lacks_near(self, wanted: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs) -> list[str]:
         """The same by the cells that the agent would choose: those with such devices first (row XPCI-05)."""
-        wanted = asked(hardware)
         cells = numa.chosen(needs, preferred_cells(((one.aliases, one.node, one.free) for one in self.pools), wanted))
         if not cells:
             return []  # NUMATopologyFilter says so
-        near = Affinity(hardware.get("pci_numa_affinity", ""), cells, numa.sockets())
+        near = Affinity(policy, cells, numa.sockets())
         policies = {name: one["numa_policy"] for name, one in self.told.items() if "numa_policy" in one}
         if suffice(self.pools, [pool.free for pool in self.pools], [wanted], near, policies):
             return []
-        return [f"free PCI devices ({hardware.get('pci_alias')}) that suit the NUMA cells of the server (policy "
+        names = ",".join(f"{name}:{count}" for name, count in sorted(wanted.items()))
+        return [f"free PCI devices ({names}) that suit the NUMA cells of the server (policy "
                 f"{near.policy or 'of the alias, or legacy'})"]

@@ -11,10 +11,12 @@ from typing import Any
 
 from magnetar_control.store import aggregates, allocations, hosts
 from magnetar_control.store.database import Database
+from magnetar_core import bandwidth
+from magnetar_core.hardware.pci import network_of
 
 from .choose import Candidate, NoValidHost, choose
 from .hosts import HostStates
-from .request_spec import RequestSpec, bandwidth_of_nics, offered, resources_of
+from .request_spec import RequestSpec, bandwidth_of_nics, devices_of, offered, resources_of
 
 #: Candidates of one choice. When a claim is refused, the next is tried before choosing again.
 CANDIDATES = 3
@@ -42,7 +44,7 @@ def place(database: Database, states: HostStates, spec: RequestSpec, *, map_cell
             continue
         for found in candidates:
             if _claimed(database, spec, found, map_cell):
-                states.used(found.host, spec.amounts, spec.flavor_name, spec.numa, spec.hardware)
+                states.used(found.host, spec.amounts, spec.flavor_name, spec.numa, spec.devices)
                 return found
             read_host(database, states, found.host)
             states.refused(found.host)
@@ -68,7 +70,7 @@ def place_all(database: Database, states: HostStates, requests: Sequence[Request
             [one] = choose(states, spec, random=random)
         except NoValidHost:  # as far as the memory knows
             continue
-        states.used(one.host, spec.amounts, spec.flavor_name, spec.numa, spec.hardware)
+        states.used(one.host, spec.amounts, spec.flavor_name, spec.numa, spec.devices)
         found.append((spec, one))
     if not found:
         return {}
@@ -80,7 +82,7 @@ def place_all(database: Database, states: HostStates, requests: Sequence[Request
                 raise _Refused
     except _Refused:
         for spec, one in found:
-            states.unused(one.host, spec.numa, spec.hardware)
+            states.unused(one.host, spec.numa, spec.devices)
         for name in {one.host for _spec, one in found}:
             read_host(database, states, name)
         return {}
@@ -105,13 +107,21 @@ def hold_ports(database: Database, server_id: str, host_id: str, flavor: Mapping
                nics: Callable[[], Iterable[Mapping[str, Any]]]) -> bool:
     """Have a server of *flavor* hold what the ports ask that it has now (*nics*), beside all else that it holds of its
     host. ``False``, and nothing changed, where the host has not enough left."""
-    def wanted() -> dict[str, int]:
-        return {**resources_of(flavor), **bandwidth_of_nics(nics())}
+    def wanted() -> tuple[dict[str, int], dict[str, int]]:
+        now = list(nics())
+        return {**resources_of(flavor), **bandwidth_of_nics(now)}, devices_of(flavor, now)
 
     def once() -> bool:
         with database.write() as connection:
             return allocations.set_resources(connection, server_id, host_id, wanted)
     return database.retried(once)
+
+
+def in_words(nic: Mapping[str, Any]) -> str:
+    """What a NIC asks of its host, to be read."""
+    found = [bandwidth.in_words(nic["resources"])] if nic.get("resources") else []
+    return " and ".join([*found, *(f"a free virtual function of physical network {network_of(name)}"
+                                   for name in nic.get("devices") or ())])
 
 
 def read_host(database: Database, states: HostStates, name: str) -> None:

@@ -68,10 +68,11 @@ def resources_of(flavor: Mapping[str, Any]) -> dict[str, int]:
 def bandwidth_of(row: Mapping[Any, Any], request: Mapping[str, Any]) -> Counter[str]:
     """What the ports of a server by its row ask of its host, by ``core.bandwidth.resource``. One that was never started
     may have no NICs yet, but ports that it asks for."""
-    return bandwidth_of_nics(_nics(row, request))
+    return bandwidth_of_nics(nics_of(row, request))
 
 
-def _nics(row: Mapping[Any, Any], request: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def nics_of(row: Mapping[Any, Any], request: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The NICs of a server by its row, or what is asked for of one that has none yet."""
     found: Sequence[Mapping[str, Any]] = orjson.loads(row.get("interfaces") or "[]")
     return found if found or row.get("launched_at") else request.get("networks") or ()
 
@@ -99,7 +100,8 @@ def held_by(row: Any) -> tuple[Amounts, dict[str, int], dict[str, int]]:
     flavor, request = orjson.loads(row.flavor), orjson.loads(row.request)
     amounts = amounts_of(flavor, any(map(is_root_volume, request.get("blocks") or ())), orjson.loads(row.image))
     columns = row._mapping  # noqa: SLF001 - SQLAlchemy's name
-    return amounts, {**resources_of(flavor), **bandwidth_of(columns, request)}, devices_of(flavor)
+    return (amounts, {**resources_of(flavor), **bandwidth_of(columns, request)},
+            devices_of(flavor, nics_of(columns, request)))
 
 
 def needs(flavor: Mapping[str, Any], volume_backed: bool = False, image: Mapping[str, Any] | None = None) -> Amounts:
@@ -118,10 +120,14 @@ def sizes(flavor: Mapping[str, Any]) -> dict[str, int]:
     return {name: max(int(flavor.get(name) or 0), int(grown.get(name) or 0)) for name in ("disk", "ephemeral")}
 
 
-def devices_of(flavor: Mapping[str, Any]) -> dict[str, int]:
-    """How many PCI devices of which alias, and virtual GPUs, a server of *flavor* has; only flavors ask for some."""
+def devices_of(flavor: Mapping[str, Any], nics: Iterable[Mapping[str, Any]] = ()) -> dict[str, int]:
+    """How many PCI devices of which alias, and virtual GPUs, a server of *flavor* has, and virtual functions of which
+    physical network (``pci.of_network``) for its *nics*; only flavors and ports ask for some."""
     specs = flavor.get("extra_specs")
-    return asked_devices(said(specs, BY_SPEC)) if specs else {}
+    found = Counter(asked_devices(said(specs, BY_SPEC)) if specs else {})
+    for nic in nics:
+        found.update(nic.get("devices") or {})
+    return dict(found)
 
 
 @dataclass(frozen=True)
@@ -155,9 +161,9 @@ class RequestSpec:
     different_host: frozenset[str] = frozenset()
     same_host: frozenset[str] | None = None
     group: Group | None = None
-    #: PCI devices by alias that the server has already, by host: those of its flavor before a resize.
+    #: PCI devices by name that the server has already, by host: those before a resize.
     has_devices: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    devices: Mapping[str, int] = field(default_factory=dict)  # how many PCI devices of which alias it claims
+    devices: Mapping[str, int] = field(default_factory=dict)  # how many of which name it claims
     forced: bool = False  # only what a claim and a host that answers need is looked at: an administrator has chosen
 
     def forced_to(self) -> RequestSpec:
@@ -231,7 +237,7 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
     request, hints = orjson.loads(row["request"]), orjson.loads(row["hints"])
     flavor = orjson.loads(row["flavor"]) if flavor is None else flavor
     blocks = request.get("blocks") or ()
-    root, nics = next(filter(is_root_volume, blocks), None), _nics(row, request)
+    root, nics = next(filter(is_root_volume, blocks), None), nics_of(row, request)
     names = hint(hints, "different_host") + hint(hints, "same_host")
     group, where = None, {}
     if hints.get("group") or names:
@@ -249,7 +255,7 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
         "image": image.get("properties") or {}, "image_id": row.get("image_id") or "",
         "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
         "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
-        "needs_ovn": _on_ovn(row, request), "devices": devices_of(flavor),
+        "needs_ovn": _on_ovn(row, request), "devices": devices_of(flavor, nics),
         **hinted(hints, where), **over}))
 
 

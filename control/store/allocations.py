@@ -153,19 +153,23 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
 
 
 def set_resources(connection: Connection, consumer_id: str, host_id: str,
-                  wanted: Callable[[], Mapping[str, int]]) -> bool:
-    """Set what the consumer holds of the host's ``inventories``; all else that it holds stays. ``False``, and nothing
-    changed, where the host has not enough left, or the consumer holds nothing there. *wanted* is asked when its row is
-    locked: of several who set it, the last one knows most."""
+                  wanted: Callable[[], tuple[Mapping[str, int], Mapping[str, int]]]) -> bool:
+    """Set what the server holds of the host's ``inventories`` and PCI devices; all else that it holds stays. ``False``,
+    and nothing changed, where the host has not enough left, or the server holds nothing there. *wanted* is asked for
+    both when its row is locked: of several who set it, the last one knows most."""
     me = {"consumer": consumer_id, "host": host_id}
     held = connection.execute(_HELD, me).one_or_none()
     if held is None:
         return False
-    other = _differing(resources := wanted(), orjson.loads(held.resources))
+    resources, devices = wanted()
+    other, had = _differing(resources, orjson.loads(held.resources)), orjson.loads(held.devices)
+    if devices != had and not _has_devices(connection, host_id, {consumer_id: devices}):
+        return False
     if not _take(connection, host_id, Amounts(), 0, other):
         return False
-    if other:
-        connection.execute(_CHANGE, me | {"resources": inventories.text(resources), "updated_at": now()})
+    if other or devices != had:
+        both = {"resources": inventories.text(resources), "devices": inventories.text(devices)}
+        connection.execute(_CHANGE, me | both | {"updated_at": now()})
     return True
 
 

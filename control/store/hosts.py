@@ -15,6 +15,7 @@ from sqlalchemy import Connection, RowMapping, Select, bindparam, func, select, 
 from sqlalchemy.sql.elements import ColumnElement
 
 from magnetar_core import bandwidth
+from magnetar_core.hardware.pci import network_of
 
 from . import inventories
 from .allocations import RESOURCES, SHARED, USUAL, Group, Ratios, limits
@@ -90,7 +91,7 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
         inventories.add_class(connection, kind)
     if changed or text != row["info"]:
         risen = changed or _shape(info) != _shape(orjson.loads(row["info"]))
-        names = info.get("pci_devices") or {}
+        names = [name for name in info.get("pci_devices") or () if not network_of(name)]
         connection.execute(update(hosts).where(hosts.c.name == name).values(
             **values, info=text, generation=row["generation"] + risen, updated_at=now(),
             pci_aliases=f",{','.join(sorted(names))}," if names else ""))

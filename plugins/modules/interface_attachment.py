@@ -80,6 +80,12 @@ interface_attachment:
     port:
       description: A logical switch port of OVN, in place of network.
       type: str
+    physical_network:
+      description: A physical network, of which the NIC is a virtual function, in place of network.
+      type: str
+    vlan:
+      description: The VLAN of such a NIC.
+      type: int
     mac:
       description: MAC address; drawn once when omitted.
       type: str

@@ -61,6 +61,12 @@ interface_attachments:
     port:
       description: A logical switch port of OVN, in place of network.
       type: str
+    physical_network:
+      description: A physical network, of which the NIC is a virtual function, in place of network.
+      type: str
+    vlan:
+      description: The VLAN of such a NIC.
+      type: int
     mac:
       description: MAC address; drawn once when omitted.
       type: str

@@ -99,6 +99,11 @@ ports:
         host name.
       type: str
       sample: web1
+    vnic_type:
+      description: 'C(normal), or C(direct): a virtual function (SR-IOV) of a card that hosts have on the physical
+        network of its network, which nothing filters or limits.'
+      type: str
+      sample: normal
     qos_policy:
       description: Its QoS policy, by name or uuid; C(none) for that of its network. As it is, of a new one what
         the cloud gives, when omitted.

@@ -153,7 +153,7 @@ server:
         id: 0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11
         name: debian
     networks:
-      description: NICs in order. Each names a network, a bridge or a port.
+      description: NICs in order. Each names a network, a bridge, a port or a physical network.
       type: list
       elements: dict
       sample:
@@ -239,7 +239,13 @@ server:
       type: dict
       sample: {}
     pci_devices:
-      description: 'PCI devices of the host that it has: address to the alias that asked for it. Of a single host.'
+      description: 'PCI devices of the host that it has: address to the alias that asked for it, or to the MAC address
+        of the NIC that it is. Of a single host.'
+      type: dict
+      sample: {}
+    nic_devices:
+      description: MAC address of a NIC that is a virtual function to {pci_slot, pci_vendor_info, physical_network}.
+        Of a single host.
       type: dict
       sample: {}
     mdev:

@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from magnetar_control.api.values import Address, Anything, Id, Null, Number, OrEmpty, Parsed, Truth, record
-from magnetar_control.services.network import address_groups, dns, sharing, trunks
+from magnetar_control.services.network import address_groups, dns, sharing, trunks, virtual_functions
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.values import Choices, ListOf, Mac, MapOf, Nullable, Text, Value
@@ -145,18 +145,18 @@ class VnicType(Choices):
     """How a port reaches its server."""
 
     def __init__(self) -> None:
-        super().__init__("normal")
+        super().__init__(virtual_functions.NORMAL, virtual_functions.DIRECT)
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         if value in OTHER_VNIC_TYPES:
-            raise InvalidField(path, "must be normal: no host here gives ports a virtual function, a vDPA device or an "
-                                     "accelerator. A flavor with pci_passthrough:alias gives a server a whole device",
-                               value)
+            raise InvalidField(path, "must be normal or direct (a virtual function): no host here gives ports a vDPA "
+                                     "device, an accelerator, or a virtual function by macvtap. A flavor with "
+                                     "pci_passthrough:alias gives a server a whole device", value)
         return super().check(value, path, version)
 
 
 #: Those of Neutron that no port here can have.
-OTHER_VNIC_TYPES = ("direct", "direct-physical", "macvtap", "vdpa", "accelerator-direct",
+OTHER_VNIC_TYPES = ("direct-physical", "macvtap", "vdpa", "accelerator-direct",
                     "accelerator-direct-physical", "baremetal", "virtio-forwarder", "smart-nic", "remote-managed")
 PORT = attributes(
     {"network_id": Id()},

@@ -167,7 +167,7 @@ class VolumeAttachments(Attached):
 
 class InterfaceAttachments(Attached):
     kind, other, known_by = InterfaceAttachment, "network", ("mac", "network", "_network")
-    host_only = {"bridge": None, "port": None, "model": "virtio"}
+    host_only = {"bridge": None, "port": None, "physical_network": None, "vlan": None, "model": "virtio"}
     making = removing = (Step("plug", "change the NICs"), Step("define", "define the domain"))
 
     def from_key(self, what: str) -> Document:
@@ -178,7 +178,7 @@ class InterfaceAttachments(Attached):
                 for row in rows for nic in orjson.loads(row.interfaces)]
         return [{
             "id": nic_id(nic["port_id"]), "name": f"{row.id}:{nic['mac']}", "server": row.id,
-            "network": nic["network"], "bridge": None, "port": None, "mac": nic["mac"], "model": "virtio",
+            "network": nic["network"], **self.host_only, "mac": nic["mac"],
             "tag": nic.get("tag"),
             "address": addresses[0] if addresses else None, "server_name": row.name, "_port": nic["port_id"],
             "_network": nic["network_id"],

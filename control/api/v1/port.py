@@ -24,7 +24,7 @@ class Ports(Networking):
                               for one in row["fixed_ips"]], "allowed_address_pairs": row["pairs"],
                 "qos_policy": row["qos_policy_id"],
                 **{name: row[name] for name in ("mac_address", "port_security_enabled", "admin_state_up", "dns_name",
-                                                "status", "device_id", "device_owner")}}
+                                                "vnic_type", "status", "device_id", "device_owner")}}
 
     def complete(self, caller: Caller, want: Document, have: Document | None) -> Document:
         want = policy(caller, {**want, "network": usable(caller, "network", want["network"])}, have)
@@ -65,7 +65,8 @@ class Ports(Networking):
 
     def values(self, want: Document, names: Iterable[str]) -> Document:
         found = super().values(want, (name for name in names if name != "_subnets"))
-        for ours, name in (("network", "network_id"), ("qos_policy", "qos_policy_id")):
+        for ours, name in (("network", "network_id"), ("qos_policy", "qos_policy_id"),
+                           ("vnic_type", "binding:vnic_type")):
             if ours in found:
                 found[name] = found.pop(ours)
         if found.get("fixed_ips") is not None:

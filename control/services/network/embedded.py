@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -33,6 +34,7 @@ from .security_groups import SECURITY_GROUP, GroupStore, named, rule_resource
 from .subnets import check_range, resource
 from .tables import TAKEN, networks, ports, security_groups, subnets
 from .trunks import TRUNK, TrunkStore
+from .virtual_functions import NORMAL
 from .worker import EngineWorker, Wait
 
 # Statements that each server needs, made once: to make one takes longer than to execute it.
@@ -41,11 +43,11 @@ _RELEASED = (ports.c.device_id == bindparam("server")) & TAKEN & (
 _MADE_RELEASED = delete(ports).where(_RELEASED, ports.c.made_for_server)
 _LET_GO = update(ports).where(_RELEASED).values(
     device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None, tag=None,
-    dns_name="")
+    dns_name="", device="{}")
 _BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving"]).join(
     networks, networks.c.id == ports.c.network_id).where(
-    ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine)
+    ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine, ports.c.vnic_type == NORMAL)
 #: What there is with an engine besides routers.
 OF_ENGINE = {"port_forwardings": PORT_FORWARDING, **{f"{one.name}s": one for one in qos.RULES}}
 #: Those of them whose parts can be said too.
@@ -160,20 +162,25 @@ class EmbeddedNetworks:
             sure()
         self.worker.settle(changes.ports(port.id for port in found))
 
-    def bind(self, server_id: str, host: str, sure: Sure = always) -> None:
-        self._bind(server_id, host, "ACTIVE", sure)
+    def bind(self, server_id: str, host: str, sure: Sure = always,
+             devices: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> None:
+        self._bind(server_id, host, "ACTIVE", sure, devices)
 
     def unbind(self, server_id: str, sure: Sure = always) -> None:
-        self._bind(server_id, "", "DOWN", sure)
+        self._bind(server_id, "", "DOWN", sure, {})
 
-    def _bind(self, server_id: str, host: str, status: str, sure: Sure) -> None:
+    def _bind(self, server_id: str, host: str, status: str, sure: Sure,
+              devices: Mapping[str, Mapping[str, str]]) -> None:
         with self.database.write() as connection:
             if self.log.enabled:
                 self.log.note(connection, *changes.ports(connection.execute(select(ports.c.id).where(
                     ports.c.device_id == server_id, TAKEN,
                     (ports.c.host != host) | (ports.c.next_host != "") | ports.c.arriving)).scalars()))
             connection.execute(_BIND, {"server": server_id, "host": host, "next_host": "", "arriving": False,
-                                       "updated_at": now(), "status": status})
+                                       "updated_at": now(), "status": status, "device": "{}"})
+            for mac, device in devices.items():
+                connection.execute(_BIND.where(ports.c.mac_address == mac).values(
+                    device=orjson.dumps(dict(device)).decode()), {"server": server_id})
             sure()
 
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import delete as deleting
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
-from . import ipam, router_ports
+from . import ipam, router_ports, virtual_functions
 from .requested_networks import subnets_of
 from .resources import NetworkResource, add, find, forbidden, own
 from .router_ports import FLOATING, GATEWAY, INTERFACE, OWN
@@ -90,6 +90,7 @@ def leads_to(connection: Connection, context: Context, row: Document | RowMappin
         raise NotFound(f"Port {wish['port_id']} could not be found.", type="PortNotFound")
     if port["device_owner"].startswith(OWN):
         raise InvalidRequest(f"Bad floatingip request: port {port['id']} is the cloud's own.", type="BadRequest")
+    virtual_functions.check_reached(port)
     fixed, subnet_id = _fixed(connection, port, wish["fixed_ip_address"])
     taken = connection.execute(select(floating_ips.c.floating_ip_address).where(
         floating_ips.c.port_id == port["id"], floating_ips.c.fixed_ip_address == fixed,

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, RowMapping, false, select, true
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField
 
-from . import changes, dns, ipam, qos, reservations, sharing
+from . import changes, dns, ipam, qos, reservations, sharing, virtual_functions
 from .requested_networks import seen
 from .resources import NetworkResource, add, find, own
 from .router_ports import OWN
@@ -117,6 +117,7 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     qos.check(connection, context, row, values, row["qos_policy_id"])
     if values.get("qos_policy_id", row["qos_policy_id"]) != row["qos_policy_id"]:
         find(connection, context, NETWORK, row["id"], lock=True)  # no server takes a port there until it is changed
+        virtual_functions.check_network(connection, row["id"])
         reservations.check_policy(connection, (ports.c.network_id == row["id"]) & ports.c.qos_policy_id.is_(None),
                                   row["qos_policy_id"], values["qos_policy_id"])
     dns.check_domain(connection, {**row, **values})

@@ -15,7 +15,7 @@ from magnetar_core.addresses import link_local
 from magnetar_core.errors import Conflict
 from magnetar_core.kinds.guest_data import MOST
 
-from . import dns, ipam, reservations
+from . import dns, ipam, reservations, virtual_functions
 from .tables import OWNER, SUBPORT, TAKEN, addresses, floating_ips, networks, ports, subnets
 
 #: Servers in one statement.
@@ -26,9 +26,10 @@ _OF_NETWORKS = select(networks.c.id.label("of"), *networks.c["port_security_enab
     networks, subnets, isouter=True).where(networks.c.id.in_(bindparam("ids", expanding=True))).order_by(
     subnets.c.created_at, subnets.c.id).with_for_update(read=True, of=networks)
 _BY_SERVER = select(
-    *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host", "port_security_enabled"],
+    *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host", "port_security_enabled",
+              "vnic_type"],
     networks.c.name.label("network"), reservations.POLICY.label("policy"),
-    *networks.c["type", "bridge", "mtu", "by_engine"],
+    *networks.c["type", "bridge", "segment", "mtu", "by_engine"],
     *addresses.c["subnet_id", "ip_address"],
     *subnets.c["cidr", "enable_dhcp", "gateway_ip", "dns_nameservers", "host_routes", "ipv6_address_mode"]).join_from(
     ports, networks, networks.c.id == ports.c.network_id).outerjoin(
@@ -62,7 +63,7 @@ def allocated(connection: Connection, context: Context, server: tuple[str, str],
         place += 1
         network, choices = there[wanted["network_id"]]
         values = {"device_id": server_id, "device_owner": OWNER, "place": place, "tag": wanted.get("tag"),
-                  "dns_name": dns.of_server(hostname) if network["by_engine"] else ""}
+                  "dns_name": dns.of_server(hostname) if network["by_engine"] and not wanted.get("devices") else ""}
         if wanted.get("port_id"):
             _take(connection, id, hostname, values)
         else:
@@ -72,6 +73,9 @@ def allocated(connection: Connection, context: Context, server: tuple[str, str],
                    "security_groups": orjson.dumps(list(groups) if secure else []).decode()})
     seen = {nic["port_id"]: nic for nic in found(connection, server_id, states=False, lock=True)}
     for id, wanted in zip(ids, requested, strict=True):
+        if id not in have and wanted.get("devices", {}) != seen[id].get("devices", {}):
+            raise Conflict(f"The binding:vnic_type of port {id} changed after the server had claimed what the port "
+                           "asks of a host. Try again.", type="PortInUse")
         if id not in have and wanted.get("resources", {}) != seen[id].get("resources", {}):
             raise Conflict(f"The QoS policy of port {id}, or its rules of minimum bandwidth, changed after the server "
                            "had claimed what the port asks of a host. Try again.", type="QosPolicyInUse")
@@ -155,21 +159,24 @@ def floating(connection: Connection, server_ids: Sequence[str]) -> dict[str, dic
 def _nic(rows: Sequence[RowMapping], states: bool) -> Document:
     """The NIC of a port's *rows*, one for each address."""
     row, flat = rows[0], rows[0]["type"] == "flat"
-    engine = row["by_engine"]
+    function = virtual_functions.is_one(row)
+    engine = row["by_engine"] and not function
     fixed = [{"subnet_id": one["subnet_id"], "ip_address": one["ip_address"]} for one in rows if one["ip_address"]]
-    on_host = {"port": row["id"]} if engine else {"bridge": row["bridge"]} if flat else {
-        "network": host_name(row["network_id"])}
+    on_host = virtual_functions.on_host(row) if function else {"port": row["id"]} if engine else {
+        "bridge": row["bridge"]} if flat else {"network": host_name(row["network_id"])}
     on_host["mac"] = row["mac_address"]
     four = [one for one in rows if one["ip_address"] and not _is_six(one)]
     if four:
         # Where there is no DHCP on the bridge, the guest sets its address itself, with the prefix.
-        static = next((one for one in four if (flat or engine) and one["enable_dhcp"] is False), None)
+        static = next((one for one in four if function or (
+            (flat or engine) and one["enable_dhcp"] is False)), None)
         on_host["address"] = (f"{static['ip_address']}/{static['cidr'].partition('/')[2]}" if static else
                               four[0]["ip_address"])
-    if not engine:  # which filters by itself
+    if not (engine or function):  # which filters by itself
         on_host.update(_security(row, fixed, flat))
     nic = {"port_id": row["id"], "network_id": row["network_id"], "network": row["network"], "mac": row["mac_address"],
            "fixed_ips": fixed, "tag": row["tag"], "created": row["made_for_server"], "on_host": on_host,
+           **({"devices": virtual_functions.devices(row)} if function else {}),
            **({"told": told} if (told := _told(rows)) else {})}
     return {**nic, "port_state": row["status"], "host": row["host"]} if states else nic
 

@@ -16,7 +16,7 @@ from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
 
-from . import dns, ipam, qos, reservations, sharing, trunks
+from . import dns, ipam, qos, reservations, sharing, trunks, virtual_functions
 from .floating_ips import let_go
 from .networks import NETWORK
 from .nics import addresses_of
@@ -36,7 +36,8 @@ def documents(usual: str, connection: Connection, rows: Sequence[RowMapping]) ->
     return [_with_request({**row, **details[row["id"]], "fixed_ips": given.get(
         row["id"], []), "dns_assignment": dns.assignment(
              row["dns_name"], given.get(row["id"], []), domains[row["network_id"]]),
-             **{name: orjson.loads(row[name]) for name in ("security_groups", "profile", "pairs")}},
+             **{name: orjson.loads(row[name]) for name in ("security_groups", "pairs")},
+             "profile": orjson.loads(row["profile"]) | orjson.loads(row["device"])},
              asking.get(row["id"])) for row in rows]
 
 
@@ -55,6 +56,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
             networks.c.id == network["id"], usable_networks(context))).first() is None:
         raise forbidden("create_port", "the network is another project's; as an external one, routers and floating IPs "
                                        "have addresses of it")
+    virtual_functions.complete(values)
     _may_choose(context, network, values)
     _may_mark(connection, context, "create", values)
     _may_secure(context, network, "create", values, network["port_security_enabled"])
@@ -63,6 +65,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     _check_pairs(network, values)
     dns.check_name(network, values["dns_name"])
     qos.check(connection, context, network, values)
+    virtual_functions.check(network, values)
     mac = ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now())
     if mac is None:
         raise _mac_in_use(values)
@@ -192,6 +195,8 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
         groups = values.get("security_groups") or []
         values["security_groups"] = _groups(connection, {**row, **values, "security_groups": groups})
     _check_with_network(connection, context, row, values)
+    if virtual_functions.is_one({**row, **values}) or "vnic_type" in values:
+        _check_function(connection, context, row, values)
     if (fixed := values.pop("fixed_ips", None)) is not None:
         _readdress(connection, row, fixed)
 
@@ -210,6 +215,20 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
         qos.check(connection, context, network, values, row["qos_policy_id"])
         reservations.check_policy(connection, ports.c.id == row["id"], row["qos_policy_id"] or network["qos_policy_id"],
                                   values["qos_policy_id"] or network["qos_policy_id"])
+
+
+def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """Whether it may be a virtual function, or be one no more; what it is, its server's host has claimed. One that
+    becomes a virtual function leaves OVN."""
+    if values.get("vnic_type", row["vnic_type"]) != row["vnic_type"]:
+        _let_go(connection, row)
+        trunks.check_in_none(connection, row["id"])
+        floating = connection.execute(select(floating_ips.c.floating_ip_address).where(
+            floating_ips.c.port_id == row["id"]).limit(1)).scalar()
+        if floating is not None:
+            raise Conflict(f"Port {row['id']} has floating IP {floating}, which OVN gives and a virtual function "
+                           "cannot have. Take it from the port first.", type="PortInUse")
+    virtual_functions.check(find(connection, context, NETWORK, row["network_id"]), {**row, **values})
 
 
 def _change_mac(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:

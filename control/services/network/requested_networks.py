@@ -18,7 +18,7 @@ from sqlalchemy.sql.expression import BindParameter
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest
 
-from . import ipam, reservations, sharing
+from . import ipam, reservations, sharing, virtual_functions
 from .tables import SUBPORT, addresses, networks, ports, subnets
 
 #: The policy rule of NICs on external networks.
@@ -32,7 +32,8 @@ _EACH = select(networks.c.id, networks.c.by_engine, networks.c.qos_policy_id, _S
 _ANY = _EACH.where(sharing.own_or_shared_with(networks, _PROJECT)).limit(2)
 _UP = _ANY.where(networks.c.admin_state_up)
 _NAMED = _EACH.where(networks.c.id.in_(_IDS))
-_PORTS = select(ports.c.id.label("port_id"), *ports.c["network_id", "device_id", "device_owner", "dns_name"],
+_PORTS = select(ports.c.id.label("port_id"),
+                *ports.c["network_id", "device_id", "device_owner", "dns_name", "vnic_type"],
                 addresses.c.ip_address, reservations.POLICY.label("policy"),
                 *networks.c["id", "by_engine", "type", "bridge"], _OUTSIDE).join(
     networks, networks.c.id == ports.c.network_id).outerjoin(
@@ -72,7 +73,7 @@ def checked(connection: Connection, context: Context, requested: Any, external: 
         raise Forbidden(f"It is not allowed to create an interface on external network {outside.id}: Policy doesn't "
                         f"allow {ATTACH_EXTERNAL} to be performed. Use a network behind a router, and a floating IP.",
                         type="ExternalNetworkAttachForbidden")
-    return [_marked(one, by_engine=found[one["network_id"]].by_engine) for one in plain]
+    return [_marked(one, by_engine=found[one["network_id"]].by_engine and not one.get("devices")) for one in plain]
 
 
 def _plain(one: Mapping[str, Any]) -> Document:
@@ -133,10 +134,10 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
         if row.ip_address is None:
             raise InvalidRequest(f"Port {row.port_id} requires a FixedIP in order to be used.")
         one["network_id"] = row.network_id
-        if row.port_id in asked:
-            one["resources"] = asked[row.port_id]
-        if row.dns_name:
-            one["dns_name"] = row.dns_name
+        # SQLAlchemy's name of what a row has by name.
+        told = {"resources": asked.get(row.port_id), "devices": virtual_functions.devices(row._mapping),  # noqa: SLF001
+                "dns_name": row.dns_name}
+        one.update({name: value for name, value in told.items() if value})
     return {row.id: row for row in rows.values()}
 
 

@@ -18,7 +18,7 @@ from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
-from . import changes, reservations
+from . import changes, reservations, virtual_functions
 from .resources import NetworkResource, NetworkStore, add, find, own
 from .router_ports import OWN
 from .tables import SUBPORT, TAKEN, networks, ports, subports, trunks
@@ -131,7 +131,7 @@ def _locked(connection: Connection, context: Context, ids: Collection[str]) -> d
     if missing := set(ids) - {row["id"] for row in rows}:
         raise NotFound(f"Port {min(missing)} could not be found.", type="PortNotFound")
     return {row["id"]: row for row in connection.execute(select(
-        *ports.c["id", "network_id", "device_id", "device_owner"], networks.c.by_engine, networks.c.type,
+        *ports.c["id", "network_id", "device_id", "device_owner", "vnic_type"], networks.c.by_engine, networks.c.type,
         networks.c.mtu, trunks.c.id.label("trunk"), subports.c.trunk_id.label("inside")).join(
         networks, networks.c.id == ports.c.network_id).outerjoin(trunks, trunks.c.port_id == ports.c.id).outerjoin(
         subports, subports.c.port_id == ports.c.id).where(ports.c.id.in_(list(ids)))).mappings()}
@@ -143,6 +143,7 @@ def _check_once(given: Sequence[Document]) -> None:
 
 
 def _check_engine(port: RowMapping) -> None:
+    virtual_functions.check_reached(port)
     if not port["by_engine"]:
         raise InvalidRequest(f"Port {port['id']} is on network {port['network_id']}, which hosts make without OVN "
                              f"(type {port['type']}): trunks are of ports on networks that OVN makes.",

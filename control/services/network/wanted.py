@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, RowMapping, select, true
 
 from magnetar_control.store.tables import hosts
 
-from . import qos, router_ports
+from . import qos, router_ports, virtual_functions
 from .engine import (
     LogicalAddresses,
     LogicalForwarding,
@@ -102,7 +102,8 @@ def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[Logica
             networks, networks.c.id == ports.c.network_id).outerjoin(
             subports, subports.c.port_id == ports.c.id).outerjoin(trunks, trunks.c.id == subports.c.trunk_id).outerjoin(
             parents, parents.c.id == trunks.c.port_id).where(
-            networks.c.by_engine, ports.c.device_owner != router_ports.FLOATING, condition)
+            networks.c.by_engine, ports.c.vnic_type == virtual_functions.NORMAL,
+            ports.c.device_owner != router_ports.FLOATING, condition)
         given: dict[str, list[tuple[str, str]]] = {}
         for row in connection.execute(select(*addresses.c["port_id", "subnet_id", "ip_address"]).where(
                 addresses.c.port_id.in_(on_engine.with_only_columns(ports.c.id))).order_by(

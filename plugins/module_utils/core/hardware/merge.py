@@ -202,7 +202,7 @@ def _base(name: str) -> str:
     if name.startswith("vif_") and not name.endswith("_average"):
         return name.rpartition("_")[0] + "_average"
     return {"rng_period": "rng_bytes", "tpm_model": "tpm_version", "maxphysaddr_bits": "maxphysaddr_mode",
-            "pci_numa_affinity": "pci_alias", "cpu_realtime_mask": "cpu_realtime"}.get(name, "")
+            "cpu_realtime_mask": "cpu_realtime"}.get(name, "")
 
 
 def check_machine(hardware: Mapping[str, Any], machine: str) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Mapping
 
-from .pci import VGPU, asked, told
+from .pci import VGPU, asked, network_of, told
 
 UEFI = "a UEFI firmware that libvirt knows; on Debian the package ovmf has it"
 SECURE_BOOT = "a UEFI firmware with secure boot and keys that libvirt knows; on Debian the package ovmf has it"
@@ -15,6 +15,8 @@ KVM = "KVM, without which a guest has no CPU of the host"
 PCI = ("PCI devices of alias %s: the server needs %d, and %d of %d are free (the agent's settings pci_device_spec and "
        "pci_alias say which there are)")
 NO_PCI = "PCI devices of alias %s (the agent's settings pci_device_spec and pci_alias say which there are)"
+FUNCTIONS = ("virtual functions of physical network %s: the server's ports need %d, and %d of %d are free (the agent's "
+             "setting pci_device_spec says which there are)")
 MDEV = "a free virtual GPU: %d of %d are free (the agent's setting enabled_mdev_types says which there are)"
 LUKS = "LUKS in QEMU, which encrypts disks; on Debian the package qemu-utils has it"
 TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
@@ -40,12 +42,21 @@ def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tu
 def _devices(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The same for PCI devices and virtual GPUs."""
     wanted = asked(hardware)
-    there = told(host) if wanted else {}
+    yield from lacking_devices(wanted, told(host) if wanted else {})
+
+
+def lacking_devices(wanted: Mapping[str, int], there: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The same of the devices *wanted*, by the names of ``pci.asked`` and ``pci.of_network``; *there*: ``pci.told`` of
+    the host."""
     for name, count in wanted.items():
         known = there.get(name)
         if name == VGPU:
             if known is None or known["free"] < count:
                 yield "vgpus", MDEV % ((0, 0) if known is None else (known["free"], known["total"]))
+        elif network := network_of(name):
+            if known is None or known["free"] < count:
+                yield "networks", FUNCTIONS % (network, count, *(
+                    (0, 0) if known is None else (known["free"], known["total"])))
         elif known is None:
             yield "pci_alias", NO_PCI % name
         elif known["free"] < count:

@@ -56,6 +56,25 @@ VGPU = "resources:%s" % VGPU_CLASS
 LEGACY, PREFERRED, REQUIRED, SOCKET = POLICIES = ("legacy", "preferred", "required", "socket")
 #: What a device is: a physical function that can have virtual ones, such a virtual one, or another one.
 PF, VF, PCI = TYPES = ("type-PF", "type-VF", "type-PCI")
+#: The name of a physical network.
+PHYSICAL_NETWORK = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
+
+
+def of_network(network: str) -> str:
+    """The name by which the virtual functions of a physical network are counted, of which NICs have one; no alias can
+    have it."""
+    return "%s:%s" % (VF, network)
+
+
+def network_of(name: str) -> str:
+    """The physical network that ``of_network`` has named so; empty for an alias."""
+    kind, _colon, network = name.partition(":")
+    return network if kind == VF else ""
+
+
+def is_nic(name: str) -> bool:
+    """Whether a device's holder is a NIC, by its MAC address, and no alias."""
+    return ":" in name
 
 
 class DevicePool(NamedTuple):
@@ -255,7 +274,7 @@ def class_of(vendor_id: str, product_id: str) -> str:
 # What settings say of devices ---------------------------------------------------------------------------------------
 _KIND = ("vendor_id", "product_id", "resource_class", "traits", "live_migratable")
 #: What an entry of ``pci_device_spec`` and of ``pci_alias`` may have.
-DEVICE_WORDS = (*_KIND, "address", "managed", "one_time_use")
+DEVICE_WORDS = (*_KIND, "address", "managed", "one_time_use", "physical_network")
 ALIAS_WORDS = ("name", *_KIND, "device_type", "numa_policy")
 _RULES = {
     "name": (NAME, "must have letters, digits, and . - _ only"),
@@ -263,11 +282,14 @@ _RULES = {
     "managed": ("yes|no", "must be true or false"),
     "one_time_use": ("yes|no", "must be true or false"),
     "live_migratable": ("yes|no", "must be true or false"),
+    "physical_network": (PHYSICAL_NETWORK, "must be the name of a physical network: letters, digits, and . - _ only"),
     "resource_class": (r"[^\x00-\x1f]{1,200}", "must be the name of a resource class, such as CUSTOM_GPU or PGPU"),
     "traits": (r"[^\x00-\x1f]{1,1000}", "must be names of traits with commas between, such as CUSTOM_NVLINK"),
     "type": (r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", "must be the name of a folder in mdev_supported_types"),
     "numa_policy": ("|".join(POLICIES), "must be one of %s" % ", ".join(POLICIES)),
     "device_type": ("|".join(TYPES), "must be one of %s" % ", ".join(TYPES))}
+#: Words whose values stay as they are given.
+_AS_GIVEN = ("name", "type", "device_type", "physical_network")
 #: Classes that hosts and virtual GPUs have.
 NOT_DEVICES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB", VGPU_CLASS)
 _ID = (r"[0-9a-f]{4}", "must be four hexadecimal digits as a text, such as \"10de\"")
@@ -278,7 +300,7 @@ def checked(word: str, value: Any) -> str:
     if isinstance(value, bool):  # as YAML reads yes and no
         value = "yes" if value else "no"
     pattern, rule = _RULES.get(word, _ID)
-    text = value.lower() if isinstance(value, str) and word not in ("name", "type", "device_type") else value
+    text = value.lower() if isinstance(value, str) and word not in _AS_GIVEN else value
     if not isinstance(text, str) or not re.fullmatch(pattern, text):
         raise ValueError("%s: %s (got %r)" % (word, rule, value))
     if word == "resource_class":

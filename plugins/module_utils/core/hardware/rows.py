@@ -284,7 +284,8 @@ ROWS: tuple[Row, ...] = (
     Row("pci_numa_affinity", Choices(*POLICIES), "Where the PCI devices of a guest with NUMA cells are: at cells of "
         "the guest (V(required)); there, or where the host does not tell (V(legacy)); at the same sockets (V(socket)); "
         "or anywhere, there first (V(preferred)). When left out, as the alias says, else V(legacy).", None,
-        "hw:pci_numa_affinity_policy", "hw_pci_numa_affinity_policy", ALIKE, needs="pci_alias"),
+        "hw:pci_numa_affinity_policy", "hw_pci_numa_affinity_policy", ALIKE,
+        needs="`pci_alias`, or NICs that are virtual functions"),
     Row("guest_agent", Boolean(), "Whether the guest has the channel of QEMU's guest agent.", True,
         image="hw_qemu_guest_agent", source=_GLANCE),
 )

@@ -8,6 +8,7 @@ from typing import Any, Optional
 
 from ..errors import InvalidField
 from ..fields import FIXED, READ, Field
+from ..hardware.pci import PHYSICAL_NETWORK
 from ..values import Boolean, Choices, Integer, Nullable, Text, Uuid
 from ..versions import Version
 from .common import NAME, REFERENCE, OrNone, Resource
@@ -18,6 +19,8 @@ NIC_ADDRESS = Text(7, 18, r"\d{1,3}(\.\d{1,3}){3}(/\d{1,2})?", "must be an IPv4 
 ADDRESS = Text(7, 15, r"\d{1,3}(\.\d{1,3}){3}", "must be an IPv4 address")
 #: A port of OVN.
 PORT = Uuid()
+PHYSICAL = Text(1, 63, PHYSICAL_NETWORK, "must be the name of a physical network")
+VLAN = Integer(1, 4094)
 #: Most addresses of a NIC besides its own.
 ALLOWED_MAX = 64
 

@@ -30,7 +30,7 @@ from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Null
 from .common import REFERENCE, TAG, Resource
 from .flavor import sizes
 from .guest_data import GUEST_DATA, PASSWORD, VENDOR_DATA, told
-from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PORT, AllowedAddress
+from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PHYSICAL, PORT, VLAN, AllowedAddress
 from .volume import BUSES, DISK_KEY, POOL, SIZE
 from .volume import DEVICE as DISK
 
@@ -51,6 +51,10 @@ def _nic() -> Record:
         bridge=Field(DEVICE, "A bridge of the host, in place of network."),
         port=Field(PORT, "A logical switch port of OVN, in place of network: the uuid by which OVN knows the NIC "
                    "(iface-id)."),
+        physical_network=Field(PHYSICAL, "A physical network of the host, in place of network: the NIC is a virtual "
+                               "function (SR-IOV) that the agent's setting pci_device_spec has there. It needs "
+                               "port_security false, since nothing filters it."),
+        vlan=Field(VLAN, "The VLAN of such a NIC; none when omitted."),
         mac=Field(Mac(), "MAC address; drawn once when omitted."),
         model=Field(Choices("virtio", "e1000e", "e1000", "rtl8139"), "Model of the card.", default="virtio"),
         tag=Field(TAG, "Device tag, shown to the guest in the config drive."),
@@ -143,7 +147,8 @@ class Server(Resource):
     image = Field(Nullable(REFERENCE), "Image to boot from, by name or uuid; null (in a module V(none)) for a blank "
                   "root disk.", default=None, on=FIXED,
                   sample={"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "debian"})
-    networks = Field(ListOf(_nic(), 32), "NICs in order. Each names a network, a bridge or a port.", default=[],
+    networks = Field(ListOf(_nic(), 32), "NICs in order. Each names a network, a bridge, a port or a physical network.",
+                     default=[],
                      sample=[{"network": "lan", "mac": "52:54:00:12:34:56", "model": "virtio"}])
     block_device_mapping = Field(
         ListOf(_block(), 32), "Nova's block device mapping v2: volumes that the server boots from or is made with, and "
@@ -202,7 +207,10 @@ class Server(Resource):
                                "for each of its own host, memory_mb, page (KiB) and pins (CPU of the host by virtual "
                                "CPU); and emulator (a CPU). Of a single host.", on=READ, sample={})
     pci_devices = Field(MapOf(Text(), Text()), "PCI devices of the host that it has: address to the alias that asked "
-                                               "for it. Of a single host.", on=READ, sample={})
+                                               "for it, or to the MAC address of the NIC that it is. Of a single host.",
+                        on=READ, sample={})
+    nic_devices = Field(MapOf(Text(), Value()), "MAC address of a NIC that is a virtual function to {pci_slot, "
+                        "pci_vendor_info, physical_network}. Of a single host.", on=READ, sample={})
     mdev = Field(Nullable(Value()), "The virtual GPU that it has: {uuid, parent, type}. Of a single host.", on=READ,
                  sample=None)
     volumes_attached = Field(ListOf(Value()), "The volumes that it has: {id, name, device, delete_on_termination}.",

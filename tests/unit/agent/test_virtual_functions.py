@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""NICs that are virtual functions: who gets which, plugged and unplugged, moved, and what is refused. The sysfs of the
+hosts is made up, and libvirt a fake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from magnetar_agent import inventory
+from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.servers import pci, placement
+from magnetar_agent.settings import AgentSettings
+from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings, MagnetarError
+
+from .conftest import SMALL, Host
+from .pair import WAY, Kvm, Pair
+from .test_pci import CELLS, device, remove
+
+CARD, FUNCTION = ("8086", "1572"), ("8086", "154c")
+SETTINGS: dict[str, Any] = {"pci_device_spec": [{"vendor_id": "8086", "physical_network": "Physnet-0"}]}
+MAC = "52:54:00:00:00:{:02x}".format
+NAME = "type-VF:Physnet-0"
+
+
+def nic(at: int, **more: Any) -> dict[str, Any]:
+    """The wish of a virtual function."""
+    return {"physical_network": "Physnet-0", "mac": MAC(at), "port_security": False, **more}
+
+
+def card(sysfs: Path, bus: str, functions: int, node: int = -1) -> list[str]:
+    """A made-up card with virtual functions; their addresses."""
+    parent = device(sysfs, f"0000:{bus}:00.0", CARD, node, "0x020000")
+    (parent / "sriov_totalvfs").write_text("8\n")
+    found = [f"0000:{bus}:02.{at}" for at in range(functions)]
+    for at, address in enumerate(found):
+        (parent / f"virtfn{at}").symlink_to(f"../{address}")
+        (device(sysfs, address, FUNCTION, node, "0x020000") / "physfn").symlink_to(f"../0000:{bus}:00.0")
+    return found
+
+
+@pytest.fixture
+def big(tmp_path: Path) -> Iterator[Host]:
+    """A host with two virtual functions."""
+    card(tmp_path / "sys", "31", 2)
+    host = Host(tmp_path, sysfs=tmp_path / "sys", **SETTINGS)
+    host.start()
+    yield host
+    host.agent.close()
+
+
+def plugged(host: Host | Kvm, name: str = "web1", live: bool = False) -> dict[str, str]:
+    """MAC to the function of the device that a NIC is, and its VLAN, in a server's domain."""
+    document = host.agent.host.documents.find("server", name)
+    assert document is not None
+    xml = host.fake._domains[document.id].live if live else host.fake.xml(document.id)
+    found = {}
+    for one in ET.fromstring(str(xml)).iterfind("devices/interface[@type='hostdev']"):
+        tag, place = one.find("vlan/tag"), one.find("source/address")
+        assert place is not None and one.get("managed") == "yes"
+        found[one.find("mac").get("address", "")] = (  # type: ignore[union-attr]
+            f"{place.get('bus')} {place.get('function')}" + (f" vlan {tag.get('id')}" if tag is not None else ""))
+    return found
+
+
+def free(host: Host) -> dict[str, Any]:
+    return inventory.usage(host.agent.host)["pci_devices"]
+
+
+def test_what_a_host_tells(big: Host) -> None:
+    told = inventory.usage(big.agent.host)
+    assert told["pci_devices"] == {NAME: {"total": 2, "free": 2}}
+    assert told["pci_pools"] == [{"aliases": [NAME], "numa_node": -1, "total": 2, "free": 2,
+                                  "provider": "0000:31:00.0", "resource_class": "CUSTOM_PCI_8086_154C"}]
+
+
+def test_a_nic_is_a_virtual_function(big: Host) -> None:
+    big.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, vlan=7)]})
+    assert plugged(big) == {MAC(1): "0x31 0x0 vlan 7"} == plugged(big, live=True)
+    shown = big.show()
+    assert shown["pci_devices"] == {"0000:31:02.0": MAC(1)}
+    assert shown["nic_devices"] == {MAC(1): {
+        "pci_slot": "0000:31:02.0", "pci_vendor_info": "8086:154c", "physical_network": "Physnet-0"}}
+    assert free(big) == {NAME: {"total": 2, "free": 1}}
+    assert not big.ensure("server", "web1", {"networks": [nic(1, vlan=7)]}).changed
+    big.ensure("server", "web2", {"flavor": SMALL, "networks": [nic(2)]})
+    with pytest.raises(Conflict, match=r"networks: the server needs 1 PCI devices of physical network Physnet-0 "
+                                       r"\(virtual functions\), and host .* has 0 free"):
+        big.ensure("server", "web3", {"flavor": SMALL, "networks": [nic(3)]})
+    big.ensure("server", "web1", None)
+    assert free(big) == {NAME: {"total": 2, "free": 1}}
+
+
+def test_nics_come_and_go_while_the_guest_runs(big: Host) -> None:
+    big.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1)]})
+    big.ensure("server", "web1", {"networks": [nic(1), nic(2, vlan=9)]})
+    both = {MAC(1): "0x31 0x0", MAC(2): "0x31 0x1 vlan 9"}
+    assert plugged(big, live=True) == both == plugged(big) and free(big)[NAME]["free"] == 0
+    big.ensure("server", "web1", {"networks": [nic(2, vlan=9)]})
+    assert plugged(big, live=True) == {MAC(2): "0x31 0x1 vlan 9"} == plugged(big)
+    assert free(big)[NAME]["free"] == 1  # at once, not when the guest stops
+    big.ensure("server", "web2", {"flavor": SMALL, "networks": [nic(3)]})
+    assert plugged(big, "web2") == {MAC(3): "0x31 0x0"}
+
+
+def test_a_nic_that_cannot_be_plugged_holds_nothing(big: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    big.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1)]})
+
+    def broken(*_args: Any) -> None:
+        raise HypervisorError("libvirt could not attach it.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(big.fake, "attach", broken)
+        with pytest.raises(HypervisorError):
+            big.ensure("server", "web1", {"networks": [nic(1), nic(2)]})
+    assert plugged(big, live=True) == {MAC(1): "0x31 0x0"}
+    assert big.show()["pci_devices"] == {"0000:31:02.0": MAC(1)} and free(big)[NAME]["free"] == 1
+    big.ensure("server", "web1", {"networks": [nic(1), nic(2)]})
+    assert plugged(big, live=True) == {MAC(1): "0x31 0x0", MAC(2): "0x31 0x1"}
+
+
+def test_one_that_is_gone_is_replaced_at_the_next_start(big: Host, tmp_path: Path) -> None:
+    big.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1)], "power": "off"})
+    remove(tmp_path / "sys", "0000:31:02.0")
+    big.ensure("server", "web1", {"power": "running"})
+    assert plugged(big) == {MAC(1): "0x31 0x1"}
+
+
+def test_beside_devices_of_an_alias(tmp_path: Path) -> None:
+    """A device is given once, to whichever of the two asks for it."""
+    card(tmp_path / "sys", "31", 2)
+    host = Host(tmp_path, sysfs=tmp_path / "sys", **SETTINGS, pci_alias=[
+        {"name": "any", "vendor_id": "8086", "device_type": "type-VF"}])
+    host.start()
+    try:
+        host.ensure("server", "web1", {"flavor": SMALL, "hardware": {"pci_alias": "any:1"}, "networks": [nic(1)]})
+        assert sorted(host.show()["pci_devices"].values()) == [MAC(1), "any"]
+        root = ET.fromstring(host.fake.xml(host.show()["id"]))
+        assert len(root.findall("devices/hostdev")) == 1 == len(root.findall("devices/interface"))
+        assert free(host) == {name: {"total": 2, "free": 0} for name in ("any", NAME)}
+    finally:
+        host.agent.close()
+
+
+def test_near_the_cells_of_the_guest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card(tmp_path / "sys", "31", 1, 0)
+    card(tmp_path / "sys", "b1", 1, 1)
+    host = Host(tmp_path, sysfs=tmp_path / "sys", **SETTINGS)
+    host.start()
+    monkeypatch.setattr(FakeHypervisor, "cells", CELLS[:2])
+    try:
+        cells = {"flavor": SMALL, "hardware": {"numa_nodes": 1, "pci_numa_affinity": "required"}}
+        for name, at in (("web1", 1), ("web2", 2)):
+            host.ensure("server", name, {**cells, "networks": [nic(at)]})
+        for name, at in (("web1", 1), ("web2", 2)):
+            [cell] = placement.on_cells(host.show(name))
+            bus = {0: "0x31", 1: "0xb1"}[cell]
+            assert plugged(host, name) == {MAC(at): f"{bus} 0x0"}
+    finally:
+        host.agent.close()
+
+
+@pytest.mark.parametrize(("fields", "error", "says"), [
+    ({"networks": [nic(1, port_security=True)]}, InvalidField, r"networks\[0\].port_security: must be false"),
+    ({"networks": [nic(1, allowed_addresses=["10.0.0.1"])]}, InvalidField, "allowed_addresses: must be left out"),
+    ({"networks": [nic(1, bridge="br0")]}, InvalidField, "must name either a network, a bridge, a port or a physical"),
+    ({"networks": [{"bridge": "br0", "vlan": 7}]}, InvalidField, r"networks\[0\].vlan: is for NICs of a physical_net"),
+    ({"networks": [nic(1, physical_network="other")]}, Conflict,
+     "has no virtual functions of other; it has some of Physnet-0"),
+    ({"networks": [nic(1)], "hardware": {"vif_inbound_average": 1000}}, InvalidField,
+     "hardware.vif_inbound_average: limits NICs of the host"),
+    ({"networks": [nic(1)], "power": "suspended"}, InvalidField, "cannot be suspended while the server has PCI dev"),
+])
+def test_what_is_refused(big: Host, fields: dict[str, Any], error: type[MagnetarError], says: str) -> None:
+    with pytest.raises(error, match=says):
+        big.ensure("server", "web1", {"flavor": SMALL, **fields})
+    assert free(big)[NAME]["free"] == 2
+
+
+@pytest.mark.parametrize("word", ["trusted", "remote_managed"])
+def test_words_of_nova_that_nothing_acts_on(word: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"pci_device_spec\[0\]: must have some of .*physical_network, and noth"):
+        AgentSettings(pci_device_spec=[{"vendor_id": "8086", word: True}])
+
+
+@pytest.fixture
+def equipped(pair: Pair, tmp_path: Path) -> Pair:
+    """Two hosts with a virtual function each, at other addresses."""
+    for kvm, bus in ((pair.one, "31"), (pair.two, "b1")):
+        sysfs = tmp_path / bus
+        card(sysfs, bus, 1)
+        for name, value in (("sysfs", sysfs), ("pci_device_spec", AgentSettings(**SETTINGS).pci_device_spec)):
+            object.__setattr__(kvm.agent.host.settings, name, value)
+    return pair
+
+
+def test_a_cold_move_gives_it_one_of_the_other_host(equipped: Pair) -> None:
+    equipped.make(flavor=SMALL, networks=[nic(1)])
+    assert plugged(equipped.one) == {MAC(1): "0x31 0x0"}
+    assert equipped.migrate(type="cold") == WAY
+    assert plugged(equipped.two) == {MAC(1): "0xb1 0x0"} and pci.held(equipped.one.agent.host) == set()
+
+
+def test_it_does_not_move_while_its_guest_runs(equipped: Pair) -> None:
+    id = equipped.make(flavor=SMALL, networks=[nic(1)])
+    with pytest.raises(MagnetarError, match=rf"virtual functions of its host \({MAC(1)}\), which cannot move while"):
+        equipped.migrate(type="live")
+    equipped.check(id, equipped.one)
+
+
+def test_the_target_must_have_one(equipped: Pair, tmp_path: Path) -> None:
+    id = equipped.make(flavor=SMALL, networks=[nic(1)])
+    remove(tmp_path / "b1", "0000:b1:02.0")
+    with pytest.raises(MagnetarError, match="has no virtual functions of Physnet-0; it has some of none"):
+        equipped.migrate(type="cold")
+    equipped.check(id, equipped.one)

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ports that are virtual functions (``vnic_type`` direct) in a cloud: what they may be, and servers with them, which
+are placed, attached, moved and deleted. The sysfs of the hosts is made up, their libvirt a fake, and so is OVN."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import yaml
+
+from magnetar_control import serve
+from magnetar_control.conductor.audit import findings, read_state
+from magnetar_control.services.network.fake_engine import FakeEngine
+from magnetar_control.store import hosts
+from tests.unit.agent.test_virtual_functions import card, plugged
+
+from .attachments.asking import until
+from .evacuate.evacuating import Evacuating
+from .moves.clouds import at
+from .moves.inside import Inside
+from .test_hardware import act
+
+pytestmark = pytest.mark.slow
+CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/virtual_functions.yml").read_text(encoding="utf-8"))
+NAME = "type-VF:physnet0"
+
+
+def functions(folder: Path, name: str) -> dict[str, Any]:
+    """Settings of a host: kvm1 has two virtual functions, kvm2 one, kvm3 none."""
+    sysfs = folder / f"{name}-sys"
+    card(sysfs, f"{name[-1]}1", {"kvm1": 2, "kvm2": 1, "kvm3": 0}[name])
+    return {"sysfs": sysfs, "pci_device_spec": [{"vendor_id": "8086", "physical_network": "physnet0"}]}
+
+
+class Equipped(Inside):
+    """Hosts with virtual functions."""
+
+    def agent_of(self, name: str) -> dict[str, Any]:
+        return functions(self.folder, name)
+
+
+def prepared(cloud: Any) -> dict[str, str]:
+    """Networks by name."""
+    made = {}
+    for name, more in CASES["networks"].items():
+        made[name] = cloud.admin.post("/network/v2.0/networks", {"network": {"name": name, **more}}).json["network"][
+            "id"]
+        subnet = {"network_id": made[name], "cidr": f"10.{len(made)}.0.0/24", "ip_version": 4}
+        assert cloud.admin.post("/network/v2.0/subnets", {"subnet": subnet}).status == 201
+    return made
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Equipped]:
+    with patch.object(serve, "engine_of", lambda _settings: FakeEngine()), Equipped(
+            hosts=3, host_down_after=20.0, allow_resize_to_same_host=True) as made:
+        made.parts.working.settling = lambda: False  # type: ignore[method-assign]
+        for name, ram in (("small", 64), ("large", 128)):
+            body = {"id": name, "name": name, "ram": ram, "vcpus": 1, "disk": 1}
+            assert made.admin.post("/v2.1/flavors", {"flavor": body}).status == 200
+        made.admin.image()
+        made.networks = prepared(made)  # type: ignore[attr-defined]
+        yield made
+
+
+class Functions:
+    """Servers and ports that go with the test."""
+
+    def __init__(self, cloud: Equipped) -> None:
+        self.cloud, self.servers, self.made = cloud, list[str](), list[str]()
+
+    def port(self, network: str = "plain", **more: Any) -> str:
+        """A port that is a virtual function."""
+        body = {"network_id": self.cloud.networks[network], "binding:vnic_type": "direct", **more}  # type: ignore[attr-defined]
+        reply = self.cloud.admin.post("/network/v2.0/ports", {"port": body})
+        assert reply.status == 201, reply
+        self.made.append(reply.json["port"]["id"])
+        return self.made[-1]
+
+    def make(self, *ports: str, host: str = "", status: str = "ACTIVE") -> str:
+        """A server with these ports."""
+        made = self.cloud.admin.boot(
+            f"vf{len(self.servers)}", "2.74", flavorRef="small", networks=[{"port": one} for one in ports],
+            **({"host": host} if host else {}))
+        self.servers.append(made["id"])
+        assert made["status"] == status, made
+        return str(made["id"])
+
+    def shown(self, port: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.cloud.admin.get(f"/network/v2.0/ports/{port}").json["port"]
+        return found
+
+    def has(self, id: str) -> tuple[str, dict[str, str]]:
+        """Its host, and the NICs of its domain there; what is claimed of hosts is what it has."""
+        found = at(self.cloud, id)
+        claimed = held(self.cloud)
+        (host,) = (name for name, one in found.items() if one["power_state"] != "missing") if len(found) == 1 else (
+            claimed[id][0][0],)
+        nics = plugged(self.cloud.kvm[host], found[host]["name"])
+        assert (host, {NAME: len(nics)} if nics else {}) in claimed[id]
+        return host, nics
+
+
+def held(cloud: Any) -> dict[str, list[tuple[str, dict[str, int]]]]:
+    """Server to hosts and what it and its migrations claim of the devices there."""
+    found: dict[str, list[tuple[str, dict[str, int]]]] = {}
+    with cloud.parts.api_database.read() as connection:
+        for row in connection.exec_driver_sql("SELECT server_id, name, devices FROM allocations JOIN hosts ON "
+                                              "hosts.id = allocations.host_id"):
+            found.setdefault(row.server_id, []).append((row.name, json.loads(row.devices)))
+    return found
+
+
+@pytest.fixture
+def some(cloud: Equipped) -> Iterator[Functions]:
+    found = Functions(cloud)
+    yield found
+    for id in found.servers:
+        cloud.admin.delete(f"/v2.1/servers/{id}")
+    for id in found.servers:
+        assert cloud.admin.settled(id) is None
+    for id in found.made:
+        assert cloud.admin.delete(f"/network/v2.0/ports/{id}").status == 204
+    assert held(cloud) == {}
+    assert findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
+    assert free(cloud) == {"kvm1": 2, "kvm2": 1}
+
+
+def free(cloud: Equipped) -> dict[str, int]:
+    """How many virtual functions hosts say that are free."""
+    return {name: found[NAME]["free"] for name, kvm in cloud.kvm.items()
+            if (found := kvm.side().host["pci_devices"])}
+
+
+# Ports --------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("case", CASES["refused"], ids=[case["says"][:60] for case in CASES["refused"]])
+def test_what_a_port_cannot_be(cloud: Equipped, case: dict[str, Any]) -> None:
+    body = {"binding:vnic_type": "direct", **case["port"],
+            "network_id": cloud.networks[case.get("network", "plain")]}  # type: ignore[attr-defined]
+    reply = cloud.admin.post("/network/v2.0/ports", {"port": body})
+    assert reply.status == case.get("status", 400) and case["says"] in str(reply.json), reply
+
+
+@pytest.mark.parametrize("case", CASES["changes"], ids=[case["says"][:60] for case in CASES["changes"]])
+def test_what_it_cannot_become(some: Functions, case: dict[str, Any]) -> None:
+    port = some.port(**case.get("port", {}))
+    reply = some.cloud.admin.put(f"/network/v2.0/ports/{port}", {"port": case["to"]})
+    assert reply.status == case.get("status", 400) and case["says"] in str(reply.json), reply
+
+
+def test_who_may_not_switch_security_off_makes_none(cloud: Equipped) -> None:
+    reply = cloud.caller("blue", "blue").post("/network/v2.0/ports", {"port": {
+        "network_id": cloud.networks["plain"], "binding:vnic_type": "direct"}})  # type: ignore[attr-defined]
+    assert reply.status == 403 and "create_port:port_security_enabled" in str(reply.json)
+
+
+def test_ovn_is_not_told_of_it(some: Functions) -> None:
+    port, worker = some.port(), some.cloud.services.network.worker
+    seen = {key for key in worker.engine.units if key.startswith("port/")}
+    assert f"port/{port}" not in seen
+    assert some.cloud.admin.put(f"/network/v2.0/ports/{port}", {"port": {"binding:vnic_type": "normal"}}).status == 200
+    until(lambda: f"port/{port}" in worker.engine.units)
+    assert some.cloud.admin.put(f"/network/v2.0/ports/{port}", {"port": {"binding:vnic_type": "direct"}}).status == 200
+    until(lambda: f"port/{port}" not in worker.engine.units)
+
+
+# Servers ------------------------------------------------------------------------------------------------------------
+def test_a_server_with_one(some: Functions) -> None:
+    port = some.port("tagged")
+    id = some.make(port, host="kvm1")
+    shown = some.shown(port)
+    mac, [address] = shown["mac_address"], shown["fixed_ips"]
+    assert some.has(id) == ("kvm1", {mac: "0x11 0x0 vlan 7"})
+    assert shown["binding:profile"] == {
+        "pci_slot": "0000:11:02.0", "pci_vendor_info": "8086:154c", "physical_network": "physnet0"}
+    assert (shown["status"], shown["binding:host_id"], shown["binding:vif_type"], shown["binding:vnic_type"],
+            shown["binding:vif_details"]) == ("ACTIVE", "kvm1", "hw_veb", "direct", {"port_filter": False})
+    nic = at(some.cloud, id)["kvm1"]["networks"][0]
+    assert (nic["address"], nic["port_security"]) == (f"{address['ip_address']}/24", False)
+    assert some.cloud.admin.put(f"/network/v2.0/ports/{port}", {"port": {"binding:vnic_type": "normal"}}).status == 409
+    some.cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert some.cloud.admin.settled(id) is None
+    after = some.shown(port)
+    assert (after["binding:profile"], after["binding:vif_type"], after["status"]) == ({}, "unbound", "DOWN")
+
+
+def test_hosts_without_free_ones_get_none(some: Functions) -> None:
+    for name in ("kvm1", "kvm2"):
+        some.make(some.port(), host=name)
+    two = some.make(some.port(), some.port(), status="ERROR")
+    details = some.cloud.admin.server(two)["fault"]["details"]
+    assert "lacks virtual functions of physical network physnet0: the server's ports need 2, and" in details, details
+    assert some.has(some.make(some.port()))[0] == "kvm1"
+    some.make(some.port(), status="ERROR")
+
+
+def test_attached_and_detached(some: Functions) -> None:
+    first, second, third = (some.port(one) for one in ("plain", "tagged", "plain"))
+    id = some.make(first, host="kvm1")
+    admin, path = some.cloud.admin, f"/v2.1/servers/{id}/os-interface"
+    assert admin.post(path, {"interfaceAttachment": {"port_id": second}}).status == 200
+    macs = [some.shown(one)["mac_address"] for one in (first, second)]
+    assert some.has(id) == ("kvm1", {macs[0]: "0x11 0x0", macs[1]: "0x11 0x1 vlan 7"})
+    assert some.shown(second)["binding:profile"]["pci_slot"] == "0000:11:02.1"
+    refused = admin.post(path, {"interfaceAttachment": {"port_id": third}})
+    assert refused.status == 400
+    assert "has not a free virtual function of physical network physnet0 left" in refused.json["badRequest"]["message"]
+    assert some.shown(third)["device_id"] == ""
+    assert admin.call("DELETE", f"{path}/{first}").status == 202
+    until(lambda: some.shown(first)["device_id"] == "" and free(some.cloud)["kvm1"] == 1)
+    until(lambda: held(some.cloud)[id] == [("kvm1", {NAME: 1})])
+    assert some.has(id) == ("kvm1", {macs[1]: "0x11 0x1 vlan 7"})
+    assert admin.post(path, {"interfaceAttachment": {"port_id": third}}).status == 200
+
+
+@pytest.mark.parametrize("case", CASES["moves"], ids=[case["name"] for case in CASES["moves"]])
+def test_it_gets_one_where_its_server_goes(some: Functions, case: dict[str, Any]) -> None:
+    port = some.port()
+    id, mac = some.make(port, host="kvm1"), some.shown(port)["mac_address"]
+    for step in case["steps"]:
+        act(some.cloud.admin, id, *step["act"], step["status"])
+        if "at" not in step:
+            continue
+        assert some.has(id) == (step["at"], {mac: f"0x{step['at'][-1]}1 0x0"}), step
+        profile = some.shown(port)["binding:profile"]
+        assert profile["pci_slot"] == f"0000:{step['at'][-1]}1:02.0", step
+
+
+def test_it_does_not_move_while_its_guest_runs(some: Functions) -> None:
+    id = some.make(some.port(), host="kvm1")
+    body = {"os-migrateLive": {"host": "kvm2", "block_migration": "auto"}}
+    some.cloud.admin.post(f"/v2.1/servers/{id}/action", body, "2.30")
+    until(lambda: some.cloud.admin.settled(id)["status"] == "ACTIVE")
+    assert some.has(id)[0] == "kvm1"
+
+
+def test_an_alias_of_that_name_is_none(cloud: Equipped) -> None:
+    with cloud.parts.api_database.read() as connection:
+        assert hosts.pci_aliases(connection) == set()
+
+
+def test_evacuated(some: Functions) -> None:
+    """It gets a virtual function of the host where it is built anew."""
+    port, admin = some.port(), Evacuating(some.cloud)
+    id, mac = some.make(port, host="kvm2"), some.shown(port)["mac_address"]
+    admin.down("kvm2")
+    try:
+        assert admin.evacuate(id, "2.90").status == 200
+        found = some.cloud.admin.settled(id)
+        assert found and found["status"] == "ACTIVE", found
+        assert some.shown(port)["binding:profile"]["pci_slot"] == "0000:11:02.0"
+    finally:
+        admin.up("kvm2")
+    until(lambda: free(some.cloud) == {"kvm1": 1, "kvm2": 1} and len(held(some.cloud)[id]) == 1)
+    assert some.has(id) == ("kvm1", {mac: "0x11 0x0"})
