@@ -318,9 +318,7 @@ operation:
   description: The work that goes on, when it was not waited for.
   returned: when O(wait=false) and the work takes longer than a moment
   type: dict
-  sample:
-    id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10
-    status: running
+  sample: {id: 0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10, status: running}
 request_id:
   description: Name of the request in the agent's logs.
   returned: when the agent has answered
@@ -330,12 +328,7 @@ error:
   description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
   returned: on failure
   type: dict
-  sample:
-    code: invalid-field
-    details:
-      field: name
-      rule: is required
-    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+  sample: {code: invalid-field, details: {field: name, rule: is required}, request_id: req-5f9c1f0e-3a3c-4c8e}
 results:
   description: One entry for each item of O(servers), in their order.
   returned: with O(servers)
