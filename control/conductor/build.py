@@ -70,9 +70,9 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
         document["block_device_mapping"], abroad = block_devices.prepare(work, host)
         if abroad:  # it is started when it has these volumes
             document["power"] = "off"
-        work.conductor.services.network.prepare(work.id, host, work.confirm_lease)
+        work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease)
         answer = client.ensure("server", work.id, document, progress=work.progress, request_id=work.idempotency_key)
-    work.conductor.services.network.bind(work.id, host, work.confirm_lease, nics.devices(answer["resource"]))
+    work.conductor.services.network.bind(work.id, host, work.confirm_old_lease, nics.devices(answer["resource"]))
     return block_devices.finish_build(work, host, answer["resource"], abroad, power)
 
 

@@ -30,7 +30,7 @@ from sqlalchemy.types import String
 from magnetar_core.actions import ACTIONS, ANY
 from magnetar_core.power import OFFLOADED, SOFT_DELETED
 
-from . import consoles
+from . import consoles, server_columns
 from .actions import overtake
 from .database import Database, added, added_row, filled, now, returning, written
 from .scatter_gather import scatter_gather_cells
@@ -75,7 +75,6 @@ _STAMPS = select(
 _FORGET_ACTIONS = delete(actions).where(actions.c.server_id.in_(_IDS)).returning(actions)
 _FORGET_SERVERS = delete(servers).where(servers.c.id.in_(_IDS)).returning(servers)
 _CANCELLED = update(actions).where(actions.c.server_id == _AT, actions.c.state == "running").values(cancel=True)
-_QUEUED = insert(actions)
 #: Actions in hand of those that are done alone.
 _OTHERS = select(actions.c.id).where(
     actions.c.server_id == _AT, actions.c.action.in_([key for key, action in ACTIONS.items() if action.alone]),
@@ -84,10 +83,8 @@ _OTHERS = select(actions.c.id).where(
 _NEXT = select(actions.c.id).where(
     actions.c.server_id == _AT, actions.c.action.in_([key for key, action in ACTIONS.items() if action.over]),
     actions.c.state == "queued").limit(1)
-#: The bell that conductors of a cell listen to.
-ACTIONS_BELL = "actions"
-#: The bell that rings when a server has changed.
-SERVERS_BELL = "servers"
+#: The bell that conductors of a cell listen to, and the one that rings when a server has changed.
+ACTIONS_BELL, SERVERS_BELL = "actions", "servers"
 
 
 class Moved(Exception):
@@ -99,13 +96,16 @@ def text(document: Any) -> str:
     return orjson.dumps(document).decode()
 
 
-def find(store: Store, id: str, *, deleted: bool = False) -> tuple[Database, Found] | None:
-    """The server (a deleted one only with *deleted*) and its database; ``None`` when there is none. One query where it
-    was found in its cell before, else two. A row that leaves is shown where there is no other."""
+def find(store: Store, id: str, *, deleted: bool = False,
+         columns: frozenset[str] | None = None) -> tuple[Database, Found] | None:
+    """The server (a deleted one only with *deleted*), all of it or *columns*, and its database; ``None`` when there is
+    none. One query where it was found in its cell before, else two. A row that leaves is shown where there is no other.
+    """
+    asked = _WHOLE if deleted else _ALIVE if columns is None else server_columns.alive(columns)
     leaving = None
     for database in places(store, id):
         with database.read() as connection:
-            row = connection.execute(_WHOLE if deleted else _ALIVE, {"id": id}).first()
+            row = connection.execute(asked, {"id": id}).first()
         if row is not None and row.leaving:
             leaving = database, row
         elif row is not None:
@@ -295,7 +295,7 @@ def enqueue(connection: Connection, id: str, key: str, request_id: str, user_id:
             args: Mapping[str, Any] | None = None, host: str | None = None, state: str = "queued",
             message: str | None = None) -> int:
     """Put an action into the queue; returns its id."""
-    found = connection.execute(_QUEUED, {
+    found = connection.execute(_ASKED, {
         "request_id": request_id, "server_id": id, "action": key, "project_id": project_id, "user_id": user_id,
         "start_time": now(), "updated_at": now(), "state": state, "args": text(args or {}), "host": host,
         "kind": ACTIONS[key].kind, "message": message})

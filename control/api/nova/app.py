@@ -165,7 +165,8 @@ class ComputeApplication(Application):
         call.read()
         if operation.target == "server":
             try:
-                call.target = target.find(call, call.params["server_id"])
+                columns = None if operation.columns is None else operation.columns(call)
+                call.target = target.find(call, call.params["server_id"], columns=columns)
             except DBAPIError as error:
                 return self._away(call, error)
         answer = operation.handler(call)

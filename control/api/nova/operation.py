@@ -47,10 +47,11 @@ def by_use_case(call: Call) -> Any:
 class ApiOperation(Route):
     """*name*: the operation's id in the conformance table. *use*: the use case that its handler calls, which checks
     policy and states. *given*: what a use case without another handler is called with, by name. *shown* makes the
-    answer of its result. *target*: ``server`` has the server of ``{server_id}`` looked up first. *strict*: the version
-    from which unknown query parameters are refused. *quick*: asks only databases, and little of them. *waits*: for the
-    server's host, and the caller with it. *away*: since when, and what answers (of the call and the server's mapping)
-    while the server's cell does not. *status*: of success, or (since, status) rows, newest last."""
+    answer of its result. *target*: ``server`` has the server of ``{server_id}`` looked up first, of which an
+    answer may need no more than *columns*. *strict*: the version from which unknown query parameters are refused.
+    *quick*: asks only databases, and little of them. *waits*: for the server's host, and the caller with it. *away*:
+    since when, and what answers (of the call and the server's mapping) while the server's cell does not. *status*: of
+    success, or (since, status) rows, newest last."""
 
     name: str
     use: Callable[..., Any]
@@ -61,6 +62,7 @@ class ApiOperation(Route):
     until: int = NEWEST
     action: str | None = None
     target: str | None = None
+    columns: Callable[[Call], frozenset[str]] | None = None
     body: Value | None = None
     bodiless: bool = False
     query: Mapping[str, Query] = field(default_factory=dict)

@@ -160,6 +160,7 @@ OPERATIONS = (
     _row("GET", "/detail", "detail.list", servers.detail, given=_detail, query=LIST_QUERY, strict=75, quick=True,
          shown=lambda call, found: _listed(call, found, "detail")),
     _one("GET", "", "show", servers.show, strict=102, quick=True, away=(69, away),
+         columns=lambda call: FIELDS.shape(call, "show").columns,
          shown=lambda call, row: {"server": ServerView(call, FIELDS).document(row)}),
     _one("PUT", "", "update", servers.update, body=Wrapped("server", FIELDS.body("update")), shown=changed,
          given=lambda call: {"columns": FIELDS.arguments(call.body, "update")}),
