@@ -127,11 +127,12 @@ NAMED = qcow2(backing=512, backing_length=11)[:512] + b"/etc/passwd"
 
 
 @pytest.mark.parametrize(("head", "seen"), [
-    (qcow2(), (10 * MIB, None)), (qcow2(version=2), (10 * MIB, None)), (qcow2(version=2, features=4), (10 * MIB, None)),
-    (qcow2(features=1), (10 * MIB, None)), (NAMED, (10 * MIB, b"/etc/passwd")),
-    (qcow2(backing_length=11), (10 * MIB, None)), (qcow2(size=2**63), (2**63, None)),
+    (qcow2(), (10 * MIB, None, False)), (qcow2(version=2), (10 * MIB, None, False)),
+    (qcow2(version=2, features=4), (10 * MIB, None, False)), (qcow2(features=1), (10 * MIB, None, False)),
+    (NAMED, (10 * MIB, b"/etc/passwd", False)), (qcow2(backing_length=11), (10 * MIB, None, False)),
+    (qcow2(size=2**63), (2**63, None, False)), (qcow2(crypt=2), (10 * MIB, None, True)),
 ])
-def test_a_header_of_a_disk(head: bytes, seen: tuple[int, bytes | None]) -> None:
+def test_a_header_of_a_disk(head: bytes, seen: tuple[int, bytes | None, bool]) -> None:
     assert qcow2_header(head) == seen
 
 
