@@ -175,6 +175,20 @@ def _pages(key: dataclasses.Field[Any], value: Any) -> dict[int, dict[int, int]]
     return {cell: dict(sizes) for cell, sizes in value.items()}
 
 
+def _cells(key: dataclasses.Field[Any], value: Any) -> tuple[int, ...]:
+    if not isinstance(value, (list, tuple)) or not all(
+            isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in value):
+        raise InvalidSettings(f"{key.name}: must be a list of NUMA cells, such as [0, 1] (got {value!r}).")
+    return tuple(value)
+
+
+def _near(key: dataclasses.Field[Any], value: Any) -> dict[str, tuple[int, ...]]:
+    if not isinstance(value, dict) or not all(isinstance(name, str) and _POOL.fullmatch(name) for name in value):
+        raise InvalidSettings(f"{key.name}: must be a mapping of physical networks to lists of NUMA cells, such as "
+                              f"{{physnet0: [0]}} (got {value!r}).")
+    return {name: _cells(key, ids) for name, ids in value.items()}
+
+
 def _folders(key: dataclasses.Field[Any], value: Any) -> dict[str, Path]:
     if not isinstance(value, dict):
         raise InvalidSettings(f"{key.name}: must be a mapping of names to folders (got {value!r}).")
@@ -192,4 +206,5 @@ CHECKS = {
     "float": _number, "bool": _boolean, "str": _text,
     "dict[str, str]": _scopes, "dict[str, dict[str, str]]": _pools,
     "tuple[dict[str, str], ...]": _devices, "dict[str, Path]": _folders, "dict[int, dict[int, int]]": _pages,
+    "tuple[int, ...]": _cells, "dict[str, tuple[int, ...]]": _near,
 }

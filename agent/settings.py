@@ -121,6 +121,11 @@ class AgentSettings:
         "until they change.", default=1, metadata={"min": 1, "max": 99})
     pack_numa_cells: bool = _doc("Whether guests with NUMA cells get the fullest of the host's that have room, or the "
                                  "emptiest.", default=True)
+    physical_network_numa_nodes: dict[str, tuple[int, ...]] = _doc(
+        "Physical network (or bridge) to the NUMA cells that its card is near, such as {physnet0: [0]}: servers with "
+        "NUMA cells are put there.", default_factory=dict)
+    tunnel_numa_nodes: tuple[int, ...] = _doc(
+        "NUMA cells near the card over which networks of OVN (type ovn) go to other hosts.", default=())
     pci_device_spec: tuple[dict[str, str], ...] = _doc(
         "PCI devices that servers may have: a list of {vendor_id, product_id, address (may have * and ?), managed "
         "(true or false), one_time_use (true or false), resource_class, traits (with commas between), "

@@ -10,11 +10,12 @@ fewer or its agent has other settings, gets others at its next start, or an erro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hardware import numa
 from magnetar_agent.locks import CHOICES
+from magnetar_core.bandwidth import TUNNELS
 from magnetar_core.errors import Conflict
 from magnetar_core.hardware.cpus import cpu_set, cpu_text
 from magnetar_core.hardware.numa import (
@@ -52,16 +53,31 @@ def cells(host: LocalHost) -> list[HostCell]:
     is in files."""
     dedicated, shared = (None if text is None else cpu_set(text)
                          for text in (host.settings.cpu_dedicated_set, host.settings.cpu_shared_set))
-    found = []
+    found, near = [], near_networks(host)
     for cell in host.hypervisor.numa_cells():
         floats = cell.shared if shared is None and dedicated is None else cell.shared & (shared or frozenset())
         reserved = host.settings.reserved_huge_pages.get(cell.id, {})
         found.append(cell._replace(
             dedicated=cell.shared & (dedicated or frozenset()), shared=floats,
             memory_mb=cell.memory_mb - sum(kib * count for kib, count in cell.pages.items()) // 1024,
+            networks=frozenset(name for name, ids in near.items() if cell.id in ids),
             pages={} if host.settings.file_backed_memory else {
                 kib: max(0, count - reserved.get(kib, 0)) for kib, count in cell.pages.items()}))
     return found
+
+
+def near_networks(host: LocalHost) -> dict[str, Sequence[int]]:
+    """Physical networks, and the one between hosts, to the NUMA cells that their cards are near."""
+    tunnels = host.settings.tunnel_numa_nodes
+    return {**host.settings.physical_network_numa_nodes, **({TUNNELS: tunnels} if tunnels else {})}
+
+
+def networks(want: Mapping[str, Any]) -> tuple[str, ...]:
+    """The networks that a server of these fields is to be near: what a cloud says of its ports, bridges, and what its
+    virtual functions are plugged into."""
+    names = (nic.get("network_affinity") or nic.get("physical_network") or nic.get("bridge")
+             for nic in want.get("networks") or ())
+    return tuple(sorted({name for name in names if name}))
 
 
 def shared(host: LocalHost) -> str:
@@ -132,6 +148,7 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, worth: Mapping[int
     ``Conflict``."""
     found = asked(want)
     assert found is not None
+    found = found._replace(networks=networks(want))
     sizes = {one["page"] for one in page["cells"]} if page else set()
     if found.page and len(sizes) == 1:
         found = found._replace(page=str(sizes.pop()))

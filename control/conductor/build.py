@@ -64,7 +64,8 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
     power = power or power_of(work)
     with work.client(host) as client:
         nics.networks(work, client, host, ports)
-        document = {**document_of(work, ports), **told(work, host), **disk_keys.given(work), "power": power}
+        document = {**document_of(work, ports), **told(work, host), **disk_keys.given(work), "power": power,
+                    "networks": nics.placed(work, host, ports)}
         if document["image"]:
             images.deliver(work, client, host, document["image"])
         document["block_device_mapping"], abroad = block_devices.prepare(work, host)

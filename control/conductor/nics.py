@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from magnetar_control.scheduler.request_spec import placed_hardware
 from magnetar_control.store import servers
 from magnetar_core.client import Client
 from magnetar_core.power import number
@@ -52,6 +53,18 @@ def on_host(nic: Mapping[str, Any]) -> dict[str, Any]:
     """The NIC in the agent's form, with what its guest is told of network and port."""
     told = {"network_id": nic["network_id"], "port_id": nic["port_id"], **(nic.get("told") or {})}
     return {**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {}), "told": told}
+
+
+def placed(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """As ``on_host``, for a new server: ports of OVN with the network that they are over, where the server has NUMA
+    cells and the host's agent is none of before it told what is near its own."""
+    found = [on_host(nic) for nic in nics]
+    near = [nic.get("network_affinity") if "port" in one else None for nic, one in zip(nics, found, strict=True)]
+    if any(near) and placed_hardware(work.flavor, orjson.loads(work.server.image)):
+        cells = orjson.loads(work.conductor.host(host)["info"]).get("numa_cells") or ()
+        if any("networks" in cell for cell in cells):
+            return [{**one, "network_affinity": name} if name else one for name, one in zip(near, found, strict=True)]
+    return found
 
 
 def devices(resource: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -47,6 +47,13 @@ def placed_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any] | None =
     return found
 
 
+def numa_of(flavor: Mapping[str, Any], image: Mapping[str, Any], nics: Iterable[Mapping[str, Any]]) -> Needs | None:
+    """What a server of *flavor* and *image* with these *nics* needs of the NUMA cells of a host."""
+    found = numa.needs(placed_hardware(flavor, image), int(flavor["vcpus"]), int(flavor["ram"]))
+    return found and found._replace(networks=tuple(sorted(
+        {nic["network_affinity"] for nic in nics if nic.get("network_affinity")})))
+
+
 def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False,
                image: Mapping[str, Any] | None = None) -> Amounts:
     """What a server of *flavor* and *image* claims of a host; a root disk that is a volume claims nothing. Extra specs
@@ -250,7 +257,7 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
     return offered(api, RequestSpec(**{
         "server_id": row["id"], "project_id": row["project_id"], "amounts": amounts_of(flavor, root is not None, image),
         "resources": {**resources_of(flavor), **bandwidth_of_nics(nics)}, "apart": are_apart(flavor, nics),
-        "numa": numa.needs(placed_hardware(flavor, image), int(flavor["vcpus"]), int(flavor["ram"])),
+        "numa": numa_of(flavor, image, nics),
         "flavor_name": flavor["name"], "vcpus": int(flavor["vcpus"]), "extra_specs": flavor.get("extra_specs") or {},
         "image": image.get("properties") or {}, "image_id": row.get("image_id") or "",
         "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],

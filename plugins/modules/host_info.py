@@ -197,7 +197,8 @@ hosts:
       sample: 12
     numa_cells:
       description: 'NUMA cells: {id, cpus_shared, cpus_dedicated, memory_mb (of small pages), pages (large ones
-        by KiB), free (of the last three), threads (of each core that has several), sockets}.'
+        by KiB), free (of the last three), threads (of each core that has several), sockets, networks (those whose
+        cards are near it)}.'
       type: raw
       sample:
         - id: 0
@@ -216,6 +217,8 @@ hosts:
             - 1,9
           sockets:
             - 0
+          networks:
+            - physnet0
     cpu_model:
       description: CPU model.
       type: str

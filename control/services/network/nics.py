@@ -176,6 +176,7 @@ def _nic(rows: Sequence[RowMapping], states: bool) -> Document:
         on_host.update(_security(row, fixed, flat))
     nic = {"port_id": row["id"], "network_id": row["network_id"], "network": row["network"], "mac": row["mac_address"],
            "fixed_ips": fixed, "tag": row["tag"], "created": row["made_for_server"], "on_host": on_host,
+           **({"network_affinity": near} if (near := reservations.near(row)) else {}),
            **({"devices": virtual_functions.devices(row)} if function else {}),
            **({"told": told} if (told := _told(rows)) else {})}
     return {**nic, "port_state": row["status"], "host": row["host"]} if states else nic

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, RowMapping, and_, bindparam, exists, not_, select, true
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, and_, bindparam, exists, not_, select, true
 from sqlalchemy.sql.expression import BindParameter
 
 from magnetar_control.services import Context, Document
@@ -28,7 +28,7 @@ _SERVES = exists().where(subnets.c.network_id == networks.c.id).label("serves")
 _PROJECT: BindParameter[str] = bindparam("project")
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _OUTSIDE = and_(networks.c.external, not_(sharing.shared_with(networks, _PROJECT))).label("outside")
-_EACH = select(networks.c.id, networks.c.by_engine, networks.c.qos_policy_id, _SERVES, _OUTSIDE)
+_EACH: Select[Any] = select(*networks.c["id", "by_engine", "qos_policy_id", "type", "bridge"], _SERVES, _OUTSIDE)
 _ANY = _EACH.where(sharing.own_or_shared_with(networks, _PROJECT)).limit(2)
 _UP = _ANY.where(networks.c.admin_state_up)
 _NAMED = _EACH.where(networks.c.id.in_(_IDS))
@@ -73,7 +73,7 @@ def checked(connection: Connection, context: Context, requested: Any, external: 
         raise Forbidden(f"It is not allowed to create an interface on external network {outside.id}: Policy doesn't "
                         f"allow {ATTACH_EXTERNAL} to be performed. Use a network behind a router, and a floating IP.",
                         type="ExternalNetworkAttachForbidden")
-    return [_marked(one, by_engine=found[one["network_id"]].by_engine and not one.get("devices")) for one in plain]
+    return [_marked(one, found[one["network_id"]]) for one in plain]
 
 
 def _plain(one: Mapping[str, Any]) -> Document:
@@ -106,9 +106,12 @@ def _default(connection: Connection, context: Context, automatic: bool) -> tuple
     return {found[0].id: found[0]}, [_plain({"uuid": found[0].id})]
 
 
-def _marked(one: Document, *, by_engine: bool) -> Document:
-    """With ``by_engine`` where an engine has its network: not every host can have such a NIC."""
-    return {**one, "by_engine": True} if by_engine else one
+def _marked(one: Document, network: Row[Any]) -> Document:
+    """With ``by_engine`` where an engine has its network: not every host can have such a NIC; and with
+    ``network_affinity`` (``reservations.near``)."""
+    near = reservations.near(network._mapping)  # noqa: SLF001 - SQLAlchemy's name
+    return {**one, **({"by_engine": True} if network.by_engine and not one.get("devices") else {}),
+            **({"network_affinity": near} if near else {})}
 
 
 def _check_ports(connection: Connection, context: Context, plain: Sequence[Document]) -> dict[str, Row[Any]]:

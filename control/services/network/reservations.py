@@ -39,6 +39,12 @@ def place(type: str, physical: str | None) -> str:
     return bandwidth.TUNNELS if type == "ovn" or physical is None else physical
 
 
+def near(row: Any) -> str:
+    """Near which network's NUMA cells a server with a NIC is to be, as ``place``; empty for one that is of its host
+    alone. *row*: of its network."""
+    return place(row["type"], row["bridge"]) if row["by_engine"] or row["bridge"] else ""
+
+
 def of_policies(connection: Connection, ids: Collection[str], *, lock: bool = False) -> dict[str, dict[str, int]]:
     """Policy to kbit/s by direction, of those that promise some. *lock*: their rules stay until the transaction
     ends."""

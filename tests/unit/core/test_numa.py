@@ -135,6 +135,22 @@ def test_what_a_server_gets(hardware, ram, found):
     assert json.loads(json.dumps(placed)) == placed
 
 
+FOUR = [cell(at, "", "0-3")._replace(networks=frozenset(names)) for at, names in enumerate(("a", "ab", "b", "c"))]
+
+
+@pytest.mark.parametrize(("networks", "nodes", "found"), [
+    ("", 1, {0}), ("c", 1, {3}), ("ab", 1, {1}), ("ac", 2, {0, 3}), ("x", 1, {0}), ("bc", 2, {1, 3}),
+    ("ac", 1, None), ("abc", 2, {1, 3}), ("abc", 4, {0, 1, 2, 3})])
+def test_near_networks(networks, nodes, found):
+    """Of each network one cell, as far as the host says near which it is."""
+    wish = needs({"numa_nodes": nodes}, nodes, nodes)._replace(networks=tuple(networks))
+    if found is None:
+        with pytest.raises(NoFit, match="it is to be near the networks a, c, and its cells fit nowhere so that one"):
+            place(FOUR, wish)
+        return
+    assert {one["host"] for one in place(FOUR, wish)["cells"]} == found
+
+
 def test_the_emulator_has_a_cpu_of_its_own():
     placed = place(TWO, needs({"cpu_policy": "dedicated", "emulator_threads": "isolate"}, 3, 64))
     assert placed["emulator"] in TWO[0].dedicated and placed["emulator"] not in placed["cells"][0]["pins"].values()

@@ -8,6 +8,7 @@ Source: Nova's pages on CPU topologies and huge pages (spec rows A3, A4, A6; XCP
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
@@ -29,12 +30,13 @@ class GuestCell(NamedTuple):
 
 class Needs(NamedTuple):
     """What a server needs. *page*: "" where nothing is said. *emulator*: whether QEMU's own threads have a CPU for
-    themselves."""
+    themselves. *networks*: those that it is to be near, where the host says near which cells they are."""
 
     cells: tuple[GuestCell, ...]
     page: str = ""
     threads: str = "prefer"
     emulator: bool = False
+    networks: tuple[str, ...] = ()
 
     @property
     def dedicated(self) -> int:
@@ -44,7 +46,8 @@ class Needs(NamedTuple):
 
 class HostCell(NamedTuple):
     """A NUMA cell of a host: what is free of its dedicated CPUs, MiB and large pages (by KiB); its shared CPUs, the
-    threads of each core, and the sockets that its CPUs are on."""
+    threads of each core, the sockets that its CPUs are on, and the *networks* (physical ones, and ``TUNNELS`` of
+    ``core.bandwidth``) whose cards are near it."""
 
     id: int
     dedicated: frozenset[int]
@@ -53,6 +56,7 @@ class HostCell(NamedTuple):
     pages: Mapping[int, int] = {}
     cores: tuple[frozenset[int], ...] = ()
     sockets: frozenset[int] = frozenset()
+    networks: frozenset[str] = frozenset()
 
 
 # What a server needs ------------------------------------------------------------------------------------------------
@@ -189,7 +193,9 @@ class NoFit(Exception):
 def place(cells: Sequence[HostCell], asked: Needs, worth: Mapping[int, int] = MappingProxyType({}),
           pack: bool = True) -> Placement:
     """Which of the host's *cells* a server gets: each cell of the guest one of its own, those that are *worth* more for
-    their devices first, then the fullest that do, or else (*pack*) the emptiest (XCPU-03). Raises ``NoFit``."""
+    their devices first, then the fullest that do, or else (*pack*) the emptiest (XCPU-03). One at least is near each of
+    the networks that it needs (rows NET-04 to NET-06); those that are near no cell of the host do not count. Raises
+    ``NoFit``."""
     if len(asked.cells) > len(cells):
         raise NoFit("it needs %d NUMA cells, and the host has %d" % (len(asked.cells), len(cells)))
     free = sum(len(one.dedicated) for one in cells)
@@ -209,7 +215,12 @@ def place(cells: Sequence[HostCell], asked: Needs, worth: Mapping[int, int] = Ma
         if not found:
             raise NoFit(lacks if len(cells) == 1 else "no NUMA cell of the host suits cell %d: %s" % (at, lacks))
         fits.append(found)
-    chosen = _matched(fits)
+    chosen = None
+    for near in _near(order, asked.networks):
+        chosen = chosen or _matched(fits, near)
+    if chosen is None and _matched(fits):
+        raise NoFit("it is to be near the networks %s, and its cells fit nowhere so that one is near each of them"
+                    % ", ".join(sorted(asked.networks)))
     if chosen is None:
         raise NoFit("the host's NUMA cells that suit one cell of the guest each are not enough for all %d of them"
                     % len(asked.cells))
@@ -218,9 +229,18 @@ def place(cells: Sequence[HostCell], asked: Needs, worth: Mapping[int, int] = Ma
     return {"cells": made, **({"emulator": emulator[0]} if emulator else {})}
 
 
-def _matched(fits: Sequence[Mapping[int, Placement]]) -> Optional[list[int]]:
-    """For each cell of the guest another one of the host, the first ones that do; ``None`` where there are none."""
-    taken: dict[int, int] = {}
+def _near(order: Sequence[HostCell], networks: Iterable[str]) -> Iterator[tuple[int, ...]]:
+    """Places in *order* of cells that are near all of the *networks* together, the first ones first."""
+    known = [[at for at, cell in enumerate(order) if name in cell.networks] for name in networks]
+    yield from dict.fromkeys(tuple(sorted(set(one))) for one in product(*filter(None, known)))
+
+
+def _matched(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = ()) -> Optional[list[int]]:
+    """For each cell of the guest another one of the host, the first ones that do, and those *near* among them; ``None``
+    where there are none."""
+    taken = _given(fits, near)
+    if taken is None:
+        return None
 
     def find(at: int, seen: set[int]) -> bool:
         for index in sorted(fits[at], key=lambda one: (one in taken, one)):
@@ -231,10 +251,28 @@ def _matched(fits: Sequence[Mapping[int, Placement]]) -> Optional[list[int]]:
                     return True
         return False
 
-    if not all(find(at, set()) for at in range(len(fits))):
+    if not all(at in taken.values() or find(at, set()) for at in range(len(fits))):
         return None
     by_guest = {at: index for index, at in taken.items()}
     return [by_guest[at] for at in range(len(fits))]
+
+
+def _given(fits: Sequence[Mapping[int, Placement]], near: Sequence[int]) -> Optional[dict[int, int]]:
+    """For each of the host's cells *near* something a cell of the guest; ``None`` where there are not enough. Whoever
+    goes on from there keeps all of them."""
+    taken: dict[int, int] = {}
+
+    def give(index: int, seen: set[int]) -> bool:
+        holders = {at: held for held, at in taken.items()}
+        for at in range(len(fits)):
+            if index in fits[at] and at not in seen:
+                seen.add(at)
+                if at not in holders or give(holders[at], seen):
+                    taken[index] = at
+                    return True
+        return False
+
+    return taken if all(give(index, set()) for index in near) else None
 
 
 def _cell(host: HostCell, guest: GuestCell, asked: Needs, emulator: bool) -> Placement:
@@ -345,7 +383,7 @@ def tell(cells: Iterable[HostCell], free: Iterable[HostCell]) -> Iterator[dict[s
                   "pages": {str(kib): count for kib, count in sorted(one.pages.items())}} for one in (cell, rest)]
         yield {"id": cell.id, "cpus_shared": cpu_text(cell.shared), **parts[0], "free": parts[1],
                "threads": [cpu_text(core) for core in cell.cores if len(core) > 1],
-               "sockets": sorted(cell.sockets)}
+               "sockets": sorted(cell.sockets), "networks": sorted(cell.networks)}
 
 
 def told(cells: Iterable[Mapping[str, Any]]) -> list[HostCell]:
@@ -354,5 +392,5 @@ def told(cells: Iterable[Mapping[str, Any]]) -> list[HostCell]:
         return cpu_set(text) if text else frozenset()
     return [HostCell(cell["id"], of(cell["cpus_dedicated"]), of(cell["cpus_shared"]), cell["memory_mb"],
                      {int(kib): count for kib, count in cell["pages"].items()}, tuple(map(of, cell["threads"])),
-                     frozenset(cell.get("sockets") or ()))
+                     frozenset(cell.get("sockets") or ()), frozenset(cell.get("networks") or ()))
             for cell in cells]

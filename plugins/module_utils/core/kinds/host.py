@@ -57,10 +57,11 @@ class Host(Kind):
                            sample=12)
     numa_cells = Field(Value(), "NUMA cells: {id, cpus_shared, cpus_dedicated, memory_mb (of small pages), pages "
                                 "(large ones by KiB), free (of the last three), threads (of each core that has "
-                                "several), sockets}.", on=READ,
+                                "several), sockets, networks (those whose cards are near it)}.", on=READ,
                        sample=[{"id": 0, "cpus_shared": "0-15", "cpus_dedicated": "", "memory_mb": 64512, "pages": {
                            "2048": 512}, "free": {"cpus_dedicated": "", "memory_mb": 64512, "pages": {"2048": 512}},
-                           "threads": ["0,8", "1,9"], "sockets": [0]}])
+                           "threads": ["0,8", "1,9"], "sockets": [0],
+                           "networks": ["physnet0"]}])
     cpu_model = Field(Text(), "CPU model.", on=READ, sample="EPYC-Rome")
     cpu_info = Field(Value(), "{arch, model, vendor, topology, features}: the CPU in libvirt's words; the model is the "
                               "nearest that libvirt knows.", on=READ,

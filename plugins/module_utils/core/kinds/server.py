@@ -54,6 +54,8 @@ def _nic() -> Record:
         physical_network=Field(PHYSICAL, "A physical network of the host, in place of network: the NIC is a virtual "
                                "function (SR-IOV) that the agent's setting pci_device_spec has there. It needs "
                                "port_security false, since nothing filters it."),
+        network_affinity=Field(PHYSICAL, "What a cloud says of a port of OVN: the physical network, or "
+                               "V(rp_tunnelled), near whose NUMA cells the server is to be."),
         vlan=Field(VLAN, "The VLAN of such a NIC; none when omitted."),
         mac=Field(Mac(), "MAC address; drawn once when omitted."),
         model=Field(Choices("virtio", "e1000e", "e1000", "rtl8139"), "Model of the card.", default="virtio"),

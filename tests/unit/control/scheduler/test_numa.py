@@ -92,6 +92,23 @@ def test_of_many_hosts_one_is_chosen_whenever_one_fits(seed):
         found.used(chosen[0].host, wish.amounts, numa=wish.numa)
 
 
+def test_hosts_that_have_room_near_the_network_are_chosen():
+    def near(name, *networks):
+        cells = [{**told_cell(at, text), "networks": list(names)} for at, (text, names) in enumerate(networks)]
+        return row(name, pcpus=8, info={"numa_cells": cells})
+
+    found = states(near("kvm1", ("4-7", []), ("", ["net0"])), near("kvm2", ("", []), ("4-7", ["net0"])),
+                   near("kvm3", ("", ["net0"]), ("4-7", [])))
+    wish = asked()
+    wish = replace(wish, numa=wish.numa._replace(networks=("net0",)))
+    assert {one.host for one in choose(found, wish, 9)} == {"kvm2"}
+    found = states(near("kvm1", ("4-7", []), ("", ["net0"])))
+    with pytest.raises(NoValidHost) as told:
+        choose(found, wish)
+    assert "does not fit: it is to be near the networks net0" in told.value.explanation
+    assert choose(states(near("kvm1", ("4-7", []), ("", []))), wish), "where the host says nothing of it"
+
+
 # PCI devices ----------------------------------------------------------------------------------------------------------
 def equipped(name, node=-1, free=1, policy="", **more):
     """A host of two cells, with GPUs at one of them."""
