@@ -111,7 +111,8 @@ class EmbeddedNetworks:
         check_range(self.pools, context, IPv4Network(cidr))
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
-                 groups: Sequence[str] = (), sure: Sure = always, hostname: str = "") -> list[Document]:
+                 groups: Sequence[str] = (), sure: Sure = always, hostname: str = "",
+                 host: str = "") -> list[Document]:
         """*groups*: names or ids of security groups of the ports that are made."""
         project, makes = context.project_id or "", not all(wanted.get("port_id") for wanted in requested)
 
@@ -120,7 +121,7 @@ class EmbeddedNetworks:
                 # Before any row is made: who has one that others wait for does not wait for the turn.
                 most = self.quota.bound(connection, project, "port") if makes else {}
                 ids = named(connection, project, groups or ["default"], make=True)
-                found = nics.allocated(connection, context, (server_id, hostname), requested, ids,
+                found = nics.allocated(connection, context, (server_id, hostname, host), requested, ids,
                                        lambda new: self.quota.check(connection, project, most, port=new))
                 self.log.note(connection, *changes.ports(nic["port_id"] for nic in found))
                 sure()
