@@ -30,6 +30,7 @@ from .rbac import RBAC_POLICY
 from .resources import NetworkStore
 from .routers import ROUTER, RouterStore
 from .security_groups import SECURITY_GROUP, GroupStore, named, rule_resource
+from .subnet_pools import SUBNET_POOL
 from .subnets import check_range, resource
 from .tables import TAKEN, networks, ports, security_groups, subnets
 from .trunks import TRUNK, TrunkStore
@@ -71,6 +72,7 @@ class EmbeddedNetworks:
         self.resources: dict[str, NetworkStore] = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
                           for one in (network, resource(pools), port_resource.resource(dns.domain(domain)),
                                       rule_resource(engine is not None))}
+        self.resources["subnetpools"] = NetworkStore(database, SUBNET_POOL, self.quota, self.log)
         self.resources["rbac_policies"] = NetworkStore(database, RBAC_POLICY, self.quota, self.log)
         self.resources["security_groups"] = GroupStore(database, SECURITY_GROUP, self.quota, self.log,
                                                        self.resources["security_group_rules"])
