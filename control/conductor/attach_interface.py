@@ -22,7 +22,7 @@ def attach_interface(work: Work) -> None:
     try:
         with work.event():
             nic = network.allocate(work.context(), work.id, [work.args["wish"]], sure=work.confirm_lease,
-                                   hostname=work.server.hostname or "")[0]
+                                   hostname=work.server.hostname or "", host=work.server.host)[0]
             seen = _plug(work, nic)
             network.bind(work.id, work.server.host, work.confirm_lease, nics.devices(seen))
     except HostDown:

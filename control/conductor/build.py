@@ -43,7 +43,7 @@ def build(work: Work) -> None:
     try:
         new = work.server.vm_state == "building"
         with work.event(host=host, noted={"task_state": servers.building(work.request), "host": host} if new else None):
-            ports = nics.allocate(work)
+            ports = nics.allocate(work, host)
             resource = make(work, host, ports)
     except Cancelled:
         work.failed(Conflict("The server was deleted while it was built."), vm_state="error")

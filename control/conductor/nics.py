@@ -16,13 +16,14 @@ from magnetar_core.power import number
 from .work import Work
 
 
-def allocate(work: Work) -> list[dict[str, Any]]:
-    """The server's NICs. The first call allocates their ports, which are saved with the next write."""
+def allocate(work: Work, host: str) -> list[dict[str, Any]]:
+    """The NICs of the server, which is to be on *host*. The first call allocates their ports, which are saved with the
+    next write."""
     nics, wishes = work.nics, work.request.get("networks")
     if wishes and not nics:
         groups = [one.get("id") or one["name"] for one in orjson.loads(work.server.security_groups)]
         nics = work.conductor.services.network.allocate(
-            work.context(), work.id, wishes, groups, hostname=work.server.hostname or "")
+            work.context(), work.id, wishes, groups, hostname=work.server.hostname or "", host=host)
         work.defer(interfaces=servers.text(nics))
     return nics
 

@@ -158,11 +158,12 @@ class Networks(Protocol):
         """Raises ``InvalidField`` where *context* may not have *cidr* on a network that the agents make."""
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
-                 groups: Sequence[str] = (), sure: Sure = always, hostname: str = "") -> list[Document]:
+                 groups: Sequence[str] = (), sure: Sure = always, hostname: str = "",
+                 host: str = "") -> list[Document]:
         """NICs for the answer of ``check_requested``, with the same resources; ports that are not there are made, with
-        the security groups *groups*. *hostname*: of the server, which its ports are called in DNS. Asked twice, the
-        same NICs. Raises ``Conflict`` where a port asks for other resources by now, ``Forbidden`` where the project may
-        not have so many ports."""
+        the security groups *groups*. *hostname*: of the server, which its ports are called in DNS. *host*: where it is
+        to be, if that is known, so that ``prepare`` only waits. Asked twice, the same NICs. Raises ``Conflict`` where a
+        port asks for other resources by now, ``Forbidden`` where the project may not have so many ports."""
 
     def room(self, context: Context, name: str,
              given: Mapping[str, Mapping[str, int]] | None = None) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,16 @@ def test_a_unit_that_is_not_wanted_goes_and_others_stay(engine):
     assert engine.differences(all_of(LAN, GROUP, ONE)) == []
     engine.repair(all_of(LAN))
     assert {one.unit for one in engine.differences(all_of(LAN, GROUP, ONE))} == {"group/g-1", "port/p1"}
+
+
+def test_who_waits_for_the_hosts_goes_on_when_they_have_followed(engine):
+    number = eventually(lambda: engine.repair(all_of(LAN)))
+    assert engine.reached(number, 60)  # where there are no hosts, all have
+    assert not engine.reached(number + 1, 0.1)
+    with ThreadPoolExecutor() as threads:
+        waits = threads.submit(engine.reached, number, 60)
+        later = engine.repair(all_of(LAN, GROUP, ONE))
+        assert waits.result() and engine.reached(later, 60)
 
 
 def test_addresses_of_rules_change_and_go(engine):

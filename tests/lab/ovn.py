@@ -90,6 +90,16 @@ ovs-vsctl add-br br-ext -- set bridge br-ext datapath_type=netdev -- add-port br
 """
 
 
+#: What a host forwards, and what its controller has said last.
+TOLD = """
+ovs-vsctl show
+ovs-appctl dpctl/dump-conntrack | tail -n 60
+ovs-appctl dpctl/dump-flows | tail -n 60
+ovs-vsctl get bridge br-int external_ids
+tail -n 40 /var/log/ovn/ovn-controller.log
+"""
+
+
 class Ovn:
     """See the head of this file. `nb` and `sb` are ovn-nbctl and ovn-sbctl of the central, which runs on *central*.
 
@@ -141,6 +151,12 @@ class Ovn:
     def chassis(self, port: str) -> str:
         """The host that has the port, "" when none has."""
         return self.sb("--bare", "--columns=name", "list", "chassis", self.bound(port)) if self.bound(port) else ""
+
+    def told(self) -> str:
+        """What the southbound database and the hosts know, for a test that fails."""
+        words = [("show",), *(("list", table) for table in ("port_binding", "mac_binding", "chassis_private"))]
+        return "\n".join([*(self.sb(*one) for one in words), *(
+            f"{host.name}:\n{host.run(['sh', '-c', TOLD], check=False).stdout}" for host in self.site.hosts.values())])
 
     def bound(self, port: str) -> str:
         """The row of the chassis that has the port."""

@@ -26,13 +26,16 @@ from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group, trunk
 #: Alias to name of the extensions that hold here: what clients look for before they use it.
 EXTENSIONS = {
     "agent": "agent", "availability_zone": "Availability Zone", "binding": "Port Binding",
+    "default-subnetpools": "Default Subnetpools",
     "external-net": "Neutron external network", "filter-validation": "Filter parameters validation",
     "net-mtu": "Network MTU", "pagination": "Pagination support", "port-security": "Port Security",
     "project-id": "project_id field enabled", "provider": "Provider Network",
     "quota-check-limit": "Quota engine limit check", "quota_details": "Quota details",
     "quotas": "Quota management support", "rbac-policies": "RBAC Policies", "rbac-security-groups":
-    "Add security_group type to network RBAC", "security-group": "security-group", "sorting": "Sorting support",
-    "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps"}
+    "Add security_group type to network RBAC", "rbac-subnetpool": "Add subnetpool type to RBAC",
+    "security-group": "security-group", "sorting": "Sorting support",
+    "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps",
+    "subnet_allocation": "Subnet Allocation"}
 #: Those that hold with an engine of networks besides.
 WITH_ENGINE = {"address-group": "Address group", "port-resource-request": "Port Resource Request",
                "port-resource-request-groups": "Port resource request groups",
@@ -49,8 +52,8 @@ WITH_ENGINE = {"address-group": "Address group", "port-resource-request": "Port 
                "qos-default": "QoS default policy", "qos-rule-type-details": "Details of QoS rule types",
                "router": "Neutron L3 Router", "trunk": "Trunk Extension", "trunk-details": "Trunk port details"}
 #: What Neutron has and a host's own networks have not: path to key of the empty list.
-NONE_OF = {"routers": "routers", "floatingips": "floatingips", "subnetpools": "subnetpools",
-           "trunks": "trunks", "service-providers": "service_providers"}
+NONE_OF = {"routers": "routers", "floatingips": "floatingips", "trunks": "trunks",
+           "service-providers": "service_providers"}
 #: Type in an error by its status, where the handler names none.
 TYPES = {401: "HTTPUnauthorized", 403: "PolicyNotAuthorized", 404: "HTTPNotFound", 405: "HTTPMethodNotAllowed",
          409: "Conflict", 413: "HTTPRequestEntityTooLarge", 415: "HTTPUnsupportedMediaType",

@@ -133,12 +133,20 @@ NETWORK = attributes(
      "dns_domain": Parsed(dns.domain, "must be a DNS domain such as lab.example, or empty")})
 
 SUBNET = attributes(
-    {"network_id": Id(), "cidr": Cidr(), "ip_version": VERSION, "subnetpool_id": Null(), "ipv6_ra_mode": MODE,
-     "ipv6_address_mode": MODE},
+    {"network_id": Id(), "cidr": Cidr(), "ip_version": VERSION, "subnetpool_id": Nullable(Id()), "ipv6_ra_mode": MODE,
+     "prefixlen": Nullable(Number(0, 128)), "use_default_subnetpool": TRUTH, "ipv6_address_mode": MODE},
     {"name": TEXT, "gateway_ip": Nullable(ADDRESS), "enable_dhcp": TRUTH, "dns_nameservers": items(ADDRESS, SERVERS),
      "allocation_pools": items(record({"start": ADDRESS, "end": ADDRESS}, "start", "end"), POOLS),
      "host_routes": items(ROUTE, HOST_ROUTES)},
-    required="network_id cidr")
+    required="network_id")
+#: Prefixes of one subnet pool.
+PREFIXES = 100
+_LENGTH = Nullable(Number(0, 128))
+SUBNET_POOL = attributes(
+    {"shared": TRUTH},
+    {"name": Text(1, 255), "prefixes": ListOf(PREFIX, PREFIXES), "is_default": TRUTH, "min_prefixlen": _LENGTH,
+     "max_prefixlen": _LENGTH, "default_prefixlen": _LENGTH, "default_quota": Nullable(Number(0, 2**63 - 1)),
+     "address_scope_id": Null()}, required="name prefixes")
 
 
 class VnicType(Choices):

@@ -9,15 +9,15 @@ from typing import Any
 from magnetar_control.api.values import Anything, Number, Parsed, Truth, record
 from magnetar_control.services import Document
 from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network.quotas import OF_ENGINE
 from magnetar_control.store.quotas import Limits
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest
 from magnetar_core.fields import Record
 
-#: Resources that Neutron has and embedded networking has not, the first three but with an engine: nothing of them may
-#: be had.
-NOTHING = ("router", "floatingip", "address_group", "subnetpool", "trunk")
+#: Resources that there are with an engine alone: else nothing of them may be had.
+NOTHING = OF_ENGINE
 LIMIT, TRUTH = Number(-1, 2**31 - 1), Truth(("true", "True", "1"), ("false", "False", "0"))
 
 

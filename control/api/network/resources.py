@@ -71,8 +71,15 @@ def network(row: Row, admin: bool) -> Document:
 def subnet(row: Row, _admin: bool) -> Document:
     """A subnet."""
     plain = ("name", "network_id", "cidr", "gateway_ip", "enable_dhcp", "allocation_pools", "dns_nameservers",
-             "host_routes", "ipv6_ra_mode", "ipv6_address_mode")
-    return {**_shown(row, *plain), "ip_version": 6 if ":" in row["cidr"] else 4, "subnetpool_id": None}
+             "host_routes", "ipv6_ra_mode", "ipv6_address_mode", "subnetpool_id")
+    return {**_shown(row, *plain), "ip_version": 6 if ":" in row["cidr"] else 4}
+
+
+def subnetpool(row: Row, _admin: bool) -> Document:
+    """A subnet pool."""
+    plain = ("name", "prefixes", "ip_version", "min_prefixlen", "default_prefixlen", "max_prefixlen", "default_quota",
+             "shared", "is_default")
+    return {**_shown(row, *plain), "address_scope_id": None}
 
 
 def port(row: Row, admin: bool) -> Document:
@@ -178,7 +185,7 @@ OF_ENGINE = (Form(name="router", plural="routers", path="routers", body=attribut
 FORMS = tuple(Form(name=name, plural=f"{name}s", path=f"{name}s".replace("_", "-"), body=body, view=view)
               for name, body, view in (
                   ("network", attributes.NETWORK, network), ("subnet", attributes.SUBNET, subnet),
-                  ("port", attributes.PORT, port),
+                  ("port", attributes.PORT, port), ("subnetpool", attributes.SUBNET_POOL, subnetpool),
                   ("security_group", attributes.SECURITY_GROUP, security_group),
                   ("security_group_rule", attributes.SECURITY_GROUP_RULE, security_group_rule)))
 FORMS += (Form(name="rbac_policy", plural="rbac_policies", path="rbac-policies", body=attributes.RBAC_POLICY,

@@ -31,6 +31,7 @@ from .rbac import RBAC_POLICY
 from .resources import NetworkStore
 from .routers import ROUTER, RouterStore
 from .security_groups import SECURITY_GROUP, GroupStore, named, rule_resource
+from .subnet_pools import SUBNET_POOL
 from .subnets import check_range, resource
 from .tables import TAKEN, networks, ports, security_groups, subnets
 from .trunks import TRUNK, TrunkStore
@@ -73,6 +74,7 @@ class EmbeddedNetworks:
         self.resources: dict[str, NetworkStore] = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
                           for one in (network, resource(pools), port_resource.resource(dns.domain(domain)),
                                       rule_resource(engine is not None))}
+        self.resources["subnetpools"] = NetworkStore(database, SUBNET_POOL, self.quota, self.log)
         self.resources["rbac_policies"] = NetworkStore(database, RBAC_POLICY, self.quota, self.log)
         self.resources["security_groups"] = GroupStore(database, SECURITY_GROUP, self.quota, self.log,
                                                        self.resources["security_group_rules"])
@@ -113,7 +115,8 @@ class EmbeddedNetworks:
         check_range(self.pools, context, IPv4Network(cidr))
 
     def allocate(self, context: Context, server_id: str, requested: Sequence[Document],
-                 groups: Sequence[str] = (), sure: Sure = always, hostname: str = "") -> list[Document]:
+                 groups: Sequence[str] = (), sure: Sure = always, hostname: str = "",
+                 host: str = "") -> list[Document]:
         """*groups*: names or ids of security groups of the ports that are made."""
         project, makes = context.project_id or "", not all(wanted.get("port_id") for wanted in requested)
 
@@ -122,7 +125,7 @@ class EmbeddedNetworks:
                 # Before any row is made: who has one that others wait for does not wait for the turn.
                 most = self.quota.bound(connection, project, "port") if makes else {}
                 ids = named(connection, project, groups or ["default"], make=True)
-                found = nics.allocated(connection, context, (server_id, hostname), requested, ids,
+                found = nics.allocated(connection, context, (server_id, hostname, host), requested, ids,
                                        lambda new: self.quota.check(connection, project, most, port=new))
                 self.log.note(connection, *changes.ports(nic["port_id"] for nic in found))
                 sure()

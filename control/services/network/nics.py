@@ -43,11 +43,12 @@ def host_name(network_id: str) -> str:
     return f"mag-{network_id[:8]}"
 
 
-def allocated(connection: Connection, context: Context, server: tuple[str, str], requested: Sequence[Document],
+def allocated(connection: Connection, context: Context, server: tuple[str, str, str], requested: Sequence[Document],
               groups: Sequence[str], check: Callable[[int], None]) -> list[Document]:
-    """The NICs of *requested*; what is not there yet is made, or taken from the free ports. *server*: its uuid and its
-    host name. *check* is told how many are to be made."""
-    server_id, hostname = server
+    """The NICs of *requested*; what is not there yet is made, or taken from the free ports. *server*: its uuid, its
+    host name, and the host where it is to be, which ports of the engine are told. *check* is told how many are to be
+    made."""
+    server_id, hostname, host = server
     rows = connection.execute(_PLACES, {"server": server_id}).all()
     have = {row.id for row in rows}
     place = max((row.place for row in rows), default=-1)
@@ -62,8 +63,9 @@ def allocated(connection: Connection, context: Context, server: tuple[str, str],
             continue
         place += 1
         network, choices = there[wanted["network_id"]]
-        values = {"device_id": server_id, "device_owner": OWNER, "place": place, "tag": wanted.get("tag"),
-                  "dns_name": dns.of_server(hostname) if network["by_engine"] and not wanted.get("devices") else ""}
+        by_engine = network["by_engine"] and not wanted.get("devices")
+        told = {"dns_name": dns.of_server(hostname), "host": host} if by_engine else {"dns_name": ""}
+        values = {"device_id": server_id, "device_owner": OWNER, "place": place, "tag": wanted.get("tag"), **told}
         if wanted.get("port_id"):
             _take(connection, id, hostname, values)
         else:

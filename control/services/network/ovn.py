@@ -21,6 +21,7 @@ from ovsdbapp.backend.ovs_idl import command, connection
 from ovsdbapp.backend.ovs_idl import transaction as ovs_transaction
 from ovsdbapp.exceptions import OvsdbAppException
 
+from magnetar_control.store.bell import Bell
 from magnetar_core.errors import Unavailable
 
 from .engine import EngineDifference, Wanted
@@ -32,8 +33,10 @@ LOCK = "magnetar"
 #: What NB_Global has in ``external_ids``: who has written everything.
 WRITTEN = "magnetar:written"
 GLOBAL = "NB_Global"
-#: Seconds between two looks at how far the hosts are.
-LOOK = 0.02
+#: Seconds after which somebody who waits for the hosts looks whether the database still answers.
+LOOK = 1.0
+#: What rings when the hosts have told how far they are.
+HOSTS = "hosts"
 log = logging.getLogger(__name__)
 # It complains at each attempt; the worker says it once.
 logging.getLogger("ovsdbapp.backend.ovs_idl.idlutils").setLevel(logging.CRITICAL)
@@ -83,11 +86,15 @@ class OvnEngine:
 
     def reached(self, number: int, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while not self._read(lambda idl: any(row.hv_cfg >= number for row in _global(idl.tables))):
-            if time.monotonic() > deadline:
+        while True:
+            followed = self._connected().idl.followed
+            seen = followed.count(HOSTS)
+            if self._read(lambda idl: any(row.hv_cfg >= number for row in _global(idl.tables))):
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
                 return False
-            time.sleep(LOOK)
-        return True
+            followed.wait(HOSTS, seen, left)
 
     def close(self) -> None:
         with self._opening:
@@ -122,7 +129,16 @@ class OvnEngine:
 
 
 class _Idl(connection.OvsdbIdl):  # type: ignore[misc]
-    """The copy of the database."""
+    """The copy of the database. ``followed`` wakes those who wait for the hosts."""
+
+    def __init__(self, *words: Any, **more: Any) -> None:
+        self.followed = Bell(LOOK)  # before the first message of the database
+        super().__init__(*words, **more)
+
+    def notify(self, event: str, row: Any, updates: Any = None) -> None:
+        """Called by the connection's thread for each row that has changed."""
+        if row._table.name == GLOBAL:  # noqa: SLF001 - a row has no other name of its table
+            self.followed.ring(HOSTS)
 
     def is_connected(self) -> bool:
         """Whether the copy follows the database now."""

@@ -21,13 +21,14 @@ from .tables import (
     routers,
     security_group_rules,
     security_groups,
+    subnet_pools,
     subnets,
     trunks,
 )
 
 #: Neutron's type of the error.
 OVER = "OverQuota"
-RESOURCES = ("network", "subnet", "port", "security_group", "security_group_rule", "rbac_policy")
+RESOURCES = ("network", "subnet", "port", "security_group", "security_group_rule", "rbac_policy", "subnetpool")
 #: Those that there are with an engine besides.
 OF_ENGINE = ("router", "floatingip", "address_group", "trunk")
 
@@ -39,7 +40,7 @@ def _counted(table: Table) -> Select[Any]:
 #: Statements that each new server needs among them, made once.
 _COUNTED = {name: _counted(table) for name, table in zip(
     (*RESOURCES, *OF_ENGINE), (networks, subnets, ports, security_groups, security_group_rules, rbac_policies,
-                             routers, floating_ips, address_groups, trunks),
+                             subnet_pools, routers, floating_ips, address_groups, trunks),
     strict=True)}
 
 

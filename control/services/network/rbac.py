@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""RBAC policies: each shares a network, security group, QoS policy or address group with a project, or with all."""
+"""RBAC policies: each shares a network, security group, QoS policy, address group or subnet pool with a project, or
+with all."""
 
 from __future__ import annotations
 

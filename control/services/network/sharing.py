@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""With which projects a network, security group, QoS policy or address group is shared: the RBAC policies of it. A
-policy for all projects (``*``) is what ``shared`` and ``router:external`` say of a network or QoS policy."""
+"""With which projects a network, security group, QoS policy, address group or subnet pool is shared: the RBAC policies
+of it. A policy for all projects (``*``) is what ``shared`` and ``router:external`` say of a network, QoS policy or
+subnet pool."""
 
 from __future__ import annotations
 
@@ -38,6 +39,8 @@ from .tables import (
     routers,
     security_group_rules,
     security_groups,
+    subnet_pools,
+    subnets,
 )
 
 SHARED, EXTERNAL = "access_as_shared", "access_as_external"
@@ -79,11 +82,16 @@ def _named(id: str) -> Sequence[Select[Any]]:
     return (select(security_group_rules.c.project_id).where(security_group_rules.c.remote_address_group_id == id),)
 
 
+def _cut(id: str) -> Sequence[Select[Any]]:
+    return (select(subnets.c.project_id).where(subnets.c.subnetpool_id == id),)
+
+
 KINDS = {
     "address_group": Shareable(address_groups, {SHARED: _named}, {}),
     "network": Shareable(networks, {SHARED: _on_network, EXTERNAL: _outside}, {SHARED: "shared", EXTERNAL: "external"}),
     "security_group": Shareable(security_groups, {SHARED: _in_group}, {}),
-    "qos_policy": Shareable(qos_policies, {SHARED: _limited}, {SHARED: "shared"})}
+    "qos_policy": Shareable(qos_policies, {SHARED: _limited}, {SHARED: "shared"}),
+    "subnetpool": Shareable(subnet_pools, {SHARED: _cut}, {SHARED: "shared"})}
 
 
 def shared_with(table: Table, project: Any, action: str = SHARED) -> ColumnElement[bool]:

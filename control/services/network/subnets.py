@@ -20,7 +20,7 @@ from magnetar_control.store.database import added
 from magnetar_core import addresses as core_addresses
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
-from . import changes, ipam, sharing
+from . import changes, ipam, sharing, subnet_pools
 from .networks import NETWORK, OF_AGENTS
 from .requested_networks import visible as visible_networks
 from .resources import NetworkResource, add, find, forbidden
@@ -57,6 +57,7 @@ def create(ranges: Sequence[IPv4Network], connection: Connection, context: Conte
     network = find(connection, context, NETWORK, values["network_id"])
     if network["project_id"] != context.project_id and not context.is_admin:
         raise forbidden("create_subnet", "the network belongs to another project, which shares it")
+    subnet_pools.cut(connection, context, network, values)
     net = ip_network(values["cidr"])
     _check_version(connection, network, net, values)
     if isinstance(net, IPv4Network):

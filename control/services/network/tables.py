@@ -43,14 +43,24 @@ networks = Table(
     Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")), *stamped(),
     Index("networks_project", "project_id"), Index("networks_qos", "qos_policy_id"))
 
+#: ``default_quota``: how much of it a project may have, in addresses, of IPv6 in networks of 64 bits.
+subnet_pools = Table(
+    "subnet_pools", API, *owned(), Column("ip_version", Integer, nullable=False),
+    Column("prefixes", DOCUMENT, nullable=False), Column("min_prefixlen", Integer, nullable=False),
+    Column("default_prefixlen", Integer, nullable=False), Column("max_prefixlen", Integer, nullable=False),
+    Column("default_quota", BigInteger), Column("shared", Boolean, nullable=False, default=False),
+    Column("is_default", Boolean, nullable=False, default=False), *stamped(),
+    Index("subnet_pools_project", "project_id"))
+
 subnets = Table(
     "subnets", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id", ondelete="CASCADE"), nullable=False),
     Column("cidr", String(43), nullable=False), Column("gateway_ip", String(45)),
     Column("enable_dhcp", Boolean, nullable=False, default=True), Column("allocation_pools", DOCUMENT, nullable=False),
     Column("dns_nameservers", DOCUMENT, nullable=False), Column("host_routes", DOCUMENT, nullable=False),
     # Of IPv6: how guests get their addresses, and what routers say of it (Neutron's words).
-    Column("ipv6_address_mode", String(16)), Column("ipv6_ra_mode", String(16)), *stamped(),
-    Index("subnets_network", "network_id"))
+    Column("ipv6_address_mode", String(16)), Column("ipv6_ra_mode", String(16)),
+    Column("subnetpool_id", UUID, ForeignKey("subnet_pools.id")), *stamped(),
+    Index("subnets_network", "network_id"), Index("subnets_pool", "subnetpool_id"))
 
 ports = Table(
     "ports", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id"), nullable=False),

@@ -23,6 +23,7 @@ from magnetar_control.services.network.tables import (
     routers,
     security_group_rules,
     security_groups,
+    subnet_pools,
     subnets,
     subports,
     trunks,
@@ -156,6 +157,9 @@ class Things:
             internal_ip_address=f"10.20{number}.0.2", protocol="tcp", internal_port=22, external_port=22)
         things["address_group"] = self._add(address_groups, project_id=id, name=f"{mark}address group",
                                             addresses=["198.51.100.0/24"])
+        things["subnetpool"] = self._add(
+            subnet_pools, project_id=id, name=f"{mark}subnet pool", ip_version=4, prefixes=["10.210.0.0/16"],
+            min_prefixlen=8, default_prefixlen=24, max_prefixlen=32)
         things["trunk_port"], things["subport"], things["free_port"] = (
             self._port(things, inner, 200 + number, last, name=f"{mark}port {last}", device_owner=owner)
             for last, owner in ((3, ""), (4, "trunk:subport"), (5, "")))

@@ -45,9 +45,9 @@ def test_a_server_boots_from_a_volume_made_of_an_image(owner: Owner) -> None:
 def test_while_its_volumes_are_made_a_server_says_so(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, waits, asks, allocates = [], block_devices._wait_until_made, AgentClient.ensure, nics.allocate
 
-    def allocate(work: Any) -> Any:
+    def allocate(work: Any, host: str) -> Any:
         seen.append(owner.call.get(f"/v2.1/servers/{work.id}").json["server"]["OS-EXT-STS:task_state"])
-        return allocates(work)
+        return allocates(work, host)
 
     def wait(work: Any, id: str) -> None:
         seen.append(work.server.task_state)

@@ -263,6 +263,18 @@ def test_a_port_is_known_before_its_guest_starts(ask, service, engine):
         service.worker.stop()
 
 
+def test_a_port_of_a_new_server_is_written_once_with_its_host(ask, service, engine):
+    network = _network(ask)
+    service.worker.round()
+    number = engine.number
+    (nic,) = service.allocate(ALICE, SERVER, service.check_requested(ALICE, [{"uuid": network["id"]}]), host="h1")
+    service.worker.round()
+    service.prepare(SERVER, "h1")  # has nothing to wait for
+    service.bind(SERVER, "h1")
+    service.worker.round()
+    assert (engine.port(nic["port_id"]).hosts, engine.number) == (("h1",), number + 1)
+
+
 @pytest.mark.parametrize("end", ["h1", "h2"])
 def test_a_move_ends_here_or_there(ask, service, engine, end):
     nic = _server(service, _network(ask))

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+# ruff: noqa: ARG001 - the functions of a resource take the same arguments
+"""Subnet pools: prefixes of which subnets are cut, so that no two of a pool overlap, and no project gets more than it
+may. A cloud has one default pool of each IP version at most (Neutron's extension default-subnetpools)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, RowMapping, false, or_, select
+
+from magnetar_control.services import Context, Document
+from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
+
+from . import sharing
+from .resources import NetworkResource, add, find
+from .tables import subnet_pools, subnets
+
+AnyNetwork = IPv4Network | IPv6Network
+#: By IP version: the shortest prefix that subnets have, the most bits of a prefix, and the bits of what a project's
+#: ``default_quota`` counts: addresses, and networks of 64 bits.
+SHORTEST, BITS, COUNTED = {4: 8, 6: 64}, {4: 32, 6: 128}, {4: 32, 6: 64}
+
+
+def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
+    """The rows, with their prefixes as a list, and their IP version."""
+    shared = sharing.told(connection, rows)
+    return [{**row, "prefixes": orjson.loads(row["prefixes"]), "shared_with": shared[row["id"]]["shared_with"]}
+            for row in rows]
+
+
+def create(connection: Connection, context: Context, values: Document) -> None:
+    """Add it."""
+    nets = _one_version(values["prefixes"])
+    version = nets[0].version
+    least = values.get("min_prefixlen")
+    values["min_prefixlen"] = SHORTEST[version] if least is None else least
+    for name, usual in (("default_prefixlen", values["min_prefixlen"]), ("max_prefixlen", BITS[version])):
+        if values.get(name) is None:
+            values[name] = usual
+    values.update(ip_version=version, prefixes=[str(one) for one in nets])
+    _check_bounds(version, values)
+    _check_default(connection, version, values)
+    add(connection, subnet_pools, values)
+    sharing.begin(connection, "subnetpool", values)
+
+
+def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+    """Prefixes are added alone: subnets may be cut of those that are there."""
+    find(connection, context, SUBNET_POOL, row["id"], lock=True)
+    for name in ("min_prefixlen", "default_prefixlen", "max_prefixlen"):
+        if name in values and values[name] is None:
+            del values[name]
+    _check_bounds(row["ip_version"], {**row, **values})
+    if values.get("is_default") and not row["is_default"]:
+        _check_default(connection, row["ip_version"], values)
+    if "prefixes" not in values:
+        return
+    nets = _one_version(values["prefixes"])
+    gone = [one for one in map(ip_network, orjson.loads(row["prefixes"])) if not _inside(one, nets)]
+    if gone:
+        raise InvalidRequest("Illegal update to prefixes: Existing prefixes must be a subset of the new prefixes, and "
+                             f"{', '.join(map(str, gone))} would go.", type="IllegalSubnetPoolPrefixUpdate")
+    values["prefixes"] = [str(one) for one in nets]
+
+
+def _one_version(prefixes: Sequence[str]) -> list[AnyNetwork]:
+    """The prefixes, those that lie side by side as one. Raises ``InvalidRequest`` for none, or two IP versions."""
+    nets: list[Any] = list(map(ip_network, prefixes))
+    if not nets:
+        raise InvalidRequest("prefixes: must have one prefix at least.", type="EmptySubnetPoolPrefixList")
+    if len({net.version for net in nets}) > 1:
+        raise InvalidRequest("Cannot mix IPv4 and IPv6 prefixes in a subnet pool.", type="PrefixVersionMismatch")
+    return list(collapse_addresses(nets))
+
+
+def _check_bounds(version: int, values: Document) -> None:
+    bounds = [(name, values[name]) for name in ("min_prefixlen", "default_prefixlen", "max_prefixlen")]
+    for (low, least), (high, most) in ((bounds[0], bounds[1]), (bounds[1], bounds[2]),
+                                       (bounds[2], ("the bits of an address", BITS[version]))):
+        if least > most:
+            raise InvalidRequest(f"Illegal prefix bounds: {low}={least} must not be more than {high}={most}.",
+                                 type="IllegalSubnetPoolPrefixBounds")
+
+
+def _check_default(connection: Connection, version: int, values: Document) -> None:
+    there = default(connection, version) if values.get("is_default") else None
+    if there is not None:
+        raise InvalidRequest(f"A default subnetpool for IPv{version} exists: {there}. Make it no default first.",
+                             type="InvalidInput")
+
+
+def default(connection: Connection, version: int) -> str | None:
+    """The pool of which subnets are cut that name none and ask for one."""
+    return connection.execute(select(subnet_pools.c.id).where(
+        subnet_pools.c.ip_version == version, subnet_pools.c.is_default).with_for_update()).scalar()
+
+
+def delete(connection: Connection, context: Context, row: RowMapping) -> None:
+    """It goes when no subnet is cut of it."""
+    find(connection, context, SUBNET_POOL, row["id"], lock=True)
+    held = connection.execute(select(subnets.c.id).where(subnets.c.subnetpool_id == row["id"]).limit(1)).scalar()
+    if held is not None:
+        raise InvalidRequest(f"Unable to delete subnet pool: Subnet pool has existing allocations, such as {held}.",
+                             type="SubnetPoolDeleteError")
+    sharing.forget(connection, row["id"])
+
+
+SUBNET_POOL = NetworkResource(
+    name="subnetpool", table=subnet_pools, visible=sharing.own_or_shared(subnet_pools), documents=documents,
+    create=create, update=change, delete=delete, admin=frozenset({"shared", "is_default"}),
+    defaults={"name": "", "description": "", "shared": False, "is_default": False, "default_quota": None},
+    filters={"ip_version": lambda values: or_(false(), *(
+        subnet_pools.c.ip_version == version for version in {4, 6} & {int(one) for one in values if one in "46"}))})
+
+
+# Subnets ---------------------------------------------------------------------------------------------------------
+def cut(connection: Connection, context: Context, network: RowMapping, values: Document) -> None:
+    """Give the *values* of a new subnet of *network* its ``cidr`` and ``subnetpool_id``: of the pool that they name, or
+    of the default one, with the ``cidr`` or ``prefixlen`` that they ask for."""
+    usual, length = values.pop("use_default_subnetpool", False), values.pop("prefixlen", None)
+    cidr, id = values.get("cidr"), values.get("subnetpool_id")
+    version = values.get("ip_version") or (ip_network(cidr).version if cidr else 4)
+    if usual and id is None:
+        id = default(connection, version)
+        if id is None:
+            raise InvalidRequest(f"No default subnetpool found for IPv{version}.", type="BadRequest")
+    if id is None and not cidr:
+        raise InvalidField("cidr", "is required, or subnetpool_id, or use_default_subnetpool")
+    if length is not None and (id is None or cidr):
+        raise InvalidField("prefixlen", "is for subnets of a pool without a cidr", length)
+    values["subnetpool_id"] = id
+    if id is not None:
+        pool = find(connection, context, SUBNET_POOL, id, lock=True)
+        if pool["ip_version"] != version:
+            raise InvalidField("ip_version", f"must be {pool['ip_version']}, as the subnet pool is", version)
+        values["cidr"] = str(_of(connection, pool, values["project_id"], cidr, length))
+    _check_others(connection, network, values)
+
+
+def _check_others(connection: Connection, network: RowMapping, values: Document) -> None:
+    """All subnets of a network that have one IP version are of one pool, or of none."""
+    six = ":" in values["cidr"]
+    for row in connection.execute(select(*subnets.c["cidr", "subnetpool_id"]).where(
+            subnets.c.network_id == network["id"])):
+        if (":" in row.cidr) == six and row.subnetpool_id != values["subnetpool_id"]:
+            raise InvalidRequest("Subnets hosted on the same network must be allocated from the same subnet pool. "
+                                 f"{row.cidr} is of {row.subnetpool_id or 'none'}.",
+                                 type="NetworkSubnetPoolAffinityError")
+
+
+def _of(connection: Connection, pool: RowMapping, project: str, cidr: str | None, length: int | None) -> AnyNetwork:
+    """The prefix of the *pool*, which is locked, that a new subnet gets."""
+    bits = ip_network(cidr).prefixlen if cidr else pool["default_prefixlen"] if length is None else length
+    for name, words, wrong in (("min_prefixlen", "minimum", bits < pool["min_prefixlen"]),
+                               ("max_prefixlen", "maximum", bits > pool["max_prefixlen"])):
+        if wrong:
+            raise InvalidRequest(f"Unable to allocate subnet with prefix length {bits}, {words} allowed prefix is "
+                                 f"{pool[name]}.", type=f"{words[:3].title()}PrefixSubnetAllocationError")
+    rows = connection.execute(select(*subnets.c["cidr", "project_id"]).where(
+        subnets.c.subnetpool_id == pool["id"])).all()
+    _check_quota(pool, [ip_network(row.cidr) for row in rows if row.project_id == project], bits)
+    nets: list[Any] = list(map(ip_network, orjson.loads(pool["prefixes"])))
+    taken: list[Any] = [ip_network(row.cidr) for row in rows]
+    if cidr:
+        wanted: Any = ip_network(cidr)
+        if not _inside(wanted, nets) or any(wanted.overlaps(one) for one in taken):
+            raise Conflict(f"Failed to allocate subnet: Cannot allocate requested subnet {cidr} from the available set "
+                           "of prefixes.", type="SubnetAllocationError")
+        return wanted  # type: ignore[no-any-return]
+    found = first_free(nets, taken, bits)
+    if found is None:
+        raise Conflict(f"Failed to allocate subnet: Insufficient prefix space to allocate subnet size /{bits}.",
+                       type="SubnetAllocationError")
+    return found
+
+
+def _inside(net: Any, nets: Iterable[Any]) -> bool:
+    return any(net.version == one.version and net.subnet_of(one) for one in nets)
+
+
+def _check_quota(pool: RowMapping, have: Sequence[AnyNetwork], bits: int) -> None:
+    """Raises ``Conflict`` where the project would have more of the pool than its ``default_quota``."""
+    limit, counted = pool["default_quota"], COUNTED[pool["ip_version"]]
+    if limit is None:
+        return
+    used = sum(2 ** max(counted - one.prefixlen, 0) for one in have)
+    if used + 2 ** max(counted - bits, 0) > limit:
+        raise Conflict(f"Per-tenant subnet pool prefix quota exceeded: {used} of {limit} are used, in units of "
+                       f"/{counted}.", type="SubnetPoolQuotaExceeded")
+
+
+def first_free(nets: Sequence[Any], taken: Sequence[Any], bits: int) -> AnyNetwork | None:
+    """The first prefix of *bits* bits in *nets* that meets none of *taken*, in the smallest of *nets* that has one."""
+    spans = sorted((int(one[0]), int(one[-1])) for one in taken)
+    for net in sorted(nets, key=lambda one: (-one.prefixlen, int(one[0]))):
+        if net.prefixlen > bits:
+            continue
+        size, at = 1 << (net.max_prefixlen - bits), int(net[0])
+        for first, last in spans:
+            if first > at + size - 1:
+                break
+            if last >= at:
+                at = (last // size + 1) * size
+        if at + size - 1 <= int(net[-1]):
+            return type(net)((at, bits))  # type: ignore[no-any-return]
+    return None
