@@ -20,6 +20,8 @@ from .hardware import has_tpm
 
 #: Actions of the API whose notification is one, and has neither start nor end.
 ATOMIC = ("lock", "unlock")
+#: That of a server of which the API has set something that is no state of its guest.
+UPDATE = "update"
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -106,13 +108,14 @@ def note_done(caller: Caller, target: Target, connection: Connection, key: str) 
     notify(caller, target, connection, ACTIONS[key].notification, *("",) if key in ATOMIC else (START, END))
 
 
-def notify(caller: Caller, target: Target, connection: Connection, name: str, *phases: str) -> None:
-    """Tell what the API has done to a server, in the transaction that did it."""
-    notifications = caller.cloud.notifications
+def notify(caller: Caller, target: Target, connection: Connection, name: str = UPDATE, *phases: str,
+           **args: Any) -> None:
+    """Tell what the API has done to a server, in the transaction that did it. *args*: see ``payloads``."""
+    notifications, phases = caller.cloud.notifications, phases or ("",)
     if notifications and name and (row := servers.row(connection, target.row.id)) is not None:
         who = Initiator(caller.request_id, caller.context.user_id, caller.project or None)
         notifications.add_server(target.database, connection, row._mapping,  # noqa: SLF001 - SQLAlchemy's name
-                                 *(ServerEvent(name, phase, who) for phase in phases))
+                                 *(ServerEvent(name, phase, who, args) for phase in phases))
 
 
 class ServerUseCase(Generic[P, R]):

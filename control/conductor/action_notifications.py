@@ -13,11 +13,12 @@ from typing import Any
 from sqlalchemy import Connection
 
 from magnetar_control.agents import plain
-from magnetar_control.notifications import END, ERROR, START, Fault, Initiator, Notifications, ServerEvent
+from magnetar_control.notifications import END, ERROR, START, ActionFault, Initiator, Notifications, ServerEvent
 from magnetar_control.store import instance_actions, servers
 from magnetar_control.store.database import Database
 from magnetar_core.actions import ACTIONS, STEPS
 from magnetar_core.errors import MagnetarError
+from magnetar_core.power import CRASHED, OFF
 
 #: A live migration that fails is rolled back, which Nova tells as something that starts and ends.
 ROLLBACK = "live_migration_rollback"
@@ -69,11 +70,11 @@ class ActionNotifications:
                 self._add(self._own, END, host)
             return
         words = plain(error) if isinstance(error, MagnetarError) else type(error).__name__
-        fault = Fault(type(error).__name__, type(error).__module__, words, self._event)
+        fault = ActionFault(type(error).__name__, type(error).__module__, words, self._event)
         for phase in (START, END) if self._own == ROLLBACK else (ERROR,):
             self._add(self._own, phase, host, fault)
 
-    def _add(self, name: str, phase: str, host: str | None, fault: Fault | None = None) -> None:
+    def _add(self, name: str, phase: str, host: str | None, fault: ActionFault | None = None) -> None:
         if self.notifications and name:
             action = self.action
             self._waiting.append((ServerEvent(
@@ -97,3 +98,15 @@ class ActionNotifications:
     def written(self) -> None:
         """That transaction is committed."""
         self._waiting.clear()
+
+
+def tell_power(notifications: Notifications, database: Database, connection: Connection, server_id: str, word: str,
+               host: str) -> None:
+    """Tell that a guest has gone into the power state *word* by itself: what an action that wants this ends with."""
+    if not notifications or (row := servers.row(connection, server_id, lock=True)) is None:
+        return
+    wanted = OFF if word == CRASHED else word
+    name = next((action.notification for action in ACTIONS.values() if action.want == {"power": wanted}), "")
+    if name:
+        notifications.add_server(database, connection, row._mapping,  # noqa: SLF001 - SQLAlchemy's name
+                                 ServerEvent(name, END, host=host))

@@ -21,10 +21,10 @@ from magnetar_control.store import outbox
 from magnetar_control.store.database import Database
 
 from . import payloads
-from .payloads import Fault, Initiator, Row
+from .payloads import ActionFault, Initiator, Row
 from .receivers import receivers_of
 
-__all__ = ("END", "ERROR", "START", "Fault", "Initiator", "Notifications", "ServerEvent", "message")
+__all__ = ("END", "ERROR", "START", "ActionFault", "Initiator", "Notifications", "ServerEvent", "message")
 #: The bell that rings when something is to be sent.
 BELL = "notifications"
 START, END, ERROR = "start", "end", "error"
@@ -41,7 +41,7 @@ class ServerEvent(NamedTuple):
     phase: str = ""
     who: Initiator = Initiator()
     args: Mapping[str, Any] = {}
-    fault: Fault | None = None
+    fault: ActionFault | None = None
     host: str | None = None
     conductor: str | None = None
     key: str | None = None

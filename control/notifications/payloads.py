@@ -26,7 +26,7 @@ class Initiator(NamedTuple):
     project_id: str | None = None
 
 
-class Fault(NamedTuple):
+class ActionFault(NamedTuple):
     """Why it failed: class of the error, its module, its words, and the step of the action."""
 
     exception: str
@@ -117,7 +117,21 @@ def _share_of(row: Row, args: Row) -> Document:
     return {"share_id": next(found, args.get("share_id"))}
 
 
-class Kind(NamedTuple):
+def _update(row: Row, args: Row) -> Document:
+    """What ``instance.update`` has: the states before (``old_state``, ``old_task_state`` of *args*, where they were
+    others) and the name before."""
+    month = str(row["updated_at"])[:7]
+    return {
+        "state_update": wrapped(
+            "InstanceStateUpdatePayload", "1.0", old_state=args.get("old_state", row["vm_state"]),
+            state=row["vm_state"], old_task_state=args.get("old_task_state", row["task_state"]),
+            new_task_state=row["task_state"]),
+        "audit_period": wrapped("AuditPeriodPayload", "1.0", audit_period_beginning=f"{month}-01T00:00:00Z",
+                                audit_period_ending=moment(row["updated_at"])),
+        "old_display_name": args.get("old_display_name"), "tags": orjson.loads(row["tags"])}
+
+
+class PayloadKind(NamedTuple):
     """A payload: its name and version, and what it has besides, of the server's row and the action's arguments."""
 
     name: str
@@ -125,27 +139,28 @@ class Kind(NamedTuple):
     more: Callable[[Row, Row], Document] = lambda _row, _args: {}
 
 
-ACTION = Kind("InstanceActionPayload", "1.9")
-_VOLUME = Kind("InstanceActionVolumePayload", "1.7", lambda _row, args: {"volume_id": args.get("volume_id")})
-_SHARE = Kind("InstanceActionSharePayload", "1.0", _share_of)
+ACTION = PayloadKind("InstanceActionPayload", "1.9")
+_VOLUME = PayloadKind("InstanceActionVolumePayload", "1.7", lambda _row, args: {"volume_id": args.get("volume_id")})
+_SHARE = PayloadKind("InstanceActionSharePayload", "1.0", _share_of)
 #: The payloads of notifications whose payload is not that of all others, ``ACTION``.
-KINDS: Mapping[str, Kind] = {
-    "create": Kind("InstanceCreatePayload", "1.13", _keypairs),
-    "rebuild": Kind("InstanceActionRebuildPayload", "1.10", lambda row, _args: {
+KINDS: Mapping[str, PayloadKind] = {
+    "create": PayloadKind("InstanceCreatePayload", "1.13", _keypairs),
+    "rebuild": PayloadKind("InstanceActionRebuildPayload", "1.10", lambda row, _args: {
         "trusted_image_certificates": row["trusted_certs"] and orjson.loads(row["trusted_certs"])}),
-    "rescue": Kind("InstanceActionRescuePayload", "1.4", lambda _row, args: {"rescue_image_ref": args.get("image")}),
-    "resize_prep": Kind("InstanceActionResizePrepPayload", "1.4", lambda row, args: {
+    "rescue": PayloadKind("InstanceActionRescuePayload", "1.4", lambda _row, args: {"rescue_image_ref": args.get("image")}),
+    "resize_prep": PayloadKind("InstanceActionResizePrepPayload", "1.4", lambda row, args: {
         "new_flavor": flavor(args.get("flavor") or orjson.loads(row["flavor"]))}),
-    "snapshot": Kind("InstanceActionSnapshotPayload", "1.10", lambda _row, args: {
+    "snapshot": PayloadKind("InstanceActionSnapshotPayload", "1.10", lambda _row, args: {
         "snapshot_image_id": args.get("image")}),
+    "update": PayloadKind("InstanceUpdatePayload", "2.1", _update),
     "volume_attach": _VOLUME, "volume_detach": _VOLUME, "share_attach": _SHARE, "share_detach": _SHARE,
-    "volume_swap": Kind("InstanceActionVolumeSwapPayload", "1.9", lambda _row, args: {
+    "volume_swap": PayloadKind("InstanceActionVolumeSwapPayload", "1.9", lambda _row, args: {
         "old_volume_id": args.get("volume_id"), "new_volume_id": args.get("new_volume_id")})}
 
 
-def of_action(notification: str, row: Row, who: Initiator, args: Row, fault: Fault | None = None, *,
+def of_action(notification: str, row: Row, who: Initiator, args: Row, fault: ActionFault | None = None, *,
               volumes: bool = False) -> Document:
     """The payload of a server's notification, of its row and the arguments of the action."""
     kind = KINDS.get(notification, ACTION)
-    return wrapped(kind.name, kind.version, **server(row, who, volumes=volumes), **kind.more(row, args),
-                   fault=fault.payload() if fault else None)
+    of_actions = {} if notification == "update" else {"fault": fault.payload() if fault else None}
+    return wrapped(kind.name, kind.version, **server(row, who, volumes=volumes), **kind.more(row, args), **of_actions)

@@ -35,6 +35,10 @@ class Receiving(ThreadingHTTPServer):
         return [one["event_type"] for one in seen.values()
                 if id in (None, one["payload"]["nova_object.data"].get("uuid"))]
 
+    def wait_for(self, count: int, id: str) -> None:
+        """Wait until there are so many of a server."""
+        self.wait(lambda: len(self.types(id)) >= count)
+
     def wait(self, function: Callable[[], Any], limit: float = 120.0) -> Any:
         """What *function* returns, when that is something."""
         deadline = time.monotonic() + limit

@@ -12,6 +12,7 @@ import orjson
 import pytest
 import yaml
 
+from magnetar_control.conductor.host_watch import HostWatch
 from magnetar_control.store import outbox, tables
 from magnetar_core.actions import ACTIONS
 from tests.unit.control.attachments.asking import Owner, until
@@ -82,6 +83,15 @@ class Doing:
     def do_delete(self) -> Any:
         return self.admin.delete(f"/v2.1/servers/{self.id}")
 
+    def do_rename(self) -> Any:
+        return self.admin.put(f"/v2.1/servers/{self.id}", {"server": {"name": "told"}})
+
+    def do_set_metadata(self) -> Any:
+        return self.admin.put(f"/v2.1/servers/{self.id}/metadata", {"metadata": {"of": "tests"}})
+
+    def do_set_tags(self) -> Any:
+        return self.admin.put(f"/v2.1/servers/{self.id}/tags", {"tags": ["a", "b"]}, "2.60")
+
     def do_attach_volume(self) -> Any:
         self.volumes = [self.owner.volume(), self.owner.volume()]
         return self._volume(self.owner.attach(self.id, self.volumes[0]), "in-use", 0)
@@ -131,7 +141,7 @@ def test_actions_tell_what_the_table_says(case: dict[str, Any], receiver: Receiv
     for step in case["steps"]:
         doing.do(step["act"], step.get("args"))
         told += [f"instance.{one}" for one in step["told"]]
-        receiver.wait(lambda count=len(told): len(receiver.types(doing.id)) >= count)
+        receiver.wait_for(len(told), doing.id)
         assert receiver.types(doing.id) == told, step
     mine = [one for one in receiver.taken if one["payload"]["nova_object.data"]["uuid"] == doing.id]
     for one in mine:
@@ -179,6 +189,18 @@ def test_the_payload_of_a_server(cloud: Inside, receiver: Receiving) -> None:
     assert (deleted["state"], [one["nova_object.data"]["address"] for one in deleted["ip_addresses"]]) == (
         "deleted", addresses)
     assert deleted["deleted_at"] and deleted["terminated_at"]
+
+
+def test_a_guest_that_dies_is_told_with_nobody_who_asked(cloud: Inside, receiver: Receiving) -> None:
+    doing = Doing(cloud)
+    doing.do("boot")
+    host = cloud.admin.server(doing.id)["OS-EXT-SRV-ATTR:host"]
+    HostWatch(cloud.parts.working).follow(host, [{"id": doing.id, "power_state": "crashed"}])
+    told = payload(receiver, doing.id, "instance.power_off.end")
+    data = told["payload"]["nova_object.data"]
+    assert (data["power_state"], data["state"], told["publisher_id"]) == ("crashed", "stopped", f"nova-compute:{host}")
+    assert data["request_id"] is data["action_initiator_user"] is data["action_initiator_project"] is None
+    doing.do("delete")
 
 
 def test_a_failure_is_an_error_with_its_fault(cloud: Inside, receiver: Receiving) -> None:
