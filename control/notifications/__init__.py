@@ -70,6 +70,14 @@ class Notifications:
             outbox.add(connection, outbox.CELL, self.receivers, [self._of_server(row, event) for event in events])
             database.ring(connection, BELL)
 
+    def add(self, database: Database, connection: Connection, payload: Mapping[str, Any],
+            *event_types: str) -> None:
+        """Tell what the API does to something in the API *database*, in the transaction of *connection*."""
+        if self.receivers:
+            outbox.add(connection, outbox.API, self.receivers, [
+                message(event_type, f"nova-api:{self.service}", payload) for event_type in event_types])
+            database.ring(connection, BELL)
+
     def _of_server(self, row: Row, event: ServerEvent) -> outbox.Message:
         payload = payloads.of_action(event.name, row, event.who, event.args, event.fault, volumes=self.volumes)
         same = event.key and f"{row['id']}.{event.key}.{event.event_type}.{event.host}"

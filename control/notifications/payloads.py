@@ -7,7 +7,7 @@ which a payload got the last field that is here. User data, passwords, and addre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -51,12 +51,40 @@ def moment(text: str | None) -> str | None:
     return text and f"{text[:19]}Z"
 
 
-def flavor(given: Row) -> Document:
-    """The flavor that a server has."""
+def flavor(given: Row, projects: Sequence[str] | None = None) -> Document:
+    """A flavor: that of a server, which knows its sizes and extra specs only, or a row of the table. *projects*: those
+    that may use it, where it is not for all."""
     return wrapped("FlavorPayload", "1.4", flavorid=given["id"], name=given["name"], vcpus=given["vcpus"],
                    memory_mb=given["ram"], root_gb=given["disk"], ephemeral_gb=given.get("ephemeral") or 0,
-                   swap=given.get("swap") or 0, extra_specs=given.get("extra_specs") or {}, rxtx_factor=1.0,
-                   disabled=False, is_public=None, projects=None, vcpu_weight=0, description=None)
+                   swap=given.get("swap") or 0, extra_specs=_document(given.get("extra_specs")),
+                   rxtx_factor=given.get("rxtx_factor", 1.0), disabled=False, is_public=given.get("is_public"),
+                   projects=projects, vcpu_weight=0, description=given.get("description"))
+
+
+def _document(found: Any) -> Any:
+    return orjson.loads(found) if isinstance(found, str) else found or {}
+
+
+def keypair(given: Row) -> Document:
+    """A key pair: its public half."""
+    return wrapped("KeypairPayload", "1.0", **{name: given.get(name) for name in (
+        "user_id", "name", "type", "public_key", "fingerprint")})
+
+
+def server_group(row: Row, members: Sequence[str] = ()) -> Document:
+    """A server group, with the uuids of its servers."""
+    return wrapped("ServerGroupPayload", "1.1", uuid=row["id"], name=row["name"], project_id=row["project_id"],
+                   user_id=row["user_id"], policies=[row["policy"]], policy=row["policy"],
+                   rules={name: str(value) for name, value in orjson.loads(row["rules"]).items()},
+                   members=list(members), hosts=None)
+
+
+def service(row: Row) -> Document:
+    """The compute service of a host: a row of ``hosts``."""
+    return wrapped("ServiceStatusPayload", "1.1", host=row["name"], binary="nova-compute", topic="compute",
+                   uuid=row["id"], disabled=bool(row["disabled"]), disabled_reason=row["disabled_reason"],
+                   forced_down=bool(row["forced_down"]), availability_zone=None, last_seen_up=None, report_count=0,
+                   version=None)
 
 
 def server(row: Row, who: Initiator, *, volumes: bool) -> Document:
@@ -106,8 +134,8 @@ def _share(one: Row) -> Document:
 def _keypairs(row: Row, _args: Row) -> Document:
     key, trusted = orjson.loads(row["request"]).get("public_key"), row["trusted_certs"]
     kind = "x509" if key and key.startswith("-----BEGIN CERTIFICATE") else "ssh"
-    return {"keypairs": [wrapped("KeypairPayload", "1.0", user_id=row["user_id"], name=row["key_name"], type=kind,
-                                 public_key=key, fingerprint=None)] if row["key_name"] and key else [],
+    kept = {"user_id": row["user_id"], "name": row["key_name"], "type": kind, "public_key": key}
+    return {"keypairs": [keypair(kept)] if row["key_name"] and key else [],
             "tags": orjson.loads(row["tags"]), "instance_name": row["instance_name"],
             "trusted_image_certificates": trusted and orjson.loads(trusted)}
 
@@ -147,7 +175,8 @@ KINDS: Mapping[str, PayloadKind] = {
     "create": PayloadKind("InstanceCreatePayload", "1.13", _keypairs),
     "rebuild": PayloadKind("InstanceActionRebuildPayload", "1.10", lambda row, _args: {
         "trusted_image_certificates": row["trusted_certs"] and orjson.loads(row["trusted_certs"])}),
-    "rescue": PayloadKind("InstanceActionRescuePayload", "1.4", lambda _row, args: {"rescue_image_ref": args.get("image")}),
+    "rescue": PayloadKind("InstanceActionRescuePayload", "1.4", lambda _row, args: {
+        "rescue_image_ref": args.get("image")}),
     "resize_prep": PayloadKind("InstanceActionResizePrepPayload", "1.4", lambda row, args: {
         "new_flavor": flavor(args.get("flavor") or orjson.loads(row["flavor"]))}),
     "snapshot": PayloadKind("InstanceActionSnapshotPayload", "1.10", lambda _row, args: {
