@@ -20,6 +20,7 @@ from tests.unit.control.cloud import Cloud
 from tests.unit.control.counting import counted
 from tests.unit.control.evacuate.evacuating import Evacuating
 from tests.unit.control.moves.clouds import flavors
+from tests.unit.control.moves.dying import Fate, through
 from tests.unit.control.moves.inside import Inside
 
 from .receiving import Receiving, receiving
@@ -200,6 +201,25 @@ def test_a_guest_that_dies_is_told_with_nobody_who_asked(cloud: Inside, receiver
     data = told["payload"]["nova_object.data"]
     assert (data["power_state"], data["state"], told["publisher_id"]) == ("crashed", "stopped", f"nova-compute:{host}")
     assert data["request_id"] is data["action_initiator_user"] is data["action_initiator_project"] is None
+    doing.do("delete")
+
+
+def test_a_conductor_that_dies_anywhere_tells_each_action_once(cloud: Inside, receiver: Receiving) -> None:
+    """What is told again has the same id."""
+    doing, died = Doing(cloud), True
+    doing.do("boot")
+    wanted, number = ["instance.create.start", "instance.create.end"], 0
+    while died:
+        number += 1
+        died = False
+        for key in ("pause", "unpause"):
+            fate = Fate(number)
+            through(cloud, doing.id, key, fate)
+            died = died or fate.died
+            wanted += [f"instance.{key}.start", f"instance.{key}.end"]
+    assert number > 3
+    receiver.wait_for(len(wanted), doing.id)
+    assert receiver.types(doing.id) == wanted
     doing.do("delete")
 
 
