@@ -253,7 +253,7 @@ class Settings:
     notification_ca_cert: Path | None = _doc("PEM file with the CAs of their certificates; the system's when left out.")
     notification_allow_http: bool = _doc("Whether notifications may go to other machines by http, for everybody on the "
                                          "way to read; never with a token.", False)
-    notification_timeout: float = _doc("Seconds that a receiver has for each notification.", 10.0, 0.1, 30)
+    notification_timeout: float = _doc("Seconds that a receiver has for each notification.", 10.0, 0.1, 15)
     notification_log: str | None = _doc("File to which the conductor that sends adds each notification, a JSON object "
                                         "a line; - for the service's own log.")
     notification_keep_hours: float = _doc("Hours for which notifications wait for a receiver that takes none; then "

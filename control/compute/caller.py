@@ -75,7 +75,7 @@ class Caller:
         somebody is told."""
         notifications = self.cloud.notifications
         if notifications:
-            notifications.add(self.cloud.store.api, connection, payload(), *event_types)
+            notifications.add(connection, payload(), *event_types)
 
     def check_policy(self, rule: str, target: Any = None) -> None:
         """Raises ``Forbidden``, in Nova's words."""

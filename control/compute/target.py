@@ -114,7 +114,7 @@ def notify(caller: Caller, target: Target, connection: Connection, name: str = U
     notifications, phases = caller.cloud.notifications, phases or ("",)
     if notifications and name and (row := servers.row(connection, target.row.id)) is not None:
         who = Initiator(caller.request_id, caller.context.user_id, caller.project or None)
-        notifications.add_server(target.database, connection, row._mapping,  # noqa: SLF001 - SQLAlchemy's name
+        notifications.add_server(connection, row._mapping,  # noqa: SLF001 - SQLAlchemy's name
                                  *(ServerEvent(name, phase, who, args) for phase in phases))
 
 

@@ -15,7 +15,6 @@ from sqlalchemy import Connection
 from magnetar_control.agents import plain
 from magnetar_control.notifications import END, ERROR, START, ActionFault, Initiator, Notifications, ServerEvent
 from magnetar_control.store import instance_actions, servers
-from magnetar_control.store.database import Database
 from magnetar_core.actions import ACTIONS, STEPS
 from magnetar_core.errors import MagnetarError
 from magnetar_core.power import CRASHED, OFF
@@ -25,12 +24,11 @@ ROLLBACK = "live_migration_rollback"
 
 
 class ActionNotifications:
-    """Those of one *action* (its row, and its *args*) of a server in *database*. *service*: the conductor, which tells
-    what no host does. Nothing is noted where nobody receives it."""
+    """Those of one *action*: its row, and its *args*. *service*: the conductor, which tells what no host does. Nothing
+    is noted where nobody receives it."""
 
-    def __init__(self, notifications: Notifications, database: Database, action: Any, args: Mapping[str, Any],
-                 service: str) -> None:
-        self.notifications, self.database, self.action, self.args = notifications, database, action, args
+    def __init__(self, notifications: Notifications, action: Any, args: Mapping[str, Any], service: str) -> None:
+        self.notifications, self.action, self.args = notifications, action, args
         self.service, self._own = service, ACTIONS[action.action].notification
         self._event = ACTIONS[action.action].event
         self._started = False
@@ -93,20 +91,19 @@ class ActionNotifications:
         told = [event for event, name in self._waiting if not (
             again and event.phase == START and event.fault is None
             and instance_actions.times_begun(connection, self.action.id, name, event.host) > 1)]
-        self.notifications.add_server(self.database, connection, found, *told)
+        self.notifications.add_server(connection, found, *told)
 
     def written(self) -> None:
         """That transaction is committed."""
         self._waiting.clear()
 
 
-def tell_power(notifications: Notifications, database: Database, connection: Connection, server_id: str, word: str,
-               host: str) -> None:
+def tell_power(notifications: Notifications, connection: Connection, server_id: str, word: str, host: str) -> None:
     """Tell that a guest has gone into the power state *word* by itself: what an action that wants this ends with."""
     if not notifications or (row := servers.row(connection, server_id, lock=True)) is None:
         return
     wanted = OFF if word == CRASHED else word
     name = next((action.notification for action in ACTIONS.values() if action.want == {"power": wanted}), "")
     if name:
-        notifications.add_server(database, connection, row._mapping,  # noqa: SLF001 - SQLAlchemy's name
+        notifications.add_server(connection, row._mapping,  # noqa: SLF001 - SQLAlchemy's name
                                  ServerEvent(name, END, host=host))

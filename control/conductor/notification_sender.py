@@ -23,7 +23,7 @@ from .conductor import Conductor
 
 log = logging.getLogger(__name__)
 #: Seconds between two looks for what is to be sent, and after which a batch ends.
-LOOK, BATCH_TIME = 1.0, 20.0
+LOOK, BATCH_TIME = 1.0, 15.0
 #: How many are sent in a batch.
 BATCH = 100
 
@@ -53,7 +53,7 @@ class NotificationSender:
         """Send a batch of what waits in a database; returns whether there may be more now."""
         name, holder = self.receiver.name, self.conductor.holder
         with database.read() as connection:
-            if not outbox.waits(connection, box, name):
+            if not outbox.due(database, connection, box, name, holder):
                 return False
         if not outbox.hold(database, box, name, holder):
             return False

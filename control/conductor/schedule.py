@@ -153,7 +153,7 @@ def _written(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Pl
             begun_at = ServerEvent("create", START, Initiator(
                 one.creation.request_id, one.creation.user_id, one.creation.project_id), {}, host=one.creation.host,
                 key=f"{one.creation.request_id}.{one.creation.id}")
-            conductor.notifications.add_server(target, connection, one.server._mapping, begun_at)  # noqa: SLF001
+            conductor.notifications.add_server(connection, one.server._mapping, begun_at)  # noqa: SLF001
         for one in servers.arrive(connection, queued) if queued else ():
             actions.happened(connection, one.creation.id, **chosen)
         if len(arrived) < len(leaving) or not all(one.alone for one in arrived):

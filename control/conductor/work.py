@@ -121,7 +121,7 @@ class Work:
         self._event, self._began = event, clock()
         self.args: dict[str, Any] = orjson.loads(action.args)
         self.rule = ACTIONS[action.action]
-        self.notifications = ActionNotifications(conductor.notifications, database, action, self.args, conductor.name)
+        self.notifications = ActionNotifications(conductor.notifications, action, self.args, conductor.name)
         self.cancelled = threading.Event()
         self.server = server
         #: Called with the connection of the transaction that ends the action.

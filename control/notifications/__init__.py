@@ -18,15 +18,12 @@ from sqlalchemy import Connection
 
 from magnetar_control.settings import Settings
 from magnetar_control.store import outbox
-from magnetar_control.store.database import Database
 
 from . import payloads
 from .payloads import ActionFault, Initiator, Row
 from .receivers import receivers_of
 
 __all__ = ("END", "ERROR", "START", "ActionFault", "Initiator", "Notifications", "ServerEvent", "message")
-#: The bell that rings when something is to be sent.
-BELL = "notifications"
 START, END, ERROR = "start", "end", "error"
 #: What an id is made of where what is told may happen twice, so that receivers know a double.
 _NAMESPACE = uuid.UUID("8f0c2b3e-6a0f-4a53-9d5c-6d61676e6574")
@@ -63,20 +60,17 @@ class Notifications:
     def __bool__(self) -> bool:
         return bool(self.receivers)
 
-    def add_server(self, database: Database, connection: Connection, row: Row, *events: ServerEvent) -> None:
-        """Tell what happens to a server whose *row* is as it is then, in the transaction of *connection* to its
-        *database*."""
+    def add_server(self, connection: Connection, row: Row, *events: ServerEvent) -> None:
+        """Tell what happens to a server whose *row* is as it is then, in the transaction of *connection* to its cell's
+        database."""
         if self.receivers and events:
             outbox.add(connection, outbox.CELL, self.receivers, [self._of_server(row, event) for event in events])
-            database.ring(connection, BELL)
 
-    def add(self, database: Database, connection: Connection, payload: Mapping[str, Any],
-            *event_types: str) -> None:
-        """Tell what the API does to something in the API *database*, in the transaction of *connection*."""
+    def add(self, connection: Connection, payload: Mapping[str, Any], *event_types: str) -> None:
+        """Tell what the API does to something in the API database, in the transaction of *connection*."""
         if self.receivers:
             outbox.add(connection, outbox.API, self.receivers, [
                 message(event_type, f"nova-api:{self.service}", payload) for event_type in event_types])
-            database.ring(connection, BELL)
 
     def _of_server(self, row: Row, event: ServerEvent) -> outbox.Message:
         payload = payloads.of_action(event.name, row, event.who, event.args, event.fault, volumes=self.volumes)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Table, delete, func, or_, select, update
+from sqlalchemy import Connection, Table, and_, delete, exists, func, or_, select, update
 
 from . import tables
 from .database import Database, added, now
 
-#: Seconds that a conductor has a receiver for itself: longer than a batch may take.
+#: Seconds that a conductor has a receiver for itself: longer than a batch and one receiver's silence may take.
 LEASE = 60.0
 #: Seconds until a receiver that has failed is tried again: after the first failure, and at most.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
@@ -50,10 +50,14 @@ def add(connection: Connection, outbox: Outbox, receivers: Collection[str], mess
                   event_type=message.event_type, created_at=now(), message=message.text)
 
 
-def waits(connection: Connection, outbox: Outbox, receiver: str) -> bool:
-    """Whether anything waits for *receiver*."""
-    waiting = outbox.waiting
-    return connection.execute(select(waiting.c.id).where(waiting.c.receiver == receiver).limit(1)).first() is not None
+def due(database: Database, connection: Connection, outbox: Outbox, receiver: str, holder: str) -> bool:
+    """Whether anything waits for *receiver* that *holder* might send now."""
+    waiting, clock = outbox.waiting, database.clock()
+    mine = outbox.receivers.c
+    closed = exists().where(mine.name == receiver, or_(mine.not_before > clock, and_(
+        mine.holder != holder, mine.lease_until >= clock)))
+    return connection.execute(select(waiting.c.id).where(
+        waiting.c.receiver == receiver, ~closed).limit(1)).first() is not None
 
 
 def hold(database: Database, outbox: Outbox, receiver: str, holder: str) -> bool:

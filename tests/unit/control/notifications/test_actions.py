@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from magnetar_control.conductor.host_watch import HostWatch
-from magnetar_control.store import outbox, tables
+from magnetar_control.store import tables
 from magnetar_core.actions import ACTIONS
 from tests.unit.control.attachments.asking import Owner, until
 from tests.unit.control.cloud import Cloud
@@ -246,5 +246,4 @@ def test_nothing_is_asked_or_written_where_nobody_receives_it() -> None:
         assert seen and not [one for one in seen if "notification" in one[1]]
         for database in (cloud.parts.working.database, cloud.parts.store.cell0):
             with database.read() as connection:
-                assert not outbox.waits(connection, outbox.CELL, "eda")
                 assert connection.execute(tables.notifications.select()).all() == []

@@ -163,7 +163,7 @@ def test_a_silent_receiver_keeps_no_other_waiting(database: Database, receiver: 
     with receiving() as silent:
         silent.status = lambda _told: 0
         found = receivers_of(make({"notification_urls": {"eda": silent.url, "other": receiver.url},
-                                   "notification_timeout": 30}))
+                                   "notification_timeout": 15}))
         thread = threading.Thread(target=NotificationSender(conductor(database), found["eda"]).send, args=(
             database, outbox.CELL), daemon=True)
         thread.start()
