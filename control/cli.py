@@ -126,10 +126,12 @@ def serve(given: argparse.Namespace) -> int:
 
 def config(given: argparse.Namespace) -> int:
     """``magnetar config``."""
+    from magnetar_control.notifications.receivers import receivers_of
     from magnetar_control.scheduler.rules import rules_of
 
     settings = configuration.load(given.config)
     rules_of(settings)
+    receivers_of(settings)
     for row in configuration.describe():
         value = getattr(settings, row["name"])
         print(f"{row['name']}: {_hidden(str(value)) if row['name'].endswith('url') and value else value}")

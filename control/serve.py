@@ -30,6 +30,7 @@ from magnetar_control.compute.cloud import Cloud, Hosts
 from magnetar_control.conductor.conductor import Conductor
 from magnetar_control.conductor.flows import FLOWS
 from magnetar_control.conductor.host_watch import HostWatch
+from magnetar_control.conductor.notification_sender import NotificationSender
 from magnetar_control.conductor.periodic import Periodic
 from magnetar_control.delivery import Delivery
 from magnetar_control.health import Health
@@ -207,7 +208,8 @@ class Parts:
         self.working.ended = self.metrics.ended
         self._ends.callback(self.volumes.worker.stop)
         self._ends.callback(self.working.stop)
-        self.working.start(HostWatch(self.working).run, Periodic(self.working).run)
+        senders = [NotificationSender(self.working, one) for one in self.working.notifications.receivers.values()]
+        self.working.start(HostWatch(self.working).run, Periodic(self.working).run, *senders)
         self.volumes.worker.start()
 
     def wire(self) -> None:

@@ -243,6 +243,24 @@ class Settings:
     vendordata_dynamic_service_token: bool = _doc(
         "Whether they are sent a token of a service user (role service), by which they know who asks. They must be "
         "https then.", False)
+    notification_urls: dict[str, str] = _doc(
+        "Receivers of notifications: a name of your choice to the URL to which they are sent, https, or http of this "
+        "machine's loopback; see notifications.md. Give API and conductors the same of all that is said of "
+        "notifications.", dict)
+    notification_token_files: dict[str, str] = _doc(
+        "Names of these to the file with the bearer token that each is sent, which only root and the service may read.",
+        dict)
+    notification_ca_cert: Path | None = _doc("PEM file with the CAs of their certificates; the system's when left out.")
+    notification_allow_http: bool = _doc("Whether notifications may go to other machines by http, for everybody on the "
+                                         "way to read; never with a token.", False)
+    notification_timeout: float = _doc("Seconds that a receiver has for each notification.", 10.0, 0.1, 15)
+    notification_log: str | None = _doc("File to which the conductor that sends adds each notification, a JSON object "
+                                        "a line; - for the service's own log.")
+    notification_keep_hours: float = _doc("Hours for which notifications wait for a receiver that takes none; then "
+                                          "they are dropped.", 24.0, 0.01)
+    notification_keep_count: int = _doc("Most notifications that wait for a receiver in one database; then the oldest "
+                                        "are dropped.", 100_000, 1)
+    bdms_in_notifications: bool = _doc("Whether notifications of servers tell their volumes.", False)
     shares: dict[str, str] = _doc(
         "Shares that servers may be given: their uuid to NAME or NAME@PROJECT,… (uuids of projects; without them every "
         "project may). Hosts know the share by its name, see shares.md.", dict)

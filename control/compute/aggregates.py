@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from magnetar_control.compute.caller import Caller, use_case
+from magnetar_control.notifications import payloads
 from magnetar_control.store import aggregates, hosts, image_requests, services
 from magnetar_control.store.aggregates import ZONE, Aggregate
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
@@ -49,15 +50,26 @@ def create(caller: Caller, name: str, zone: str | None = None) -> Aggregate:
         id = aggregates.make(connection, name, {ZONE: zone} if zone else {})
         if id is None:
             raise _exists(name)
-        return _found(connection, id)
+        row = _found(connection, id)
+        _tell(caller, connection, row, "create")
+        return row
 
 
-def _changed(caller: Caller, id: Id, change: Callable[[Any, Aggregate], None]) -> Aggregate:
-    """Do *change* in one transaction; the aggregate as it is then."""
+def _tell(caller: Caller, connection: Any, row: Aggregate, *names: str) -> None:
+    """Tell what is done to an aggregate, which is *row* then."""
+    for name in names:
+        caller.notify(connection, lambda: payloads.wrapped(
+            "AggregatePayload", "1.1", id=row.id, uuid=row.uuid, name=row.name, hosts=list(row.hosts),
+            metadata=dict(row.metadata)), f"aggregate.{name}.start", f"aggregate.{name}.end")
+
+
+def _changed(caller: Caller, id: Id, change: Callable[[Any, Aggregate], None], *told: str) -> Aggregate:
+    """Do *change* in one transaction, and tell it by these names; the aggregate as it is then."""
     with caller.cloud.store.api.write() as connection:
         row = _found(connection, id, lock=True)
         change(connection, row)
         found = _found(connection, row.id)
+        _tell(caller, connection, found, *told)
     caller.cloud.hosts.all(fresh=True)
     return found
 
@@ -76,7 +88,8 @@ def update(caller: Caller, id: Id, want: Mapping[str, Any]) -> Aggregate:
             values["metadata"] = _merged(caller, connection, row, {ZONE: want[ZONE]}, "update")
         aggregates.change(connection, row.id, **values)
 
-    return _changed(caller, id, change)
+    told = [word for word, key in (("update_prop", "name"), ("update_metadata", ZONE)) if key in want]
+    return _changed(caller, id, change, *told)
 
 
 def _merged(caller: Caller, connection: Any, row: Aggregate, more: Mapping[str, str | None],
@@ -128,6 +141,7 @@ def delete(caller: Caller, id: Id) -> None:
         if row.hosts:
             raise _refused(row, "delete", InvalidRequest, "Host aggregate is not empty")
         aggregates.remove(connection, row.id)
+        _tell(caller, connection, row, "delete")
 
 
 @use_case(f"{RULE}add_host")
@@ -141,7 +155,7 @@ def add_host(caller: Caller, id: Id, host: str) -> Aggregate:
             raise Conflict(f"Aggregate {row.id} already has host {host}.")
         _put(caller, connection, row, host)
 
-    return _changed(caller, id, change)
+    return _changed(caller, id, change, "add_host")
 
 
 def _put(caller: Caller, connection: Any, row: Aggregate, host: str) -> None:
@@ -159,7 +173,7 @@ def remove_host(caller: Caller, id: Id, host: str) -> Aggregate:
             raise NotFound(f"Aggregate {row.id} has no host {host}.")
         _take(caller, connection, row, host)
 
-    return _changed(caller, id, change)
+    return _changed(caller, id, change, "remove_host")
 
 
 def _take(caller: Caller, connection: Any, row: Aggregate, host: str) -> None:
@@ -199,7 +213,7 @@ def set_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | None]) -> 
         merged = _merged(caller, connection, row, metadata, "update_aggregate_metadata")
         aggregates.change(connection, row.id, metadata=merged)
 
-    return _changed(caller, id, change)
+    return _changed(caller, id, change, "update_metadata")
 
 
 @use_case("compute:aggregates:images")

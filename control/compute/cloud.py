@@ -17,6 +17,7 @@ from magnetar_control.compute.offered_shares import offered_shares
 from magnetar_control.compute.policy import Policy
 from magnetar_control.compute.server_watch import ServerWatch
 from magnetar_control.compute.waiting import Shares
+from magnetar_control.notifications import Notifications
 from magnetar_control.services import Services
 from magnetar_control.settings import Settings
 from magnetar_control.store import aggregates
@@ -120,5 +121,5 @@ class Cloud:
         #: The shares that servers may be given, by uuid.
         self.shares = offered_shares(settings)
         self.hosts = hosts or Hosts(store, settings)
-        self.waiting = Shares()
+        self.waiting, self.notifications = Shares(), Notifications(settings)
         self.watch = ServerWatch(settings.cell_timeout)

@@ -43,8 +43,10 @@ def add(caller: Caller, id: str, project: str, *, public: bool = False) -> Acces
     flavor = flavors.show(caller, id)
     if flavor.is_public and not public:
         raise Conflict("Can not add access to a public flavor.")
-    if not caller.write(store.grant, flavor.number, project):
-        raise Conflict(f"Flavor access already exists for flavor {flavor.id} and project {project} combination.")
+    with caller.cloud.store.api.write() as connection:
+        if not store.grant(connection, flavor.number, project):
+            raise Conflict(f"Flavor access already exists for flavor {flavor.id} and project {project} combination.")
+        flavors.tell(caller, connection, flavor._mapping, "update")  # noqa: SLF001 - SQLAlchemy's name
     return _of(caller, flavor)
 
 
@@ -53,6 +55,8 @@ def remove(caller: Caller, id: str, project: str) -> Access:
     """Let *project*, which need not exist any more, not use the flavor *id*. Raises ``NotFound`` when it may not
     anyway."""
     flavor = flavors.show(caller, id)
-    if not caller.write(store.withdraw, flavor.number, project):
-        raise NotFound(f"Flavor access not found for {flavor.id} / {project} combination.")
+    with caller.cloud.store.api.write() as connection:
+        if not store.withdraw(connection, flavor.number, project):
+            raise NotFound(f"Flavor access not found for {flavor.id} / {project} combination.")
+        flavors.tell(caller, connection, flavor._mapping, "update")  # noqa: SLF001 - SQLAlchemy's name
     return _of(caller, flavor)

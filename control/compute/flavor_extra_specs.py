@@ -65,7 +65,9 @@ def _change(caller: Caller, id: str, changed: Callable[[dict[str, str]], dict[st
         now = store.locked(connection, row.number)
         if now is None:
             raise flavors.not_found(row.id)
-        store.change(connection, row.number, extra_specs=text(changed(orjson.loads(now["extra_specs"]))))
+        specs = text(changed(orjson.loads(now["extra_specs"])))
+        store.change(connection, row.number, extra_specs=specs)
+        flavors.tell(caller, connection, {**now, "extra_specs": specs}, "update")
 
 
 @use_case(f"{RULE}delete")

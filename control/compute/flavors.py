@@ -7,9 +7,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.compute.caller import Caller, use_case
+from magnetar_control.notifications import payloads
 from magnetar_control.store import flavors
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
@@ -55,7 +57,9 @@ def create(caller: Caller, /, name: str, *, id: str | int | None = None, **colum
     try:
         with caller.cloud.store.api.write() as connection:
             _check_free(flavors.taken(connection, id, name), id, name)
-            return flavors.make(connection, id=id, name=name, **columns)
+            row = flavors.make(connection, id=id, name=name, **columns)
+            tell(caller, connection, row._mapping, "create")  # noqa: SLF001 - SQLAlchemy's name
+            return row
     except IntegrityError:  # somebody else made one of that id or name meanwhile
         _check_free(caller.fetch(flavors.taken, id, name), id, name)
         raise
@@ -70,15 +74,29 @@ def _check_free(taken: str | None, id: str, name: str) -> None:
 def update(caller: Caller, /, id: str, **columns: Any) -> Any:
     """Set columns of a flavor: the description. Returns the row. Its sizes never change."""
     row = show(caller, id)
-    caller.write(flavors.change, row.number, **columns)
+    with caller.cloud.store.api.write() as connection:
+        flavors.change(connection, row.number, **columns)
+        tell(caller, connection, {**row._mapping, **columns}, "update")  # noqa: SLF001 - SQLAlchemy's name
     return show(caller, row.id)
+
+
+def tell(caller: Caller, connection: Connection, row: Mapping[Any, Any], what: str) -> None:
+    """Tell that a flavor is made (create), changed (update) or deleted (delete); *row*: as it is then."""
+    def payload() -> Any:
+        return payloads.flavor(row, None if row["is_public"] else flavors.projects(connection, row["number"]))
+
+    caller.notify(connection, payload, f"flavor.{what}")
 
 
 @use_case(f"{MANAGE}delete")
 def delete(caller: Caller, id: str) -> None:
     """Delete it; servers keep the sizes that they were made with. Raises ``NotFound``."""
-    if not caller.write(flavors.remove, id):
-        raise not_found(id)
+    with caller.cloud.store.api.write() as connection:
+        row = flavors.find(connection, id, caller.project, everything=True) if caller.cloud.notifications else None
+        if row is not None:
+            tell(caller, connection, row._mapping, "delete")  # noqa: SLF001 - SQLAlchemy's name
+        if not flavors.remove(connection, id):
+            raise not_found(id)
 
 
 def check_memory(flavor: Mapping[str, Any], image: str, least: Any) -> None:

@@ -19,6 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
 from magnetar_control.compute import quotas
 from magnetar_control.compute.caller import Caller, Owner
+from magnetar_control.notifications import payloads
 from magnetar_control.store import keypairs
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
 
@@ -89,8 +90,11 @@ def create(caller: Caller, name: str, public_key: str | None = None, *, type: st
     found = NewKeypair(name, user, type, public_key, fingerprint(type, public_key), private)
     with caller.cloud.store.api.write() as connection:
         quotas.check_keypairs(connection, user, most, alone=True)
-        new = keypairs.make(connection, user_id=user, name=name, type=type, fingerprint=found.fingerprint,
-                            public_key=public_key)
+        row = {"user_id": user, "name": name, "type": type, "fingerprint": found.fingerprint, "public_key": public_key}
+        new = keypairs.make(connection, **row)
+        if new:
+            what = "create" if private else "import"
+            caller.notify(connection, lambda: payloads.keypair(row), f"keypair.{what}.start", f"keypair.{what}.end")
     if not new:
         raise _exists(name)
     return found
@@ -103,8 +107,13 @@ def _exists(name: str) -> Conflict:
 def delete(caller: Caller, name: str, user: str | None = None) -> None:
     """Delete it; servers keep the public key. Raises ``NotFound``."""
     user = _user(caller, "delete", user)
-    if not caller.write(keypairs.remove, user, name):
-        raise _missing(name, user)
+    with caller.cloud.store.api.write() as connection:
+        row = keypairs.find(connection, user, name) if caller.cloud.notifications else None
+        if row is not None:
+            caller.notify(connection, lambda: payloads.keypair(row._mapping),  # noqa: SLF001 - SQLAlchemy's name
+                          "keypair.delete.start", "keypair.delete.end")
+        if not keypairs.remove(connection, user, name):
+            raise _missing(name, user)
 
 
 def fingerprint(kind: str, public: str) -> str:

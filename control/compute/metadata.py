@@ -14,7 +14,7 @@ from magnetar_core.values import MapOf, Text
 
 from . import quotas
 from .caller import Caller
-from .target import Target, guard, not_found, of_server
+from .target import Target, guard, not_found, notify, of_server
 
 #: A key, and all that a server may have; each project's quota is far below.
 KEY = Text(1, 255, r"[a-zA-Z0-9\-_:. ]{1,255}", "may have letters, digits, blanks and - _ : . only")
@@ -35,6 +35,7 @@ def change_document(caller: Caller, target: Target, column: str, change: Callabl
         guard(caller, Target(target.database, row), column)
         found = change(orjson.loads(getattr(row, column)))
         servers.change(connection, row.id, **{column: servers.text(found)})
+        notify(caller, target, connection)
     return found
 
 

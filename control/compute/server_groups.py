@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from magnetar_control.compute import quotas
 from magnetar_control.compute.caller import Caller, Owner, use_case
+from magnetar_control.notifications import payloads
 from magnetar_control.store import server_groups
 from magnetar_control.store.servers import text
 from magnetar_core.errors import InvalidRequest, NotFound
@@ -83,12 +84,19 @@ def create(caller: Caller, name: str, policy: str, rules: Mapping[str, int] | No
         quotas.check_groups(connection, caller.project, most)
         server_groups.make(connection, id=id, name=name, project_id=caller.project, policy=policy,
                            user_id=caller.context.user_id, rules=text(rules or {}))
-        return GroupView(server_groups.find(connection, id), [])
+        row: Any = server_groups.find(connection, id)
+        caller.notify(connection, lambda: payloads.server_group(row._mapping),  # noqa: SLF001 - SQLAlchemy's name
+                      "server_group.create")
+        return GroupView(row, [])
 
 
 @use_case(f"{RULE}delete")
 def delete(caller: Caller, id: str) -> None:
     """Delete it; its servers stay. Raises ``NotFound``."""
     row = _found(caller, id, "delete")
-    if not caller.write(server_groups.remove, row.id):
-        raise _missing(row.id)
+    with caller.cloud.store.api.write() as connection:
+        caller.notify(connection, lambda: payloads.server_group(
+            row._mapping, server_groups.members(connection, [row.id]).get(row.id, ())),  # noqa: SLF001 - its name
+            "server_group.delete")
+        if not server_groups.remove(connection, row.id):
+            raise _missing(row.id)

@@ -18,7 +18,7 @@ from magnetar_core.errors import Forbidden, InvalidRequest
 
 from . import soft_delete
 from .caller import Caller, use_case
-from .target import Target, find, of_server, visible
+from .target import Target, find, notify, of_server, visible
 
 READ = "os_compute_api:servers:"
 INDEX, DETAIL, SHOW, ALL_FILTERS = f"{READ}index", f"{READ}detail", f"{READ}show", f"{READ}allow_all_filters"
@@ -139,6 +139,8 @@ def update(caller: Caller, target: Target, columns: Mapping[str, Any]) -> server
     if columns:
         with target.database.write() as connection:
             servers.change(connection, target.row.id, **columns)
+            renamed = {"old_display_name": target.row.name} if "name" in columns else {}
+            notify(caller, target, connection, **renamed)
     return find(caller, target.row.id).row
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, select
 
 from magnetar_control.compute.caller import Caller, use_case
+from magnetar_control.notifications import payloads
 from magnetar_control.store import aggregates, conductors, hosts, migrations, services
 from magnetar_control.store.allocations import release
 from magnetar_control.store.services import COMPUTE, CONDUCTOR, Service
@@ -86,8 +87,10 @@ def _set(caller: Caller, name: str, status: str | None, reason: str | None, forc
         if not forced_down:
             _check_evacuated(caller, name)
         values["forced_down"] = forced_down
-    if not caller.write(hosts.set_host, name, **values):
-        raise NotFound(f"Host {name} could not be found.")
+    with caller.cloud.store.api.write() as connection:
+        if not hosts.set_host(connection, name, **values):
+            raise NotFound(f"Host {name} could not be found.")
+        caller.notify(connection, lambda: payloads.service(hosts.show(connection, name) or {}), "service.update")
     caller.cloud.hosts.all(fresh=True)
 
 
@@ -118,7 +121,11 @@ def remove(caller: Caller, id: str, *, by_uuid: bool = True) -> None:
                        "delete the instances first.")
     with cell.read() as connection:
         left = [one.uuid for one in migrations.evacuated(connection, service.host)]
-    caller.write(_forget, service, left)
+    with caller.cloud.store.api.write() as connection:
+        row = hosts.show(connection, service.host) if caller.cloud.notifications else None
+        _forget(connection, service, left)
+        if row is not None:
+            caller.notify(connection, lambda: payloads.service(row), "service.delete")
     with cell.write() as connection:
         for evacuation in left:
             migrations.change(connection, evacuation, was=migrations.DONE, status="completed")

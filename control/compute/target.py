@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 import orjson
 from sqlalchemy import Connection
 
+from magnetar_control.notifications import END, START, Initiator, ServerEvent
 from magnetar_control.store import servers
 from magnetar_control.store.database import Database
 from magnetar_core.actions import ACTIONS, ANY, rule_of
@@ -18,6 +19,10 @@ from magnetar_core.hardware.merge import encrypts
 from .caller import Caller
 from .hardware import has_tpm
 
+#: Actions of the API whose notification is one, and has neither start nor end.
+ATOMIC = ("lock", "unlock")
+#: That of a server of which the API has set something that is no state of its guest.
+UPDATE = "update"
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -118,9 +123,20 @@ def changed_meanwhile(target: Target, key: str) -> Conflict:
 
 
 def note_done(caller: Caller, target: Target, connection: Connection, key: str) -> None:
-    """Note an action that is done already among the server's actions."""
+    """Note an action that is done already among the server's actions, and tell it."""
     servers.enqueue(connection, target.row.id, key, caller.request_id, caller.context.user_id, caller.project,
                     host=target.row.host, state="done")
+    notify(caller, target, connection, ACTIONS[key].notification, *("",) if key in ATOMIC else (START, END))
+
+
+def notify(caller: Caller, target: Target, connection: Connection, name: str = UPDATE, *phases: str,
+           **args: Any) -> None:
+    """Tell what the API has done to a server, in the transaction that did it. *args*: see ``payloads``."""
+    notifications, phases = caller.cloud.notifications, phases or ("",)
+    if notifications and name and (row := servers.row(connection, target.row.id)) is not None:
+        who = Initiator(caller.request_id, caller.context.user_id, caller.project or None)
+        notifications.add_server(connection, row._mapping,  # noqa: SLF001 - SQLAlchemy's name
+                                 *(ServerEvent(name, phase, who, args) for phase in phases))
 
 
 class ServerUseCase(Generic[P, R]):

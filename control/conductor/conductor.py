@@ -49,7 +49,7 @@ class Conductor(Environment):
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents, cell: str,
                  flows: Mapping[str, Mapping[str, Any]], delivery: Delivery, schedules: bool = True) -> None:
         super().__init__(settings, store, services, agents, cell, delivery)
-        self.over = threading.Event()
+        self.over, self.schedules = threading.Event(), schedules
         #: Called with a host and what it said of a server during an action that has left the server otherwise.
         self.recheck: Callable[[str, Mapping[str, Any]], None] = lambda _host, _document: None
         self._pool = ThreadPoolExecutor(settings.workers + GUESTS, thread_name_prefix="work")

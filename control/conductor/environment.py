@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from magnetar_control.agents import PATIENCE, AgentClient, Agents
 from magnetar_control.delivery import Delivery
+from magnetar_control.notifications import Notifications
 from magnetar_control.scheduler import place
 from magnetar_control.scheduler.aggregate_filters import ratios
 from magnetar_control.scheduler.hosts import HostStates
@@ -42,7 +43,7 @@ class Environment:
     def __init__(self, settings: Settings, store: Store, services: Services, agents: Agents, cell: str,
                  delivery: Delivery) -> None:
         self.settings, self.store, self.services, self.agents = settings, store, services, agents
-        self.delivery = delivery
+        self.delivery, self.notifications = delivery, Notifications(settings)
         self.signatures = Signatures(
             services.key_manager, services.image, settings.verify_image_signatures,
             settings.enable_certificate_validation, settings.trusted_certificates)

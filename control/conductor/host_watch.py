@@ -29,6 +29,7 @@ from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.power import ACTIVE, PAUSED, POWERS, STOPPED, SUSPENDED
 
 from . import host_return
+from .action_notifications import tell_power
 from .conductor import Conductor
 from .migration_halves import remove
 
@@ -250,9 +251,11 @@ class HostWatch:
         for row, word in self._changed_servers(name, found):
             power = POWERS[word]
             with database.write() as connection:
-                connection.execute(update(servers).where(
+                changed = connection.execute(update(servers).where(
                     servers.c.id == row.id, servers.c.task_state.is_(None), servers.c.vm_state == row.vm_state,
                     servers.c.host == name).values(vm_state=power.vm_state, power_state=power.number, updated_at=now()))
+                if changed.rowcount:
+                    tell_power(self.conductor.notifications, connection, row.id, word, name)
                 end_consoles(connection, row.id, power.vm_state)
                 database.ring(connection, SERVERS_BELL)
             log.info("server %s is %s by itself", row.id, word, extra={"server": row.id, "host": name})

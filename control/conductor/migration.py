@@ -105,6 +105,8 @@ class MigrationTask:
                 consoles.end(connection, self.work.id)
             self.work.database.ring(connection, servers.SERVERS_BELL)
             self.row = migrations.find(connection, self.id)
+            self.work.notifications.write(connection, self.work.server)
+        self.work.notifications.written()
         self.work.load()
 
     def note_host(self, host: str, server: Mapping[str, Any] | None = None, **values: Any) -> None:

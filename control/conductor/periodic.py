@@ -33,6 +33,7 @@ from .environment import Environment
 from .guest_news import GuestNews
 from .host_watch import HostWatch
 from .image_cache import LOOK, ImageCache
+from .notification_sender import drop_old
 from .repair import repair
 
 log = logging.getLogger(__name__)
@@ -189,4 +190,5 @@ TASKS = (
     PeriodicTask("audit", 120.0, Periodic.audit),
     PeriodicTask("purge", 3600.0, _purge),
     PeriodicTask("looking at hosts again", 3600.0, _forget_deliveries, alone=False),
+    PeriodicTask("dropping notifications", 60.0, lambda periodic: drop_old(periodic.conductor)),
     PeriodicTask("removing images from hosts", 3600.0, lambda periodic: remove_unused(periodic.conductor)))

@@ -21,6 +21,7 @@ import orjson
 from sqlalchemy import insert
 from sqlalchemy.exc import IntegrityError
 
+from magnetar_control.notifications import START, Initiator, ServerEvent
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place, place_all
 from magnetar_control.scheduler.request_spec import RequestSpec, of_server
@@ -148,6 +149,11 @@ def _written(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Pl
         arrived = servers.arrive(connection, begun, begin) if begun else []
         events = actions.went_on(
             connection, {one.creation.id: one.creation.host for one in arrived}, chosen, work.rule.event)
+        for one in arrived if conductor.notifications else ():
+            begun_at = ServerEvent("create", START, Initiator(
+                one.creation.request_id, one.creation.user_id, one.creation.project_id), {}, host=one.creation.host,
+                key=f"{one.creation.request_id}.{one.creation.id}")
+            conductor.notifications.add_server(connection, one.server._mapping, begun_at)  # noqa: SLF001
         for one in servers.arrive(connection, queued) if queued else ():
             actions.happened(connection, one.creation.id, **chosen)
         if len(arrived) < len(leaving) or not all(one.alone for one in arrived):

@@ -39,6 +39,7 @@ def shelve(work: Work) -> None:
             saved = _save(work)
             if work.args["image"] and work.conductor.settings.shelved_offload_time != 0:
                 return saved
+            work.notifications.followed_by("shelve_offload", work.server.host)
             work.note(task_state=TAKING_OFF, **saved)
         return _leave_host(work)
 

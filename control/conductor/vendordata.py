@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Vendor data of a cloud: what its operator has guests told (MD-60 to MD-62, VDD-01 to VDD-06). Static is a file;
-dynamic is what targets answer when a server is built, rebuilt, resized or moved while it is off. HTTP is the standard
-library's, as in ``identity.keystone``.
+dynamic is what targets answer when a server is built, rebuilt, resized or moved while it is off.
 
 Targets may hang, lie or redirect: they have limits of time and size, redirects are not followed, and no log has what
 they say or what was asked.
@@ -9,19 +8,17 @@ they say or what was asked.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import socket
 import ssl
-import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPException, HTTPResponse
 from typing import Any
 
 import orjson
 
+from magnetar_control import http_client
 from magnetar_control.settings import Settings
 from magnetar_core import vendordata
 from magnetar_core.errors import Conflict, InvalidSettings, MagnetarError
@@ -46,11 +43,6 @@ class VendordataTarget:
 
     name: str
     url: urllib.parse.SplitResult
-
-    @property
-    def path(self) -> str:
-        """What is asked for there."""
-        return urllib.parse.urlunsplit(("", "", self.url.path or "/", self.url.query, ""))
 
 
 class Vendordata:
@@ -103,39 +95,13 @@ class Vendordata:
         try:
             if self.token:
                 headers["X-Auth-Token"] = self.token(False)
-            with self._connected(target) as connection:
-                connection.request("POST", target.path, body, headers)
+            with http_client.connected(target.url, self.trust, *self.times) as connection:
+                connection.request("POST", http_client.target(target.url), body, headers)
                 return _content(connection.getresponse())
         except MagnetarError as error:
             raise _Failed(f"there is no token to ask it with: {error.message}") from None
         except (OSError, HTTPException, ValueError) as error:
             raise _Failed(f"it does not answer properly or in time ({type(error).__name__})") from None
-
-    @contextlib.contextmanager
-    def _connected(self, target: VendordataTarget) -> Iterator[HTTPConnection]:
-        """A connection to the target, which is cut when its time is over, however slowly something comes."""
-        connect, read = self.times
-        secure, host = target.url.scheme == "https", str(target.url.hostname)
-        port = target.url.port or (443 if secure else 80)
-        plain = socket.create_connection((host, port), connect)
-        guard = plain.dup()
-        timer = threading.Timer(connect + read, _cut, (guard,))
-        timer.start()
-        try:
-            made = HTTPSConnection(host, port, context=self.trust) if secure else HTTPConnection(host, port)
-            made.sock = self.trust.wrap_socket(plain, server_hostname=host) if secure else plain
-            made.sock.settimeout(read)
-            with contextlib.closing(made):
-                yield made
-        finally:
-            timer.cancel()
-            guard.close()
-            plain.close()
-
-
-def _cut(guard: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        guard.shutdown(socket.SHUT_RDWR)
 
 
 def _content(answer: HTTPResponse) -> Any:

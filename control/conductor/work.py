@@ -28,6 +28,7 @@ from magnetar_core.flows.migrate import Side
 from magnetar_core.power import ERROR, POWERS, number
 from magnetar_core.server_plan import TEXT
 
+from .action_notifications import ActionNotifications
 from .environment import Environment
 
 log = logging.getLogger(__name__)
@@ -120,6 +121,7 @@ class Work:
         self._event, self._began = event, clock()
         self.args: dict[str, Any] = orjson.loads(action.args)
         self.rule = ACTIONS[action.action]
+        self.notifications = ActionNotifications(conductor.notifications, action, self.args, conductor.name)
         self.cancelled = threading.Event()
         self.server = server
         #: Called with the connection of the transaction that ends the action.
@@ -258,6 +260,8 @@ class Work:
             elif columns:
                 servers.progress(connection, self.id, self.rule.task, **columns)
             yield connection
+            self.notifications.write(connection, self.server)
+        self.notifications.written()
         del self._deferred[:len(deferred)]
         self._deferred_columns.clear()
 
@@ -288,7 +292,10 @@ class Work:
         event that the action came with is not begun again. Its end is written with the next transaction: a crash in
         between leaves an open event, and the action is done again."""
         number, self._event = self._event, None
-        if number is None:
+        if number is not None:
+            self.notifications.begun()
+        else:
+            self.notifications.begin(name, host or self.server.host)
             values = dict(noted) if noted else None
             with self.write(values) as connection:
                 number = actions.started(connection, self.action.id, name or self.rule.event or self.action.action,
@@ -306,6 +313,8 @@ class Work:
             ended = {"result": "Error", "details": admin_message(error),
                      "traceback": "".join(traceback.format_exception(error))[-8000:]}
             raise
+        else:
+            self.notifications.event_ended(host or self.server.host)
         finally:
             ended["finish_time"] = now()
             self._deferred.append(lambda connection: actions.finished(connection, number, **ended))
@@ -314,6 +323,7 @@ class Work:
         """The action has succeeded: no task_state, the vm_state of its row in ``ACTIONS``, and *values*, at once."""
         if self.rule.after:
             values.setdefault("vm_state", self.rule.after)
+        self.notifications.ended(None, self.server and self.server.host)
         self._end("done", None, values)
 
     def failed(self, error: BaseException, **values: Any) -> None:
@@ -325,6 +335,7 @@ class Work:
             if code < 500 or error.details.get("explanation"):
                 details = admin_message(error)
         values["fault"] = servers.text({"code": code, "message": message[:255], "created": now(), "details": details})
+        self.notifications.ended(error, self.server and self.server.host)
         self._end("failed", "Error", values)
 
     def matches(self, resource: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, func, select
 
 from .tables import action_events, actions
 
@@ -46,3 +46,10 @@ def keys_of_request(connection: Connection, server_id: str, request_id: str) -> 
     """The keys of all actions that a request has asked of a server, in order."""
     return list(connection.execute(select(actions.c.action).where(
         actions.c.server_id == server_id, actions.c.request_id == request_id).order_by(actions.c.id)).scalars())
+
+
+def times_begun(connection: Connection, number: int, event: str, host: str | None) -> int:
+    """How often an event of an action has begun at a host."""
+    return int(connection.execute(select(func.count()).select_from(action_events).where(
+        action_events.c.action_id == number, action_events.c.event == event,
+        action_events.c.host == host)).scalar_one())

@@ -29,6 +29,23 @@ def stamped() -> tuple[Column[Any], ...]:
     return Column("created_at", TIME, nullable=False), Column("updated_at", TIME)
 
 
+def outbox(metadata: MetaData, prefix: str = "") -> tuple[Table, Table]:
+    """Tables of the notifications that wait for receivers: a row for each of these, in the order in which they are
+    sent; and of the receivers, with the conductor that sends (by lease) and how often it has failed since it went well.
+    """
+    waiting = Table(
+        f"{prefix}notifications", metadata,
+        Column("id", SERIAL, primary_key=True, autoincrement=True), Column("receiver", NAME, nullable=False),
+        Column("message_id", UUID, nullable=False), Column("event_type", NAME, nullable=False),
+        Column("created_at", TIME, nullable=False), Column("message", DOCUMENT, nullable=False),
+        UniqueConstraint("message_id", "receiver"), Index(f"{prefix}notifications_receiver", "receiver", "id"))
+    receivers = Table(
+        f"{prefix}notification_receivers", metadata,
+        Column("name", NAME, primary_key=True), Column("holder", NAME), Column("lease_until", TIME),
+        Column("failures", Integer, nullable=False, default=0), Column("not_before", TIME), Column("problem", Text))
+    return waiting, receivers
+
+
 # API database ---------------------------------------------------------------------------------------------------
 cells = Table(
     "cells", API,
@@ -146,6 +163,8 @@ quotas = Table(
     Column("project_id", NAME, primary_key=True), Column("resource", NAME, primary_key=True),
     Column("limit", Integer, nullable=False))
 
+api_notifications, api_notification_receivers = outbox(API, "api_")
+
 # Cell databases -------------------------------------------------------------------------------------------------
 servers = Table(
     "servers", CELL,
@@ -255,3 +274,5 @@ conductors = Table(
     "conductors", CELL,
     Column("holder", NAME, primary_key=True), Column("name", NAME, nullable=False), Column("started_at", TIME),
     Column("seen_at", TIME, nullable=False))
+
+notifications, notification_receivers = outbox(CELL)

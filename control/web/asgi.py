@@ -298,7 +298,7 @@ class JsonLog(logging.Formatter):
     """One JSON object a line: time, level, logger, message, and the request's id where there is one."""
 
     FIELDS = ("request_id", "global_request_id", "server", "host", "action", "status", "milliseconds", "user",
-              "project", "cell", "address")
+              "project", "cell", "address", "notification")
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""

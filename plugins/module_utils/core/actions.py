@@ -39,7 +39,8 @@ class Action(NamedTuple):
     conductors. *alone*: it is refused while one such is queued or done, of which a task_state need not tell. *over*:
     task_states in which it comes over what is done: what has not begun is dropped, and what has begun ends first.
     *bare*: it is refused while the server has shares. *tpm*: whether a server with a TPM may be asked for it, and
-    *encrypted*, one whose own disks are encrypted. *copies*: it makes an image of the root disk."""
+    *encrypted*, one whose own disks are encrypted. *copies*: it makes an image of the root disk. *notification*: what
+    its notifications are called, below ``instance.``; empty for an action that sends none."""
 
     states: tuple[str, ...]
     task: Optional[str]
@@ -59,6 +60,7 @@ class Action(NamedTuple):
     tpm: bool = True
     encrypted: bool = True
     copies: bool = False
+    notification: str = ""
 
     def during(self, task: Optional[str]) -> bool:
         """Whether it may be asked for while a server has this task_state."""
@@ -69,95 +71,117 @@ class Action(NamedTuple):
         return [key for key, action in ACTIONS.items() if action.task in self.over]
 
 
-def _power(states: tuple[str, ...], task: str, power: str, label: str, rule: str, **more: Any) -> Action:
+def _power(states: tuple[str, ...], task: str, power: str, label: str, rule: str, notification: str = "",
+           **more: Any) -> Action:
     return Action(states, task, POWERS[power].vm_state, want={"power": power}, label=label,
-                  event=f"compute_{label}_instance", rule=rule, plain=True, **more)
+                  event=f"compute_{label}_instance", rule=rule, plain=True, notification=notification or label, **more)
+
+
+#: Notifications of an event of an action, in place of the action's own. They end with the event, the first one last.
+STEPS: Mapping[str, tuple[str, ...]] = {
+    "compute_prep_resize": ("resize_prep",), "compute_resize_instance": ("resize",),
+    "compute_finish_resize": ("resize_finish",), "compute_finish_revert_resize": (),
+    "compute_shelve_offload_instance": ("shelve_offload",),
+    "compute_check_can_live_migrate_destination": ("live_migration_pre",), "compute_live_migration": (),
+    "compute_post_live_migration_at_destination": ("live_migration_post", "live_migration_post_dest")}
 
 
 ACTIONS: dict[str, Action] = {
     "create": Action((BUILDING,), "scheduling", ACTIVE, locked=False, busy=True, label="create",
-                     event="compute__do_build_and_run_instance", kind="build", placed=False, rule="servers:create"),
+                     event="compute__do_build_and_run_instance", kind="build", placed=False, rule="servers:create",
+                     notification="create"),
     "delete": Action(ANY, "deleting", DELETED, busy=True, label="delete", event="compute_terminate_instance",
-                     placed=False, rule="servers:delete"),
+                     placed=False, rule="servers:delete", notification="delete"),
     "forceDelete": Action(ANY, "deleting", DELETED, busy=True, label="delete", event="compute_terminate_instance",
-                          placed=False, rule="os-deferred-delete:force"),
+                          placed=False, rule="os-deferred-delete:force", notification="delete"),
     # What a DELETE asks for where ``reclaim_instance_interval`` lets servers be restored.
     "softDelete": Action(ANY, "soft-deleting", SOFT_DELETED, busy=True, label="delete",
-                         event="compute_soft_delete_instance", placed=False, rule="servers:delete"),
+                         event="compute_soft_delete_instance", placed=False, rule="servers:delete",
+                         notification="soft_delete"),
     "restore": Action((SOFT_DELETED,), "restoring", ACTIVE, label="restore", event="compute_restore_instance",
-                      rule="os-deferred-delete:restore"),
-    "os-start": _power((STOPPED,), "powering-on", RUNNING, "start", "servers:start"),
-    "os-stop": _power((ACTIVE, ERROR), "powering-off", OFF, "stop", "servers:stop"),
+                      rule="os-deferred-delete:restore", notification="restore"),
+    "os-start": _power((STOPPED,), "powering-on", RUNNING, "start", "servers:start", notification="power_on"),
+    "os-stop": _power((ACTIVE, ERROR), "powering-off", OFF, "stop", "servers:stop", notification="power_off"),
     "pause": _power((ACTIVE,), "pausing", PAUSED, "pause", "os-pause-server:pause"),
     "unpause": _power((PAUSED,), "unpausing", RUNNING, "unpause", "os-pause-server:unpause"),
     "suspend": _power((ACTIVE,), "suspending", SUSPENDED, "suspend", "os-suspend-server:suspend",
                       bare=True),
     "resume": _power((SUSPENDED,), "resuming", RUNNING, "resume", "os-suspend-server:resume"),
     "reboot-soft": Action((ACTIVE,), "rebooting", ACTIVE, label="reboot", event="compute_reboot_instance",
-                          rule="servers:reboot"),
+                          rule="servers:reboot", notification="reboot"),
     "reboot-hard": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED, ERROR), "rebooting_hard", ACTIVE, label="reboot",
                           event="compute_reboot_instance", rule="servers:reboot", over=(
-                              "rebooting", "rebooting_hard", "pausing", "unpausing", "suspending", "resuming")),
+                              "rebooting", "rebooting_hard", "pausing", "unpausing", "suspending", "resuming"),
+                          notification="reboot"),
     "rebuild": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, label="rebuild",
-                      event="compute_rebuild_instance", kind="build", rule="servers:rebuild", bare=True),
+                      event="compute_rebuild_instance", kind="build", rule="servers:rebuild", bare=True,
+                      notification="rebuild"),
     "evacuate": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, locked=False, busy=True, label="evacuate",
-                       event="rebuild_server", kind="build", rule="os-evacuate", alone=True, bare=True, tpm=False),
+                       event="rebuild_server", kind="build", rule="os-evacuate", alone=True, bare=True, tpm=False,
+                       notification="rebuild"),
     "rescue": Action((ACTIVE, STOPPED, ERROR), "rescuing", RESCUED, label="rescue", event="compute_rescue_instance",
-                     rule="os-rescue", tpm=False),
+                     rule="os-rescue", tpm=False, notification="rescue"),
     "unrescue": Action((RESCUED,), "unrescuing", ACTIVE, label="unrescue", event="compute_unrescue_instance",
-                       rule="os-unrescue", plain=True),
+                       rule="os-unrescue", plain=True, notification="unrescue"),
     "resize": Action((ACTIVE, STOPPED), "resize_prep", RESIZED, label="resize", event="compute_prep_resize",
-                     kind="build", rule="servers:resize", bare=True),
+                     kind="build", rule="servers:resize", bare=True, notification="resize"),
     "migrate": Action((ACTIVE, STOPPED), "resize_prep", RESIZED, label="migrate", event="compute_prep_resize",
-                      kind="build", rule="os-migrate-server:migrate", bare=True),
+                      kind="build", rule="os-migrate-server:migrate", bare=True, notification="resize"),
     "confirmResize": Action((RESIZED,), None, None, label="confirmResize", event="compute_confirm_resize",
-                            rule="servers:confirm_resize", plain=True, alone=True),
+                            rule="servers:confirm_resize", plain=True, alone=True, notification="resize_confirm"),
     "revertResize": Action((RESIZED,), "resize_reverting", None, label="revertResize", event="compute_revert_resize",
-                           rule="servers:revert_resize", plain=True, alone=True),
+                           rule="servers:revert_resize", plain=True, alone=True, notification="resize_revert"),
     "os-migrateLive": Action((ACTIVE, PAUSED), "migrating", None, label="live-migration",
                              event="compute_live_migration", kind="live", rule="os-migrate-server:migrate_live",
-                             bare=True, tpm=False, encrypted=False),
+                             bare=True, tpm=False, encrypted=False, notification="live_migration_rollback"),
     "createImage": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_snapshot", None, locked=False,
                           label="createImage", event="compute_snapshot_instance", rule="servers:create_image",
-                          copies=True),
+                          copies=True, notification="snapshot"),
     "createBackup": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_backup", None, locked=False,
                            label="createBackup", event="compute_backup_instance", rule="os-create-backup",
-                           copies=True),
+                           copies=True, notification="snapshot"),
     "changePassword": Action((ACTIVE,), "updating_password", None, label="changePassword",
                              event="compute_set_admin_password", rule="os-admin-password"),
     "shelve": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "shelving", None, label="shelve",
                      event="compute_shelve_instance", rule="os-shelve:shelve", bare=True, tpm=False,
-                     copies=True),
+                     copies=True, notification="shelve"),
     "shelveOffload": Action((SHELVED,), "shelving_offloading", OFFLOADED, label="shelveOffload",
-                            event="compute_shelve_offload_instance", rule="os-shelve:shelve_offload", plain=True),
+                            event="compute_shelve_offload_instance", rule="os-shelve:shelve_offload", plain=True,
+                            notification="shelve_offload"),
     "unshelve": Action((SHELVED, OFFLOADED), "unshelving", ACTIVE, label="unshelve",
-                       event="compute_unshelve_instance", kind="build", rule="os-shelve:unshelve"),
+                       event="compute_unshelve_instance", kind="build", rule="os-shelve:unshelve",
+                       notification="unshelve"),
     "trigger_crash_dump": Action((ACTIVE, PAUSED, RESCUED, RESIZED, ERROR), None, None, label="trigger_crash_dump",
-                                 event="compute_trigger_crash_dump", rule="servers:trigger_crash_dump", plain=True),
+                                 event="compute_trigger_crash_dump", rule="servers:trigger_crash_dump", plain=True,
+                                 notification="trigger_crash_dump"),
     "attach_volume": Action((ACTIVE, PAUSED, STOPPED, RESIZED, SOFT_DELETED, SHELVED, OFFLOADED), None, None,
                             busy=True, label="attach_volume", event="compute_attach_volume",
-                            rule="os-volumes-attachments:create"),
+                            rule="os-volumes-attachments:create", notification="volume_attach"),
     "detach_volume": Action((ACTIVE, PAUSED, STOPPED, RESIZED, SOFT_DELETED, SHELVED, OFFLOADED), None, None,
                             busy=True, label="detach_volume", event="compute_detach_volume",
-                            rule="os-volumes-attachments:delete"),
+                            rule="os-volumes-attachments:delete", notification="volume_detach"),
     "swap_volume": Action((ACTIVE, PAUSED, RESIZED), None, None, label="swap_volume", event="compute_swap_volume",
-                          rule="os-volumes-attachments:swap"),
+                          rule="os-volumes-attachments:swap", notification="volume_swap"),
     "attach_interface": Action((ACTIVE, PAUSED, STOPPED), None, None, label="attach_interface",
-                               event="compute_attach_interface", rule="os-attach-interfaces:create"),
+                               event="compute_attach_interface", rule="os-attach-interfaces:create",
+                               notification="interface_attach"),
     "detach_interface": Action((ACTIVE, PAUSED, STOPPED), None, None, label="detach_interface",
-                               event="compute_detach_interface", rule="os-attach-interfaces:delete"),
+                               event="compute_detach_interface", rule="os-attach-interfaces:delete",
+                               notification="interface_detach"),
     "attach_share": Action((STOPPED,), None, None, label="attach_share", event="compute_allow_share",
-                           rule="os-server-shares:create"),
+                           rule="os-server-shares:create", notification="share_attach"),
     "detach_share": Action((STOPPED, ERROR), None, None, label="detach_share", event="compute_deny_share",
-                           rule="os-server-shares:delete"),
+                           rule="os-server-shares:delete", notification="share_detach"),
     "live_migration_cancel": Action(ANY, None, None, busy=True, label="live_migration_cancel",
-                                    rule="servers:migrations:delete"),
+                                    rule="servers:migrations:delete", notification="live_migration_abort"),
     "live_migration_force_complete": Action(ANY, None, None, busy=True, label="live_migration_force_complete",
-                                            rule="servers:migrations:force_complete"),
+                                            rule="servers:migrations:force_complete",
+                                            notification="live_migration_force_complete"),
     # Done by the API at once; they appear among the instance actions only where Nova shows them.
-    "lock": Action(ANY, None, None, locked=False, busy=True, label="lock", placed=False, rule="os-lock-server:lock"),
+    "lock": Action(ANY, None, None, locked=False, busy=True, label="lock", placed=False, rule="os-lock-server:lock",
+                   notification="lock"),
     "unlock": Action(ANY, None, None, locked=False, busy=True, label="unlock", placed=False,
-                     rule="os-lock-server:unlock"),
+                     rule="os-lock-server:unlock", notification="unlock"),
     "os-resetState": Action(ANY, None, None, locked=False, busy=True, placed=False,
                             rule="os-admin-actions:reset_state"),
     "addFixedIp": Action(ANY, None, None, busy=True, placed=False, rule="os-multinic:add"),

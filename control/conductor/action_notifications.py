@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an action in hand has to tell: its notifications, each written with the next transaction of the action.
+
+An action's own notification (``ACTIONS``) starts with its first event and ends with the action. Events that ``STEPS``
+names have notifications of their own, which end with the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from magnetar_control.agents import plain
+from magnetar_control.notifications import END, ERROR, START, ActionFault, Initiator, Notifications, ServerEvent
+from magnetar_control.store import instance_actions, servers
+from magnetar_core.actions import ACTIONS, STEPS
+from magnetar_core.errors import MagnetarError
+from magnetar_core.power import CRASHED, OFF
+
+#: A live migration that fails is rolled back, which Nova tells as something that starts and ends.
+ROLLBACK = "live_migration_rollback"
+
+
+class ActionNotifications:
+    """Those of one *action*: its row, and its *args*. *service*: the conductor, which tells what no host does. Nothing
+    is noted where nobody receives it."""
+
+    def __init__(self, notifications: Notifications, action: Any, args: Mapping[str, Any], service: str) -> None:
+        self.notifications, self.action, self.args = notifications, action, args
+        self.service, self._own = service, ACTIONS[action.action].notification
+        self._event = ACTIONS[action.action].event
+        self._started = False
+        self._waiting: list[tuple[ServerEvent, str]] = []  # each with the action's event in which it was noted
+
+    def begin(self, event: str | None, host: str | None) -> None:
+        """An event of the action begins at *host*: the one named, or the action's own."""
+        self._event = event or self._event
+        names: tuple[str, ...] = () if self._started else (self._own,)
+        if self._event in STEPS:
+            names = STEPS[self._event]
+        else:
+            self._started = True
+        for name in names:
+            self._add(name, START, host)
+
+    def begun(self) -> None:
+        """The action's own event has begun, and is told already."""
+        self._started = True
+
+    def event_ended(self, host: str | None) -> None:
+        """The event has ended well."""
+        for name in reversed(STEPS.get(self._event, ())):
+            self._add(name, END, host)
+
+    def followed_by(self, name: str, host: str | None) -> None:
+        """The action's own notification ends, and another one starts in its place."""
+        if self._started and self._own != name:
+            self._add(self._own, END, host)
+            self._own = name
+            self._add(name, START, host)
+
+    def ended(self, error: BaseException | None, host: str | None) -> None:
+        """The action has ended, failed where there is an *error*."""
+        if error is None:
+            if self._started or self._event not in STEPS:
+                self._add(self._own, END, host)
+            return
+        words = plain(error) if isinstance(error, MagnetarError) else type(error).__name__
+        fault = ActionFault(type(error).__name__, type(error).__module__, words, self._event)
+        for phase in (START, END) if self._own == ROLLBACK else (ERROR,):
+            self._add(self._own, phase, host, fault)
+
+    def _add(self, name: str, phase: str, host: str | None, fault: ActionFault | None = None) -> None:
+        if self.notifications and name:
+            action = self.action
+            self._waiting.append((ServerEvent(
+                name, phase, Initiator(action.request_id, action.user_id, action.project_id), self.args, fault, host,
+                self.service, f"{action.request_id}.{action.id}"), self._event))
+
+    def write(self, connection: Connection, before: Any) -> None:
+        """Write what is to be told at the end of a transaction of the action. *before*: the server's row as it was: a
+        server that is deleted is told with the addresses and volumes that it had."""
+        if not self._waiting or (row := servers.row(connection, self.action.server_id, lock=True)) is None:
+            return
+        found = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's name
+        if row.deleted_at and before is not None and not before.deleted_at:
+            found.update(interfaces=before.interfaces, volumes=before.volumes)
+        again = self.action.attempts > 1  # a try before may have told that it starts
+        told = [event for event, name in self._waiting if not (
+            again and event.phase == START and event.fault is None
+            and instance_actions.times_begun(connection, self.action.id, name, event.host) > 1)]
+        self.notifications.add_server(connection, found, *told)
+
+    def written(self) -> None:
+        """That transaction is committed."""
+        self._waiting.clear()
+
+
+def tell_power(notifications: Notifications, connection: Connection, server_id: str, word: str, host: str) -> None:
+    """Tell that a guest has gone into the power state *word* by itself: what an action that wants this ends with."""
+    if not notifications or (row := servers.row(connection, server_id, lock=True)) is None:
+        return
+    wanted = OFF if word == CRASHED else word
+    name = next((action.notification for action in ACTIONS.values() if action.want == {"power": wanted}), "")
+    if name:
+        notifications.add_server(connection, row._mapping,  # noqa: SLF001 - SQLAlchemy's name
+                                 ServerEvent(name, END, host=host))

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Notifications: what happens to servers and other things is told to receivers that the operator names, in the form of
+Nova's versioned notifications (docs/notifications.md). Without a receiver nothing is made and nothing is asked.
+
+They are written in the transaction of what they tell (``store.outbox``); conductors send them.
+"""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import orjson
+from sqlalchemy import Connection
+
+from magnetar_control.settings import Settings
+from magnetar_control.store import outbox
+
+from . import payloads
+from .payloads import ActionFault, Initiator, Row
+from .receivers import receivers_of
+
+__all__ = ("END", "ERROR", "START", "ActionFault", "Initiator", "Notifications", "ServerEvent", "message")
+START, END, ERROR = "start", "end", "error"
+#: What an id is made of where what is told may happen twice, so that receivers know a double.
+_NAMESPACE = uuid.UUID("8f0c2b3e-6a0f-4a53-9d5c-6d61676e6574")
+
+
+class ServerEvent(NamedTuple):
+    """Something that happens to a server. *name*: below ``instance.``; *phase*: start, end, error, or none. *args*: of
+    the action. *host*: which does it; *conductor*: that does what no host does. The API does what neither does. *key*:
+    of the action; what is told with the same key and host is the same."""
+
+    name: str
+    phase: str = ""
+    who: Initiator = Initiator()
+    args: Mapping[str, Any] = {}
+    fault: ActionFault | None = None
+    host: str | None = None
+    conductor: str | None = None
+    key: str | None = None
+
+    @property
+    def event_type(self) -> str:
+        """Nova's name."""
+        return f"instance.{self.name}.{self.phase}" if self.phase else f"instance.{self.name}"
+
+
+class Notifications:
+    """What *settings* say of them. Raises ``InvalidSettings``."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.receivers = receivers_of(settings)
+        self.volumes = settings.bdms_in_notifications
+        self.service = settings.conductor_name or socket.gethostname()
+
+    def __bool__(self) -> bool:
+        return bool(self.receivers)
+
+    def add_server(self, connection: Connection, row: Row, *events: ServerEvent) -> None:
+        """Tell what happens to a server whose *row* is as it is then, in the transaction of *connection* to its cell's
+        database."""
+        if self.receivers and events:
+            outbox.add(connection, outbox.CELL, self.receivers, [self._of_server(row, event) for event in events])
+
+    def add(self, connection: Connection, payload: Mapping[str, Any], *event_types: str) -> None:
+        """Tell what the API does to something in the API database, in the transaction of *connection*."""
+        if self.receivers:
+            outbox.add(connection, outbox.API, self.receivers, [
+                message(event_type, f"nova-api:{self.service}", payload) for event_type in event_types])
+
+    def _of_server(self, row: Row, event: ServerEvent) -> outbox.Message:
+        payload = payloads.of_action(event.name, row, event.who, event.args, event.fault, volumes=self.volumes)
+        same = event.key and f"{row['id']}.{event.key}.{event.event_type}.{event.host}"
+        return message(event.event_type, self._publisher(event), payload, same)
+
+    def _publisher(self, event: ServerEvent) -> str:
+        if event.host:
+            return f"nova-compute:{event.host}"
+        return f"nova-conductor:{event.conductor}" if event.conductor else f"nova-api:{self.service}"
+
+
+def message(event_type: str, publisher_id: str, payload: Mapping[str, Any], same: str | None = None) -> outbox.Message:
+    """A notification in the envelope of oslo.messaging. *same*: what makes it the same one when it is told again."""
+    id = str(uuid.uuid5(_NAMESPACE, same) if same else uuid.uuid4())
+    return outbox.Message(id, event_type, orjson.dumps({
+        "message_id": id, "publisher_id": publisher_id, "event_type": event_type,
+        "priority": "ERROR" if event_type.endswith(f".{ERROR}") else "INFO", "payload": payload,
+        "timestamp": datetime.now(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")}).decode())

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who receives notifications, as the settings say: URLs, and a log. Only the operator's settings name a URL."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import ssl
+import urllib.parse
+from collections.abc import Iterator
+from http.client import HTTPException
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import orjson
+
+from magnetar_control import http_client
+from magnetar_control.settings import Settings
+from magnetar_core.errors import InvalidSettings
+
+log = logging.getLogger("magnetar.notifications")
+#: The receiver that is the log.
+LOG = "log"
+#: What a receiver answers who does not understand a notification, and would not next time: it is dropped.
+REFUSALS = (400, 413, 415, 422)
+#: Bytes of an answer that are read, so that the receiver can close properly; nobody looks at them.
+READ = 64 * 1024
+AGENT = "magnetar-notifications"
+
+
+class NotSent(Exception):
+    """The receiver has not taken it, and may later; the text says why, without secrets."""
+
+
+class Refused(Exception):
+    """The receiver will never take it; the text says why."""
+
+
+class Receiver(Protocol):
+    """One who is sent notifications."""
+
+    @property
+    def name(self) -> str:
+        """By which the database knows what waits for it."""
+
+    def send(self, message: str) -> None:
+        """Give it one notification, JSON text. Raises ``NotSent``, ``Refused``."""
+
+
+class UrlReceiver(NamedTuple):
+    """One to which notifications are posted, each as JSON. *token*: file with what it knows us by."""
+
+    name: str
+    url: urllib.parse.SplitResult
+    trust: ssl.SSLContext
+    timeout: float
+    token: Path | None = None
+
+    def send(self, message: str) -> None:
+        """Post it. Any answer from 200 to 299 means that it was taken; its content is not looked at, and no redirect is
+        followed."""
+        headers = {"Content-Type": "application/json", "User-Agent": AGENT}
+        try:
+            if self.token:
+                headers["Authorization"] = f"Bearer {self.token.read_text(encoding='ascii').strip()}"
+            with http_client.connected(self.url, self.trust, self.timeout, self.timeout) as connection:
+                connection.request("POST", http_client.target(self.url), message.encode(), headers)
+                answer = connection.getresponse()
+                answer.read(READ)
+        except (OSError, HTTPException, ValueError) as error:
+            raise NotSent(f"it does not answer properly or in time ({type(error).__name__})") from None
+        if answer.status in REFUSALS:
+            raise Refused(f"it refused it (status {answer.status})")
+        if not 200 <= answer.status < 300:
+            redirects = ", a redirect, which is not followed" if 300 <= answer.status < 400 else ""
+            raise NotSent(f"it answered status {answer.status}{redirects}")
+
+
+class LogReceiver(NamedTuple):
+    """A file of JSON lines; without *path* the service's own log."""
+
+    path: Path | None
+    name: str = LOG
+
+    def send(self, message: str) -> None:
+        """Add it, on the disk when this returns."""
+        if self.path is None:
+            found = orjson.loads(message)
+            log.info("%s", found["event_type"], extra={"notification": found})
+            return
+        try:
+            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            with os.fdopen(file, "wb") as lines:
+                lines.write(message.encode() + b"\n")
+                lines.flush()
+                os.fsync(lines.fileno())
+        except OSError as error:
+            raise NotSent(f"{self.path} cannot be written: {error.strerror}") from None
+
+
+def receivers_of(settings: Settings) -> dict[str, Receiver]:
+    """The receivers of the settings, by name. Raises ``InvalidSettings``."""
+    found: dict[str, Receiver] = {one.name: one for one in _urls(settings)}
+    for name in settings.notification_token_files:
+        if name not in found:
+            raise InvalidSettings(f"notification_token_files: there is no {name!r} among notification_urls.")
+    if settings.notification_log:
+        path = None if settings.notification_log == "-" else Path(settings.notification_log)
+        if path is not None and not path.is_absolute():
+            raise InvalidSettings("notification_log must be an absolute path, or - for the service's own log.")
+        found[LOG] = LogReceiver(path)
+    return found
+
+
+def _urls(settings: Settings) -> Iterator[UrlReceiver]:
+    if not settings.notification_urls:
+        return
+    certificates = settings.notification_ca_cert
+    try:
+        trust = ssl.create_default_context(cafile=str(certificates) if certificates else None)
+    except OSError as error:
+        raise InvalidSettings(f"notification_ca_cert: {certificates} cannot be used: {error}") from None
+    for name, text in settings.notification_urls.items():
+        token = settings.notification_token_files.get(name)
+        url = _url(str(name), str(text), bool(token), http=settings.notification_allow_http)
+        yield UrlReceiver(str(name), url, trust, settings.notification_timeout, _token(str(name), token))
+
+
+def _url(name: str, text: str, token: bool, *, http: bool) -> urllib.parse.SplitResult:
+    """The URL of a receiver. *token*: whether it is sent one. *http*: whether http may leave this machine."""
+    if not name or len(name) > 64 or name == LOG:
+        raise InvalidSettings(f"notification_urls: {name!r} is no name of a receiver: it has up to 64 characters, and "
+                              f"is not {LOG!r}.")
+    try:
+        url = urllib.parse.urlsplit(text)
+        good = url.scheme in ("http", "https") and url.hostname and (url.port or 1) > 0
+    except ValueError:
+        good = False
+    if not good:
+        raise InvalidSettings(f"notification_urls: {name!r} must have an http or https URL.")
+    if url.username or url.password:
+        raise InvalidSettings(f"notification_urls: the URL of {name!r} must be without user and password; set "
+                              "notification_token_files to have it know who sends.")
+    if url.scheme == "http" and not _is_loopback(str(url.hostname)):
+        if token:
+            raise InvalidSettings(f"notification_urls: {name!r} must be https, since it is sent a token "
+                                  "(notification_token_files).")
+        if not http:
+            raise InvalidSettings(f"notification_urls: {name!r} must be https, or on this machine's loopback; "
+                                  "notification_allow_http lets everybody on the way read what is sent.")
+    return url
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _token(name: str, text: str | None) -> Path | None:
+    """The file with the token of a receiver."""
+    if text is None:
+        return None
+    path = Path(str(text))
+    try:
+        content, mode = path.read_text(encoding="ascii").strip(), path.stat().st_mode
+    except (OSError, ValueError) as error:
+        raise InvalidSettings(f"notification_token_files: the file of {name!r} cannot be read: {error}") from None
+    if mode & 0o007:
+        raise InvalidSettings(f"notification_token_files: {path} is open to everybody on this machine; give it mode "
+                              "0600.")
+    if not content or not content.isprintable():
+        raise InvalidSettings(f"notification_token_files: {path} must have one line with the token.")
+    return path

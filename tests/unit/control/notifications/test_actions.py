@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is told of servers: of each action of the table its notifications, as ``tests/cases/notifications/actions.yml``
+has them, of failures their errors; and nothing, with not one statement, where nobody receives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from magnetar_control.conductor.host_watch import HostWatch
+from magnetar_control.store import tables
+from magnetar_core.actions import ACTIONS
+from tests.unit.control.attachments.asking import Owner, until
+from tests.unit.control.cloud import Cloud
+from tests.unit.control.counting import counted
+from tests.unit.control.evacuate.evacuating import Evacuating
+from tests.unit.control.moves.clouds import flavors
+from tests.unit.control.moves.dying import Fate, through
+from tests.unit.control.moves.inside import Inside
+
+from .receiving import Receiving, receiving
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[4]
+CASES: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests/cases/notifications/actions.yml").read_text())
+SHARE = "e8debdc0-447a-4376-a10a-4cd9122d7986"
+SECRET = "hunter2-hunter2"
+#: Rows whose actions need somebody who asks for them while another one runs.
+MEANWHILE = {"live_migration_cancel", "live_migration_force_complete"}
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiving]:
+    with receiving() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def cloud(receiver: Receiving) -> Iterator[Inside]:
+    """Three hosts that reach each other."""
+    with Inside(hosts=3, host_down_after=20.0, shelved_offload_time=-1, bdms_in_notifications=True,
+                notification_urls={"eda": receiver.url}) as found:
+        flavors(found)
+        found.parts.working.settling = lambda: False  # type: ignore[method-assign]
+        yield found
+
+
+@pytest.fixture(scope="module")
+def sharing(receiver: Receiving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+    """A host with a share, where deleted servers can be restored."""
+    with Cloud(hosts=1, folders={"files": str(tmp_path_factory.mktemp("files"))}, shares={SHARE: "files"},
+               reclaim_instance_interval=3600, notification_urls={"eda": receiver.url}) as found:
+        yield found
+
+
+class Doing:
+    """Does the steps of a case to a server of *cloud*."""
+
+    def __init__(self, cloud: Any) -> None:
+        self.cloud = cloud
+        self.owner = Evacuating(cloud) if isinstance(cloud, Inside) else Owner(cloud)
+        self.admin, self.id = cloud.admin, ""
+        self.volumes: list[str] = []
+
+    def do(self, act: str, args: Any = None) -> None:
+        """Ask for it, and wait until it is done."""
+        way = getattr(self, f"do_{act}", None)
+        reply = way() if way else self.admin.act(self.id, act, self._filled(args), "2.95")
+        assert reply is None or reply.status < 300, (act, reply)
+        self.admin.settled(self.id)
+
+    def _filled(self, args: Any) -> Any:
+        return args and {name: self.admin.image() if value == "IMAGE" else value for name, value in args.items()}
+
+    def do_boot(self) -> None:
+        flavor = {"flavorRef": "small"} if isinstance(self.cloud, Inside) else {}
+        self.id = self.admin.boot("told", user_data="aHVudGVyMi1odW50ZXIy", metadata={"of": "tests"}, **flavor)["id"]
+
+    def do_delete(self) -> Any:
+        return self.admin.delete(f"/v2.1/servers/{self.id}")
+
+    def do_rename(self) -> Any:
+        return self.admin.put(f"/v2.1/servers/{self.id}", {"server": {"name": "told"}})
+
+    def do_set_metadata(self) -> Any:
+        return self.admin.put(f"/v2.1/servers/{self.id}/metadata", {"metadata": {"of": "tests"}})
+
+    def do_set_tags(self) -> Any:
+        return self.admin.put(f"/v2.1/servers/{self.id}/tags", {"tags": ["a", "b"]}, "2.60")
+
+    def do_attach_volume(self) -> Any:
+        self.volumes = [self.owner.volume(), self.owner.volume()]
+        return self._volume(self.owner.attach(self.id, self.volumes[0]), "in-use", 0)
+
+    def do_swap_volume(self) -> Any:
+        return self._volume(self.owner.swap(self.id, *self.volumes), "in-use", 1)
+
+    def do_detach_volume(self) -> Any:
+        return self._volume(self.owner.detach(self.id, self.volumes[1]), "available", 1)
+
+    def _volume(self, reply: Any, state: str, which: int) -> Any:
+        until(lambda: self.owner.state(self.volumes[which]) == state)
+        return reply
+
+    def do_attach_interface(self) -> Any:
+        return self.admin.post(f"/v2.1/servers/{self.id}/os-interface", {"interfaceAttachment": {}})
+
+    def do_detach_interface(self) -> Any:
+        ports = self.admin.get(f"/v2.1/servers/{self.id}/os-interface").json["interfaceAttachments"]
+        reply = self.admin.delete(f"/v2.1/servers/{self.id}/os-interface/{ports[-1]['port_id']}")
+        until(lambda: len(self.admin.get(
+            f"/v2.1/servers/{self.id}/os-interface").json["interfaceAttachments"]) < len(ports))
+        return reply
+
+    def do_attach_share(self) -> Any:
+        return self.admin.post(f"/v2.1/servers/{self.id}/shares", {"share": {"share_id": SHARE}}, "2.97")
+
+    def do_detach_share(self) -> Any:
+        shares = f"/v2.1/servers/{self.id}/shares"
+        until(lambda: self.admin.get(shares, "2.97").json["shares"][0]["status"] == "inactive")
+        return self.admin.delete(f"{shares}/{SHARE}", "2.97")
+
+    def do_evacuate(self) -> Any:
+        host = self.admin.server(self.id)["OS-EXT-SRV-ATTR:host"]
+        self.owner.down(host)  # type: ignore[attr-defined]
+        reply = self.admin.act(self.id, "evacuate", {}, "2.95")
+        self.admin.settled(self.id)
+        self.owner.up(host)  # type: ignore[attr-defined]
+        return reply
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_actions_tell_what_the_table_says(case: dict[str, Any], receiver: Receiving,
+                                          request: pytest.FixtureRequest) -> None:
+    doing = Doing(request.getfixturevalue("sharing" if case.get("needs") == "folders" else "cloud"))
+    told: list[str] = []
+    for step in case["steps"]:
+        doing.do(step["act"], step.get("args"))
+        told += [f"instance.{one}" for one in step["told"]]
+        receiver.wait_for(len(told), doing.id)
+        assert receiver.types(doing.id) == told, step
+    mine = [one for one in receiver.taken if one["payload"]["nova_object.data"]["uuid"] == doing.id]
+    for one in mine:
+        text = orjson.dumps(one).decode()
+        assert "aHVudGVyMi1odW50ZXIy" not in text and "user_data" not in text and "admin_pass" not in text.lower()
+        data = one["payload"]["nova_object.data"]
+        assert (data["display_name"], data["metadata"], one["priority"]) == ("told", {"of": "tests"}, "INFO")
+        assert data["request_id"].startswith("req-") and data["action_initiator_user"] == doing.admin.user_id
+        binary, _colon, place = one["publisher_id"].partition(":")
+        assert place in doing.cloud.hosts if binary == "nova-compute" else binary == "nova-api", one["publisher_id"]
+
+
+def test_all_rows_of_the_table_are_shown() -> None:
+    """A new action with a notification needs a line in the cases."""
+    shown = {key for case in CASES for step in case["steps"] for key in step.get("keys", ())}
+    assert shown | MEANWHILE == {key for key, action in ACTIONS.items() if action.notification}
+
+
+def payload(receiver: Receiving, id: str, event_type: str) -> Any:
+    found = receiver.wait(lambda: [one for one in receiver.taken if one["event_type"] == event_type
+                                   and one["payload"]["nova_object.data"]["uuid"] == id])
+    return found[-1]
+
+
+def test_the_payload_of_a_server(cloud: Inside, receiver: Receiving) -> None:
+    doing = Doing(cloud)
+    doing.do("boot")
+    made = payload(receiver, doing.id, "instance.create.end")
+    assert {"message_id", "publisher_id", "event_type", "priority", "payload", "timestamp"} == made.keys()
+    assert (made["payload"]["nova_object.name"], made["payload"]["nova_object.namespace"]) == (
+        "InstanceCreatePayload", "nova")
+    data, shown = made["payload"]["nova_object.data"], cloud.admin.server(doing.id)
+    assert (data["host"], data["state"], data["power_state"], data["task_state"]) == (
+        shown["OS-EXT-SRV-ATTR:host"], "active", "running", None)
+    assert data["flavor"]["nova_object.data"] | {"flavorid": "small", "memory_mb": 128, "root_gb": 1} == (
+        data["flavor"]["nova_object.data"])
+    addresses = [one["nova_object.data"]["address"] for one in data["ip_addresses"]]
+    assert addresses == [one["addr"] for one in shown["addresses"]["default"]]
+    doing.do("attach_volume")
+    attached = payload(receiver, doing.id, "instance.volume_attach.end")["payload"]["nova_object.data"]
+    assert attached["volume_id"] == doing.volumes[0]
+    assert [one["nova_object.data"]["volume_id"] for one in attached["block_devices"]] == [doing.volumes[0]]
+    doing.do("delete")
+    deleted = payload(receiver, doing.id, "instance.delete.end")["payload"]["nova_object.data"]
+    assert (deleted["state"], [one["nova_object.data"]["address"] for one in deleted["ip_addresses"]]) == (
+        "deleted", addresses)
+    assert deleted["deleted_at"] and deleted["terminated_at"]
+
+
+def test_a_guest_that_dies_is_told_with_nobody_who_asked(cloud: Inside, receiver: Receiving) -> None:
+    doing = Doing(cloud)
+    doing.do("boot")
+    host = cloud.admin.server(doing.id)["OS-EXT-SRV-ATTR:host"]
+    HostWatch(cloud.parts.working).follow(host, [{"id": doing.id, "power_state": "crashed"}])
+    told = payload(receiver, doing.id, "instance.power_off.end")
+    data = told["payload"]["nova_object.data"]
+    assert (data["power_state"], data["state"], told["publisher_id"]) == ("crashed", "stopped", f"nova-compute:{host}")
+    assert data["request_id"] is data["action_initiator_user"] is data["action_initiator_project"] is None
+    doing.do("delete")
+
+
+def test_a_conductor_that_dies_anywhere_tells_each_action_once(cloud: Inside, receiver: Receiving) -> None:
+    """What is told again has the same id."""
+    doing, died = Doing(cloud), True
+    doing.do("boot")
+    wanted, number = ["instance.create.start", "instance.create.end"], 0
+    while died:
+        number += 1
+        died = False
+        for key in ("pause", "unpause"):
+            fate = Fate(number)
+            through(cloud, doing.id, key, fate)
+            died = died or fate.died
+            wanted += [f"instance.{key}.start", f"instance.{key}.end"]
+    assert number > 3
+    receiver.wait_for(len(wanted), doing.id)
+    assert receiver.types(doing.id) == wanted
+    doing.do("delete")
+
+
+def test_a_failure_is_an_error_with_its_fault(cloud: Inside, receiver: Receiving) -> None:
+    admin = cloud.admin
+    admin.post("/v2.1/flavors", {"flavor": {"id": "vast", "name": "vast", "vcpus": 1, "ram": 1 << 30, "disk": 1}})
+    id = admin.post("/v2.1/servers", {"server": {"name": "nowhere", "flavorRef": "vast", "imageRef": admin.image(),
+                                                 "networks": "none"}}, "2.60").json["server"]["id"]
+    admin.settled(id)
+    failed = payload(receiver, id, "instance.create.error")
+    fault = failed["payload"]["nova_object.data"]["fault"]["nova_object.data"]
+    assert failed["priority"] == "ERROR" and failed["publisher_id"].startswith("nova-conductor:")
+    assert fault["exception"] == "NoValidHost" and "No valid host" in fault["exception_message"]
+    assert receiver.types(id) == ["instance.create.error"]
+    admin.delete(f"/v2.1/servers/{id}")
+
+
+def test_nothing_is_asked_or_written_where_nobody_receives_it() -> None:
+    with Cloud(hosts=1) as cloud, counted(api=cloud.parts.api_database, cell=cloud.parts.working.database,
+                                          cell0=cloud.parts.store.cell0) as seen:
+        doing = Doing(cloud)
+        for act in ("boot", "os-stop", "lock", "unlock", "delete"):
+            doing.do(act)
+        assert seen and not [one for one in seen if "notification" in one[1]]
+        for database in (cloud.parts.working.database, cloud.parts.store.cell0):
+            with database.read() as connection:
+                assert connection.execute(tables.notifications.select()).all() == []
