@@ -6,9 +6,8 @@ Every function takes the connection of a transaction of the API database (``data
 a race. Of each further resource class (``resources``) one more UPDATE does the same in ``inventories``. While a server
 moves, the uuid of its migration is the consumer of the claims on the source (spec row C2.9).
 
-PCI devices have no counters: whoever claims more of them locks the host's row, and looks whether its devices are enough
-beside all that servers hold there; what they hold that is there no more is in nobody's way. What a server and its
-migration hold of one host counts once: it has one after the other.
+PCI devices have no counters: whoever claims more locks the host's row, and looks whether its devices are enough beside
+those that servers hold of them. What a server and its migration hold of one host counts once: one after the other.
 """
 
 from __future__ import annotations
@@ -154,9 +153,8 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
 
 def set_resources(connection: Connection, consumer_id: str, host_id: str,
                   wanted: Callable[[], tuple[Mapping[str, int], Mapping[str, int]]]) -> bool:
-    """Set what the server holds of the host's ``inventories`` and PCI devices; all else that it holds stays. ``False``,
-    and nothing changed, where the host has not enough left, or the server holds nothing there. *wanted* is asked for
-    both when its row is locked: of several who set it, the last one knows most."""
+    """Set what the server holds of the host's ``inventories`` and PCI devices. *wanted* says it when the row is locked:
+    of several the last one knows most. ``False``, and nothing changed, where too little is left, or nothing is held."""
     me = {"consumer": consumer_id, "host": host_id}
     held = connection.execute(_HELD, me).one_or_none()
     if held is None:
