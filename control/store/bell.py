@@ -31,25 +31,29 @@ class Bell:
 
     def __init__(self, look_again: float) -> None:
         self.look_again = look_again
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        #: One for each name, so that a ring wakes no thread that waits for another.
+        self._conditions: dict[str, threading.Condition] = {}
         self._rung: dict[str, int] = {}
 
     def count(self, name: str) -> int:
         """How often *name* was rung; call it before reading the table, and give the number to ``wait``."""
-        with self._condition:
+        with self._lock:
             return self._rung.get(name, 0)
 
     def ring(self, name: str) -> None:
         """Wake those who wait for *name*."""
-        with self._condition:
+        with self._lock:
             self._rung[name] = self._rung.get(name, 0) + 1
-            self._condition.notify_all()
+            if name in self._conditions:
+                self._conditions[name].notify_all()
 
     def wait(self, name: str, seen: int, limit: float | None = None) -> None:
         """Wait until *name* was rung more often than *seen*, or it is time to look again."""
         limit = self.look_again if limit is None else min(limit, self.look_again)
-        with self._condition:
-            self._condition.wait_for(lambda: self._rung.get(name, 0) != seen, limit)
+        with self._lock:
+            condition = self._conditions.setdefault(name, threading.Condition(self._lock))
+            condition.wait_for(lambda: self._rung.get(name, 0) != seen, limit)
 
 
 class Notifier:
