@@ -76,7 +76,7 @@ def _hold(task: Task, place: Path) -> None:
     if held["boot"]:
         document.state["boot"] = held["boot"]
     document.state["base"] = {name: held[name] for name in ("image", "format", "virtual_size")}
-    task.note()
+    task.note(place)
 
 
 def _holds(document: Document, base: Fields, place: Path) -> bool:
