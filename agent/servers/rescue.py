@@ -116,7 +116,7 @@ def _drop(task: Task) -> None:
     image_links.unlink(place, PREFIX)
 
 
-def disks(state: Fields, place: Path, root: Disk, key: DiskKey | None) -> list[Disk]:
+def disks(state: Fields, place: Path, root: Disk, key: DiskKey | None = None) -> list[Disk]:
     """First the rescue disk, which is encrypted with the *key*, then *root*."""
     made = state["rescue"]
     if made["iso"]:
