@@ -81,10 +81,10 @@ def test_what_differs_is_not_changed_in_silence(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("want", "why"), [
-    ({}, "network: or bridge or port must say"),
+    ({}, "network: or bridge, port or physical_network must say"),
     ({"network": "nope"}, "there is none called 'nope'"),
     ({"bridge": "br9"}, "there is none called 'br9'"),
-    ({"bridge": "br0", "network": "lan"}, "only one of them"),
+    ({"bridge": "br0", "network": "lan"}, "one of them only"),
     ({"mac": MAC}, "where the new NIC goes"),
     ({"bridge": "br0", "server": "nope"}, "server: must name a server"),
 ], ids=str)

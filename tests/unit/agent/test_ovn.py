@@ -91,9 +91,9 @@ def test_its_packets_are_left_to_ovn(host: Host) -> None:
 
 # What is refused ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("nic", "words"), [
-    ({"port": ONE, "bridge": "br0"}, "either a network, a bridge or a port"),
-    ({"port": ONE, "network": "lan"}, "either a network, a bridge or a port"),
-    ({}, "either a network, a bridge or a port"),
+    ({"port": ONE, "bridge": "br0"}, "either a network, a bridge, a port or a physical network"),
+    ({"port": ONE, "network": "lan"}, "either a network, a bridge, a port or a physical network"),
+    ({}, "either a network, a bridge, a port or a physical network"),
     ({"port": "lsp1"}, "networks[0].port"),
     ({"port": ONE, "port_security": False}, "networks[0].port_security: is OVN's"),
     ({"port": ONE, "allowed_addresses": ["10.0.0.1"]}, "networks[0].allowed_addresses: is OVN's"),

@@ -91,7 +91,7 @@ REFUSED = [
     ({"flavor": SMALL, "key_name": "none"}, InvalidField, "key_name: must name a keypair"),
     ({"flavor": SMALL, "networks": [{"bridge": "br9"}]}, InvalidField, "no.*'br9'.*br0|there are br0"),
     ({"flavor": SMALL, "networks": [{"network": "none"}]}, InvalidField, "must name a network"),
-    ({"flavor": SMALL, "networks": [{}]}, InvalidField, "either a network, a bridge or a port"),
+    ({"flavor": SMALL, "networks": [{}]}, InvalidField, "either a network, a bridge, a port or a physical network"),
     ({"flavor": SMALL, "networks": [{"bridge": "br0", "mac": "52:54:00:00:00:01"}] * 2}, InvalidField, "must differ"),
     ({"flavor": SMALL, "user_data": "%"}, InvalidField, "valid base64"),
     ({"flavor": SMALL, "user_data": "A" * 65536}, InvalidField, "0 to 65535"),

@@ -154,7 +154,7 @@ def test_hosts_with_devices_are_for_those_who_ask():
     assert [one.host for one in choose(found, request(), 3)] == ["kvm3", "kvm2", "kvm1"]
     assert [one.host for one in choose(found, gpus(nodes=0), 3)] == ["kvm2", "kvm1"]
     assert [one.host for one in choose(found, gpus(2, 0), 3)] == ["kvm1"]
-    found.used("kvm1", Amounts(), hardware={"pci_alias": "gpu:2"})
+    found.used("kvm1", Amounts(), devices={"gpu": 2})
     assert found.hosts["kvm1"].numbers[DEVICES] == 0
     found.changed(equipped("kvm1", free=1, servers=1))
     assert found.hosts["kvm1"].numbers[DEVICES] == 1
