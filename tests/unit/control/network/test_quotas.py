@@ -13,7 +13,7 @@ from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authent
 
 OF_RED = "/v2.0/quotas/red"
 DEFAULTS = {"network": 100, "subnet": 500, "port": 500, "security_group": 10, "security_group_rule": 100,
-            "rbac_policy": 10, "subnetpool": -1}
+            "rbac_policy": 10, "subnetpool": 10}
 NOTHING = dict.fromkeys(("router", "floatingip", "address_group", "trunk"), 0)
 
 
