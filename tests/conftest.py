@@ -33,8 +33,9 @@ GROUP_OF = {f"tests/lab/{name}.py": group for group, names in HOSTS.items() for 
 #: of the one before.
 FIRST = (
     # slow
-    "tests/kill/test_kill.py", "tests/conformance/test_conformance.py", "tests/unit/control/moves/test_crashes.py",
-    "tests/unit/control/evacuate/test_evacuate.py", "tests/fuzz/test_fuzz.py",
+    "tests/conformance/test_conformance.py", "tests/fuzz/test_fuzz.py", "tests/kill/test_kill.py",
+    "tests/modules/test_documents.py", "tests/unit/control/v1/test_modules.py",
+    "tests/unit/control/moves/test_crashes.py",
     # lab
     "tests/lab/test_site.py", LIBVIRT, "three_hosts", "tests/lab/test_roles.py", "lab1",
 )

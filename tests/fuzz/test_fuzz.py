@@ -32,8 +32,8 @@ from .running import SECONDS, findings
 from .sending import Got, Sent, descriptors, threads
 
 pytestmark = pytest.mark.slow
-#: Requests to each route: four minutes of a cloud, and one of an agent.
-CLOUD, AGENT = 20, 40
+#: Requests to each route. Each commit asks others; in deep there are more.
+CLOUD, AGENT, DEEP = 10, 20, 20
 #: Refused requests that are sent again to see whether they leave something behind; and how much of a kind (threads,
 #: open files) there may be more at the end, as pools keep a few.
 AGAIN, SPARE = 400, 8
@@ -132,7 +132,8 @@ def judged(fuzz: Fuzz) -> None:
 def test_the_cloud(databases: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
     with cloud.running(tmp_path / "state", databases, f"unix:{tmp_path}/none") as place:
         mounts = dict(place.server.application.mounts)
-        judged(Fuzz(place, [*routes.compute(), *routes.v1(), *routes.routed(mounts)], CLOUD))
+        targets = [*routes.compute(), *routes.v1(), *routes.routed(mounts)]
+        judged(Fuzz(place, targets, DEEP if databases else CLOUD))
 
 
 def test_an_agent(agent: FakeAgent) -> None:

@@ -45,14 +45,20 @@ def place(lab: LabAgent, device: str) -> str:
     return [part for part in path.split("/") if part.count(":") == 2][-1]
 
 
-def test_devices_are_where_the_drive_says(lab: LabAgent) -> None:
-    network = {"network": f"iso-{lab.mark}"}
+@pytest.fixture(scope="module")
+def web(lab: LabAgent) -> set[str]:
+    """What the server web says when it is up."""
     lab.ensure("server", "web", {
-        "flavor": SIZES, "image": "disk", "networks": [{**network, "mac": MAC, "tag": "front"}], "guest_data": TOLD,
+        "flavor": SIZES, "image": "disk", "networks": [{"network": f"iso-{lab.mark}", "mac": MAC, "tag": "front"}],
         "vendor_data": {"static": {"site": "lab"}, "dynamic": {"join": {"t": 1}}}, "admin_pass": "Sesame-42",
+        "guest_data": TOLD,
         "block_device_mapping": [{"source_type": "blank", "destination_type": "volume", "volume_size": 1, "tag": "db",
                                   "delete_on_termination": True}]})
-    assert {"hostname=web-eins.novalocal", "key=ssh-ed25519 AAAA me"} <= set(lab.up("web"))
+    return set(lab.up("web"))
+
+
+def test_devices_are_where_the_drive_says(lab: LabAgent, web: set[str]) -> None:
+    assert {"hostname=web-eins.novalocal", "key=ssh-ed25519 AAAA me"} <= web
     meta = meta_data(lab)
     assert (meta["name"], meta["launch_index"], meta["admin_pass"]) == ("Web Eins", 3, "Sesame-42")
     nic, disk = meta["devices"]
@@ -64,12 +70,15 @@ def test_devices_are_where_the_drive_says(lab: LabAgent) -> None:
     assert json.loads(lab.sh("web", "cat /config/openstack/latest/vendor_data2.json")) == {"join": {"t": 1}}
     assert lab.sh("web", "ls /config/ec2 /config/openstack/2013-04-04").split() == [
         "/config/ec2:", "2009-04-04", "latest", "/config/openstack/2013-04-04:", "meta_data.json"]
-    lab.ensure("interface_attachment", f"web:{LATER}", {"server": "web", **network, "mac": LATER, "tag": "back"})
+    lab.ensure("interface_attachment", f"web:{LATER}", {
+        "server": "web", "network": f"iso-{lab.mark}", "mac": LATER, "tag": "back"})
     found = {one.mac: one.place for one in domain.parse(lab.domain("web").XMLDesc()).nics}
     assert found[LATER] == ("pci", place(lab, "/sys/class/net/eth1/device"))
 
 
-def test_a_rescue_is_told_a_password_of_its_own(lab: LabAgent) -> None:
+# On a fake host tests/unit/agent/test_guest_data.py reads the same in the drive; that it is read: the test above.
+@pytest.mark.deep(shard="rescues of one host")
+def test_a_rescue_is_told_a_password_of_its_own(lab: LabAgent, web: set[str]) -> None:
     boots = lab.boots("web")
     lab.ensure("server", "web", {"rescue": {"image": "disk"}, "admin_pass": "Rescue-1"})
     lab.up("web", boots + 1)

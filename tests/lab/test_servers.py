@@ -106,13 +106,17 @@ def test_a_suspended_guest_keeps_its_memory(lab: LabAgent) -> None:
 
 
 def test_a_stopped_guest_boots_anew_and_keeps_its_disk(lab: LabAgent) -> None:
+    """Which grows with its flavor."""
     boots = len([m for m in lab.up("power") if m.startswith("ready")])
+    assert disks(lab, "power")["vda"] == 3 * GIB
     lab.sh("power", "echo kept >/disk/kept; echo gone >/run/kept")
     stopped = lab.power("power", "off")
     assert (stopped["status"], stopped["power_state"]) == ("SHUTOFF", "off")
     assert "poweroff" in lab.markers("power")  # by its own hand: the power button was pressed
+    lab.ensure("server", "power", {"flavor": {**SIZES, "disk": 4}, "power": "off"})
     lab.power("power", "running")
     lab.up("power", boots + 1)
+    assert disks(lab, "power")["vda"] == 4 * GIB
     assert lab.sh("power", "cat /disk/kept") == "kept\n"
     assert lab.ask("power", "sh cat /run/kept")["code"] != 0
 
@@ -139,16 +143,6 @@ def test_reboots_soft_and_hard_each_once(lab: LabAgent) -> None:
         assert lab.event("power", request, type=kind)["done"]  # the same once more is not done again
     assert lab.uptime("power") > 0
     assert lab.boots("power") == boots + 2
-
-
-def test_the_root_disk_grows_with_the_flavor(lab: LabAgent) -> None:
-    lab.up("power")
-    assert disks(lab, "power")["vda"] == 3 * GIB
-    boots = lab.boots("power")
-    lab.ensure("server", "power", {"flavor": {**SIZES, "disk": 4}, "power": "off"})
-    lab.power("power", "running")
-    lab.up("power", boots + 1)
-    assert disks(lab, "power")["vda"] == 4 * GIB
 
 
 def test_raw_root_ephemerals_and_swap(lab: LabAgent) -> None:

@@ -283,6 +283,7 @@ def test_a_root_volume_is_made_anew(lab: LabAgent) -> None:
     lab.delete("server", "root")
 
 
+@pytest.mark.deep(shard="rescues of one host")  # test_lifecycle.py rescues a guest; tests/cases/xml has the disks
 def test_a_rescue_with_stable_devices(lab: LabAgent, guest_image: dict[str, Path]) -> None:
     """The guest boots from the rescue disk, and finds its own disks as they were."""
     lab.import_image("rescue", guest_image["disk"], properties={"hw_rescue_device": "disk", "hw_rescue_bus": "scsi"})

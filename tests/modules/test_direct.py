@@ -69,7 +69,7 @@ def environment(folder, **more):
 
 def ansible(command, folder, *words, **more):
     """What *command* prints; it must succeed."""
-    done = subprocess.run([str(Path(sys.executable).parent / command), *map(str, words)], text=True, timeout=120,
+    done = subprocess.run([str(Path(sys.executable).parent / command), *map(str, words)], text=True, timeout=600,
                           env=environment(folder, **more), capture_output=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -69,20 +70,39 @@ def examples(module: str) -> str:
 @pytest.fixture
 def place(tmp_path):
     """An agent, and a folder with the files that the documents name."""
-    (tmp_path / "home/me/.ssh").mkdir(parents=True)
-    (tmp_path / "home/me/.ssh/id_ed25519.pub").write_text(KEY)
-    (tmp_path / "home/me/.ssh/id_new.pub").write_text(OTHER_KEY)
-    (tmp_path / "srv/images").mkdir(parents=True)
-    (tmp_path / "agent").mkdir()
-    image = tmp_path / "srv/images/debian-12.qcow2"
+    with placed(tmp_path) as running:
+        yield tmp_path, running
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    """Such a place with what examples about servers assume, for those that only read."""
+    folder = tmp_path_factory.mktemp("read")
+    with placed(folder) as running:
+        run((folder, running), yaml.safe_dump([{"hosts": "localhost", "gather_facts": False,
+                                                "tasks": yaml.safe_load(moved(NEEDED, folder))}]))
+        yield folder, running
+
+
+@contextmanager
+def placed(folder):
+    """See ``place``."""
+    (folder / "home/me/.ssh").mkdir(parents=True)
+    (folder / "home/me/.ssh/id_ed25519.pub").write_text(KEY)
+    (folder / "home/me/.ssh/id_new.pub").write_text(OTHER_KEY)
+    (folder / "srv/images").mkdir(parents=True)
+    (folder / "agent").mkdir()
+    image = folder / "srv/images/debian-12.qcow2"
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", image, "1M"], check=True)
-    (tmp_path / "tiny.qcow2").write_bytes(image.read_bytes())
+    (folder / "tiny.qcow2").write_bytes(image.read_bytes())
     kernel = b"\x55\xaa\0\0HdrS".rjust(518, b"\0").ljust(8192, b"\0")
-    (tmp_path / "agent/vmlinuz").write_bytes(kernel)
-    running = Running(tmp_path / "agent", bridges=("br0", "br1"), guest_agents=True)
+    (folder / "agent/vmlinuz").write_bytes(kernel)
+    running = Running(folder / "agent", bridges=("br0", "br1"), guest_agents=True)
     running.start()
-    yield tmp_path, running
-    running.stop()
+    try:
+        yield running
+    finally:
+        running.stop()
 
 
 def moved(text: str, folder: Path) -> str:
@@ -179,14 +199,13 @@ def test_tasks_of_pages(place, page):
             if "libvirt_pool" in pool:
                 agent.host.hypervisor.add_pool(pool["libvirt_pool"])
     needed = {"storage": NEEDED, "networks": IMAGE}.get(page, "[]")
-    run(place, yaml.safe_dump([{"hosts": "localhost", "gather_facts": False,
-                                "tasks": yaml.safe_load(moved(needed, place[0]))}]))
+    plays = [yaml.safe_load(moved(needed, place[0]))]
     for tasks in fences(f"docs/{page}.md", "yaml"):
-        found = [task for task in yaml.safe_load(moved(tasks, place[0])) if "example.org" not in str(task)]
-        for task in found:
+        plays.append([task for task in yaml.safe_load(moved(tasks, place[0])) if "example.org" not in str(task)])
+        for task in plays[-1]:
             next(iter(task.values())).pop("checksum", None)
-        (place[0] / "srv/images/debian-12-genericcloud-amd64.qcow2").write_bytes((place[0] / "tiny.qcow2").read_bytes())
-        run(place, yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": found}]))
+    (place[0] / "srv/images/debian-12-genericcloud-amd64.qcow2").write_bytes((place[0] / "tiny.qcow2").read_bytes())
+    run(place, yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": tasks} for tasks in plays]))
 
 
 @pytest.mark.parametrize(("page", "language", "first", "needed"), [
@@ -222,11 +241,9 @@ def configurations() -> list[str]:
 
 
 @pytest.mark.parametrize("text", configurations(), ids=lambda text: text.split(":")[0].split("# ")[1])
-def test_inventories(place, text):
+def test_inventories(read, text):
     """Each is read from a file of the name that it shows, and asks the test's agent in place of its own or a cloud."""
-    folder, running = place
-    run(place, yaml.safe_dump([{"hosts": "localhost", "gather_facts": False,
-                                "tasks": yaml.safe_load(moved(NEEDED, folder))}]))
+    folder, running = read
     name, config = re.search(r"^# (\S+\.yml)", text, re.MULTILINE)[1], yaml.safe_load(text)
     config.pop("cloud", None)
     for one in (config, *[item for item in config.get("endpoints", []) if isinstance(item, dict)]):
@@ -235,7 +252,7 @@ def test_inventories(place, text):
     config = {key: value for key, value in config.items() if value != []}
     assert config.pop("filters", None) or "filters" not in text  # nobody has their metadata
     (folder / name).write_text(yaml.safe_dump(config))
-    said = run(place, "[]", "-i", str(folder / name), command="ansible-inventory", arguments=["--list"])
+    said = run(read, "[]", "-i", str(folder / name), command="ansible-inventory", arguments=["--list"])
     assert '"magnetar_endpoint"' in said and "[WARNING]" not in said, said
 
 

@@ -171,7 +171,9 @@ def full(*_given: object) -> None:
 
 @pytest.mark.parametrize("lasting", [False, True])
 @pytest.mark.parametrize("side", ["source", "target"])
-@pytest.mark.parametrize("kind", ["live", "cold"])
+# A cold one ends in the same ways (test_a_full_disk); a cloud deletes it in tests/unit/control/moves/test_full_disk.py.
+@pytest.mark.parametrize("kind", ["live", pytest.param("cold", marks=pytest.mark.deep(
+    shard="agents that die in a move"))])
 def test_a_deletion_after_a_full_disk(pair: Pair, kind: str, side: str, lasting: bool) -> None:
     """Neither host asks the other where the server is, so it does not matter who comes first, or whether there is room:
     a half ends without."""

@@ -84,8 +84,8 @@ class Copy:
             if columns(inside) != self.columns:
                 return False
             with inside.transaction():
-                for table in (*reversed(CELL.sorted_tables), *reversed(API.sorted_tables)):
-                    inside.execute(f'DELETE FROM "{table.name}"')
+                inside.execute("; ".join(f'DELETE FROM "{table.name}"' for table in (
+                    *reversed(CELL.sorted_tables), *reversed(API.sorted_tables))))
             for (name,) in inside.execute("SELECT sequencename FROM pg_sequences WHERE last_value > 0").fetchall():
                 inside.execute(f'ALTER SEQUENCE "{name}" RESTART')
         return True

@@ -39,7 +39,7 @@ class Equipped(Inside):
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Equipped]:
-    with Equipped(hosts=3, host_down_after=20.0, allow_resize_to_same_host=True) as made:
+    with Equipped(hosts=3, host_down_after=600.0, allow_resize_to_same_host=True) as made:
         made.parts.working.settling = lambda: False  # type: ignore[method-assign]
         for name, ram, aliases in (("gpu", 64, "gpu:1"), ("gpu-large", 128, "gpu:1"), ("both", 64, "gpu:2"),
                                    ("plain", 64, ""), ("odd", 64, "gpu:1,fpga:1")):

@@ -85,15 +85,15 @@ COMPUTED = {
 }
 
 
-class Loader(yaml.SafeLoader):
-    """YAML in which no key stands twice in a map: The first would be lost."""
+class Loader(yaml.CSafeLoader):
+    """YAML in which no key stands twice in a map: The first would be lost. Each process that runs tests reads it, so it
+    is the loader in C."""
 
-    def compose_mapping_node(self, anchor):
-        node = super().compose_mapping_node(anchor)
+    def construct_mapping(self, node, deep=False):
         names = [key.value for key, _value in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
         if twice := {name for name in names if names.count(name) > 1}:
             raise Wrong(f"{', '.join(twice)} stands twice in one map{node.start_mark}")
-        return node
+        return super().construct_mapping(node, deep)
 
 
 class Case(NamedTuple):

@@ -194,6 +194,7 @@ def _url(database):
 def emptied(databases):
     """Leave the tables empty."""
     for name, database in databases.items():
+        every = [f'DELETE FROM "{table.name}"' for table in reversed((API if name == "api" else CELL).sorted_tables)]
         with database.write() as connection:
-            for table in reversed((API if name == "api" else CELL).sorted_tables):
-                connection.execute(table.delete())
+            for words in every if database.kind == "sqlite" else ["; ".join(every)]:
+                connection.exec_driver_sql(words, execution_options={"no_parameters": True})

@@ -22,6 +22,8 @@ from magnetar_control.store.database import now
 from magnetar_control.store.tables import flavors
 from magnetar_control.web import Request
 
+from .compute import Compute, emptied
+
 pytestmark = pytest.mark.slow
 
 UUID = "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"
@@ -89,6 +91,15 @@ class Pictures(EmbeddedImages):
             return {"id": UUID, "name": "one", "status": "active", "size": 1, "min_disk": 0, "min_ram": 0,
                     "created_at": now(), "updated_at": None, "properties": {}}
         return super().show(context, image_id)
+
+
+# PostgreSQL refuses more (NUL, numbers of eight bytes and more), and tests/fuzz asks the same operations on SQLite.
+@pytest.fixture(params=[pytest.param("sqlite_three", marks=pytest.mark.deep(shard="bad input, sqlite")),
+                        "postgres_three"])
+def compute(request, tmp_path):
+    found = request.getfixturevalue(request.param)
+    yield Compute(found, tmp_path)
+    emptied(found)
 
 
 @pytest.fixture

@@ -176,7 +176,7 @@ def test_osc_placement_reads_it(cloud, ids, tmp_path):
     def wrong(step):
         words = [*OPENSTACK, "--os-placement-api-version", "1.39", *shlex.split(step["run"].format(**ids))]
         done = subprocess.run(words, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              env=environment, timeout=180)
+                              env=environment, timeout=900)
         told = re.search((step.get("says") or step["refused"]).format(**ids), done.stdout)
         return None if told and bool(done.returncode) == ("refused" in step) else f"{step['run']}\n{done.stdout[-800:]}"
 

@@ -325,7 +325,7 @@ def test_osc_placement_drives_it(cloud, ids, tmp_path):
         words = [*OPENSTACK, "--os-placement-api-version", step.get("version", "1.39"),
                  *shlex.split(step["run"].format(**ids))]
         done = subprocess.run(words, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              env=environment, timeout=180)
+                              env=environment, timeout=900)
         wanted = (step.get("says") or step.get("refused") or "").format(**ids)
         assert re.search(wanted, done.stdout) and bool(done.returncode) == ("refused" in step), (step, done.stdout)
 

@@ -13,7 +13,7 @@ from .evacuating import Evacuating
 @pytest.fixture(scope="module")
 def cloud(databases):
     """Shared by the tests of a module."""
-    with Inside(hosts=3, databases=databases, host_down_after=20.0) as found:
+    with Inside(hosts=3, databases=databases, host_down_after=600.0) as found:
         flavors(found)
         found.parts.working.settling = lambda: False  # it has heard of all hosts
         yield found

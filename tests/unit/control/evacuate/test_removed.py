@@ -7,7 +7,7 @@ from tests.unit.control.moves.clouds import claims
 
 from .evacuating import ENGINES
 
-pytestmark = [ENGINES, pytest.mark.slow]  # hosts are missed only after a while
+pytestmark = [ENGINES, pytest.mark.slow]
 
 
 def test_a_host_that_will_not_return_is_removed(admin):

@@ -13,7 +13,7 @@ from tests.unit.control.moves.clouds import claims, row
 
 from .evacuating import ENGINES
 
-pytestmark = [ENGINES, pytest.mark.slow]  # hosts are missed only after a while
+pytestmark = [ENGINES, pytest.mark.slow]
 
 
 @pytest.fixture

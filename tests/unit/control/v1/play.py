@@ -43,7 +43,7 @@ def play(folder: Path, tasks: Tasks, options: Mapping[str, Any], *words: str, di
            "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default", "ANSIBLE_LOCALHOST_WARNING": "0",
            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0", **environment}
     done = subprocess.run([str(Path(sys.executable).parent / "ansible-playbook"), "-vvv", *words, str(book)], env=env,
-                          capture_output=True, text=True, timeout=180, check=False)
+                          capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found, decoder = [], json.JSONDecoder()
     for part in done.stdout.split("\nTASK [")[1:]:
@@ -51,3 +51,14 @@ def play(folder: Path, tasks: Tasks, options: Mapping[str, Any], *words: str, di
         assert at >= 0, part
         found.append(decoder.raw_decode(part[at + 3:])[0])
     return found
+
+
+def thrice(folder: Path, tasks: Tasks, options: Mapping[str, Any]) -> None:
+    """Each task in check mode, in truth and again, in one play: it says before what it changes, and changes it once."""
+    each = [one for task in tasks for one in ({**task, "check_mode": True}, task, task)]
+    found = play(folder, each, options, "--diff")
+    assert len(found) == 3 * len(tasks)
+    for task, checked, once, twice in zip(tasks, found[::3], found[1::3], found[2::3], strict=True):
+        assert checked["changed"] and once["changed"] and not twice["changed"], (task, checked, once, twice)
+        assert checked["changes"] == once["changes"] and checked["diff"] == once["diff"], task
+        assert not twice["changes"], task
