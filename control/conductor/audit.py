@@ -25,7 +25,7 @@ from magnetar_control.scheduler.request_spec import held_by
 from magnetar_control.services import Services
 from magnetar_control.store import allocations
 from magnetar_control.store.deleted_servers import deleted_servers
-from magnetar_control.store.migrations import ENDED, KEPT
+from magnetar_control.store.migrations import ENDED, KEPT, any_at
 from magnetar_control.store.store import CELL0, Store
 from magnetar_control.store.tables import actions, hosts, migrations, servers
 from magnetar_control.store.tables import allocations as claims
@@ -340,7 +340,7 @@ def _spare(state: AuditState, row: Any, host: str) -> bool:
     own, and neither claim nor move leads to this one."""
     claimed = any(one.server_id == row.id and state.hosts[one.host_id].name == host for one in state.claims)
     own = row.host is None or (row.vm_state != ERROR and row.id in state.there.get(row.host, ()))
-    return own and not claimed and row.id not in state.moves
+    return own and not claimed and not any_at(state.moves.get(row.id, ()), host)
 
 
 def absent(state: AuditState) -> Found:

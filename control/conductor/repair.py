@@ -156,7 +156,8 @@ def _spare(watch: HostWatch, state: AuditState, finding: Finding) -> None:
     conductor = watch.conductor
     with conductor.store.cell(state.cells[finding.id]).read() as connection:
         row = rows.row(connection, finding.id)
-        busy = _busy(connection, finding.id)
+        busy = _busy(connection, finding.id) or migrations.any_at(
+            migrations.open_ones(connection, finding.id), finding.place)
     with conductor.store.api.read() as connection:
         held = {one["host"] for one in allocations.held(connection, finding.id)}
     if busy or row is None or row.host == finding.place or finding.place in held:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, or_, select, update
@@ -87,6 +87,11 @@ def open_ones(connection: Connection, server_id: str, type: str | None = None) -
     if type is not None:
         where.append(migrations.c.type == type)
     return connection.execute(select(migrations).where(*where).order_by(migrations.c.id)).all()
+
+
+def any_at(found: Iterable[Found], host: str) -> bool:
+    """Whether one of these migrations has to do with the *host*, as far as is known yet."""
+    return any(host in (one.source, one.target) or one.target is None for one in found)
 
 
 def evacuated(connection: Connection, host: str) -> Sequence[Found]:

@@ -17,7 +17,7 @@ from tests.unit.control.cloud import Cloud
 
 @pytest.fixture(scope="module")
 def cloud():
-    with Cloud(hosts=3) as made:
+    with Cloud(hosts=3, links=True) as made:
         yield made
 
 
@@ -104,6 +104,40 @@ def test_what_it_left_is_removed_later(cloud, monkeypatch):
         assert found == []
         cloud.admin.delete(f"/v2.1/servers/{id}")
         assert cloud.admin.settled(id) is None
+
+
+def test_what_it_left_goes_while_the_server_waits_for_a_confirm(cloud, monkeypatch):
+    """The server has moved on, between two other hosts: the guest that is left has to do with neither."""
+    with monkeypatch.context() as patched:
+        make, left = build.make, []
+
+        def leaves(work, host, ports):
+            if not left:
+                left.append(host)
+                with work.client(host) as client:
+                    client.ensure("server", work.id, build.document_of(work, ports))
+                raise HypervisorError("QEMU does not start")
+            return make(work, host, ports)
+
+        def stays(_work, _host, *_what):
+            raise HypervisorError("QEMU does not end")
+
+        patched.setattr(build, "make", leaves)
+        patched.setattr(Work, "delete_on", stays)
+        id = cloud.admin.boot(f"left-{uuid.uuid4().hex[:6]}", networks="none")["id"]
+    own = cloud.admin.server(id)["OS-EXT-SRV-ATTR:host"]
+    third = next(name for name in cloud.hosts if name not in (own, *left))
+    assert cloud.admin.act(id, "migrate", {"host": third}, "2.60").status == 202
+    assert cloud.admin.settled(id)["status"] == "VERIFY_RESIZE"
+    periodic = Periodic(cloud.parts.working)
+    periodic.audit()
+    assert {one.kind for one in periodic.audit()} == {"spare"}
+    assert not there(cloud, left[0], id) and there(cloud, third, id)
+    assert periodic.audit() == []
+    assert cloud.admin.act(id, "revertResize", None, "2.60").status == 202
+    assert cloud.admin.settled(id)["status"] == "ACTIVE"
+    cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert cloud.admin.settled(id) is None
 
 
 def there(cloud, host, id):
