@@ -20,7 +20,7 @@ from magnetar_core.hardware.pci import VGPU_CLASS
 from magnetar_core.power import LIVE, SUSPENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
@@ -119,9 +119,9 @@ def arrive(host: LocalHost, want: Fields, id: str) -> None:
         want[FIELD] = made
 
 
-def settle(host: LocalHost, document: Document) -> None:
+def settle(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
     """Before a domain is defined or started: have the part that it is to have, and no other. Where its device is gone,
-    it gets one of another. Raises ``Conflict``."""
+    it gets one of another. *keep* writes the document. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not asked(want):
         return
@@ -137,7 +137,7 @@ def settle(host: LocalHost, document: Document) -> None:
             want.pop(FIELD, None)
             want.pop(BEFORE, None)
             want.update({FIELD: made} if made else {})
-            placement.write_choice(host, document)
+            placement.write_choice(document, keep)
     if made:
         _have(host, document.id, Mdev(**made))
 

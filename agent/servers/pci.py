@@ -29,7 +29,7 @@ from magnetar_core.hardware.pci import (
 from magnetar_core.power import LIVE, SUSPENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
@@ -254,9 +254,9 @@ def _wish(want: Mapping[str, Any]) -> tuple[Any, ...]:
     return _holders(want), placement.on_cells(want), (want.get("hardware") or {}).get("pci_numa_affinity")
 
 
-def settle(host: LocalHost, document: Document) -> None:
+def settle(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
     """Before a domain is defined or started: give up what the server had before a change, and choose anew where a
-    device is gone. Raises ``Conflict``."""
+    device is gone. *keep* writes the document. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not asked(want):
         return
@@ -272,7 +272,7 @@ def settle(host: LocalHost, document: Document) -> None:
         want.pop(FIELD, None)
         want.pop(BEFORE, None)
         want.update({FIELD: made} if made else {})
-        placement.write_choice(host, document)
+        placement.write_choice(document, keep)
 
 
 def follow_nics(want: Fields, failed: bool) -> None:

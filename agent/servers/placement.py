@@ -10,7 +10,7 @@ fewer or its agent has other settings, gets others at its next start, or an erro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hardware import numa
@@ -193,9 +193,9 @@ def arrive(host: LocalHost, want: Fields, id: str, live: bool, worth: Mapping[in
         want[FIELD] = choose(host, want, id, worth, had if live else None)
 
 
-def settle(host: LocalHost, document: Document, worth: Mapping[int, int]) -> None:
+def settle(host: LocalHost, document: Document, keep: Callable[[], None], worth: Mapping[int, int]) -> None:
     """Before a domain is defined or started: give up what the server had before a change, and choose anew where it can
-    no more have what it has. *worth*: as for ``choose``. Raises ``Conflict``."""
+    no more have what it has. *keep* writes the document. *worth*: as for ``choose``. Raises ``Conflict``."""
     want = document.want
     if FIELD not in want and asked(want) is None:
         return
@@ -217,13 +217,13 @@ def settle(host: LocalHost, document: Document, worth: Mapping[int, int]) -> Non
             return
         want.pop(FIELD, None)
         want.update({FIELD: made} if made else {})
-        write_choice(host, document)
+        write_choice(document, keep)
 
 
-def write_choice(host: LocalHost, document: Document) -> None:
+def write_choice(document: Document, keep: Callable[[], None]) -> None:
     """Write what was chosen anew, and with it that libvirt is to be told, also if something fails before that."""
     document.state[REDEFINE] = True
-    host.documents.write(document)
+    keep()
 
 
 # What a domain has --------------------------------------------------------------------------------------------------

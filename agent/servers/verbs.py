@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from magnetar_agent import configdrive
@@ -139,10 +140,10 @@ def define(task: Task) -> None:
     place = folder(task.host, task.document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     task.host.hypervisor.permit([place])
-    _choose(task.host, task.document)
+    _choose(task.host, task.document, task.keep)
     tpm.draw_secret(task)
     encryption.draw(task)
-    _define(task.host, task.document)
+    _define(task.host, task.document, task.keep)
 
 
 def grow(task: Task) -> None:
@@ -177,22 +178,23 @@ def start_paused(task: Task) -> None:
 
 def settle(host: LocalHost, document: Document) -> None:
     """CPUs, pages and devices of the host must be there when QEMU starts; the host may have fewer than before."""
-    _choose(host, document)
+    keep = partial(host.documents.write, document)
+    _choose(host, document, keep)
     if placement.REDEFINE in document.state:
-        _define(host, document)
+        _define(host, document, keep)
 
 
-def _choose(host: LocalHost, document: Document) -> None:
+def _choose(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
     """See ``settle`` of ``placement``, ``pci`` and ``mdevs``."""
-    placement.settle(host, document, pci.cells(host, document.want, document.id))
-    pci.settle(host, document)
-    mdevs.settle(host, document)
+    placement.settle(host, document, keep, pci.cells(host, document.want, document.id))
+    pci.settle(host, document, keep)
+    mdevs.settle(host, document, keep)
 
 
-def _define(host: LocalHost, document: Document) -> None:
+def _define(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
     host.hypervisor.define(spec.domain(host, document))
     if document.state.pop(placement.REDEFINE, None):
-        host.documents.write(document)
+        keep()
 
 
 def _check_free(task: Task) -> None:

@@ -164,14 +164,19 @@ class Flushed:
 FROM_IMAGE = ([IMAGE], ("server", "web1", {"flavor": {**SMALL, "disk": 1, "ephemeral": 1, "swap": 1}, "image": "img"}))
 
 
+#: Other CPUs are chosen when the domain is defined, which writes the document.
+MORE_CPUS_AND_DISKS = ([("server", "web1", PINNED)], ("server", "web1", {
+    "flavor": {**SMALL, "vcpus": 3, "ephemeral": 1}}, {"allow_reboot": True}))
+
+
 @pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
-@pytest.mark.parametrize("story", [FROM_IMAGE, STORIES["rebuild from another image"], STORIES["rescue"]],
-                         ids=["create", "rebuild", "rescue"])
+@pytest.mark.parametrize("story", [FROM_IMAGE, STORIES["rebuild from another image"], STORIES["rescue"],
+                                   MORE_CPUS_AND_DISKS], ids=["create", "rebuild", "rescue", "resize"])
 def test_power_goes_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                     story: tuple[list[Any], tuple[Any, ...]], late: bool) -> None:
     before, (*asked, allowed) = story[0], (*story[1], {})[:4]
     for lives in range(40):
-        host = Host(tmp_path / str(lives))
+        host = Host(tmp_path / str(lives), cpu_dedicated_set="8-15", cpu_shared_set="0-7")
         host.start()
         (host.root / "image.raw").write_bytes(bytes(4096))
         for noun, key, want in before:
