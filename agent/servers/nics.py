@@ -32,9 +32,9 @@ def plug(task: Task, networks: list[Fields]) -> None:
         for nic in wanted.values():
             attaching.plug(host, id, nic)
     except Exception:
-        _back(task, seen)
+        there = _back(task, seen)
         task.document.want["networks"] = networks
-        pci.follow_nics(task.document.want, failed=True)
+        pci.follow_nics(task.document.want, failed=True, there=there)
         task.document.state.pop("unfinished", None)
         task.keep()
         raise
@@ -43,14 +43,15 @@ def plug(task: Task, networks: list[Fields]) -> None:
         task.keep()
 
 
-def _back(task: Task, before: Domain) -> None:
-    """Plug again what was unplugged."""
+def _back(task: Task, before: Domain) -> set[str]:
+    """Plug again what was unplugged. Returns the addresses of devices that are NICs of the guest."""
     now = task.host.hypervisor.running(task.document.id)
     there = {nic.mac for nic in now.nics} if now else set()
     for nic in before.nics:
         if now and nic.mac not in there:
             with suppress(MagnetarError):  # its next start brings it
                 attaching.plug(task.host, task.document.id, nic)
+    return {nic.device for nic in now.nics if nic.device} if now else set()
 
 
 def _alike(one: Nic, other: Nic) -> bool:

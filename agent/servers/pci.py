@@ -29,7 +29,7 @@ from magnetar_core.hardware.pci import (
 from magnetar_core.power import LIVE, SUSPENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
@@ -234,7 +234,7 @@ def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
                                     "saved; stop it, or pause it", SUSPENDED)
     same = bool(old) and _wish(found) == _wish(old)
     fixed = bool(old) and of_flavor(found) == of_flavor(old)  # then NICs are plugged while the guest runs
-    made = dict(had) if same and had else choose(host, found, id, had, fixed)
+    made = dict(had) if same and had else choose(host, found, id, {**before, **had}, fixed)
     found.update({FIELD: made} if made else {})
     before = {**before, **({} if same else had)}
     found.update({BEFORE: before} if before else {})
@@ -275,16 +275,18 @@ def settle(host: LocalHost, document: Document, keep: Callable[[], None]) -> Non
         placement.write_choice(document, keep)
 
 
-def follow_nics(want: Fields, failed: bool) -> None:
+def follow_nics(want: Fields, failed: bool, there: Container[str] = ()) -> None:
     """Have a server whose guest has been given the NICs that it wants hold what these are, and nothing for others; its
-    document is to be written. *failed*: the guest has those from before."""
+    document is to be written. *failed*: the guest has those from before, and may have got some of the new ones. What
+    is *there* (addresses) stays the server's until its guest is off or has let go of it."""
     had, now = want.get(BEFORE) or {}, want.get(FIELD) or {}
     macs = {nic["mac"] for nic in functions(want)}
     kept = {**{address: holder for address, holder in now.items() if not is_nic(holder)}}
     for found in (had, now) if failed else (now, had):
         kept.update({address: holder for address, holder in found.items()
                      if holder in macs and holder not in kept.values()})
-    before = {address: holder for address, holder in had.items() if not is_nic(holder)}
+    before = {address: holder for address, holder in {**now, **had}.items()
+              if (address in had and not is_nic(holder)) or (address in there and address not in kept)}
     for name, value in ((FIELD, kept), (BEFORE, before if before.items() - kept.items() else {})):
         want.pop(name, None)
         want.update({name: value} if value else {})

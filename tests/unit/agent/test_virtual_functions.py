@@ -123,6 +123,39 @@ def test_a_nic_that_cannot_be_plugged_holds_nothing(big: Host, monkeypatch: pyte
     assert plugged(big, live=True) == {MAC(1): "0x31 0x0", MAC(2): "0x31 0x1"}
 
 
+def test_what_the_guest_has_got_of_nics_that_failed_goes_to_nobody_else(tmp_path: Path,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two new NICs cannot be plugged; the guest has the first until it stops, or lets go of it."""
+    card(tmp_path / "sys", "31", 3)
+    host = Host(tmp_path, sysfs=tmp_path / "sys", **SETTINGS)
+    host.start()
+    try:
+        host.ensure("server", "web1", {"flavor": SMALL})
+        attach, left = host.fake.attach, [None]
+
+        def broken(*args: Any) -> None:
+            if not left:
+                raise HypervisorError("libvirt could not attach it.")
+            left.pop()
+            attach(*args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(host.fake, "attach", broken)
+            with pytest.raises(HypervisorError):
+                host.ensure("server", "web1", {"networks": [nic(1), nic(2)]})
+        got = plugged(host, live=True)
+        assert list(got) == [MAC(1)] and plugged(host) == {} and free(host)[NAME]["free"] == 2
+        for name, at in (("web2", 3), ("web3", 4)):
+            host.ensure("server", name, {"flavor": SMALL, "networks": [nic(at)]})
+            assert plugged(host, name)[MAC(at)] != got[MAC(1)]
+        host.ensure("server", "web1", {"networks": [nic(1)]})
+        assert plugged(host, live=True) == got == plugged(host) and free(host)[NAME]["free"] == 0
+        host.ensure("server", "web1", {"networks": []})
+        assert free(host)[NAME]["free"] == 1
+    finally:
+        host.agent.close()
+
+
 def test_one_that_is_gone_is_replaced_at_the_next_start(big: Host, tmp_path: Path) -> None:
     big.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1)], "power": "off"})
     remove(tmp_path / "sys", "0000:31:02.0")
