@@ -109,9 +109,10 @@ class MetadataService:
             self._todo.put((TAPS, event.uuid))
 
     def _written(self, document: Document, removed: bool) -> None:
-        if document.kind == "server" and self._gates:
+        if document.kind == "server":  # also of the first one: a guest may have come running before its document
             known = {tap.mac for tap in tuple(self._taps.values()) if tap.server == document.id}
-            plugged = not removed and known == {nic["mac"] for nic in document.want["networks"]}
+            plugged = not removed and known == {nic["mac"] for nic in document.want["networks"]
+                                                if not nic.get("physical_network")}
             self._todo.put((DATA if plugged else TAPS, document.id))
 
     # The thread -----------------------------------------------------------------------------------------------------
