@@ -151,6 +151,14 @@ def test_near_networks(networks, nodes, found):
     assert {one["host"] for one in place(FOUR, wish)["cells"]} == found
 
 
+def test_near_many_networks():
+    """As many as a server has NICs, each with cards at two cells."""
+    names = [str(at) for at in range(32)]
+    there = [one._replace(networks=frozenset(names)) for one in FOUR[:2]]
+    wish = needs({"numa_nodes": 1}, 1, 1)._replace(networks=tuple(names))
+    assert [one["host"] for one in place(there, wish)["cells"]] == [0]
+
+
 def test_the_emulator_has_a_cpu_of_its_own():
     placed = place(TWO, needs({"cpu_policy": "dedicated", "emulator_threads": "isolate"}, 3, 64))
     assert placed["emulator"] in TWO[0].dedicated and placed["emulator"] not in placed["cells"][0]["pins"].values()

@@ -215,9 +215,7 @@ def place(cells: Sequence[HostCell], asked: Needs, worth: Mapping[int, int] = Ma
         if not found:
             raise NoFit(lacks if len(cells) == 1 else "no NUMA cell of the host suits cell %d: %s" % (at, lacks))
         fits.append(found)
-    chosen = None
-    for near in _near(order, asked.networks):
-        chosen = chosen or _matched(fits, near)
+    chosen = next(filter(None, (_matched(fits, near) for near in _near(order, asked.networks))), None)
     if chosen is None and _matched(fits):
         raise NoFit("it is to be near the networks %s, and its cells fit nowhere so that one is near each of them"
                     % ", ".join(sorted(asked.networks)))
@@ -231,8 +229,11 @@ def place(cells: Sequence[HostCell], asked: Needs, worth: Mapping[int, int] = Ma
 
 def _near(order: Sequence[HostCell], networks: Iterable[str]) -> Iterator[tuple[int, ...]]:
     """Places in *order* of cells that are near all of the *networks* together, the first ones first."""
-    known = [[at for at, cell in enumerate(order) if name in cell.networks] for name in networks]
-    yield from dict.fromkeys(tuple(sorted(set(one))) for one in product(*filter(None, known)))
+    known = {frozenset(at for at, cell in enumerate(order) if name in cell.networks) for name in networks}
+    # A network that is near all cells of another one, and more cells, asks for nothing more than that one. So how much
+    # there is to try follows from the host's cells, however many networks a server has.
+    least = sorted(sorted(one) for one in known if one and not any(other and other < one for other in known))
+    yield from dict.fromkeys(tuple(sorted(set(one))) for one in product(*least))
 
 
 def _matched(fits: Sequence[Mapping[int, Placement]], near: Sequence[int] = ()) -> Optional[list[int]]:
