@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import os
@@ -67,7 +68,8 @@ class UrlReceiver(NamedTuple):
             with http_client.connected(self.url, self.trust, self.timeout, self.timeout) as connection:
                 connection.request("POST", http_client.target(self.url), message.encode(), headers)
                 answer = connection.getresponse()
-                answer.read(READ)
+                with contextlib.suppress(OSError, HTTPException, ValueError):  # its status says all
+                    answer.read(READ)
         except (OSError, HTTPException, ValueError) as error:
             raise NotSent(f"it does not answer properly or in time ({type(error).__name__})") from None
         if answer.status in REFUSALS:
