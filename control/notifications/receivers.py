@@ -21,6 +21,7 @@ from magnetar_control.settings import Settings
 from magnetar_core.errors import InvalidSettings
 
 log = logging.getLogger("magnetar.notifications")
+log.setLevel(logging.INFO)  # a receiver, whatever log_level says of the service's own lines
 #: The receiver that is the log.
 LOG = "log"
 #: What a receiver answers who does not understand a notification, and would not next time: it is dropped.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from pathlib import Path
@@ -83,3 +84,10 @@ def test_what_comes_after_an_answers_status_changes_nothing(rest: bytes) -> None
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         receivers_of(make({"notification_urls": {"eda": url}}))["eda"].send("{}")
         thread.join()
+
+
+def test_the_services_log_has_notifications_whatever_its_level_is(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    caplog.handler.setLevel(logging.NOTSET)  # the level of the service is that of its loggers
+    receivers_of(make({"notification_log": "-"}))["log"].send('{"event_type": "instance.update"}')
+    assert [one.getMessage() for one in caplog.records] == ["instance.update"]
