@@ -257,7 +257,7 @@ class Settings:
     notification_log: str | None = _doc("File to which the conductor that sends adds each notification, a JSON object "
                                         "a line; - for the service's own log.")
     notification_keep_hours: float = _doc("Hours for which notifications wait for a receiver that takes none; then "
-                                          "they are dropped.", 24.0, 0.01)
+                                          "they are dropped.", 24.0, 0.01, 87600)
     notification_keep_count: int = _doc("Most notifications that wait for a receiver in one database; then the oldest "
                                         "are dropped.", 100_000, 1)
     bdms_in_notifications: bool = _doc("Whether notifications of servers tell their volumes.", False)

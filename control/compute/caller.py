@@ -73,9 +73,7 @@ class Caller:
     def notify(self, connection: Connection, payload: Callable[[], Any], *event_types: str) -> None:
         """Tell what is done to something in the API database, in its transaction. *payload* is called only where
         somebody is told."""
-        notifications = self.cloud.notifications
-        if notifications:
-            notifications.add(connection, payload(), *event_types)
+        self.cloud.notifications.add(connection, payload, *event_types)
 
     def check_policy(self, rule: str, target: Any = None) -> None:
         """Raises ``Forbidden``, in Nova's words."""

@@ -190,5 +190,6 @@ TASKS = (
     PeriodicTask("audit", 120.0, Periodic.audit),
     PeriodicTask("purge", 3600.0, _purge),
     PeriodicTask("looking at hosts again", 3600.0, _forget_deliveries, alone=False),
-    PeriodicTask("dropping notifications", 60.0, lambda periodic: drop_old(periodic.conductor)),
+    # Each conductor: the first one may be none of those that schedule, which send what the shared databases have.
+    PeriodicTask("dropping notifications", 60.0, lambda periodic: drop_old(periodic.conductor), alone=False),
     PeriodicTask("removing images from hosts", 3600.0, lambda periodic: remove_unused(periodic.conductor)))

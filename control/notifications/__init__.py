@@ -7,14 +7,17 @@ They are written in the transaction of what they tell (``store.outbox``); conduc
 
 from __future__ import annotations
 
+import logging
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.settings import Settings
 from magnetar_control.store import outbox
@@ -24,6 +27,7 @@ from .payloads import ActionFault, Initiator, Row
 from .receivers import receivers_of
 
 __all__ = ("END", "ERROR", "START", "ActionFault", "Initiator", "Notifications", "ServerEvent", "message")
+log = logging.getLogger(__name__)
 START, END, ERROR = "start", "end", "error"
 #: What an id is made of where what is told may happen twice, so that receivers know a double.
 _NAMESPACE = uuid.UUID("8f0c2b3e-6a0f-4a53-9d5c-6d61676e6574")
@@ -64,13 +68,18 @@ class Notifications:
         """Tell what happens to a server whose *row* is as it is then, in the transaction of *connection* to its cell's
         database."""
         if self.receivers and events:
-            outbox.add(connection, outbox.CELL, self.receivers, [self._of_server(row, event) for event in events])
+            outbox.add(connection, outbox.CELL, self.receivers, [
+                made for event in events if (made := _made(event.event_type, partial(self._of_server, row, event)))])
 
-    def add(self, connection: Connection, payload: Mapping[str, Any], *event_types: str) -> None:
-        """Tell what the API does to something in the API database, in the transaction of *connection*."""
+    def add(self, connection: Connection, payload: Callable[[], Mapping[str, Any]], *event_types: str) -> None:
+        """Tell what the API does to something in the API database, in the transaction of *connection*. *payload* is
+        called only where somebody is told."""
         if self.receivers:
             outbox.add(connection, outbox.API, self.receivers, [
-                message(event_type, f"nova-api:{self.service}", payload) for event_type in event_types])
+                made for one in event_types if (made := _made(one, partial(self._of_noun, one, payload)))])
+
+    def _of_noun(self, event_type: str, payload: Callable[[], Mapping[str, Any]]) -> outbox.Message:
+        return message(event_type, f"nova-api:{self.service}", payload())
 
     def _of_server(self, row: Row, event: ServerEvent) -> outbox.Message:
         payload = payloads.of_action(event.name, row, event.who, event.args, event.fault, volumes=self.volumes)
@@ -81,6 +90,17 @@ class Notifications:
         if event.host:
             return f"nova-compute:{event.host}"
         return f"nova-conductor:{event.conductor}" if event.conductor else f"nova-api:{self.service}"
+
+
+def _made(event_type: str, make: Callable[[], outbox.Message]) -> outbox.Message | None:
+    """What *make* returns; ``None``, and a line in the log, where it fails: what is to be told goes on all the same."""
+    try:
+        return make()
+    except DBAPIError:
+        raise
+    except Exception:
+        log.exception("notification %s is lost: it cannot be made of what the database has", event_type)
+        return None
 
 
 def message(event_type: str, publisher_id: str, payload: Mapping[str, Any], same: str | None = None) -> outbox.Message:

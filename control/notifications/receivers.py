@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import os
@@ -20,6 +21,7 @@ from magnetar_control.settings import Settings
 from magnetar_core.errors import InvalidSettings
 
 log = logging.getLogger("magnetar.notifications")
+log.setLevel(logging.INFO)  # a receiver, whatever log_level says of the service's own lines
 #: The receiver that is the log.
 LOG = "log"
 #: What a receiver answers who does not understand a notification, and would not next time: it is dropped.
@@ -67,7 +69,8 @@ class UrlReceiver(NamedTuple):
             with http_client.connected(self.url, self.trust, self.timeout, self.timeout) as connection:
                 connection.request("POST", http_client.target(self.url), message.encode(), headers)
                 answer = connection.getresponse()
-                answer.read(READ)
+                with contextlib.suppress(OSError, HTTPException, ValueError):  # its status says all
+                    answer.read(READ)
         except (OSError, HTTPException, ValueError) as error:
             raise NotSent(f"it does not answer properly or in time ({type(error).__name__})") from None
         if answer.status in REFUSALS:

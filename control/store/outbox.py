@@ -19,6 +19,9 @@ from .database import Database, added, now
 LEASE = 60.0
 #: Seconds until a receiver that has failed is tried again: after the first failure, and at most.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
+#: Seconds for which something waits for a receiver that a conductor's settings do not name: others may have been given
+#: new settings, and this one not yet.
+UNNAMED = 3600.0
 Found = Any
 
 
@@ -99,22 +102,22 @@ def settle(database: Database, outbox: Outbox, receiver: str, holder: str, sent:
 
 def drop(database: Database, outbox: Outbox, receivers: Collection[str], before: str, most: int) -> dict[str, int]:
     """Drop what was written *before* a moment, what is more than *most* for one receiver (the oldest first), and what
-    waits for receivers that are none any more; returns how many of whom."""
+    waits for others than *receivers* for ``UNNAMED`` seconds; returns how many of whom."""
     waiting, dropped = outbox.waiting, dict[str, int]()
     with database.read() as connection:
         counts = {str(name): int(count) for name, count in connection.execute(
             select(waiting.c.receiver, func.count()).group_by(waiting.c.receiver))}
     for receiver, count in counts.items():
-        late = [waiting.c.receiver == receiver]
+        named = receiver in receivers
+        mine, old = waiting.c.receiver == receiver, waiting.c.created_at < (
+            before if named else max(before, now(-UNNAMED)))
         with database.write() as connection:
-            if receiver in receivers:
-                last = connection.execute(select(waiting.c.id).where(*late).order_by(waiting.c.id.desc()).offset(
-                    most).limit(1)).scalar() if count > most else None
-                old = waiting.c.created_at < before
-                late.append(old if last is None else or_(old, waiting.c.id <= last))
-            else:
+            last = connection.execute(select(waiting.c.id).where(mine).order_by(waiting.c.id.desc()).offset(
+                most).limit(1)).scalar() if count > most else None
+            gone = connection.execute(delete(waiting).where(
+                mine, old if last is None else or_(old, waiting.c.id <= last))).rowcount
+            if not named and gone == count:
                 connection.execute(delete(outbox.receivers).where(outbox.receivers.c.name == receiver))
-            gone = connection.execute(delete(waiting).where(*late)).rowcount
         if gone:
             dropped[receiver] = gone
     return dropped

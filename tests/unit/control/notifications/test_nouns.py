@@ -86,3 +86,17 @@ def test_nothing_is_asked_or_written_where_nobody_is_told(sqlite: Database, tmp_
             cloud.admin.delete("/os-keypairs/mine")
         assert silent and not [one for one in silent if "notification" in one[1]]
         assert told(sqlite) == []
+
+
+def test_what_cannot_be_told_is_done_all_the_same(
+        database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that lacks what a payload has, of a server and of anything else."""
+    with compute(database, tmp_path, notification_log="-") as cloud:
+        id = cloud.server(shares="[{}]", volumes="[]")
+        assert cloud.alice.put(f"/servers/{id}", {"server": {"name": "web2"}}).json["server"]["name"] == "web2"
+        assert "notification instance.update is lost" in caplog.text
+        monkeypatch.setattr("magnetar_control.notifications.payloads.keypair", lambda row: row["nothing"])
+        for ask in (cloud.alice.post("/os-keypairs", {"keypair": {"name": "mine"}}), cloud.alice.delete(
+                "/os-keypairs/mine")):
+            assert ask.status < 300
+        assert "notification keypair.delete.end is lost" in caplog.text and told(database) == []

@@ -16,11 +16,12 @@ import pytest
 from sqlalchemy import select, update
 
 from magnetar_control.conductor.notification_sender import NotificationSender, drop_old
+from magnetar_control.conductor.periodic import TASKS, Periodic
 from magnetar_control.notifications import message
 from magnetar_control.notifications.receivers import receivers_of
 from magnetar_control.settings_file import make
 from magnetar_control.store import outbox
-from magnetar_control.store.database import Database
+from magnetar_control.store.database import Database, now
 
 from .receiving import Receiving, receiving
 
@@ -178,7 +179,12 @@ def test_what_is_old_or_too_much_or_for_nobody_is_dropped_and_said(
         database: Database, caplog: pytest.LogCaptureFixture) -> None:
     tell(database, "a", "b", "c", "d")
     tell(database, "a", receivers=("former",))
+    box = outbox.CELL.waiting
     with caplog.at_level(logging.ERROR):
+        drop_old(conductor(database, notification_keep_hours=87600))
+        assert waiting(database, "former") == ["a"]  # other conductors may have newer settings, which name it
+        with database.write() as connection:
+            connection.execute(update(box).where(box.c.receiver == "former").values(created_at=now(-2 * 3600)))
         drop_old(conductor(database, notification_keep_count=3))
         assert waiting(database) == ["b", "c", "d"] and waiting(database, "former") == []
         assert "1 notifications for eda are lost" in caplog.text and "1 notifications for former" in caplog.text
@@ -186,7 +192,6 @@ def test_what_is_old_or_too_much_or_for_nobody_is_dropped_and_said(
         drop_old(conductor(database))
         assert caplog.text == ""
         with database.write() as connection:
-            box = outbox.CELL.waiting
             connection.execute(update(box).where(box.c.event_type == "instance.b").values(created_at="2026-01-01"))
         drop_old(conductor(database))
     assert waiting(database) == ["c", "d"]
@@ -208,3 +213,14 @@ def test_a_log_has_a_line_for_each(
     found = receivers_of(make({"notification_log": str(path)}))["log"]
     NotificationSender(conductor(database), found).send(database, outbox.CELL)
     assert waiting(database, "log") == ["c"]
+
+
+def test_the_conductor_that_sends_what_a_database_has_drops_it_whoever_is_first(
+        database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a cell's conductors the first by name may be one that does not schedule."""
+    tell(database, "a", "b", box=outbox.API)
+    periodic = Periodic.__new__(Periodic)
+    periodic.conductor = conductor(database, notification_keep_count=1)
+    monkeypatch.setattr(periodic, "first", lambda: False)
+    periodic._run_task(next(one for one in TASKS if one.name == "dropping notifications"))
+    assert waiting(database, box=outbox.API) == ["b"]

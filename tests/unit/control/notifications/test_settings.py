@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import logging
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +65,29 @@ def test_a_token_is_in_a_file_for_the_service_alone_and_read_anew_each_time(tmp_
         found.send("{}")
         assert [headers["authorization"] for _path, headers in receiver.asked] == ["Bearer s3cret", "Bearer other"]
     assert "s3cret" not in repr(found)
+
+
+@pytest.mark.parametrize("rest", [
+    b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n", b"Transfer-Encoding: chunked\r\n\r\n",
+    b"Content-Length: 10\r\n\r\nab"])
+def test_what_comes_after_an_answers_status_changes_nothing(rest: bytes) -> None:
+    """Nonsense, or less than was announced: the receiver has it, and is not sent it again."""
+    def answer() -> None:
+        connection, _address = listening.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n" + rest)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        receivers_of(make({"notification_urls": {"eda": url}}))["eda"].send("{}")
+        thread.join()
+
+
+def test_the_services_log_has_notifications_whatever_its_level_is(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    caplog.handler.setLevel(logging.NOTSET)  # the level of the service is that of its loggers
+    receivers_of(make({"notification_log": "-"}))["log"].send('{"event_type": "instance.update"}')
+    assert [one.getMessage() for one in caplog.records] == ["instance.update"]
