@@ -114,7 +114,7 @@ SUBNET_POOL = NetworkResource(
     create=create, update=change, delete=delete, admin=frozenset({"shared", "is_default"}),
     defaults={"name": "", "description": "", "shared": False, "is_default": False, "default_quota": None},
     filters={"ip_version": lambda values: or_(false(), *(
-        subnet_pools.c.ip_version == version for version in {4, 6} & {int(one) for one in values if one in "46"}))})
+        subnet_pools.c.ip_version == version for version in (4, 6) if str(version) in values))})
 
 
 # Subnets ---------------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ def test_a_pool_has_what_was_said_and_neutrons_usual_bounds(ask):
     six = pool(ask, name="six", prefixes=["fd00:20::/48"], default_prefixlen=None)
     assert (six["min_prefixlen"], six["default_prefixlen"], six["max_prefixlen"]) == (64, 64, 128)
     assert [one["name"] for one in ask("GET", f"{TOP}?ip_version=6")["subnetpools"]] == ["six"]
+    assert ask("GET", f"{TOP}?ip_version=&ip_version=46")["subnetpools"] == []
     path = f"{TOP}/{made['id']}"
     changed = ask("PUT", path, {"subnetpool": {"name": "new", "prefixes": ["10.20.0.0/14", "10.40.0.0/16"],
                                                "default_prefixlen": 24}})["subnetpool"]
