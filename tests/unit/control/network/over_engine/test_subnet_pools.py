@@ -97,6 +97,10 @@ def test_a_subnet_that_cannot_be_cut(ask, fields, status, type):
 def test_a_default_pool_is_the_administrators(ask):
     admin = ask.as_(ADMIN)
     pool(ask, is_default=True, status=403)
+    hidden = pool(admin, is_default=True)["id"]
+    refused = subnet(ask, network(ask), 400, use_default_subnetpool=True, ip_version=4)["message"]
+    assert "No default subnetpool found for IPv4" in refused and hidden not in refused
+    admin("DELETE", f"{TOP}/{hidden}")
     four = pool(admin, is_default=True, shared=True)
     six = pool(admin, name="six", prefixes=["fd00:20::/48"], default_prefixlen=64, is_default=True, shared=True)
     assert "exists" in pool(admin, is_default=True, status=400)["message"]
