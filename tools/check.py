@@ -31,9 +31,12 @@ PYTEST = ("python", "-m", "pytest", "-q", "--durations=30", "--color=no", "-o", 
 MANY, TWO = (os.cpu_count() or 1) + 1, 2
 #: Where tests with guests stand: to look through all others takes half a minute of the CPUs.
 WITH_GUESTS = ("tests/lab", "tests/contract")
-#: Makes a file system in memory, so large that fake hosts have room for what tests ask of them; and the KiB of memory
-#: that must be free for it. Tests that pass leave a few hundred MiB there.
-MOUNT, ROOM = ("mount", "-t", "tmpfs", "-o", "size=256g,mode=0755", "tmpfs"), 4 << 20
+#: Runs a command with a file system in memory at TMPDIR, so large that fake hosts have room for what tests ask of them.
+#: Only that command sees it: it goes with the last process, however that ends.
+IN_MEMORY = ("unshare", "--mount", "--propagation", "slave", "sh", "-c",
+             'mount -t tmpfs -o size=256g,mode=0755 tmpfs "$TMPDIR" && exec "$@"', "sh")
+#: The KiB of memory that must be free for it. Tests that pass leave a few hundred MiB there.
+ROOM = 4 << 20
 PIP = 'import os, sys\nos.execv(sys.executable, [sys.executable, "-m", "ensurepip", "--upgrade"])\n'
 
 
@@ -49,22 +52,20 @@ def tests(stage: str, at_once: int, marks: str, *words: str) -> bool:
     """Run the tests with these *marks*, so many *at_once*; what each took is kept in a file of the stage's name."""
     file = DURATIONS / f"{stage}.txt"
     folders = WITH_GUESTS if stage == "lab" else ("tests",)
-    with contextlib.nullcontext({}) if stage in GUESTS else temporary() as folder:
-        return call(*PYTEST, at_once, "-m", marks, *words, *folders, MAGNETAR_DURATIONS=str(file), **folder)
+    with contextlib.nullcontext(((), {})) if stage in GUESTS else temporary() as (first, more):
+        return call(*first, *PYTEST, at_once, "-m", marks, *words, *folders, MAGNETAR_DURATIONS=str(file), **more)
 
 
 @contextlib.contextmanager
-def temporary() -> Iterator[dict[str, str]]:
-    """Variables that say where tests have temporary files. In memory, where there is room: agents wait for the disk at
-    each document that they write, which takes more than half of the time, and a third of the CPU."""
+def temporary() -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
+    """How a command gets its temporary files in memory: the words before it, and variables; nothing where there is no
+    room. Agents wait for the disk at each document that they write, which takes more than half of the time of tests,
+    and a third of the CPU."""
     with tempfile.TemporaryDirectory(prefix="m") as folder:
-        if not roomy() or subprocess.run([*MOUNT, folder], check=False).returncode:
-            yield {}
-            return
-        try:
-            yield {"TMPDIR": folder}
-        finally:
-            subprocess.run(["umount", "--lazy", folder], check=True)
+        more = {"TMPDIR": folder}
+        possible = roomy() and not subprocess.run(
+            [*IN_MEMORY, "true"], check=False, env={**os.environ, **more}).returncode
+        yield (IN_MEMORY, more) if possible else ((), {})
 
 
 def roomy() -> bool:

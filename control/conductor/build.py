@@ -108,6 +108,7 @@ def _reschedule(work: Work, host: str, error: MagnetarError) -> None:
         work.delete_on(host)
     except MagnetarError as why:
         log.warning("server %s: what is left of it on %s is removed later: %s", work.id, host, why.message)
+    work.conductor.services.network.unbind(work.id, work.confirm_lease)  # else OVN would have its ports at both hosts
     last = len(tried) >= work.conductor.settings.max_attempts or for_all_hosts(error)
     block_devices.give_back(work, everything=last)
     with leased(work.confirm_lease, work.conductor.store.api).write() as connection:

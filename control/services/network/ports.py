@@ -90,9 +90,14 @@ def units(connection: Connection, row: RowMapping, changed: Document | None) -> 
     found = [f"port/{row['id']}"]
     if changed is None or "fixed_ips" in changed:
         found += [f"router/{id}" for id in connection.execute(select(floating_ips.c.router_id).where(
-            (floating_ips.c.port_id == row["id"]) | floating_ips.c.id.in_(select(forwardings.c.floatingip_id).where(
-                forwardings.c.internal_port_id == row["id"])))).scalars()]
+            _leads_to(row))).scalars()]
     return found
+
+
+def _leads_to(row: RowMapping) -> ColumnElement[bool]:
+    """The floating IPs by which a port is reached, also those of which it has a port alone."""
+    return (floating_ips.c.port_id == row["id"]) | floating_ips.c.id.in_(select(forwardings.c.floatingip_id).where(
+        forwardings.c.internal_port_id == row["id"]))
 
 
 def _check_pairs(network: RowMapping, values: Document) -> None:
@@ -224,10 +229,10 @@ def _check_function(connection: Connection, context: Context, row: RowMapping, v
         _let_go(connection, row)
         trunks.check_in_none(connection, row["id"])
         floating = connection.execute(select(floating_ips.c.floating_ip_address).where(
-            floating_ips.c.port_id == row["id"]).limit(1)).scalar()
+            _leads_to(row)).limit(1)).scalar()
         if floating is not None:
-            raise Conflict(f"Port {row['id']} has floating IP {floating}, which OVN gives and a virtual function "
-                           "cannot have. Take it from the port first.", type="PortInUse")
+            raise Conflict(f"Port {row['id']} has floating IP {floating}, or a port forwarding of it, which OVN gives "
+                           "and a virtual function cannot have. Take it from the port first.", type="PortInUse")
     virtual_functions.check(find(connection, context, NETWORK, row["network_id"]), {**row, **values})
 
 

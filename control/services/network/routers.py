@@ -14,7 +14,7 @@ from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest, NotFound
 
-from . import ipam, router_ports, trunks
+from . import ipam, router_ports, trunks, virtual_functions
 from .requested_networks import subnets_of
 from .resources import NetworkResource, NetworkStore, add, find, own, writing
 from .router_ports import GATEWAY, INTERFACE
@@ -159,7 +159,7 @@ def _place(connection: Connection, context: Context, wish: Document) -> tuple[Ro
             raise InvalidRequest("Bad router request: Subnet for router interface must have a gateway IP.",
                                  type="BadRequest")
         return subnet, None
-    found = connection.execute(select(subnets, ports.c.device_id).join(
+    found = connection.execute(select(subnets, *ports.c["device_id", "vnic_type"]).join(
         addresses, addresses.c.subnet_id == subnets.c.id).join(ports, ports.c.id == addresses.c.port_id).where(
         ports.c.id == wish["port_id"], own(ports)(context)).with_for_update(of=ports)).mappings().all()
     if not found:
@@ -167,6 +167,7 @@ def _place(connection: Connection, context: Context, wish: Document) -> tuple[Ro
     if found[0]["device_id"]:
         raise Conflict(f"Port {wish['port_id']} is in use by {found[0]['device_id']}.", type="PortInUse")
     trunks.check_in_none(connection, str(wish["port_id"]))
+    virtual_functions.check_reached({"id": wish["port_id"], "vnic_type": found[0]["vnic_type"]})
     if len(found) > 1:
         raise InvalidRequest(f"Bad router request: port {wish['port_id']} has addresses of several subnets, and an "
                              "interface is in one. Give the subnet.", type="BadRequest")

@@ -10,7 +10,7 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, RowMapping, false, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, false, or_, select, true
 
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
@@ -87,16 +87,16 @@ def _check_bounds(version: int, values: Document) -> None:
 
 
 def _check_default(connection: Connection, version: int, values: Document) -> None:
-    there = default(connection, version) if values.get("is_default") else None
+    there = default(connection, version, true()) if values.get("is_default") else None
     if there is not None:
         raise InvalidRequest(f"A default subnetpool for IPv{version} exists: {there}. Make it no default first.",
                              type="InvalidInput")
 
 
-def default(connection: Connection, version: int) -> str | None:
-    """The pool of which subnets are cut that name none and ask for one."""
+def default(connection: Connection, version: int, visible: ColumnElement[bool]) -> str | None:
+    """The pool of which subnets are cut that name none and ask for one, where it is *visible*."""
     return connection.execute(select(subnet_pools.c.id).where(
-        subnet_pools.c.ip_version == version, subnet_pools.c.is_default).with_for_update()).scalar()
+        subnet_pools.c.ip_version == version, subnet_pools.c.is_default, visible).with_for_update()).scalar()
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
@@ -114,20 +114,21 @@ SUBNET_POOL = NetworkResource(
     create=create, update=change, delete=delete, admin=frozenset({"shared", "is_default"}),
     defaults={"name": "", "description": "", "shared": False, "is_default": False, "default_quota": None},
     filters={"ip_version": lambda values: or_(false(), *(
-        subnet_pools.c.ip_version == version for version in {4, 6} & {int(one) for one in values if one in "46"}))})
+        subnet_pools.c.ip_version == version for version in (4, 6) if str(version) in values))})
 
 
 # Subnets ---------------------------------------------------------------------------------------------------------
-def cut(connection: Connection, context: Context, network: RowMapping, values: Document) -> None:
-    """Give the *values* of a new subnet of *network* its ``cidr`` and ``subnetpool_id``: of the pool that they name, or
+def cut(connection: Connection, context: Context, values: Document) -> None:
+    """Give the *values* of a new subnet its ``cidr`` and ``subnetpool_id``: of the pool that they name, or
     of the default one, with the ``cidr`` or ``prefixlen`` that they ask for."""
     usual, length = values.pop("use_default_subnetpool", False), values.pop("prefixlen", None)
     cidr, id = values.get("cidr"), values.get("subnetpool_id")
     version = values.get("ip_version") or (ip_network(cidr).version if cidr else 4)
     if usual and id is None:
-        id = default(connection, version)
+        id = default(connection, version, SUBNET_POOL.visible(context))
         if id is None:
-            raise InvalidRequest(f"No default subnetpool found for IPv{version}.", type="BadRequest")
+            raise InvalidRequest(f"No default subnetpool found for IPv{version}. Name a subnetpool_id or a cidr; an "
+                                 "admin can make a default pool, and share it.", type="BadRequest")
     if id is None and not cidr:
         raise InvalidField("cidr", "is required, or subnetpool_id, or use_default_subnetpool")
     if length is not None and (id is None or cidr):
@@ -138,11 +139,11 @@ def cut(connection: Connection, context: Context, network: RowMapping, values: D
         if pool["ip_version"] != version:
             raise InvalidField("ip_version", f"must be {pool['ip_version']}, as the subnet pool is", version)
         values["cidr"] = str(_of(connection, pool, values["project_id"], cidr, length))
-    _check_others(connection, network, values)
 
 
-def _check_others(connection: Connection, network: RowMapping, values: Document) -> None:
-    """All subnets of a network that have one IP version are of one pool, or of none."""
+def check_others(connection: Connection, network: RowMapping, values: Document) -> None:
+    """Raises ``InvalidRequest`` where the subnets of *network*, which is locked, that have one IP version are not of
+    one pool, or all of none."""
     six = ":" in values["cidr"]
     for row in connection.execute(select(*subnets.c["cidr", "subnetpool_id"]).where(
             subnets.c.network_id == network["id"])):

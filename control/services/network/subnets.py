@@ -57,7 +57,7 @@ def create(ranges: Sequence[IPv4Network], connection: Connection, context: Conte
     network = find(connection, context, NETWORK, values["network_id"])
     if network["project_id"] != context.project_id and not context.is_admin:
         raise forbidden("create_subnet", "the network belongs to another project, which shares it")
-    subnet_pools.cut(connection, context, network, values)
+    subnet_pools.cut(connection, context, values)
     net = ip_network(values["cidr"])
     _check_version(connection, network, net, values)
     if isinstance(net, IPv4Network):
@@ -67,6 +67,7 @@ def create(ranges: Sequence[IPv4Network], connection: Connection, context: Conte
             core_addresses.check_usual(net)
     _check_told(net, values)
     _check_free(connection, network, net)
+    subnet_pools.check_others(connection, network, values)
     values.setdefault("gateway_ip", str(net[1]))
     _check_gateway(network, net, values["gateway_ip"])
     pools = values.get("allocation_pools")

@@ -74,8 +74,8 @@ def check_reached(port: Mapping[Any, Any]) -> None:
     """Raises ``Conflict`` where OVN is to do something at a *port* that is none of its own."""
     if is_one(port):
         raise Conflict(f"Port {port['id']} is a virtual function (binding:vnic_type {DIRECT}), which OVN does not see: "
-                       "it can have no floating IP or port forwarding, and be in no trunk. Use a port of vnic_type "
-                       f"{NORMAL}.", type="UnsupportedPortVnicType")
+                       "it can have no floating IP or port forwarding, and be in no trunk and no router's interface. "
+                       f"Use a port of vnic_type {NORMAL}.", type="UnsupportedPortVnicType")
 
 
 def check_network(connection: Connection, id: str) -> None:

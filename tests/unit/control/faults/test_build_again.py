@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import uuid
+from unittest.mock import patch
 
 import pytest
 
+from magnetar_control import serve
 from magnetar_control.conductor import audit, build
 from magnetar_control.conductor.periodic import Periodic
 from magnetar_control.conductor.work import Work
+from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.store import allocations
 from magnetar_core.errors import HypervisorError, NoSpace
 from tests.unit.control.cloud import Cloud
@@ -144,3 +147,34 @@ def there(cloud, host, id):
     """Whether a host has a server."""
     with cloud.parts.agents.client(cloud.hosts[host]) as client:
         return any(one["id"] == id for one in client.list("server"))
+
+
+@pytest.fixture(scope="module")
+def on_ovn():
+    with patch.object(serve, "engine_of", lambda _settings: FakeEngine()), Cloud(
+            hosts=2, links=True, ovn_hosts_wait=0.0) as made:
+        yield made
+
+
+@pytest.mark.parametrize("wanted", ["ACTIVE", "ERROR"])
+def test_its_port_is_where_it_was_tried_no_more(on_ovn, monkeypatch, wanted):
+    make, tried = build.make, []
+
+    def bound(id):
+        return on_ovn.admin.get(f"/network/v2.0/ports/{id}").json["port"]["binding:host_id"]
+
+    def once(work, host, ports):
+        tried.append((host, bound(ports[0]["port_id"])))
+        if len(tried) == 1 or wanted == "ERROR":
+            raise HypervisorError("QEMU does not start")
+        return make(work, host, ports)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(build, "make", once)
+        server = on_ovn.admin.boot("again", "2.60")
+    (port,) = on_ovn.admin.get(f"/network/v2.0/ports?device_id={server['id']}").json["ports"]
+    assert server["status"] == wanted and port["binding:host_id"] == (server["OS-EXT-SRV-ATTR:host"] or "")
+    (first, there), (second, before) = tried
+    assert (there, before) == (first, "") and first != second
+    on_ovn.admin.delete(f"/v2.1/servers/{server['id']}")
+    assert on_ovn.admin.settled(server["id"]) is None

@@ -39,6 +39,7 @@ def test_a_pool_has_what_was_said_and_neutrons_usual_bounds(ask):
     six = pool(ask, name="six", prefixes=["fd00:20::/48"], default_prefixlen=None)
     assert (six["min_prefixlen"], six["default_prefixlen"], six["max_prefixlen"]) == (64, 64, 128)
     assert [one["name"] for one in ask("GET", f"{TOP}?ip_version=6")["subnetpools"]] == ["six"]
+    assert ask("GET", f"{TOP}?ip_version=&ip_version=46")["subnetpools"] == []
     path = f"{TOP}/{made['id']}"
     changed = ask("PUT", path, {"subnetpool": {"name": "new", "prefixes": ["10.20.0.0/14", "10.40.0.0/16"],
                                                "default_prefixlen": 24}})["subnetpool"]
@@ -96,6 +97,10 @@ def test_a_subnet_that_cannot_be_cut(ask, fields, status, type):
 def test_a_default_pool_is_the_administrators(ask):
     admin = ask.as_(ADMIN)
     pool(ask, is_default=True, status=403)
+    hidden = pool(admin, is_default=True)["id"]
+    refused = subnet(ask, network(ask), 400, use_default_subnetpool=True, ip_version=4)["message"]
+    assert "No default subnetpool found for IPv4" in refused and hidden not in refused
+    admin("DELETE", f"{TOP}/{hidden}")
     four = pool(admin, is_default=True, shared=True)
     six = pool(admin, name="six", prefixes=["fd00:20::/48"], default_prefixlen=64, is_default=True, shared=True)
     assert "exists" in pool(admin, is_default=True, status=400)["message"]
