@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
 from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
@@ -96,8 +96,8 @@ def units(connection: Connection, row: RowMapping, changed: Document | None) -> 
 
 def _leads_to(row: RowMapping) -> ColumnElement[bool]:
     """The floating IPs by which a port is reached, also those of which it has a port alone."""
-    return (floating_ips.c.port_id == row["id"]) | floating_ips.c.id.in_(select(forwardings.c.floatingip_id).where(
-        forwardings.c.internal_port_id == row["id"]))
+    return or_(floating_ips.c.port_id == row["id"], floating_ips.c.id.in_(select(forwardings.c.floatingip_id).where(
+        forwardings.c.internal_port_id == row["id"])))
 
 
 def _check_pairs(network: RowMapping, values: Document) -> None:
