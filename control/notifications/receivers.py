@@ -93,8 +93,11 @@ class LogReceiver(NamedTuple):
             log.info("%s", found["event_type"], extra={"notification": found})
             return
         try:
-            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
             with os.fdopen(file, "wb") as lines:
+                size = os.fstat(file).st_size
+                if size and os.pread(file, 1, size - 1) != b"\n":  # half a line, of a crash or a full disk
+                    lines.write(b"\n")
                 lines.write(message.encode() + b"\n")
                 lines.flush()
                 os.fsync(lines.fileno())

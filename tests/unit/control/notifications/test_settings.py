@@ -91,3 +91,12 @@ def test_the_services_log_has_notifications_whatever_its_level_is(caplog: pytest
     caplog.handler.setLevel(logging.NOTSET)  # the level of the service is that of its loggers
     receivers_of(make({"notification_log": "-"}))["log"].send('{"event_type": "instance.update"}')
     assert [one.getMessage() for one in caplog.records] == ["instance.update"]
+
+
+def test_half_a_line_of_a_full_disk_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "notifications.jsonl"
+    log = receivers_of(make({"notification_log": str(path)}))["log"]
+    path.write_text('{"event_type": "inst')
+    log.send('{"event_type": "instance.update"}')
+    log.send('{"event_type": "instance.lock"}')
+    assert path.read_text().splitlines()[1:] == ['{"event_type": "instance.update"}', '{"event_type": "instance.lock"}']
