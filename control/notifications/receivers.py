@@ -66,6 +66,9 @@ class UrlReceiver(NamedTuple):
         try:
             if self.token:
                 headers["Authorization"] = f"Bearer {self.token.read_text(encoding='ascii').strip()}"
+        except (OSError, ValueError) as error:
+            raise NotSent(f"the file with its token, {self.token}, cannot be read ({type(error).__name__})") from None
+        try:
             with http_client.connected(self.url, self.trust, self.timeout, self.timeout) as connection:
                 connection.request("POST", http_client.target(self.url), message.encode(), headers)
                 answer = connection.getresponse()
@@ -140,11 +143,13 @@ def _url(name: str, text: str, token: bool, *, http: bool) -> urllib.parse.Split
                               f"is not {LOG!r}.")
     try:
         url = urllib.parse.urlsplit(text)
-        good = url.scheme in ("http", "https") and url.hostname and (url.port or 1) > 0
+        good = url.scheme in ("http", "https") and url.hostname and url.port != 0
+        good = good and text.isascii() and text.isprintable() and " " not in text  # else no request can be made of it
     except ValueError:
         good = False
     if not good:
-        raise InvalidSettings(f"notification_urls: {name!r} must have an http or https URL.")
+        raise InvalidSettings(f"notification_urls: {name!r} must have an http or https URL, in ASCII "
+                              "without blanks (%20), with a port above 0 where it has one.")
     if url.username or url.password:
         raise InvalidSettings(f"notification_urls: the URL of {name!r} must be without user and password; set "
                               "notification_token_files to have it know who sends.")

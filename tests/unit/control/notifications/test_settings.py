@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from magnetar_control.notifications.receivers import receivers_of
+from magnetar_control.notifications.receivers import NotSent, receivers_of
 from magnetar_control.settings_file import make
 from magnetar_core.errors import InvalidSettings
 
@@ -28,6 +28,8 @@ def test_https_and_loopback_are_taken(url: str) -> None:
     ({"notification_urls": {"eda": "http://eda.example/"}}, "'eda' must be https"),
     ({"notification_urls": {"eda": "ftp://eda.example/"}}, "http or https URL"),
     ({"notification_urls": {"eda": "https:///x"}}, "http or https URL"),
+    *(({"notification_urls": {"eda": url}}, "ASCII without blanks") for url in (
+        "https://eda.example/größe", "https://eda.example/a b", "https://eda.example:0/")),
     ({"notification_urls": {"eda": "https://a:b@eda.example/"}}, "without user and password"),
     ({"notification_urls": {"log": "https://eda.example/"}}, "no name of a receiver"),
     ({"notification_token_files": {"eda": "/nowhere"}}, "there is no 'eda'"),
@@ -65,6 +67,9 @@ def test_a_token_is_in_a_file_for_the_service_alone_and_read_anew_each_time(tmp_
         found.send("{}")
         assert [headers["authorization"] for _path, headers in receiver.asked] == ["Bearer s3cret", "Bearer other"]
     assert "s3cret" not in repr(found)
+    token.unlink()
+    with pytest.raises(NotSent, match="the file with its token, .* cannot be read"):
+        found.send("{}")
 
 
 @pytest.mark.parametrize("rest", [
