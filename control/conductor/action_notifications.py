@@ -98,12 +98,15 @@ class ActionNotifications:
         self._waiting.clear()
 
 
-def tell_power(notifications: Notifications, connection: Connection, server_id: str, word: str, host: str) -> None:
-    """Tell that a guest has gone into the power state *word* by itself: what an action that wants this ends with."""
+def tell_power(notifications: Notifications, connection: Connection, server_id: str, before: str, word: str,
+               host: str) -> None:
+    """Tell that a guest has gone into the power state *word* by itself: what an action that wants this, of a server
+    with the vm_state *before* where there is one, ends with."""
     if not notifications or (row := servers.row(connection, server_id, lock=True)) is None:
         return
-    wanted = OFF if word == CRASHED else word
-    name = next((action.notification for action in ACTIONS.values() if action.want == {"power": wanted}), "")
-    if name:
+    wanted = {"power": OFF if word == CRASHED else word}
+    fitting = [action for action in ACTIONS.values() if action.want == wanted]
+    if fitting:
+        action = next((one for one in fitting if before in one.states), fitting[0])
         notifications.add_server(connection, row._mapping,  # noqa: SLF001 - SQLAlchemy's name
-                                 ServerEvent(name, END, host=host))
+                                 ServerEvent(action.notification, END, host=host))

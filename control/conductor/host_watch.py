@@ -255,7 +255,7 @@ class HostWatch:
                     servers.c.id == row.id, servers.c.task_state.is_(None), servers.c.vm_state == row.vm_state,
                     servers.c.host == name).values(vm_state=power.vm_state, power_state=power.number, updated_at=now()))
                 if changed.rowcount:
-                    tell_power(self.conductor.notifications, connection, row.id, word, name)
+                    tell_power(self.conductor.notifications, connection, row.id, row.vm_state, word, name)
                 end_consoles(connection, row.id, power.vm_state)
                 database.ring(connection, SERVERS_BELL)
             log.info("server %s is %s by itself", row.id, word, extra={"server": row.id, "host": name})

@@ -204,6 +204,18 @@ def test_a_guest_that_dies_is_told_with_nobody_who_asked(cloud: Inside, receiver
     doing.do("delete")
 
 
+def test_a_guest_that_runs_again_is_told_by_what_it_was(cloud: Inside, receiver: Receiving) -> None:
+    doing = Doing(cloud)
+    doing.do("boot")
+    doing.do("pause")
+    receiver.wait_for(4, doing.id)
+    host = cloud.admin.server(doing.id)["OS-EXT-SRV-ATTR:host"]
+    HostWatch(cloud.parts.working).follow(host, [{"id": doing.id, "power_state": "running"}])
+    receiver.wait_for(5, doing.id)
+    assert receiver.types(doing.id)[4] == "instance.unpause.end"
+    doing.do("delete")
+
+
 def test_a_conductor_that_dies_anywhere_tells_each_action_once(cloud: Inside, receiver: Receiving) -> None:
     """What is told again has the same id."""
     doing, died = Doing(cloud), True
