@@ -52,11 +52,11 @@ class DomainsView:
         return sorted(self._volumes.get(server, []), key=lambda one: str(one.want["device"]))
 
     def addresses(self, networks: list[dict[str, Any]], runs: bool = True) -> dict[str, list[dict[str, Any]]]:
-        """Name of network, bridge or port to the addresses of its NICs: those that are given to them, and, while the
-        server *runs*, those that DHCP has chosen."""
+        """Name of network, bridge, port or physical network to the addresses of its NICs: those that are given to them,
+        and, while the server *runs*, those that DHCP has chosen."""
         found: dict[str, list[dict[str, Any]]] = {}
         for nic in networks:
-            name = str(nic.get("network") or nic.get("bridge") or nic.get("port"))
+            name = str(nic.get("network") or nic.get("bridge") or nic.get("port") or nic.get("physical_network"))
             address = str(nic.get("address") or "").partition("/")[0]
             there = found.setdefault(name, [])
             if address:

@@ -95,6 +95,12 @@ def test_a_nic_is_a_virtual_function(big: Host) -> None:
     assert free(big) == {NAME: {"total": 2, "free": 1}}
 
 
+def test_its_address_is_shown_at_its_physical_network(big: Host) -> None:
+    big.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, address="10.0.0.5/24")]})
+    assert big.show()["addresses"] == {"Physnet-0": [
+        {"addr": "10.0.0.5", "version": 4, "mac": MAC(1), "source": "fixed"}]}
+
+
 def test_nics_come_and_go_while_the_guest_runs(big: Host) -> None:
     big.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1)]})
     big.ensure("server", "web1", {"networks": [nic(1), nic(2, vlan=9)]})
