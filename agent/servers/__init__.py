@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from magnetar_agent.documents import Document
+    from magnetar_agent.hardware.pci import PciDevice
     from magnetar_agent.host import LocalHost
     from magnetar_agent.hypervisor import Domain
     from magnetar_agent.networks import Lease
@@ -42,6 +45,13 @@ class DomainsView:
     domains: dict[str, Domain]
     _volumes: dict[str, list[Document]] | None = None
     _leases: dict[str, dict[str, list[Lease]]] = field(default_factory=dict)
+    _devices: list[PciDevice] | None = None
+
+    def devices(self, look: Callable[[LocalHost], list[PciDevice]]) -> list[PciDevice]:
+        """The PCI devices that servers may have, which *look* finds once for all servers that are shown."""
+        if self._devices is None:
+            self._devices = look(self.host)
+        return self._devices
 
     def volumes(self, server: str) -> list[Document]:
         """The attachments of volumes of *server*, by device."""
