@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os.path
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import hypervisor as hv
@@ -134,7 +135,8 @@ class ServerDriver:
             if want["image"] else None,
             **_condition(document, power, (have or {}).get("rescue")), "fault": state.get("fault"),
             "guest_password": state.get(PASSWORD, ""), "placement": want.get(placement.FIELD, {}),
-            "pci_devices": want.get(pci.FIELD, {}), "nic_devices": pci.told_of_nics(host, want),
+            "pci_devices": want.get(pci.FIELD, {}),
+            "nic_devices": pci.told_of_nics(want, partial(domains.devices, pci.devices)),
             "mdev": want.get(mdevs.FIELD),
             "host": host.name, "instance_name": servers.domain_name(document.id),
             "addresses": domains.addresses(want["networks"], power == RUNNING),

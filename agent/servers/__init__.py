@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from magnetar_agent.documents import Document
+    from magnetar_agent.hardware.pci import PciDevice
     from magnetar_agent.host import LocalHost
     from magnetar_agent.hypervisor import Domain
     from magnetar_agent.networks import Lease
@@ -42,6 +45,13 @@ class DomainsView:
     domains: dict[str, Domain]
     _volumes: dict[str, list[Document]] | None = None
     _leases: dict[str, dict[str, list[Lease]]] = field(default_factory=dict)
+    _devices: list[PciDevice] | None = None
+
+    def devices(self, look: Callable[[LocalHost], list[PciDevice]]) -> list[PciDevice]:
+        """The PCI devices that servers may have, which *look* finds once for all servers that are shown."""
+        if self._devices is None:
+            self._devices = look(self.host)
+        return self._devices
 
     def volumes(self, server: str) -> list[Document]:
         """The attachments of volumes of *server*, by device."""
@@ -52,11 +62,11 @@ class DomainsView:
         return sorted(self._volumes.get(server, []), key=lambda one: str(one.want["device"]))
 
     def addresses(self, networks: list[dict[str, Any]], runs: bool = True) -> dict[str, list[dict[str, Any]]]:
-        """Name of network, bridge or port to the addresses of its NICs: those that are given to them, and, while the
-        server *runs*, those that DHCP has chosen."""
+        """Name of network, bridge, port or physical network to the addresses of its NICs: those that are given to them,
+        and, while the server *runs*, those that DHCP has chosen."""
         found: dict[str, list[dict[str, Any]]] = {}
         for nic in networks:
-            name = str(nic.get("network") or nic.get("bridge") or nic.get("port"))
+            name = str(nic.get("network") or nic.get("bridge") or nic.get("port") or nic.get("physical_network"))
             address = str(nic.get("address") or "").partition("/")[0]
             there = found.setdefault(name, [])
             if address:

@@ -320,8 +320,15 @@ def _had(host: LocalHost, want: Mapping[str, Any]) -> list[tuple[str, PciDevice]
             for one in sorted(had, key=lambda one: (had[one], one))]
 
 
-def told_of_nics(host: LocalHost, want: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """``nic_devices`` of ``kinds.Server``."""
+def seen_of_nics(want: Mapping[str, Any]) -> dict[str, PciDevice]:
+    """As ``of_nics``, with nothing but the addresses, for which nobody has to look at the host."""
+    return {holder: PciDevice(address, "", "", -1) for address, holder in (want.get(FIELD) or {}).items()}
+
+
+def told_of_nics(want: Mapping[str, Any], look: Callable[[], Sequence[PciDevice]]) -> dict[str, dict[str, str]]:
+    """``nic_devices`` of ``kinds.Server``. *look*: ``devices``, for a server that has some."""
+    there = {one.address: one for one in look()} if functions(want) else {}
     return {mac: {"pci_slot": one.address, "pci_vendor_info": f"{one.vendor_id}:{one.product_id}",
                   "physical_network": one.physical_network}
-            for mac, one in of_nics(host, want).items() if is_nic(mac)}
+            for mac, seen in seen_of_nics(want).items() if is_nic(mac)
+            for one in [there.get(seen.address, seen)]}

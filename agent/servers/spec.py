@@ -228,7 +228,7 @@ def _disks(document: Document, place: Path, root: Disk) -> list[Disk]:
 
 def seen(host: LocalHost, document: Document, found: Domain) -> Fields:
     """The fields of the server as the domain has them."""
-    wanted, functions = {n["mac"]: n for n in document.want["networks"]}, pci.of_nics(host, document.want)
+    wanted, functions = {n["mac"]: n for n in document.want["networks"]}, pci.seen_of_nics(document.want)
     return {
         "name": found.title,
         "description": found.description,

@@ -72,7 +72,7 @@ def forgotten(kind: type[Kind], name: str) -> Step:
 
 def beside(old: list[Document], given: list[Document]) -> list[Document]:
     """The NICs *given*, each in the place of the one of *old* that it means, and the others of *old*. Which one it
-    means, its MAC says, or else its network, bridge or port."""
+    means, its MAC says, or else its network, bridge, port or physical network."""
     left = list(given)
     found = []
     for nic in old:
@@ -86,6 +86,8 @@ def beside(old: list[Document], given: list[Document]) -> list[Document]:
 def _means(given: Document, nic: Document) -> bool:
     if given.get("mac"):
         return bool(given["mac"] == nic.get("mac"))
+    if given.get("physical_network"):
+        return bool(given["physical_network"] == nic.get("physical_network"))
     plug = given.get("network") or given.get("bridge") or given.get("port")
     return plug is not None and plug in (nic.get("network"), nic.get("_id"), nic.get("bridge"), nic.get("port"))
 

@@ -17,7 +17,7 @@ KEYS: dict[str, Callable[[Server], list[Any]]] = {
     "image": lambda server: [_name(server.get("image"))],
     "key_name": lambda server: [server.get("key_name")],
     "name": lambda server: [server.get("name")],
-    "network": lambda server: [nic.get("network") or nic.get("bridge") or nic.get("port")
+    "network": lambda server: [nic.get("network") or nic.get("bridge") or nic.get("port") or nic.get("physical_network")
                                for nic in server.get("networks") or []],
     "power_state": lambda server: [server.get("power_state")],
     "status": lambda server: [server.get("status")],

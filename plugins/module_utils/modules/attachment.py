@@ -83,7 +83,7 @@ class InterfaceAttachmentModule(AttachmentModule):
     kind = InterfaceAttachment
     own = collect(server=SERVER)
     replaced = ("server",)
-    identifying = ("mac", "network", "bridge", "port")
+    identifying = ("mac", "network", "bridge", "port", "physical_network")
 
 
 class ShareAttachmentModule(AttachmentModule):

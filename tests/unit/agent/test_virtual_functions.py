@@ -11,11 +11,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent import inventory
+from magnetar_agent import inventory, reconcile
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.servers import pci, placement
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings, MagnetarError
+from magnetar_core.kinds import Server
 
 from .conftest import SMALL, Host
 from .pair import WAY, Kvm, Pair
@@ -93,6 +94,23 @@ def test_a_nic_is_a_virtual_function(big: Host) -> None:
         big.ensure("server", "web3", {"flavor": SMALL, "networks": [nic(3)]})
     big.ensure("server", "web1", None)
     assert free(big) == {NAME: {"total": 2, "free": 1}}
+
+
+def test_its_address_is_shown_at_its_physical_network(big: Host) -> None:
+    big.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, address="10.0.0.5/24")]})
+    assert big.show()["addresses"] == {"Physnet-0": [
+        {"addr": "10.0.0.5", "version": 4, "mac": MAC(1), "source": "fixed"}]}
+
+
+def test_a_list_looks_at_devices_once(big: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, at in (("web1", 1), ("web2", 2)):
+        big.ensure("server", name, {"flavor": SMALL, "networks": [nic(at)]})
+    looks, look = [], pci.devices
+    monkeypatch.setattr(pci, "devices", lambda host: looks.append(1) or look(host))  # type: ignore[func-returns-value]
+    shown = reconcile.collection(big.agent.drivers, Server, {})
+    assert [one["nic_devices"][MAC(at)]["pci_slot"] for at, one in enumerate(shown, 1)] == [
+        "0000:31:02.0", "0000:31:02.1"]
+    assert len(looks) == 1
 
 
 def test_nics_come_and_go_while_the_guest_runs(big: Host) -> None:
