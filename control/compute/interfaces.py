@@ -56,7 +56,8 @@ def _attached(caller: Caller, target: Target, wish: Document, limit: float) -> D
     network, id = caller.cloud.services.network, target.row.id
     action = hold(caller, target, "attach_interface", {"wish": wish})
     try:
-        nic = network.allocate(caller.context, id, [wish], hostname=target.row.hostname or "")[0]
+        nic = network.allocate(caller.context, id, [wish], hostname=target.row.hostname or "",
+                               host=target.row.host or "")[0]
         if nic.get("resources") or nic.get("devices"):
             _claim(caller, target, nic)
     except MagnetarError:

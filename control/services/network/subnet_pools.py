@@ -13,6 +13,7 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, false, or_, select, true
 
 from magnetar_control.services import Context, Document
+from magnetar_control.store.database import advisory_lock
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
 from . import sharing
@@ -87,7 +88,10 @@ def _check_bounds(version: int, values: Document) -> None:
 
 
 def _check_default(connection: Connection, version: int, values: Document) -> None:
-    there = default(connection, version, true()) if values.get("is_default") else None
+    if not values.get("is_default"):
+        return
+    advisory_lock(connection, "default subnet pool", str(version))
+    there = default(connection, version, true())
     if there is not None:
         raise InvalidRequest(f"A default subnetpool for IPv{version} exists: {there}. Make it no default first.",
                              type="InvalidInput")

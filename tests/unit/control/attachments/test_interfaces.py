@@ -170,11 +170,12 @@ def test_a_port_whose_nic_a_guest_may_have_is_kept_while_its_host_is_away(
     server, net, before, tried, away = server_on(owner), network(owner), ports(owner), [], [True]
     plug = attach_interface._plug
 
-    def plugged(*args: Any) -> None:
-        plug(*args)
+    def plugged(*args: Any) -> Any:
+        seen = plug(*args)
         tried.append(1)
         if away:
             raise HostDown("The connection was cut.")
+        return seen
 
     def unplugged(*_args: Any) -> None:
         raise HostDown("The connection was cut.")

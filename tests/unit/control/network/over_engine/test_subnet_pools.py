@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_network
 
 import pytest
@@ -110,6 +111,17 @@ def test_a_default_pool_is_the_administrators(ask):
     assert (made["cidr"], made["subnetpool_id"]) == ("fd00:20::/64", six["id"])
     assert admin("PUT", f"{TOP}/{four['id']}", {"subnetpool": {"is_default": False}})["subnetpool"]["shared"]
     subnet(ask, lan, 400, use_default_subnetpool=True, ip_version=4)
+
+
+def test_one_of_two_that_become_the_default_at_once_is_it(ask):
+    admin = ask.as_(ADMIN)
+    paths = [f"{TOP}/{pool(admin, name=name)['id']}" for name in ("one", "two")]
+    for _time in range(5):
+        with ThreadPoolExecutor(2) as both:
+            said = both.map(lambda path: admin.ask("PUT", path, {"subnetpool": {"is_default": True}})[0], paths)
+        assert sorted(said) == [200, 400]
+        for path in paths:
+            admin("PUT", path, {"subnetpool": {"is_default": False}})
 
 
 def test_each_project_has_so_much_of_a_pool(ask):
