@@ -336,7 +336,7 @@ def test_modules(folder: Path) -> None:
     """The examples, those of the page too; and a task in check mode, in truth, and again."""
     tasks = [task for noun in NOUNS for name in (noun, f"{noun}_info") for task in examples(name)]
     text = (ROOT / "docs/cloud-networks.md").read_text()
-    (page,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    (page,) = re.findall(r"^```yaml\n(- .*?)^```$", text, re.DOTALL | re.MULTILINE)
     tasks += yaml.safe_load(page)
     results = play(folder, tasks, {}, "--diff")
     assert len(results) == len(tasks)
