@@ -51,6 +51,13 @@ class Host:
         for operation in self.agent.host.operations.list():
             assert operation.kind == "migration" or operation.wait(120)
 
+    def reboot(self) -> None:
+        """The host is started anew. The agent ends first: a moment later it would see guests that somebody stopped."""
+        self.agent.close()
+        self.fake.host_reboots()
+        (self.root / "state/boot_id").write_text("another")
+        self.restart()
+
     def restart(self) -> None:
         """A new process: nothing is left of the old one but what it wrote."""
         self.agent.close()

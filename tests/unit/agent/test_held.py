@@ -24,9 +24,7 @@ def asked(host: Host, name: str, **want: object) -> None:
 def boots(host: Host) -> None:
     """The power was away."""
     host.agent.close()
-    host.fake.host_reboots()
-    (host.root / "state/boot_id").write_text("another")
-    host.restart()
+    host.reboot()
 
 
 @pytest.fixture
