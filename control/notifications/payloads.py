@@ -40,9 +40,9 @@ class ActionFault(NamedTuple):
                        function_name=self.step, module_name=self.module, traceback=None)
 
 
-def wrapped(name: str, version: str, /, **data: Any) -> Document:
+def wrapped(object_name: str, object_version: str, /, **data: Any) -> Document:
     """An object as oslo.versionedobjects writes it."""
-    return {"nova_object.name": name, "nova_object.namespace": "nova", "nova_object.version": version,
+    return {"nova_object.name": object_name, "nova_object.namespace": "nova", "nova_object.version": object_version,
             "nova_object.data": data}
 
 

@@ -58,7 +58,7 @@ def prepared(cloud: Any) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Equipped]:
     with patch.object(serve, "engine_of", lambda _settings: FakeEngine()), Equipped(
-            hosts=3, host_down_after=20.0, allow_resize_to_same_host=True) as made:
+            hosts=3, host_down_after=600.0, allow_resize_to_same_host=True) as made:
         made.parts.working.settling = lambda: False  # type: ignore[method-assign]
         for name, ram in (("small", 64), ("large", 128)):
             body = {"id": name, "name": name, "ram": ram, "vcpus": 1, "disk": 1}
