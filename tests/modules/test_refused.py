@@ -30,7 +30,7 @@ CASES = [
     ("volume_attachment", {"server": "x", "volume": "", "state": "absent"}, f"volume: {EMPTY}."),
     ("volume_attachment", {"server": "", "volume": "x"}, f"server: {EMPTY}."),
     ("interface_attachment", {"server": None, "network": "x"}, f"server: {EMPTY}."),
-    ("interface_attachment", {"server": "x", "network": ""}, "port: or mac or network or bridge is required."),
+    ("interface_attachment", {"server": "x", "network": ""}, "port: or mac or network or bridge or physical_network is required."),
     ("server_action", {"name": "s", "action": "console_output", "length": 0}, "length: must be from 1 to 2147483647"),
     ("server_action", {"name": "s", "action": "console_output", "length": -3}, "length: must be from 1 to"),
     ("server_action", {"name": "s", "action": "create_image", "image_name": ""}, f"image_name: {EMPTY}."),

@@ -83,7 +83,7 @@ class InterfaceAttachmentModule(AttachmentModule):
     kind = InterfaceAttachment
     own = collect(server=SERVER)
     replaced = ("server",)
-    identifying = ("mac", "network", "bridge", "port", "physical_network")
+    identifying = ("mac", "network", "bridge", "physical_network", "port")
 
 
 class ShareAttachmentModule(AttachmentModule):

@@ -94,6 +94,7 @@ def test_a_reboot_of_the_host(host: Host, running: str, monkeypatch: pytest.Monk
     other.write_text(content)
     monkeypatch.setattr(boot, file, other)
     host.agent.close()
+    host.agent.close()  # else it sees guests that somebody stopped
     host.fake.host_reboots()
     host.restart()
     assert host.show()["power_state"] == after
@@ -142,6 +143,7 @@ class Hung:
         """Come up; ``settled`` is not waited for."""
         host = self.host
         host.agent.close()
+        host.agent.close()  # else it sees guests that somebody stopped
         host.fake.host_reboots()
         (host.root / "state/boot_id").write_text("another")
         host.fake = FakeHypervisor(host.root / "libvirt")

@@ -16,7 +16,7 @@ class Networks:
     def check_requested(self, _context, _wishes, external=False):
         return [{"network_id": "net"}]
 
-    def allocate(self, _context, _id, _wishes, hostname=""):
+    def allocate(self, _context, _id, _wishes, hostname="", host=""):
         return [{"port_id": "port"}]
 
 
