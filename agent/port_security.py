@@ -82,13 +82,13 @@ class PortSecurity:
         """Wake the thread where other NICs are filtered now: a server is written several times while it is made, and
         each look takes time from who makes it."""
         found = self.host.documents.look("server", id)
-        nics = None if found is None else found.want["networks"]
-        before = self._nics.get(id)
+        nics: Any = found.want["networks"] if found is not None else []
+        changed = nics != self._nics.get(id, [])
         if nics:
             self._nics[id] = nics
         else:
             self._nics.pop(id, None)
-        if self.reason or (nics or None) != before:
+        if changed or self.reason:
             self._todo.put(id)
 
     # The thread -----------------------------------------------------------------------------------------------------

@@ -42,21 +42,20 @@ def statement_timeout(seconds: float, *, refused: bool = True) -> _Timeout:
     return _Timeout(seconds, refused)
 
 
-def current_timeout(usual: float) -> float:
-    """The seconds of the ``statement_timeout`` around the caller; *usual* without one."""
-    found = _TIMEOUT.get()
-    return usual if found is None else found[0]
-
-
 def timeout_around(usual: float) -> tuple[float, bool]:
-    """As ``current_timeout``, and whether the caller fails fast."""
+    """The seconds of the ``statement_timeout`` around the caller, *usual* without one; and whether the caller wants an
+    error at once when the database hangs."""
     return _TIMEOUT.get() or (usual, False)
 
 
+def current_timeout(usual: float) -> float:
+    """The first of ``timeout_around``."""
+    return timeout_around(usual)[0]
+
+
 def fails_fast() -> bool:
-    """Whether the caller wants an error at once when the database hangs; see ``statement_timeout``."""
-    found = _TIMEOUT.get()
-    return found is not None and found[1]
+    """The second of ``timeout_around``."""
+    return timeout_around(0.0)[1]
 
 
 class CircuitBreaker:

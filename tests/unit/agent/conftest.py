@@ -51,10 +51,14 @@ class Host:
         for operation in self.agent.host.operations.list():
             assert operation.kind == "migration" or operation.wait(120)
 
-    def reboot(self) -> None:
-        """The host is started anew. The agent ends first: a moment later it would see guests that somebody stopped."""
+    def goes_down(self) -> None:
+        """The host ends, the agent first: a moment later it would see guests that somebody stopped."""
         self.agent.close()
         self.fake.host_reboots()
+
+    def reboot(self) -> None:
+        """The host is started anew."""
+        self.goes_down()
         (self.root / "state/boot_id").write_text("another")
         self.restart()
 

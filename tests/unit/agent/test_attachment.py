@@ -106,8 +106,7 @@ def test_what_is_defined_anew_keeps_its_volumes(place: Host) -> None:
     place.ensure("server", id, {"name": "web2"})
     place.server("web2", power="off", flavor={"vcpus": 2, "ram": 64})
     assert [d.target for d in place.fake.domain(id).disks] == ["vda", "vdb", "vdz"]
-    place.agent.close()  # else it sees guests that somebody stopped
-    place.fake.host_reboots()
+    place.goes_down()
     place.restart()
 
 

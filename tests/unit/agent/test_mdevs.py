@@ -116,7 +116,6 @@ def test_a_flavor_asks_for_one(big: Host) -> None:
 def test_it_is_made_again_after_a_boot_of_the_host(big: Host) -> None:
     big.ensure("server", "web1", ONE)
     had = big.fake.mdevs()
-    big.agent.close()  # else it sees guests that somebody stopped
     big.fake.host_reboots()
     assert big.fake.mdevs() == []
     big.ensure("server", "web1", {"power": "off"})
@@ -157,7 +156,6 @@ def test_one_that_cannot_be_removed_is_not_forgotten(big: Host) -> None:
 
 def test_a_host_that_cannot_make_it_keeps_the_server_off(big: Host) -> None:
     big.ensure("server", "web1", {**ONE, "power": "off"})
-    big.agent.close()  # else it sees guests that somebody stopped
     big.fake.host_reboots()
     big.fake.fail_next("make_mdev", HypervisorError("mdevctl is not there"))
     with pytest.raises(HypervisorError, match="mdevctl"):

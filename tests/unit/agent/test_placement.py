@@ -214,8 +214,7 @@ def test_a_host_with_too_few_cpus_refuses_the_start_and_keeps_the_server(
         big: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     big.ensure("server", "web1", PINNED)
     big.ensure("server", "web2", PINNED)
-    big.agent.close()  # else it sees guests that somebody stopped
-    big.fake.host_reboots()
+    big.goes_down()
     monkeypatch.setattr(FakeHypervisor, "cells", (CELLS[0]._replace(shared=frozenset((0, 1, 2, 3))),))
     monkeypatch.setattr("magnetar_agent.power_sync.boot_id", lambda: "another")
     big.restart()

@@ -94,8 +94,7 @@ def test_a_reboot_of_the_host(host: Host, running: str, monkeypatch: pytest.Monk
     other.write_text(content)
     monkeypatch.setattr(boot, file, other)
     host.agent.close()
-    host.agent.close()  # else it sees guests that somebody stopped
-    host.fake.host_reboots()
+    host.goes_down()
     host.restart()
     assert host.show()["power_state"] == after
     assert host.fake.networks()["lan"].active
@@ -142,9 +141,7 @@ class Hung:
     def reboot(self) -> None:
         """Come up; ``settled`` is not waited for."""
         host = self.host
-        host.agent.close()
-        host.agent.close()  # else it sees guests that somebody stopped
-        host.fake.host_reboots()
+        host.goes_down()
         (host.root / "state/boot_id").write_text("another")
         host.fake = FakeHypervisor(host.root / "libvirt")
         real = host.fake.copy_disk

@@ -15,7 +15,7 @@ from tests.unit.agent.test_pci import GPU, device
 
 from .attachments.asking import until
 from .evacuate.evacuating import Evacuating
-from .moves.clouds import check, claims
+from .moves.clouds import check, claims, remove
 from .moves.inside import Inside
 from .test_hardware import act
 
@@ -79,10 +79,7 @@ class Servers:
 def servers(cloud: Equipped) -> Iterator[Servers]:
     found = Servers(cloud)
     yield found
-    for id in found.ids:
-        cloud.admin.delete(f"/v2.1/servers/{id}")
-    for id in found.ids:
-        assert cloud.admin.settled(id) is None
+    remove(cloud, found.ids)
 
 
 def free(cloud: Equipped) -> dict[str, int]:

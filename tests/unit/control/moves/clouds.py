@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import orjson
@@ -79,6 +79,14 @@ def check(cloud: Cloud, id: str, waits: bool = False) -> dict[str, Any]:
         assert connection.execute(select(tables.actions.c.action).where(
             tables.actions.c.server_id == id, tables.actions.c.state.in_(("queued", "running")))).all() == []
     return have
+
+
+def remove(cloud: Cloud, ids: Collection[str]) -> None:
+    """Delete servers, all of them before any is waited for."""
+    for id in ids:
+        cloud.admin.delete(f"/v2.1/servers/{id}")
+    for id in ids:
+        assert cloud.admin.settled(id) is None
 
 
 @contextlib.contextmanager
