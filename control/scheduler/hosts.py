@@ -139,7 +139,7 @@ class HostStates:
                 host.servers += 1
                 host.io_ops += 1
                 host.flavors |= {flavor}
-                host.numa.coming += () if numa is None else (numa,)
+                host.numa.placed(numa)
                 host.pci.placed(devices)
                 self._touch(host)
 

@@ -18,15 +18,21 @@ LATE = 15.0
 
 
 class HostNuma:
-    """The cells of one host. *free*, *whole*: JSON of what is free of them, and of all there is. *coming*: what was
-    placed there and is not in *free* yet. Something that has gone from there is not in *free* for ``LATE`` seconds."""
+    """The cells of one host. *free*, *whole*: JSON of what is free of them, and of all there is. Something that has
+    gone from there is not in *free* for ``LATE`` seconds."""
 
-    __slots__ = ("_freed", "coming", "free", "whole")
+    __slots__ = ("_coming", "_freed", "_placed", "free", "whole")
 
     def __init__(self) -> None:
         self.free = self.whole = b"[]"
-        self.coming: tuple[Needs, ...] = ()
-        self._freed = -LATE
+        self._coming: tuple[Needs, ...] = ()
+        self._freed = self._placed = -LATE
+
+    @property
+    def coming(self) -> tuple[Needs, ...]:
+        """What was placed there and is not in *free* yet. ``LATE`` seconds after the last was placed it is, or has gone
+        again before the agent told of it."""
+        return self._coming if self._coming and monotonic() < self._placed + LATE else ()
 
     def hear(self, info: Mapping[str, Any]) -> None:
         """What the agent tells: the field ``numa_cells`` of ``kinds.Host``."""
@@ -34,17 +40,22 @@ class HostNuma:
         whole = orjson.dumps([{name: value for name, value in cell.items() if name != "free"} for cell in cells])
         free = orjson.dumps([{**cell, **cell["free"], "free": None} for cell in cells])
         if (whole, free) != (self.whole, self.free):
-            self.whole, self.free, self.coming = whole, free, ()
+            self.whole, self.free, self._coming = whole, free, ()
 
     def freed(self) -> None:
         """Something has gone from there."""
-        self.coming, self._freed = (), monotonic()
+        self._coming, self._freed = (), monotonic()
+
+    def placed(self, asked: Needs | None) -> None:
+        """A server was placed there, which needs so much of its cells."""
+        if asked is not None:
+            self._coming, self._placed = (*self.coming, asked), monotonic()
 
     def unplaced(self, asked: Needs | None) -> None:
         """A server that was coming is not: nothing was claimed."""
-        if asked in self.coming:
-            at = self.coming.index(asked)
-            self.coming = self.coming[:at] + self.coming[at + 1:]
+        if asked in self._coming:
+            at = self._coming.index(asked)
+            self._coming = self._coming[:at] + self._coming[at + 1:]
 
     def lacks(self, asked: Needs) -> str:
         """What it lacks for a server: "" where it fits."""

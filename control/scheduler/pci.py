@@ -23,15 +23,16 @@ MOST = 100
 
 class HostPci:
     """The devices of one host by alias, and virtual GPUs. What was placed there counts as taken until the agent tells
-    other numbers; of a host that something has gone from, all count as free for ``LATE`` seconds."""
+    other numbers, at most until ``LATE`` seconds after the last (it may have gone again before the agent told of it); of
+    a host that something has gone from, all count as free for ``LATE`` seconds."""
 
-    __slots__ = ("_coming", "_freed", "pools", "told")
+    __slots__ = ("_coming", "_freed", "_placed", "pools", "told")
 
     def __init__(self) -> None:
         self.told: Mapping[str, Mapping[str, Any]] = {}
         self.pools: Sequence[DevicePool] = ()
         self._coming: Counter[str] = Counter()
-        self._freed = -LATE
+        self._freed = self._placed = -LATE
 
     def hear(self, info: Mapping[str, Any]) -> None:
         """What the agent tells: the fields ``pci_devices`` and ``pci_pools`` of ``kinds.Host``."""
@@ -49,7 +50,13 @@ class HostPci:
 
     def placed(self, devices: Mapping[str, int]) -> None:
         """A server with so many devices of each name was placed there."""
-        self._coming.update(devices)
+        if devices:
+            self._coming, self._placed = self.coming + Counter(devices), monotonic()
+
+    @property
+    def coming(self) -> Counter[str]:
+        """How many devices of each name were placed there and are not told as taken yet."""
+        return self._coming if self._coming and monotonic() < self._placed + LATE else Counter()
 
     def unplaced(self, devices: Mapping[str, int]) -> None:
         """It was not: nothing was claimed."""
@@ -62,15 +69,16 @@ class HostPci:
     @property
     def free(self) -> int:
         """How many devices are free, as far as it weighs."""
-        return max(0, min(MOST, sum(pool.free for pool in self.pools) - self._coming.total()))
+        return max(0, min(MOST, sum(pool.free for pool in self.pools) - self.coming.total()))
 
     def lacks(self, wanted: Mapping[str, int], policy: str, numa: HostNuma, needs: Needs | None,
               has: Mapping[str, int] = MappingProxyType({})) -> list[str]:
         """What it lacks of the *wanted* devices of a server, which *needs* NUMA cells of the host and has them near by
         its *policy*. *has*: devices that the server has there already."""
         late = monotonic() < self._freed + LATE
+        coming = self.coming
         there = self.whole() if late else {
-            name: {**one, "free": one["free"] - self._coming[name] + has.get(name, 0)}
+            name: {**one, "free": one["free"] - coming[name] + has.get(name, 0)}
             for name, one in self.told.items()}
         found = [what for _field, what in lacking_devices(wanted, there)]
         if found or needs is None or late or has:

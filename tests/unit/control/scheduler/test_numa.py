@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from magnetar_control.scheduler import numa
+from magnetar_control.scheduler import numa, pci
 from magnetar_control.scheduler.choose import NoValidHost, choose
 from magnetar_control.scheduler.host_state import DEVICES
 from magnetar_control.scheduler.rules import Rules
@@ -56,6 +56,25 @@ def test_what_was_placed_counts_until_the_host_tells_it():
     found.used("kvm1", Amounts(), numa=asked().numa)
     with pytest.raises(NoValidHost):
         choose(found, asked())
+
+
+def test_what_was_placed_and_has_gone_before_the_host_told_it_counts_no_longer(monkeypatch):
+    """The agent never tells other cells or devices: it had taken and freed them between two words."""
+    clock = [100.0]
+    for module in (numa, pci):
+        monkeypatch.setattr(module, "monotonic", lambda: clock[0])
+    device = {"pci_devices": {"card": {"total": 1, "free": 1}}}
+    found = states(a_host("kvm1", "4-7", ""))
+    found.hosts["kvm1"].pci.hear(device)
+    found.used("kvm1", Amounts(), numa=asked().numa, devices={"card": 1})
+    host = found.hosts["kvm1"]
+
+    def lacks():
+        return bool(host.numa.lacks(asked().numa)), bool(host.pci.lacks({"card": 1}, "", host.numa, None))
+
+    assert lacks() == (True, True)
+    clock[0] += numa.LATE
+    assert lacks() == (False, False)
 
 
 def test_what_has_gone_counts_until_the_host_has_told_it(monkeypatch):
