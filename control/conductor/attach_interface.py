@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from magnetar_control.scheduler.place import hold_ports, in_words
 from magnetar_control.services import Document
@@ -12,7 +13,7 @@ from magnetar_control.store import servers
 from magnetar_core.errors import Conflict, MagnetarError
 
 from . import nics
-from .retry import attempt, retry_forever, take_back
+from .retry import attempt, detachment_failed, retry_forever, take_back
 from .work import HostDown, Work, leased
 
 
@@ -65,7 +66,8 @@ def _hold(work: Work) -> bool:
 
 
 def detach_interface(work: Work) -> None:
-    """Detach the NIC ``args["mac"]``, and free or delete the port ``args["port_id"]``."""
+    """Detach the NIC ``args["mac"]``, and free or delete the port ``args["port_id"]``. Try until the host answers: the
+    guest may be without it already."""
     # A try before may have taken it out of the server's row: then what it asked for is not known any more.
     nic = next((one for one in work.nics if one["port_id"] == work.args["port_id"]), {
         "port_id": work.args["port_id"], "resources": True})
@@ -74,7 +76,11 @@ def detach_interface(work: Work) -> None:
         _unplug(work, work.args["mac"], work.args["port_id"])
         _release(work, nic)
 
-    attempt(work, detach, work.failed)
+    def has(seen: Mapping[str, Any]) -> bool:
+        return any(one["mac"] == work.args["mac"] for one in seen["networks"])
+
+    attempt(work, detach, partial(detachment_failed, work, f"the NIC {work.args['mac']}", has),
+            partial(retry_forever, work))
 
 
 def _release(work: Work, nic: Document) -> None:

@@ -18,7 +18,7 @@ from magnetar_core.flows import attach as agent_flow
 from magnetar_core.flows.migrate import Side
 from magnetar_core.kinds.volume import BUSES
 
-from .retry import attempt, retry_forever, take_back
+from .retry import attempt, detachment_failed, retry_forever, take_back
 from .work import Work
 
 
@@ -49,7 +49,8 @@ def _attach(work: Work, entry: Document) -> None:
 
 
 def detach_volume(work: Work) -> None:
-    """Detach the volume of ``args["attachment_id"]``; the server keeps it when the guest does not release it."""
+    """Detach the volume of ``args["attachment_id"]``; the server keeps it when the guest does not release it. Try until
+    the hosts answer: the guest may be without it already."""
     entry = _entry_of(work)
     if entry is None:
         work.done()
@@ -59,7 +60,11 @@ def detach_volume(work: Work) -> None:
         disconnect(work, work.server.host, entry["volume_id"])
         _forget(work, entry)
 
-    attempt(work, detach, work.failed)
+    def has(seen: Mapping[str, Any]) -> bool:
+        return any(one["id"] == entry["volume_id"] for one in seen["volumes_attached"])
+
+    attempt(work, detach, partial(detachment_failed, work, f"volume {entry['volume_id']}", has),
+            partial(retry_forever, work))
 
 
 def _forget(work: Work, entry: Document) -> None:

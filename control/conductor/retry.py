@@ -89,6 +89,24 @@ def of_host(fails: Callable[[Work, MagnetarError], None],
     return made
 
 
+def detachment_failed(work: Work, what: str, has: Callable[[Mapping[str, Any]], bool], error: MagnetarError) -> None:
+    """A detachment was refused. The server keeps its volume or NIC, and the action has failed; but where the host shows
+    that the guest has it no longer (*has*, of the host's server), it has begun, and is tried until it is done."""
+    try:
+        with work.client() as client:
+            kept = has(client.get("server", work.id))
+    except HostDown:
+        kept = False
+    except MagnetarError:
+        kept = True
+    if kept:
+        work.failed(error)
+    else:
+        log.warning("server %s is without %s, whose detachment has failed; it is tried again: %s", work.id, what,
+                    error.message)
+        retry_forever(work)
+
+
 def take_back(work: Work, what: str, error: Exception, off: Callable[[], None], free: Callable[[], None]) -> None:
     """An attachment has failed: take the volume or NIC *off* the guest, and *free* it once the guest is without it.
     Where the guest does not release it, it stays the server's: it can be detached, and the audit frees a port when the

@@ -23,8 +23,8 @@ MOST = 100
 
 class HostPci:
     """The devices of one host by alias, and virtual GPUs. What was placed there counts as taken until the agent tells
-    other numbers, at most until ``LATE`` seconds after the last (it may have gone again before the agent told of it); of
-    a host that something has gone from, all count as free for ``LATE`` seconds."""
+    other numbers, at most until ``LATE`` seconds after the last: it may have gone before the agent told of it. Of a
+    host that something has gone from, all count as free for ``LATE`` seconds."""
 
     __slots__ = ("_coming", "_freed", "_placed", "pools", "told")
 

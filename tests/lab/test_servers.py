@@ -122,8 +122,8 @@ def test_a_stopped_guest_boots_anew_and_keeps_its_disk(lab: LabAgent) -> None:
 
 
 def test_a_guest_that_still_boots_hears_its_power_button(lab: LabAgent) -> None:
-    """It is pressed until it does: nothing is cut, though the first presses are lost. Two presses may wait for the guest
-    when it begins to listen: it says for each that it goes off."""
+    """It is pressed until it does: nothing is cut, though the first presses are lost. Several may be heard: it says
+    for each that it goes off."""
     lab.power("power", "off")
     ended = lab.markers("power").count("poweroff")
     lab.power("power", "running")

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from magnetar_control.conductor import attach_interface, attach_volume
 from magnetar_control.store.tables import actions
-from magnetar_core.errors import Conflict
+from magnetar_core.errors import Conflict, MagnetarError
 
 from .asking import Owner, until
 
@@ -198,6 +199,46 @@ def test_a_guest_that_does_not_let_go_keeps_its_volume(owner: Owner, monkeypatch
     assert [one["volumeId"] for one in owner.attached(server)] == [volume]
     assert owner.detach(server, volume).status == 202
     until(lambda: owner.state(volume) == "available")
+
+
+def test_a_detachment_that_fails_after_the_guest_let_go_is_tried_again(
+        owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The volume is the guest's no longer: it must not stay in use."""
+    server, volume = owner.server()["id"], owner.volume()
+    owner.attach(server, volume)
+    until(lambda: owner.state(volume) == "in-use")
+    real, tried = attach_volume.agent_flow.detach, []
+
+    def fails_once(*args: Any, **more: Any) -> Any:
+        answer = real(*args, **more)
+        tried.append(answer)
+        if len(tried) == 1:
+            raise MagnetarError
+        return answer
+
+    monkeypatch.setattr("magnetar_control.conductor.attach_volume.agent_flow.detach", fails_once)
+    assert owner.detach(server, volume).status == 202
+    until(lambda: owner.state(volume) == "available")
+    assert owner.attached(server) == [] and len(tried) == 2
+
+
+def test_a_nic_whose_detachment_fails_after_the_guest_let_go_is_tried_again(
+        owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = owner.server()["id"]
+    path = f"/v2.1/servers/{server}/os-interface"
+    port = owner.call.post(path, {"interfaceAttachment": {}}).json["interfaceAttachment"]["port_id"]
+    real, tried = attach_interface._release, []
+
+    def fails_once(*args: Any) -> None:
+        tried.append(args)
+        if len(tried) == 1:
+            raise MagnetarError
+        real(*args)
+
+    monkeypatch.setattr(attach_interface, "_release", fails_once)
+    assert owner.call.call("DELETE", f"{path}/{port}").status == 202
+    until(lambda: port not in [one["port_id"] for one in owner.call.get(path).json["interfaceAttachments"]])
+    until(lambda: len(tried) == 2)
 
 
 def _last(owner: Owner, server: str) -> dict[str, Any]:
