@@ -7,7 +7,10 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
+import tempfile
 import time
+from pathlib import Path
 
 from .story import live
 from .world import ROOT, World, second_flavor
@@ -27,9 +30,33 @@ def main() -> None:
         os.environ["MAGNETAR_KILL_SEED"] = f"{given.seed}-{number}" if number else given.seed
         with World(given.engine, small=ROOT) as world:
             second_flavor(world)
-            live(world, given.operations, quick=given.quick)
+            try:
+                live(world, given.operations, quick=given.quick)
+            except BaseException:
+                print(f"Logs: {_kept(world)}")
+                raise
+            for line in _unforeseen(world):
+                print(line)
         number += 1
     print(f"{number} rounds were well")
+
+
+def _logs(world: World) -> list[Path]:
+    return [*world.folder.glob("*.log"), *world.folder.glob("*/log")]
+
+
+def _kept(world: World) -> Path:
+    """A copy of the logs of all processes and agents, for whoever looks for the cause."""
+    place = Path(tempfile.mkdtemp(prefix="kill-logs-"))
+    for log in _logs(world):
+        shutil.copy(log, place / "-".join(log.relative_to(world.folder).parts))
+    return place
+
+
+def _unforeseen(world: World) -> list[str]:
+    """Failures that nobody foresaw, as the logs have them with their traces."""
+    return [f"{log.relative_to(world.folder)}: {line.strip()}" for log in _logs(world)
+            for line in log.read_text(errors="replace").splitlines() if '"trace": ' in line]
 
 
 if __name__ == "__main__":
