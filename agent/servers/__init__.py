@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os.path
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,13 @@ MIB = 2**20
 
 def folder(host: LocalHost, id: str) -> Path:
     """Where the disks of a server lie."""
-    return Path(path(host, id))
+    return _folder(host.settings.state_dir, id)
+
+
+@lru_cache(maxsize=256)
+def _folder(state_dir: Path, id: str) -> Path:
+    """Each step of a server asks for it."""
+    return state_dir / "servers" / id
 
 
 def path(host: LocalHost, id: str, *names: str) -> str:

@@ -143,7 +143,7 @@ def complete(path: Path, named: bool = True) -> Iterator[Path]:
     try:
         yield part
         flush(part)
-        part.rename(path)
+        os.replace(part, path)  # noqa: PTH105  a Path would make another one, for nothing
         if named:
             flush(path.parent)
     except BaseException as error:
