@@ -112,7 +112,7 @@ class RelayEnd(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close once all is written."""
         self.closed = True
-        if self.transport:
+        if self.transport and not self.transport.is_closing():  # asyncio's TLS cannot abort what was closed twice
             self.transport.close()
 
     def abort(self) -> None:

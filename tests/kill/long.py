@@ -54,9 +54,9 @@ def _kept(world: World) -> Path:
 
 
 def _unforeseen(world: World) -> list[str]:
-    """Failures that nobody foresaw, as the logs have them with their traces."""
+    """Failures that nobody foresaw, as the logs have them with their traces; those of a full disk are foreseen."""
     return [f"{log.relative_to(world.folder)}: {line.strip()}" for log in _logs(world)
-            for line in log.read_text(errors="replace").splitlines() if '"trace": ' in line]
+            for line in log.read_text(errors="replace").splitlines() if '"trace": ' in line and "NoSpace" not in line]
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from magnetar_agent.agent import Agent
 from magnetar_agent.app import AgentApplication
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.link import LinkAddress, Links, Offer
+from magnetar_agent.link.relay import RelayEnd
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.client import Client
 from magnetar_core.connections import TOLD, Connections
@@ -247,3 +248,23 @@ def test_the_api_answers_on_the_same_port(far: Agent, pki: Pki) -> None:
         sock.sendall(b"x")
         assert sock.recv(1) == b"x"
     near.close()
+
+
+def test_an_end_that_is_closed_is_closed_once(pki: Pki) -> None:
+    """asyncio's TLS fails to abort a connection that was closed twice, and the other end would stay open."""
+    cert, key = pki.issue("kvm1")
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server.load_cert_chain(cert, key)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+
+    async def closed() -> None:
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(RelayEnd, "127.0.0.1", 0, ssl=server) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            _transport, end = await loop.create_connection(RelayEnd, "127.0.0.1", port, ssl=client,
+                                                           server_hostname="kvm1")
+            end.close()
+            end.close()
+            end.abort()
+
+    asyncio.run(closed())
