@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - it has no other name
 Command = Callable[[argparse.Namespace], int]
 LOCAL_AGENT = Path("/run/magnetar/agent.sock")
+#: Words in names of a database URL's parameters whose values are not printed, such as ``password``.
+SECRETS = ("pass", "secret", "token", "key")
 
 
 def subcommands(commands: Commands) -> None:
@@ -126,27 +128,49 @@ def serve(given: argparse.Namespace) -> int:
 
 def config(given: argparse.Namespace) -> int:
     """``magnetar config``."""
+    from magnetar_control.conductor.vendordata import targets_of
     from magnetar_control.notifications.receivers import receivers_of
     from magnetar_control.scheduler.rules import rules_of
 
     settings = configuration.load(given.config)
     rules_of(settings)
     receivers_of(settings)
+    list(targets_of(settings))
     for row in configuration.describe():
         value = getattr(settings, row["name"])
-        print(f"{row['name']}: {_hidden(str(value)) if row['name'].endswith('url') and value else value}")
+        print(f"{row['name']}: {_printed(row['name'], value)}")
     return 0
 
 
+def _printed(name: str, value: Any) -> Any:
+    """A setting's value without secrets. Of a webhook's URL that is all behind the host."""
+    if name == "notification_urls":
+        return {receiver: _address(str(url)) for receiver, url in value.items()}
+    if name == "vendordata_dynamic_targets":
+        return ["@".join((target, _address(url))) for target, _at, url in (str(one).partition("@") for one in value)]
+    return _hidden(str(value)) if name.endswith("url") and value else value
+
+
+def _address(url: str) -> str:
+    """Scheme, host and port of a URL, and whether there is more."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{'/...' if parts.path.strip('/') or parts.query or parts.fragment else parts.path}"
+
+
 def _hidden(url: str) -> str:
-    """A URL without its password."""
+    """A URL without its password, and without the secrets of its query."""
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError
 
     try:
-        return make_url(url).render_as_string(hide_password=True)
+        found = make_url(url)
     except ArgumentError:
         return url
+    secret = {name: "..." for name in found.query if any(word in name.lower() for word in SECRETS)}
+    return found.update_query_dict(secret).render_as_string(hide_password=True)
 
 
 def _parts(given: argparse.Namespace) -> contextlib.closing[Parts]:

@@ -13,7 +13,7 @@ import orjson
 
 from magnetar_control.agents import AgentClient, plain
 from magnetar_control.services.image.fields import SIGNATURE, is_property
-from magnetar_control.store import actions, migrations, servers
+from magnetar_control.store import migrations, servers, stopped_actions
 from magnetar_control.store.action_secrets import argument
 from magnetar_core.actions import ACTIONS, rule_of
 from magnetar_core.errors import (
@@ -35,7 +35,7 @@ from .cloud import HostView
 from .flavors import check_memory
 from .hardware import check_encrypted, check_placed, check_specs, kept_of_image, root_name
 from .server_create import find_flavor, find_image, find_public_key, trusted_certificates
-from .target import ServerUseCase, Target, enqueue, guard, note_done, notify, of_server, on_volume
+from .target import ServerUseCase, Target, enqueue, guard, note_done, notify, of_server, on_volume, tell_stopped
 
 #: The rule by which a resize or cold migration may go into another cell.
 CROSS_CELL = "compute:servers:resize:cross_cell"
@@ -307,7 +307,8 @@ def reset_state(caller: Caller, target: Target, state: str) -> None:
     """Say that a server is *state*, ``active`` or ``error``, and that nothing is done to it, unless it is being
     deleted."""
     with target.database.write() as connection:
-        going = actions.reset(connection, target.row.id)
+        tell_stopped(caller, target.row.id, connection, stopped_actions.reset(connection, target.row.id))
+        going = stopped_actions.going(connection, target.row.id)
         servers.change(connection, target.row.id, vm_state=state, task_state=servers.DELETING if going else None)
         notify(caller, target, connection, old_state=target.row.vm_state, old_task_state=target.row.task_state)
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from sqlalchemy import select
 
-from magnetar_control.store import actions, server_list, servers
+from magnetar_control.store import server_list, servers, stopped_actions
 from magnetar_control.store.server_list import ServerListRequest
 from magnetar_control.store.tables import server_group_members, server_groups
 from magnetar_control.store.tables import servers as table
@@ -18,7 +18,7 @@ from magnetar_core.errors import Forbidden, InvalidRequest
 
 from . import soft_delete
 from .caller import Caller, use_case
-from .target import Target, find, notify, of_server, visible
+from .target import Target, find, notify, of_server, tell_stopped, visible
 
 READ = "os_compute_api:servers:"
 INDEX, DETAIL, SHOW, ALL_FILTERS = f"{READ}index", f"{READ}detail", f"{READ}show", f"{READ}allow_all_filters"
@@ -149,12 +149,8 @@ def delete(caller: Caller, target: Target) -> None:
     """Delete the server: what is being done to it is cancelled, and the conductors remove it. One that is
     ``restorable`` is soft-deleted; one that is so already, once more, and its time begins anew."""
     while soft_delete.restorable(caller, target.row):
-        with target.database.write() as connection:
-            server = servers.row(connection, target.row.id, lock=True)
-            if server is not None and not server.deleted_at and soft_delete.restorable(caller, server):
-                soft_delete.ask(caller, connection, server)
-                target.database.ring(connection, servers.ACTIONS_BELL)
-                return
+        if soft_delete.ask(caller, target):
+            return
         target = find(caller, target.row.id)  # it has changed since it was read
     _delete(caller, target)
 
@@ -169,7 +165,7 @@ def _delete(caller: Caller, target: Target) -> None:
     server = target.row
     while True:
         with target.database.write() as connection:
-            actions.cancel(connection, server.id)
+            tell_stopped(caller, server.id, connection, stopped_actions.cancel(connection, server.id))
             if servers.ask(connection, server, "delete", caller.request_id, caller.context.user_id, caller.project):
                 target.database.ring(connection, servers.ACTIONS_BELL)
                 return

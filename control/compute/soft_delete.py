@@ -6,12 +6,12 @@ from __future__ import annotations
 import orjson
 from sqlalchemy import Connection
 
-from magnetar_control.store import actions, servers
+from magnetar_control.store import servers, stopped_actions
 from magnetar_core.power import OFFLOADED, RESIZED
 
 from . import quotas
 from .caller import Caller, Owner
-from .target import Target, enqueue, of_server
+from .target import Target, enqueue, of_server, tell_stopped
 
 
 def restorable(caller: Caller, server: servers.Found) -> bool:
@@ -24,12 +24,33 @@ def restorable(caller: Caller, server: servers.Found) -> bool:
     return host is not None and host.up
 
 
-def ask(caller: Caller, connection: Connection, server: servers.Found) -> None:
-    """Have a server soft-deleted whose row is locked: what is done to it is cancelled, and a resize that waits is
-    confirmed before. Nothing is asked where it is being soft-deleted already."""
-    if server.task_state == servers.SOFT_DELETING:
-        return
-    actions.cancel(connection, server.id, stays=True)
+class _Other(Exception):
+    """The server is not what it was read as; what was cancelled is not."""
+
+
+def ask(caller: Caller, target: Target) -> bool:
+    """Have a server soft-deleted: what is done to it is cancelled, and a resize that waits is confirmed before. Nothing
+    is asked where it is being soft-deleted already. Returns ``False`` where it has changed since it was read."""
+    if target.row.task_state == servers.SOFT_DELETING:
+        with target.database.read() as connection:
+            server = servers.row(connection, target.row.id)
+        return server is not None and server.task_state == servers.SOFT_DELETING
+    try:
+        with target.database.write() as connection:
+            begun = stopped_actions.cancel(connection, target.row.id, stays=True)
+            server = servers.row(connection, target.row.id, lock=True)
+            if server is None or server.deleted_at or not restorable(caller, server) or (
+                    server.task_state == servers.SOFT_DELETING):
+                raise _Other
+            tell_stopped(caller, server.id, connection, begun)
+            _ask(caller, connection, server)
+            target.database.ring(connection, servers.ACTIONS_BELL)
+    except _Other:
+        return False
+    return True
+
+
+def _ask(caller: Caller, connection: Connection, server: servers.Found) -> None:
     by = (caller.request_id, caller.context.user_id, caller.project)
     if server.vm_state == RESIZED:
         servers.ask(connection, server, "confirmResize", *by)

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 import orjson
 from sqlalchemy import Connection
 
-from magnetar_control.notifications import END, START, Initiator, ServerEvent
+from magnetar_control.notifications import END, START, ActionFault, Initiator, ServerEvent, failed
 from magnetar_control.store import servers
 from magnetar_control.store.database import Database
 from magnetar_core.actions import ACTIONS, ANY, rule_of
-from magnetar_core.errors import Conflict, NotFound
+from magnetar_core.errors import Cancelled, Conflict, NotFound
 from magnetar_core.hardware.merge import encrypts
 
 from .caller import Caller
@@ -108,7 +109,7 @@ def enqueue(caller: Caller, target: Target, key: str, args: Mapping[str, Any] | 
     changed since it was read."""
     with target.database.write() as connection:
         done = servers.ask(connection, target.row, key, caller.request_id, caller.context.user_id, caller.project,
-                           args, message, **values)
+                           args, message, partial(tell_stopped, caller, target.row.id), **values)
         if not done:
             raise changed_meanwhile(target, key)
         if also:
@@ -137,6 +138,23 @@ def notify(caller: Caller, target: Target, connection: Connection, name: str = U
         who = Initiator(caller.request_id, caller.context.user_id, caller.project or None)
         notifications.add_server(connection, row._mapping,  # noqa: SLF001 - SQLAlchemy's name
                                  *(ServerEvent(name, phase, who, args) for phase in phases))
+
+
+def tell_stopped(caller: Caller, server_id: str, connection: Connection, begun: Sequence[Any]) -> None:
+    """Tell that actions of a server which had *begun* have ended: they waited in the queue, and were dropped in the
+    transaction of *connection* for what their ``message`` says."""
+    notifications = caller.cloud.notifications
+    if not (notifications and begun) or (row := servers.row(connection, server_id, lock=True)) is None:
+        return
+    events = []
+    for one in begun:
+        action = ACTIONS[one.action]
+        if action.notification:
+            fault = ActionFault(Cancelled.__name__, Cancelled.__module__, one.message, action.event)
+            events += failed(ServerEvent(
+                action.notification, who=Initiator(one.request_id, one.user_id, one.project_id),
+                args=orjson.loads(one.args), fault=fault, host=one.host, key=f"{one.request_id}.{one.id}"))
+    notifications.add_server(connection, row._mapping, *events)  # noqa: SLF001 - SQLAlchemy's name
 
 
 class ServerUseCase(Generic[P, R]):

@@ -13,14 +13,11 @@ from typing import Any
 from sqlalchemy import Connection
 
 from magnetar_control.agents import plain
-from magnetar_control.notifications import END, ERROR, START, ActionFault, Initiator, Notifications, ServerEvent
+from magnetar_control.notifications import END, START, ActionFault, Initiator, Notifications, ServerEvent, failed
 from magnetar_control.store import instance_actions, servers
 from magnetar_core.actions import ACTIONS, STEPS
 from magnetar_core.errors import MagnetarError
 from magnetar_core.power import CRASHED, OFF
-
-#: A live migration that fails is rolled back, which Nova tells as something that starts and ends.
-ROLLBACK = "live_migration_rollback"
 
 
 class ActionNotifications:
@@ -69,15 +66,20 @@ class ActionNotifications:
             return
         words = plain(error) if isinstance(error, MagnetarError) else type(error).__name__
         fault = ActionFault(type(error).__name__, type(error).__module__, words, self._event)
-        for phase in (START, END) if self._own == ROLLBACK else (ERROR,):
-            self._add(self._own, phase, host, fault)
+        for event in failed(self._made(self._own, "", host, fault)):
+            self._keep(event)
 
-    def _add(self, name: str, phase: str, host: str | None, fault: ActionFault | None = None) -> None:
-        if self.notifications and name:
-            action = self.action
-            self._waiting.append((ServerEvent(
-                name, phase, Initiator(action.request_id, action.user_id, action.project_id), self.args, fault, host,
-                self.service, f"{action.request_id}.{action.id}"), self._event))
+    def _add(self, name: str, phase: str, host: str | None) -> None:
+        self._keep(self._made(name, phase, host))
+
+    def _keep(self, event: ServerEvent) -> None:
+        if self.notifications and event.name:
+            self._waiting.append((event, self._event))
+
+    def _made(self, name: str, phase: str, host: str | None, fault: ActionFault | None = None) -> ServerEvent:
+        action = self.action
+        return ServerEvent(name, phase, Initiator(action.request_id, action.user_id, action.project_id), self.args,
+                           fault, host, self.service, f"{action.request_id}.{action.id}")
 
     def write(self, connection: Connection, before: Any) -> None:
         """Write what is to be told at the end of a transaction of the action. *before*: the server's row as it was: a

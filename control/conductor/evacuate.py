@@ -251,6 +251,7 @@ def _fail(move: Evacuation, error: MagnetarError, left: str | None = None, **val
     again. *left*: a host that may run it, for which it is in error."""
     work, id = move.work, str(uuid.uuid5(uuid.UUID(move.id), str(left)))
     _give_volumes_back(move)
+    work.conductor.services.network.stay(work.id, work.confirm_lease)
     move.unclaim()
     if left:
         def noted(connection: Connection) -> None:

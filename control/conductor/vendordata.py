@@ -52,7 +52,7 @@ class Vendordata:
         self.path, self.fatal = settings.vendordata_jsonfile_path, settings.vendordata_dynamic_failure_fatal
         self.times = settings.vendordata_dynamic_connect_timeout, settings.vendordata_dynamic_read_timeout
         self.token = token if settings.vendordata_dynamic_service_token else None
-        self.targets = list(_targets(settings))
+        self.targets = list(targets_of(settings))
         if self.path is not None:
             try:
                 vendordata.read(self.path)
@@ -131,7 +131,7 @@ def _shallow(value: Any, left: int) -> bool:
     return left > 0 and all(_shallow(one, left - 1) for one in inside)
 
 
-def _targets(settings: Settings) -> Iterator[VendordataTarget]:
+def targets_of(settings: Settings) -> Iterator[VendordataTarget]:
     """The targets of the settings, NAME@URL each. Raises ``InvalidSettings``."""
     names = set()
     for text in settings.vendordata_dynamic_targets:

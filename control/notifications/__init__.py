@@ -26,9 +26,11 @@ from . import payloads
 from .payloads import ActionFault, Initiator, Row
 from .receivers import receivers_of
 
-__all__ = ("END", "ERROR", "START", "ActionFault", "Initiator", "Notifications", "ServerEvent", "message")
+__all__ = ("END", "ERROR", "START", "ActionFault", "Initiator", "Notifications", "ServerEvent", "failed", "message")
 log = logging.getLogger(__name__)
 START, END, ERROR = "start", "end", "error"
+#: A live migration that fails is rolled back, which Nova tells as something that starts and ends.
+ROLLBACK = "live_migration_rollback"
 #: What an id is made of where what is told may happen twice, so that receivers know a double.
 _NAMESPACE = uuid.UUID("8f0c2b3e-6a0f-4a53-9d5c-6d61676e6574")
 
@@ -51,6 +53,11 @@ class ServerEvent(NamedTuple):
     def event_type(self) -> str:
         """Nova's name."""
         return f"instance.{self.name}.{self.phase}" if self.phase else f"instance.{self.name}"
+
+
+def failed(event: ServerEvent) -> list[ServerEvent]:
+    """What is told of an action that has failed, as the *fault* of *event* says."""
+    return [event._replace(phase=phase) for phase in ((START, END) if event.name == ROLLBACK else (ERROR,))]
 
 
 class Notifications:

@@ -175,6 +175,10 @@ class Networks(Protocol):
         """The server is about to start on *host*, or to come there from another, *running* or not; ``bind`` says that
         it is there, or back. Waits until the engine knows; raises ``Unavailable`` where that takes too long."""
 
+    def stay(self, server_id: str, sure: Sure = always) -> None:
+        """The server does not come to the host of ``prepare``: its ports are where they were, which nobody is asked
+        about."""
+
     def bind(self, server_id: str, host: str, sure: Sure = always,
              devices: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> None:
         """The server's ports are on *host* now. *devices*: {pci_slot, pci_vendor_info, physical_network} of those that

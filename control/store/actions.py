@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, bindparam, exists, func, insert, literal, null, or_, select, tuple_, update
 from sqlalchemy.sql.dml import ReturningUpdate
-from sqlalchemy.sql.expression import BindParameter, ColumnElement, Insert, Select, Update, true
+from sqlalchemy.sql.expression import BindParameter, ColumnElement, Insert, Select
 from sqlalchemy.types import BigInteger, Integer, String
 
-from .action_secrets import forgotten
 from .database import Database, now, utc, written
 from .tables import action_events, actions
 
@@ -28,17 +27,6 @@ from .tables import action_events, actions
 LEASE, HEARTBEAT = 12.0, 3.0
 #: How many rows of the queue are read for each action wanted.
 LOOKED_AT = 8
-#: Actions that are taken although they were cancelled: an image waits for their end.
-OWING = ("createImage", "createBackup")
-#: Messages of queued actions that are dropped.
-DELETED = "The server was deleted meanwhile."
-RESET = "An administrator reset the server's state before this began."
-OVERTAKEN = "A later action came over this before it began."
-#: Actions that a reset of the state does not drop: deletions; and those that only their flow can end, since they would
-#: leave an image without content, a volume or port reserved, or a server between two hosts.
-GOING = ("delete", "forceDelete")
-LEFT_BEHIND = (*OWING, "attach_volume", "attach_interface", "shelve", "shelveOffload", "unshelve", "evacuate")
-_RESET, _NAMED = actions.c.action.not_in(GOING), actions.c.action.in_(bindparam("keys", expanding=True))
 Limits = Mapping[str, int]
 Row = Any
 
@@ -311,45 +299,6 @@ def let_go(database: Database, holder: str) -> None:
         connection.execute(update(actions).where(actions.c.holder == holder, actions.c.state == "running").values(
             state="queued", holder=None, lease_until=None))
         database.ring(connection, "actions")
-
-
-def cancel(connection: Connection, server_id: str, *, stays: bool = False) -> None:
-    """Cancel the actions of a server that is to be deleted: those that run are told, queued ones are dropped except
-    ``OWING``. *stays*: it is soft-deleted, so that those of ``LEFT_BEHIND`` take back what they have reserved."""
-    _stop(connection, true(), LEFT_BEHIND if stays else OWING, DELETED, server=server_id)
-
-
-def reset(connection: Connection, server_id: str) -> bool:
-    """As ``cancel``, for a server that stays. Returns whether a deletion waits or runs."""
-    _stop(connection, _RESET, LEFT_BEHIND, RESET, server=server_id)
-    waits = actions.c.action.in_(GOING) & actions.c.state.in_(("queued", "running"))
-    return connection.execute(select(actions.c.id).where(actions.c.server_id == server_id, waits)).first() is not None
-
-
-def overtake(connection: Connection, server_id: str, keys: Collection[str]) -> None:
-    """As ``cancel``, for the actions of these *keys* only, over which another one comes."""
-    if keys:
-        _stop(connection, _NAMED, (), OVERTAKEN, server=server_id, keys=list(keys))
-
-
-@cache
-def _stops(which: ColumnElement[bool], taken: tuple[str, ...]) -> tuple[Update, ReturningUpdate[Any]]:
-    """The statements of ``_stop``, made once: that takes longer than to execute them."""
-    mine = update(actions).where(actions.c.server_id == bindparam("server"), which)
-    queued, own = actions.c.state == "queued", actions.c.action.in_(taken)
-    told = mine.where(or_(actions.c.state == "running", and_(queued, own))).values(cancel=True, not_before=None)
-    return told, mine.where(queued, ~own).values(state="failed").returning(*actions.c["id", "attempts", "args"])
-
-
-def _stop(connection: Connection, which: ColumnElement[bool], taken: tuple[str, ...], why: str, **given: Any) -> None:
-    """Cancel the actions of *which* that run, and the queued ones in *taken*; drop the other queued ones for *why*."""
-    told, dropping = _stops(which, taken)
-    connection.execute(told, given)
-    for row in connection.execute(dropping, {"message": why, "updated_at": now(), **given}).all():
-        if row.attempts:
-            cut_off(connection, row.id)
-        if (left := forgotten(row.args)) is not None:
-            connection.execute(update(actions).where(actions.c.id == row.id).values(args=left))
 
 
 def started(connection: Connection, number: int, event: str, host: str | None) -> int:

@@ -31,9 +31,9 @@ from magnetar_core.actions import ACTIONS, ANY
 from magnetar_core.power import OFFLOADED, SOFT_DELETED
 
 from . import consoles, server_columns
-from .actions import overtake
 from .database import Database, added, added_row, filled, now, returning, written
 from .scatter_gather import scatter_gather_cells
+from .stopped_actions import overtake
 from .store import CELL0, Store
 from .tables import actions, server_mappings, servers
 
@@ -264,15 +264,14 @@ def _asking(key: str) -> Update:
 
 
 def ask(connection: Connection, server: Found, key: str, request_id: str, user_id: str, project_id: str,
-        args: Mapping[str, Any] | None = None, message: str | None = None, **values: Any) -> bool:
+        args: Mapping[str, Any] | None = None, message: str | None = None,
+        stopped: Callable[[Connection, Sequence[Row[Any]]], None] = lambda *_none: None, **values: Any) -> bool:
     """Ask for the action *key*: insert the action and set the task_state with *values*, in one transaction. *message*:
-    of the action, a warning.
-
-    ``False`` when the server's state does not allow it any more: then nothing of the transaction must stay. Raises
-    ``Moved``.
+    of the action, a warning. *stopped* is called with begun actions over which it comes. ``False`` when the server's
+    state does not allow it any more: then nothing of the transaction must stay. Raises ``Moved``.
     """
     action = ACTIONS[key]
-    overtake(connection, server.id, action.overtakes())  # before the server's row, as who ends an action does
+    stopped(connection, overtake(connection, server.id, action.overtakes()))  # before the server's row is locked
     if action.alone:  # locked first, so that one that is asked for at the same time is seen before anything is changed
         row(connection, server.id, lock=True)
         if connection.execute(_OTHERS, {"at": server.id}).first():

@@ -165,6 +165,17 @@ class EmbeddedNetworks:
             sure()
         self.worker.settle(changes.ports(port.id for port in found))
 
+    def stay(self, server_id: str, sure: Sure = always) -> None:
+        if self.worker is None:
+            return
+        with self.database.write() as connection:
+            found = connection.execute(_OF_ENGINE.where((ports.c.next_host != "") | ports.c.arriving), {
+                "server": server_id}).scalars().all()
+            connection.execute(update(ports).where(ports.c.id.in_(found)).values(
+                next_host="", arriving=False, updated_at=now()))
+            self.log.note(connection, *changes.ports(found))
+            sure()
+
     def bind(self, server_id: str, host: str, sure: Sure = always,
              devices: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> None:
         self._bind(server_id, host, "ACTIVE", sure, devices)

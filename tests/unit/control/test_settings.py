@@ -88,6 +88,35 @@ def test_passwords_are_hidden(tmp_path, capsys):
     assert "secret" not in said and "postgresql+psycopg://magnetar:***@db/magnetar_api" in said
 
 
+def test_secrets_in_urls_are_hidden(tmp_path, capsys):
+    path = tmp_path / "control.yml"
+    path.write_text("""
+database_url: postgresql+psycopg://db/magnetar_api?user=magnetar&password=secret1&sslmode=require
+notification_urls:
+  chat: https://hooks.example:8443/services/secret2?token=secret3
+  eda: https://eda.example/
+vendordata_dynamic_targets: ["join@https://vendor.example/join?key=secret4"]
+""")
+    assert cli.main(["config", "--config", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "secret" not in said
+    assert "password=..." in said and "sslmode=require" in said and "user=magnetar" in said
+    assert "{'chat': 'https://hooks.example:8443/...', 'eda': 'https://eda.example/'}" in said
+    assert "['join@https://vendor.example/...']" in said
+
+
+@pytest.mark.parametrize("wrong", [
+    "notification_urls: {eda: 'https://me:secret@eda.example/'}",
+    "vendordata_dynamic_targets: ['join@https://me:secret@vendor.example/']",
+])
+def test_a_url_with_a_password_is_refused_without_printing_it(tmp_path, capsys, wrong):
+    path = tmp_path / "control.yml"
+    path.write_text(wrong)
+    assert cli.main(["config", "--config", str(path)]) == 1
+    said = capsys.readouterr()
+    assert "must be without user and password" in said.err and "secret" not in said.out + said.err
+
+
 def test_a_database_that_is_away_is_one_sentence(tmp_path, capsys):
     path = tmp_path / "control.yml"
     path.write_text("database_url: postgresql+psycopg://magnetar:secret@127.0.0.1:1/x\n")

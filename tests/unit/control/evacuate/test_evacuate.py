@@ -88,10 +88,12 @@ def test_a_forced_host_without_room_takes_nothing(admin, dead, monkeypatch):
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_host_that_fails(admin, dead, named):
+def test_a_host_that_fails(admin, dead, named, monkeypatch):
     """Another one is tried; the one that was named is the only one, and the server may be evacuated again."""
     id, host = dead
     one, two = others(admin, host)
+    stayed = []
+    monkeypatch.setattr(admin.cloud.services.network, "stay", lambda server_id, _sure: stayed.append(server_id))
     with disabled(admin.cloud, two):  # so that the first gets it
         admin.cloud.kvm[one].fake.fail_next("start", HypervisorError("libvirt could not start the domain: no memory."))
         if named:
@@ -100,6 +102,7 @@ def test_a_host_that_fails(admin, dead, named):
             assert admin.statuses(id) == [("evacuation", host, one, "failed")]
             assert claims(admin.cloud, id) == {"server": (host, SMALL)}
             assert not admin.cloud.kvm[one].knows(id)
+            assert stayed == [id]  # its ports are not on their way any more
     if not named:
         admin.evacuated(id)
         until(lambda: admin.call.settled(id))

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import func, select
 
 from magnetar_control.conductor import audit
-from magnetar_control.store import actions, servers, tables
+from magnetar_control.store import actions, servers, stopped_actions, tables
 from magnetar_control.store.database import Database, now
 from tests.unit.control.cloud import Cloud
 
@@ -140,7 +140,7 @@ def new(database, id):
 
 def deleted(connection, id):
     """As DELETE of the API does."""
-    actions.cancel(connection, id)
+    stopped_actions.cancel(connection, id)
     assert servers.ask(connection, servers.row(connection, id), "delete", "req-2", "u", "p")
 
 

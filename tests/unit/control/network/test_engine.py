@@ -275,6 +275,26 @@ def test_a_port_of_a_new_server_is_written_once_with_its_host(ask, service, engi
     assert (engine.port(nic["port_id"]).hosts, engine.number) == (("h1",), number + 1)
 
 
+def test_a_server_that_stays_has_its_ports_where_they_were(ask, service, engine):
+    """Also what they are there, which its host, being down, cannot be asked."""
+    nic = _server(service, _network(ask))
+    devices = {nic["mac"]: {"pci_slot": "0000:c1:00.2"}}
+    service.bind(SERVER, "h1", devices=devices)
+    with pytest.raises(Unavailable):
+        service.prepare(SERVER, "h2", running=True)
+    service.worker.round()
+    assert engine.port(nic["port_id"]).hosts == ("h1", "h2")
+    service.stay(SERVER)
+    service.worker.round()
+    assert (engine.port(nic["port_id"]).hosts, engine.port(nic["port_id"]).arriving) == (("h1",), False)
+    (port,) = ask.as_(ADMIN)("GET", "/v2.0/ports")["ports"]
+    assert (port["binding:host_id"], port["status"], port["binding:profile"]) == ("h1", "ACTIVE", devices[nic["mac"]])
+    number = engine.number
+    service.stay(SERVER)
+    service.worker.round()
+    assert engine.number == number  # nothing was to be written
+
+
 @pytest.mark.parametrize("end", ["h1", "h2"])
 def test_a_move_ends_here_or_there(ask, service, engine, end):
     nic = _server(service, _network(ask))

@@ -20,7 +20,7 @@ from tests.unit.control.cloud import Cloud
 from tests.unit.control.counting import counted
 from tests.unit.control.evacuate.evacuating import Evacuating
 from tests.unit.control.moves.clouds import flavors
-from tests.unit.control.moves.dying import Fate, through
+from tests.unit.control.moves.dying import LONG, Fate, ask, take, through
 from tests.unit.control.moves.inside import Inside
 
 from .receiving import Receiving, receiving
@@ -247,6 +247,31 @@ def test_a_failure_is_an_error_with_its_fault(cloud: Inside, receiver: Receiving
     assert fault["exception"] == "NoValidHost" and "No valid host" in fault["exception_message"]
     assert receiver.types(id) == ["instance.create.error"]
     admin.delete(f"/v2.1/servers/{id}")
+
+
+@pytest.mark.parametrize(("act", "then"), [
+    ("forceDelete", ["delete.start", "delete.end"]), ("os-resetState", ["update"]),
+    ("reboot", ["reboot.start", "reboot.end"])])
+def test_what_had_begun_and_is_dropped_is_told_to_have_failed(cloud: Inside, receiver: Receiving, act: str,
+                                                              then: list[str]) -> None:
+    doing = Doing(cloud)
+    doing.do("boot")
+    work = take(cloud, ask(cloud, doing.id, "pause"))
+    with work.event():
+        pass
+    work.put_back(LONG)
+    args = {"os-resetState": {"state": "active"}, "reboot": {"type": "HARD"}}.get(act)
+    assert cloud.admin.act(doing.id, act, args).status == 202
+    wanted = [f"instance.{one}" for one in ("create.start", "create.end", "pause.start", "pause.error", *then)]
+    receiver.wait_for(len(wanted), doing.id)
+    assert receiver.types(doing.id) == wanted
+    told = payload(receiver, doing.id, "instance.pause.error")
+    fault = told["payload"]["nova_object.data"]["fault"]["nova_object.data"]
+    assert (fault["exception"], told["priority"]) == ("Cancelled", "ERROR")
+    assert told["payload"]["nova_object.data"]["request_id"] == work.action.request_id
+    assert told["publisher_id"] == f"nova-compute:{work.server.host}"
+    if act != "forceDelete":
+        doing.do("delete")
 
 
 def test_nothing_is_asked_or_written_where_nobody_receives_it() -> None:

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
+from sqlalchemy import text
 
 from magnetar_control.conductor import soft_delete
 from magnetar_control.conductor.audit import run_with_state
+from magnetar_control.conductor.flows import CELL
+from magnetar_control.store import servers
 from magnetar_core.power import SOFT_DELETED
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.counting import counted
 from tests.unit.control.moves.clouds import at, check, claims, row
+from tests.unit.control.moves.dying import ask, take
 from tests.unit.control.shelve.shelving import settings
 
 from .keeping import ENGINES, HOUR
@@ -154,3 +160,19 @@ def test_a_host_that_is_silent_is_waited_for(owner):
             cloud.wait_agent(host)
         until(lambda wanted=wanted: owner.state_of(id) == wanted)
     assert check(cloud, id)["power_state"] == "running"
+
+
+def test_it_does_not_stop_a_conductor_that_notes_something(owner):
+    """Both lock the action first, and then the server's row."""
+    cloud, id = owner.cloud, owner.server(flavorRef="small")["id"]
+    work = take(cloud, ask(cloud, id, "pause"))
+    with ThreadPoolExecutor(1) as others:
+        with work.database.write() as connection:
+            work.confirm_lease(connection)
+            asked = others.submit(owner.call.delete, f"/v2.1/servers/{id}")
+            if work.database.kind == "postgresql":
+                until(lambda: connection.execute(text("SELECT 1 FROM pg_locks WHERE NOT granted")).first())
+            servers.progress(connection, id, "pausing", progress=50)
+        assert asked.result(120).status == 204
+    CELL["pause"](work)
+    assert owner.call.settled(id)["status"] == "SOFT_DELETED"

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select, update
 
 from magnetar_control.store import actions as queue
-from magnetar_control.store import servers
+from magnetar_control.store import servers, stopped_actions
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import action_events, actions
 
@@ -105,7 +105,7 @@ def test_a_heartbeat_keeps_leases_and_tells_what_is_cancelled(database):
     assert queue.beat(database, "one") == set()
     assert taken(database, "two") == []
     with database.write() as connection:
-        queue.cancel(connection, "s1")
+        stopped_actions.cancel(connection, "s1")
     assert queue.beat(database, "one") == {number}
 
 
@@ -145,7 +145,7 @@ def test_projects_take_turns(database):
 def test_deleted_servers_lose_what_is_queued(database):
     put(database, "s1")
     with database.write() as connection:
-        queue.cancel(connection, "s1")
+        stopped_actions.cancel(connection, "s1")
     assert states(database) == ["failed"]
 
 
@@ -156,7 +156,7 @@ def test_the_event_of_an_attempt_that_was_cut_off_ends_with_the_action(database)
     with database.write() as connection:
         queue.started(connection, number, "compute_stop_instance", "kvm1")
         queue.put_back(connection, number, "one", database.clock(60))
-        queue.cancel(connection, "s1")
+        stopped_actions.cancel(connection, "s1")
         [event] = connection.execute(select(action_events.c.result, action_events.c.finish_time)).all()
     assert states(database) == ["failed"]
     assert event.result == "Error" and event.finish_time
