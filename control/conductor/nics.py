@@ -38,6 +38,20 @@ def current(work: Work) -> list[dict[str, Any]]:
     return found
 
 
+def ready(work: Work, host: str) -> bool:
+    """Whether the server may start on *host*: the engine of networks has its ports there. While it takes them, the host
+    makes the server, which is started after ``await_ports``. At a second attempt the guest may run already, so that
+    this waits."""
+    return work.conductor.services.network.prepare(
+        work.id, host, work.confirm_old_lease, wait=work.action.attempts > 1)
+
+
+def await_ports(work: Work, host: str) -> None:
+    """Wait until the server may start on *host*. Others have the worker's place meanwhile."""
+    with work.resting():
+        work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease)
+
+
 def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, Any]]) -> None:
     """Make the networks of the NICs on the host."""
     for nic in nics:

@@ -205,6 +205,10 @@ class Work:
         if self.cancelled.is_set():
             raise Cancelled("The server was deleted meanwhile.")
 
+    def resting(self) -> contextlib.AbstractContextManager[None]:
+        """Within, the action waits for something that is no work of the conductor's: others have its worker's place."""
+        return self.conductor.resting((self.database.name, self.action.id))
+
     @contextlib.contextmanager
     def guest(self, client: Client) -> Iterator[Progress]:
         """Within, the host may wait for the guest to shut down. What this gives is called while the host works: others
@@ -219,7 +223,7 @@ class Work:
                     return
                 if not waits:
                     waits = True
-                    resting.enter_context(self.conductor.resting((self.database.name, self.action.id)))
+                    resting.enter_context(self.resting())
                 if self.cancelled.is_set():
                     with contextlib.suppress(Conflict, NotFound):  # it has ended meanwhile
                         client.cancel(operation["id"])

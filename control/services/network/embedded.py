@@ -151,9 +151,10 @@ class EmbeddedNetworks:
         with self.database.read() as connection:
             return limit - self.quota.count(connection, project, (name,))[name]
 
-    def prepare(self, server_id: str, host: str, sure: Sure = always, *, running: bool = False) -> None:
+    def prepare(self, server_id: str, host: str, sure: Sure = always, *, running: bool = False,
+                wait: bool = True) -> bool:
         if self.worker is None:
-            return
+            return True
         with self.database.write() as connection:
             found = connection.execute(_OF_ENGINE, {"server": server_id}).all()
             for port in found:
@@ -163,7 +164,8 @@ class EmbeddedNetworks:
                     connection.execute(update(ports).where(ports.c.id == port.id).values(**values, updated_at=now()))
                     self.log.note(connection, f"port/{port.id}")
             sure()
-        self.worker.settle(changes.ports(port.id for port in found))
+        units = changes.ports(port.id for port in found)
+        return self.worker.settled(units) if wait else self.worker.is_settled(units)
 
     def bind(self, server_id: str, host: str, sure: Sure = always,
              devices: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> None:

@@ -115,7 +115,17 @@ class EngineWorker:
         changes.done(self.database, noted, number)
         self._whole = time.monotonic()
 
-    def settle(self, units: Collection[str]) -> None:
+    def is_settled(self, units: Collection[str]) -> bool:
+        """Whether the engine has *units*, and all hosts have followed."""
+        if not units:
+            return True
+        with self.database.read() as connection:
+            if changes.waits(connection, units):
+                return False
+            number = changes.number(connection)
+        return self.engine.reached(number, 0.0)
+
+    def settled(self, units: Collection[str]) -> bool:
         """Wait until the engine has *units*, and a while until hosts have followed. Raises ``Unavailable``."""
         deadline = time.monotonic() + self.wait.engine
         while units:
@@ -130,9 +140,10 @@ class EngineWorker:
                                   "northbound database answers (`magnetar audit`).", everywhere=True)
             self.database.bell.wait(changes.WRITTEN, seen, min(left, LOOK))
         else:
-            return
+            return True
         if not self.engine.reached(number, self.wait.hosts):
             log.warning("not all hosts have followed OVN within %g s; the guest starts all the same", self.wait.hosts)
+        return True
 
     def differences(self) -> list[EngineDifference]:
         """What the engine has otherwise than the rows say, and is not noted to be written."""
