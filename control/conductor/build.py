@@ -69,7 +69,7 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
         if document["image"]:
             images.deliver(work, client, host, document["image"])
         document["block_device_mapping"], abroad = block_devices.prepare(work, host)
-        ready = nics.ready(work, host)
+        ready = nics.ready(work, host, ports)
         if abroad or not ready:  # it is started when it has these volumes, and its ports
             document["power"] = OFF
         answer = client.ensure("server", work.id, document, progress=work.progress, request_id=work.idempotency_key)

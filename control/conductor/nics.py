@@ -25,6 +25,7 @@ def allocate(work: Work, host: str) -> list[dict[str, Any]]:
         nics = work.conductor.services.network.allocate(
             work.context(), work.id, wishes, groups, hostname=work.server.hostname or "", host=host)
         work.defer(interfaces=servers.text(nics))
+        work.allocated_on = host
     return nics
 
 
@@ -38,12 +39,16 @@ def current(work: Work) -> list[dict[str, Any]]:
     return found
 
 
-def ready(work: Work, host: str) -> bool:
+def ready(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the server may start on *host*: the engine of networks has its ports there. While it takes them, the host
     makes the server, which is started after ``await_ports``. At a second attempt the guest may run already, so that
     this waits."""
-    return work.conductor.services.network.prepare(
-        work.id, host, work.confirm_old_lease, wait=work.action.attempts > 1)
+    if not any("port" in nic["on_host"] for nic in nics):
+        return True
+    again = work.action.attempts > 1
+    if work.allocated_on == host and not again:  # a moment ago
+        return False
+    return work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease, wait=again)
 
 
 def await_ports(work: Work, host: str) -> None:
