@@ -174,7 +174,10 @@ class EmbeddedNetworks:
                         self.log.note(connection, f"port/{port.id}")
                 sure()
         units = changes.ports(port.id for port in found)
-        return self.worker.settled(units) if wait else self.worker.is_settled(units)
+        if not wait:
+            return self.worker.is_settled(units)
+        self.worker.settle(units)
+        return True
 
     def bind(self, server_id: str, host: str, sure: Sure = always,
              devices: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> None:

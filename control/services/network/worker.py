@@ -125,7 +125,7 @@ class EngineWorker:
             number = changes.number(connection)
         return self.engine.reached(number, 0.0)
 
-    def settled(self, units: Collection[str]) -> bool:
+    def settle(self, units: Collection[str]) -> None:
         """Wait until the engine has *units*, and a while until hosts have followed. Raises ``Unavailable``."""
         deadline = time.monotonic() + self.wait.engine
         while units:
@@ -140,10 +140,9 @@ class EngineWorker:
                                   "northbound database answers (`magnetar audit`).", everywhere=True)
             self.database.bell.wait(changes.WRITTEN, seen, min(left, LOOK))
         else:
-            return True
+            return
         if not self.engine.reached(number, self.wait.hosts):
             log.warning("not all hosts have followed OVN within %g s; the guest starts all the same", self.wait.hosts)
-        return True
 
     def differences(self) -> list[EngineDifference]:
         """What the engine has otherwise than the rows say, and is not noted to be written."""
