@@ -41,14 +41,16 @@ def current(work: Work) -> list[dict[str, Any]]:
 
 def ready(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the server may start on *host*: the engine of networks has its ports there. While it takes them, the host
-    makes the server, which is started after ``await_ports``. At a second attempt the guest may run already, so that
-    this waits."""
+    makes the server, which is started after ``await_ports``. This waits at a second attempt, at which the guest may run
+    already, and where other actions have use for the worker: the host is asked once then, not twice."""
     if not any("port" in nic["on_host"] for nic in nics):
         return True
-    again = work.action.attempts > 1
-    if work.allocated_on == host and not again:  # a moment ago
+    if work.action.attempts > 1 or work.conductor.others_wait():
+        await_ports(work, host)
+        return True
+    if work.allocated_on == host:  # a moment ago
         return False
-    return work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease, wait=again)
+    return work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease, wait=False)
 
 
 def await_ports(work: Work, host: str) -> None:
