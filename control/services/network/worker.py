@@ -28,6 +28,9 @@ LOOK = 0.5
 ALL = 300.0
 #: Seconds before the engine is asked again after it did not answer.
 AGAIN = 2.0
+#: Seconds that the start of a guest waits for hosts where these did not follow the last time: one that is down never
+#: does, until it is back or taken out of OVN.
+BEHIND = 0.5
 
 
 class Wait(NamedTuple):
@@ -55,7 +58,7 @@ class EngineWorker:
         self._thread: threading.Thread | None = None
         self._whole = -ALL  # when everything was compared
         self._silent = False
-        self._leads = False
+        self._leads = self._behind = False
         self._lock = threading.Lock()
         self._hearing: set[_Hearing] = set()
 
@@ -158,8 +161,11 @@ class EngineWorker:
         finally:
             with self._lock:
                 self._hearing.discard(hearing)
-        if not self.engine.reached(number, self.wait.hosts):
-            log.warning("not all hosts have followed OVN within %g s; the guest starts all the same", self.wait.hosts)
+        patience = min(self.wait.hosts, BEHIND) if self._behind else self.wait.hosts
+        behind = not self.engine.reached(number, patience)
+        if behind and not self._behind:
+            log.warning("not all hosts have followed OVN within %g s; guests start all the same", patience)
+        self._behind = behind
 
     def _written(self, units: Collection[str], hearing: _Hearing) -> int:
         """Wait until the engine has *units*, and return the number of its change."""
