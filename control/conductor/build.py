@@ -69,12 +69,14 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
         if document["image"]:
             images.deliver(work, client, host, document["image"])
         document["block_device_mapping"], abroad = block_devices.prepare(work, host)
-        if abroad:  # it is started when it has these volumes
-            document["power"] = "off"
-        work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease)
+        ready = nics.ready(work, host, ports)
+        if abroad or not ready:  # it is started when it has these volumes, and its ports
+            document["power"] = OFF
         answer = client.ensure("server", work.id, document, progress=work.progress, request_id=work.idempotency_key)
+    if not ready:
+        nics.await_ports(work, host)
     work.conductor.services.network.bind(work.id, host, work.confirm_old_lease, nics.devices(answer["resource"]))
-    return block_devices.finish_build(work, host, answer["resource"], abroad, power)
+    return block_devices.finish_build(work, host, answer["resource"], abroad, power, held=not ready)
 
 
 def power_of(work: Work) -> str:

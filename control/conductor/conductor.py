@@ -231,6 +231,9 @@ class Conductor(Environment):
         finally:
             self._guests.release()
 
+    def others_wait(self) -> bool:
+        return any(self._left.values())
+
     def _ring(self) -> None:
         for one in self._served:
             if self._left[one.name]:

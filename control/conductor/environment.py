@@ -123,6 +123,10 @@ class Environment:
         """Within, an action in hand waits for a guest, and keeps no others from beginning."""
         return self.shares.resting(key)
 
+    def others_wait(self) -> bool:
+        """Whether actions wait for a worker, as far as this conductor knows."""
+        return False
+
     def settling(self) -> bool:
         """Whether hosts may look down only because this conductor was started a moment ago and has not read their
         heartbeats yet. "No valid host" means nothing then."""

@@ -25,6 +25,7 @@ def allocate(work: Work, host: str) -> list[dict[str, Any]]:
         nics = work.conductor.services.network.allocate(
             work.context(), work.id, wishes, groups, hostname=work.server.hostname or "", host=host)
         work.defer(interfaces=servers.text(nics))
+        work.allocated_on = host
     return nics
 
 
@@ -36,6 +37,26 @@ def current(work: Work) -> list[dict[str, Any]]:
     found = [known.get(nic["port_id"], nic) for nic in work.nics]
     work.defer(interfaces=servers.text(found))
     return found
+
+
+def ready(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the server may start on *host*: the engine of networks has its ports there. While it takes them, the host
+    makes the server, which is started after ``await_ports``. This waits at a second attempt, at which the guest may run
+    already, and where other actions have use for the worker: the host is asked once then, not twice."""
+    if not any("port" in nic["on_host"] for nic in nics):
+        return True
+    if work.action.attempts > 1 or work.conductor.others_wait():
+        await_ports(work, host)
+        return True
+    if work.allocated_on == host:  # a moment ago
+        return False
+    return work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease, wait=False)
+
+
+def await_ports(work: Work, host: str) -> None:
+    """Wait until the server may start on *host*. Others have the worker's place meanwhile."""
+    with work.resting():
+        work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease)
 
 
 def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, Any]]) -> None:

@@ -129,6 +129,7 @@ class Work:
         self.continuation: Continuation | None = None  # the action that the same worker does next
         #: A host and its resource of the server, as heard last while this action was in hand.
         self.heard: tuple[str, Mapping[str, Any]] | None = None
+        self.allocated_on = ""  # the host for which ports were made while this action was in hand
         self._left: Mapping[str, Any] = {}
         self._abroad: str | None = None  # the host that was asked last, of those that are not the server's
         #: Called with the connection of the next transaction.
@@ -205,6 +206,10 @@ class Work:
         if self.cancelled.is_set():
             raise Cancelled("The server was deleted meanwhile.")
 
+    def resting(self) -> contextlib.AbstractContextManager[None]:
+        """Within, the action waits for something that is no work of the conductor's: others have its worker's place."""
+        return self.conductor.resting((self.database.name, self.action.id))
+
     @contextlib.contextmanager
     def guest(self, client: Client) -> Iterator[Progress]:
         """Within, the host may wait for the guest to shut down. What this gives is called while the host works: others
@@ -219,7 +224,7 @@ class Work:
                     return
                 if not waits:
                     waits = True
-                    resting.enter_context(self.conductor.resting((self.database.name, self.action.id)))
+                    resting.enter_context(self.resting())
                 if self.cancelled.is_set():
                     with contextlib.suppress(Conflict, NotFound):  # it has ended meanwhile
                         client.cancel(operation["id"])

@@ -32,6 +32,7 @@ from magnetar_control.services.network.engine import (
 )
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.services.network.ovn import OvnEngine
+from magnetar_control.services.network.ovn_changes import Northbound
 from magnetar_core.errors import Unavailable
 from tests.northbound import LabCentral, missing
 from tests.ports import free_port
@@ -467,3 +468,37 @@ def _refusal(ask: Callable[[], Any]) -> str:
     except Unavailable as error:
         return error.message
     return ""
+
+
+def test_the_rows_that_are_known_are_those_that_there_are(ovn):
+    """A change looks only at rows that it is about: what is known of all others is kept up to date."""
+    def known() -> Northbound:
+        idl = ovn.engine._open.idl
+        kept, now = idl.known(), Northbound(idl.tables)
+        for name in ("rows", "units", "names", "holders", "_held"):
+            assert {key: value for key, value in getattr(kept, name).items() if value} == {
+                key: value for key, value in getattr(now, name).items() if value}, name
+        return kept
+
+    engine = ovn.engine
+    eventually(lambda: engine.repair(all_of(LAN, GROUP, ONE)))
+    first = known()
+    engine.repair(some(TWO, LAN, GROUP))
+    engine.repair(some(replace(ONE, groups=()), LAN))
+    engine.repair(some(replace(GROUP, rules=GROUP.rules[:1])))
+    assert known() is first
+    engine.repair(some(gone=("port/p1",)))
+    ovn.central.nb("ls-add", "theirs", "--", "lsp-add", "theirs", "their-port")
+    ovn.central.nb("clear", "port_group", "mag_drop", "ports")
+    eventually(lambda: engine.differences(all_of(LAN, GROUP, TWO)))
+    assert known() is first
+    engine.repair(some(TWO, LAN, GROUP))
+    assert known() is first
+    wanted = all_of(LAN, replace(GROUP, rules=GROUP.rules[:1]), TWO)
+    engine.repair(wanted)
+    assert engine.differences(wanted) == []
+    ovn.lose()
+    eventually(lambda: engine.leads() and not engine.knows_all())
+    eventually(lambda: engine.repair(wanted))
+    engine.repair(some(ONE, LAN, GROUP))
+    assert known() is not first

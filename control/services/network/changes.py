@@ -6,7 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from magnetar_control.store.database import Database, added
 
@@ -16,6 +16,8 @@ from .tables import changes, engine
 BELL, WRITTEN = "network_changes", "network_written"
 #: Notes that are worked on together, and ids in one statement.
 MANY = 500
+#: Made once: to make a statement takes longer than to execute it.
+_OF = select(changes.c.id).where(changes.c.unit.in_(bindparam("units", expanding=True)))
 
 
 class ChangeLog:
@@ -42,9 +44,9 @@ def read(connection: Connection) -> dict[str, str]:
     return {row.id: row.unit for row in connection.execute(select(changes).limit(MANY))}
 
 
-def waits(connection: Connection, units: Collection[str]) -> bool:
-    """Whether the engine does not have one of *units* as it is."""
-    return connection.execute(select(changes.c.id).where(changes.c.unit.in_(units)).limit(1)).first() is not None
+def of(connection: Connection, units: Collection[str]) -> set[str]:
+    """The notes of *units*: ids. Where there are none, the engine has them as they are."""
+    return set(connection.execute(_OF, {"units": list(units)}).scalars())
 
 
 def noted_units(connection: Connection) -> set[str]:

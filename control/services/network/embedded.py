@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
-from sqlalchemy import String, bindparam, delete, select, update
+from sqlalchemy import Row, String, bindparam, delete, select, update
 
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, added, now
@@ -54,6 +54,13 @@ OF_ENGINE = {"port_forwardings": PORT_FORWARDING, **{f"{one.name}s": one for one
 #: Those of them whose parts can be said too.
 WITH_PARTS = {"floatingips": (FloatingIpStore, FLOATING_IP), "qos_policies": (qos.PolicyStore, qos.POLICY)}
 NAMESPACE = uuid.UUID("6f0a6f0c-4f0b-5c47-9f59-9b1d4f2b7a10")
+
+
+def _going(port: Row[Any], host: str, running: bool) -> Document:
+    """What changes of a port (of ``_OF_ENGINE``) whose server goes to *host*."""
+    place = {"host": host} if port.host in ("", host) else {"next_host": host}
+    values = {"host": port.host, "next_host": "", "arriving": running, **place}
+    return values if any(getattr(port, name) != value for name, value in values.items()) else {}
 
 
 class EmbeddedNetworks:
@@ -151,19 +158,26 @@ class EmbeddedNetworks:
         with self.database.read() as connection:
             return limit - self.quota.count(connection, project, (name,))[name]
 
-    def prepare(self, server_id: str, host: str, sure: Sure = always, *, running: bool = False) -> None:
+    def prepare(self, server_id: str, host: str, sure: Sure = always, *, running: bool = False,
+                wait: bool = True) -> bool:
         if self.worker is None:
-            return
-        with self.database.write() as connection:
+            return True
+        with self.database.read() as connection:
             found = connection.execute(_OF_ENGINE, {"server": server_id}).all()
-            for port in found:
-                going = {"host": host} if port.host in ("", host) else {"next_host": host}
-                values = {"host": port.host, "next_host": "", "arriving": running, **going}
-                if any(getattr(port, name) != value for name, value in values.items()):
-                    connection.execute(update(ports).where(ports.c.id == port.id).values(**values, updated_at=now()))
-                    self.log.note(connection, f"port/{port.id}")
-            sure()
-        self.worker.settle(changes.ports(port.id for port in found))
+        if any(_going(port, host, running) for port in found):
+            with self.database.write() as connection:
+                found = connection.execute(_OF_ENGINE, {"server": server_id}).all()
+                for port in found:
+                    if values := _going(port, host, running):
+                        connection.execute(update(ports).where(ports.c.id == port.id).values(
+                            **values, updated_at=now()))
+                        self.log.note(connection, f"port/{port.id}")
+                sure()
+        units = changes.ports(port.id for port in found)
+        if not wait:
+            return self.worker.is_settled(units)
+        self.worker.settle(units)
+        return True
 
     def stay(self, server_id: str, sure: Sure = always) -> None:
         if self.worker is None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ovs.db.idl import ROW_DELETE, ROW_UPDATE
 from ovs.stream import Stream
 from ovsdbapp.backend.ovs_idl import command, connection
 from ovsdbapp.backend.ovs_idl import transaction as ovs_transaction
@@ -133,12 +134,22 @@ class _Idl(connection.OvsdbIdl):  # type: ignore[misc]
 
     def __init__(self, *words: Any, **more: Any) -> None:
         self.followed = Bell(LOOK)  # before the first message of the database
+        self._north: Northbound | None = None
         super().__init__(*words, **more)
 
     def notify(self, event: str, row: Any, updates: Any = None) -> None:
         """Called by the connection's thread for each row that has changed."""
         if row._table.name == GLOBAL:  # noqa: SLF001 - a row has no other name of its table
             self.followed.ring(HOSTS)
+        elif self._north:
+            self._north.hear(row, updates._data if event == ROW_UPDATE else None,  # noqa: SLF001 - what was, by column
+                             there=event != ROW_DELETE)
+
+    def known(self) -> Northbound:
+        """The rows of ours, for the connection's thread: looked at once, and kept up to date."""
+        if self._north is None or not self._north.is_of(self.tables):
+            self._north = Northbound(self.tables)
+        return self._north
 
     def is_connected(self) -> bool:
         """Whether the copy follows the database now."""
@@ -164,7 +175,7 @@ class _Repair(command.BaseCommand):  # type: ignore[misc]
         idl = self.api.idl
         if not idl.is_connected():
             raise ConnectionError("it has closed the connection")
-        north = Northbound(idl.tables)
+        north = Northbound(idl.tables) if self.wanted.scope is None else idl.known()
         changes = north.changes(self.wanted)
         write(north, changes, txn, idl.tables)
         row = next(iter(_global(idl.tables)), None)

@@ -7,7 +7,8 @@ changed, or taken out of a row that holds it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,8 @@ UNIT, KEY = "magnetar:unit", "magnetar:key"
 Name = tuple[str, str]
 #: Table and key of the row that holds, and its column.
 Holder = tuple[str, str, str]
+#: Table to its columns that hold rows.
+_HOLDING = {table: tuple(column for holding, column, _held in HOLDERS if holding == table) for table in TABLES}
 
 
 @dataclass
@@ -36,22 +39,44 @@ class NorthboundChanges:
 
 
 class Northbound:
-    """The rows of ours that *tables* (of an IDL) have now."""
+    """The rows of ours that *tables* (of an IDL) have: now, and later too if it is told of each row that changes. To
+    look at all of them at each change would take longer than to write it."""
 
     def __init__(self, tables: Mapping[str, Any]) -> None:
         self.rows: dict[Name, Any] = {}
-        self.units: dict[str, list[Name]] = {}
+        self.units: dict[str, dict[Name, None]] = {}
         self.spare: list[Any] = []  # a second row of one name
         self.names: dict[Any, Name] = {}
-        for table in TABLES:
-            for row in tables[table].rows.values():
-                self._add(table, row)
         self.holders: dict[Any, set[Holder]] = {}
-        for table, column, _held in HOLDERS:
-            for row in tables[table].rows.values():
-                if row.uuid in self.names:
-                    for held in getattr(row, column):
-                        self.holders.setdefault(held.uuid, set()).add((*self.names[row.uuid], column))
+        self._of: dict[Any, str] = {}  # the unit of a row
+        self._held: dict[tuple[Any, str], set[Any]] = {}
+        #: An IDL that has lost its connection begins with others.
+        self._seen = {table: tables[table].rows for table in TABLES}
+        #: It has seen something after which all rows have to be looked at again.
+        self.stale = False
+        for table, rows_ in self._seen.items():
+            for row in rows_.values():
+                self._add(table, row)
+
+    def is_of(self, tables: Mapping[str, Any]) -> bool:
+        """Whether it knows what *tables* have."""
+        return not self.stale and all(tables[table].rows is rows_ for table, rows_ in self._seen.items())
+
+    def hear(self, row: Any, changed: Collection[str] | None, *, there: bool) -> None:
+        """A row has changed: *changed* are its columns, ``None`` for one that is new or has gone."""
+        table = row._table  # noqa: SLF001 - a row has no other name of its table
+        if self.stale or table.name not in self._seen:
+            return
+        if table.rows is not self._seen[table.name] or self.spare:
+            self.stale = True
+        elif changed is None or "external_ids" in changed:
+            self._forget(row)
+            if there:
+                self._add(table.name, row)
+        elif row.uuid in self.names:
+            for column in _HOLDING.get(table.name, ()):
+                if column in changed:
+                    self._hold(row, column)
 
     def _add(self, table: str, row: Any) -> None:
         ids = row.external_ids
@@ -61,8 +86,40 @@ class Northbound:
         if name in self.rows:
             self.spare.append(row)
             return
-        self.rows[name], self.names[row.uuid] = row, name
-        self.units.setdefault(ids.get(UNIT, ""), []).append(name)
+        self.rows[name], self.names[row.uuid], self._of[row.uuid] = row, name, ids.get(UNIT, "")
+        self.units.setdefault(self._of[row.uuid], {})[name] = None
+        for column in _HOLDING.get(table, ()):
+            self._hold(row, column)
+
+    def _hold(self, row: Any, column: str) -> None:
+        """Note which rows *row* holds. Read without the IDL's way to make Python of a column, which takes long of many
+        rows."""
+        place, holder = (row.uuid, column), (*self.names[row.uuid], column)
+        before, now = self._held.get(place, set()), {one.value for one in row._data[column].values}  # noqa: SLF001
+        for one in now - before:
+            self.holders.setdefault(one, set()).add(holder)
+        for one in before - now:
+            self._let_go(one, holder)
+        self._held[place] = now
+
+    def _let_go(self, held: Any, holder: Holder) -> None:
+        if left := self.holders.get(held):
+            left.discard(holder)
+            if not left:
+                del self.holders[held]
+
+    def _forget(self, row: Any) -> None:
+        name = self.names.pop(row.uuid, None)
+        if name is None:
+            return
+        del self.rows[name]
+        unit = self._of.pop(row.uuid)
+        self.units[unit].pop(name, None)
+        if not self.units[unit]:
+            del self.units[unit]
+        for column in _HOLDING.get(name[0], ()):
+            for one in self._held.pop((row.uuid, column), ()):
+                self._let_go(one, (*name, column))
 
     def changes(self, wanted: Wanted) -> NorthboundChanges:
         """What a repair does. Raises ``Incomplete`` where a row belongs to one that is neither there nor wanted."""
@@ -148,7 +205,7 @@ def _read(row: Any, column: str) -> Any:
 
 def write(north: Northbound, changes: NorthboundChanges, transaction: Any, tables: Mapping[str, Any]) -> None:
     """Write *changes* in the IDL's *transaction*."""
-    known = dict(north.rows)
+    known: ChainMap[Name, Any] = ChainMap({}, north.rows)
     for row in changes.make:
         made = known[row.table, row.key] = transaction.insert(tables[row.table])
         _set(made, {**row.columns, "external_ids": {UNIT: row.unit, KEY: row.key}})

@@ -28,6 +28,9 @@ LOOK = 0.5
 ALL = 300.0
 #: Seconds before the engine is asked again after it did not answer.
 AGAIN = 2.0
+#: Seconds that the start of a guest waits for hosts where these did not follow the last time: one that is down never
+#: does, until it is back or taken out of OVN.
+BEHIND = 0.5
 
 
 class Wait(NamedTuple):
@@ -35,6 +38,14 @@ class Wait(NamedTuple):
 
     engine: float = 30.0
     hosts: float = 5.0
+
+
+class _Hearing:
+    """Somebody who waits, and the notes that this process has written since it began to."""
+
+    def __init__(self) -> None:
+        self.notes: set[str] = set()
+        self.number, self.rung = 0, threading.Event()
 
 
 class EngineWorker:
@@ -47,6 +58,9 @@ class EngineWorker:
         self._thread: threading.Thread | None = None
         self._whole = -ALL  # when everything was compared
         self._silent = False
+        self._leads = self._behind = False
+        self._lock = threading.Lock()
+        self._hearing: set[_Hearing] = set()
 
     def start(self) -> None:
         """Begin, once."""
@@ -88,7 +102,8 @@ class EngineWorker:
 
     def round(self) -> None:
         """Write all that has changed; everything, where the engine does not know it from this process."""
-        if not self.engine.leads():
+        self._leads = self.engine.leads()
+        if not self._leads:
             return
         if not self.engine.knows_all() or time.monotonic() - self._whole > ALL:
             self.whole()
@@ -104,7 +119,7 @@ class EngineWorker:
                 log.info("everything is written to the engine: %s", why)
                 self.whole()
             else:
-                changes.done(self.database, noted, number)
+                self._done(noted, number)
 
     def whole(self) -> None:
         """Compare everything, and write what differs."""
@@ -112,27 +127,68 @@ class EngineWorker:
             noted = changes.read(connection)
             wanted = read(connection, gateways=self.gateways)
         number = self.engine.repair(wanted)
-        changes.done(self.database, noted, number)
+        self._done(noted, number)
         self._whole = time.monotonic()
+
+    def _done(self, noted: Collection[str], number: int) -> None:
+        """The engine has these notes."""
+        changes.done(self.database, noted, number)
+        with self._lock:
+            for one in self._hearing:
+                one.notes.update(noted)
+                one.number = number
+                one.rung.set()
+
+    def is_settled(self, units: Collection[str]) -> bool:
+        """Whether the engine has *units*, and all hosts have followed."""
+        if not units:
+            return True
+        with self.database.read() as connection:
+            if changes.of(connection, units):
+                return False
+            number = changes.number(connection)
+        return self.engine.reached(number, 0.0)
 
     def settle(self, units: Collection[str]) -> None:
         """Wait until the engine has *units*, and a while until hosts have followed. Raises ``Unavailable``."""
+        if not units:
+            return
+        hearing = _Hearing()
+        with self._lock:
+            self._hearing.add(hearing)
+        try:
+            number = self._written(units, hearing)
+        finally:
+            with self._lock:
+                self._hearing.discard(hearing)
+        patience = min(self.wait.hosts, BEHIND) if self._behind else self.wait.hosts
+        behind = not self.engine.reached(number, patience)
+        if behind and not self._behind:
+            log.warning("not all hosts have followed OVN within %g s; guests start all the same", patience)
+        self._behind = behind
+
+    def _written(self, units: Collection[str], hearing: _Hearing) -> int:
+        """Wait until the engine has *units*, and return the number of its change."""
         deadline = time.monotonic() + self.wait.engine
-        while units:
+        while True:
             seen = self.database.bell.count(changes.WRITTEN)
             with self.database.read() as connection:
-                if not changes.waits(connection, units):
-                    number = changes.number(connection)
-                    break
+                notes = changes.of(connection, units)
+                if not notes:
+                    return changes.number(connection)
+            look = time.monotonic() + LOOK
+            while self._leads and time.monotonic() < min(look, deadline):  # then nobody else writes them
+                with self._lock:
+                    if notes <= hearing.notes:
+                        return hearing.number
+                    hearing.rung.clear()
+                hearing.rung.wait(min(look, deadline) - time.monotonic())
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Unavailable(f"OVN did not take the server's ports within {self.wait.engine:g} s. See whether its "
                                   "northbound database answers (`magnetar audit`).", everywhere=True)
-            self.database.bell.wait(changes.WRITTEN, seen, min(left, LOOK))
-        else:
-            return
-        if not self.engine.reached(number, self.wait.hosts):
-            log.warning("not all hosts have followed OVN within %g s; the guest starts all the same", self.wait.hosts)
+            if not self._leads:
+                self.database.bell.wait(changes.WRITTEN, seen, min(left, LOOK))
 
     def differences(self) -> list[EngineDifference]:
         """What the engine has otherwise than the rows say, and is not noted to be written."""

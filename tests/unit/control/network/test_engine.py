@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks, Wait, engine_of
+from magnetar_control.services.network.engine import Wanted
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.settings import Settings
 from magnetar_core.errors import InvalidSettings, Unavailable
@@ -293,6 +296,38 @@ def test_a_server_that_stays_has_its_ports_where_they_were(ask, service, engine)
     service.stay(SERVER)
     service.worker.round()
     assert engine.number == number  # nothing was to be written
+
+
+def test_it_is_told_whether_the_port_is_there(ask, service, engine, sqlite):
+    network = _network(ask)
+    service.worker.round()
+    assert service.prepare(SERVER, "h1", wait=False)  # it has none
+    service.allocate(ALICE, SERVER, service.check_requested(ALICE, [{"uuid": network["id"]}]), host="h1")
+    assert not service.prepare(SERVER, "h1", wait=False)
+    service.worker.round()
+    engine.silent = True  # the hosts have not followed
+    assert not service.prepare(SERVER, "h1", wait=False)
+    engine.silent = False
+    with counted(api=sqlite) as count:
+        assert service.prepare(SERVER, "h1", wait=False)
+    assert len(count) == 3 and not service.worker.engine.differences(
+        Wanted(scope=frozenset())), "and nothing is written"
+    assert not service.prepare(SERVER, "h2", wait=False)  # which is written, and noted
+
+
+def test_who_waits_asks_the_database_once(ask, service, engine, sqlite):
+    """The writer of the same process tells what it has written."""
+    nic = _server(service, _network(ask))
+    service.worker.round()
+    service.worker.wait = Wait(60.0, 0.0)
+    service.bind(SERVER, "h1")
+    with ThreadPoolExecutor() as pool, counted(api=sqlite) as count:
+        waiting = pool.submit(service.worker.settle, [f"port/{nic['port_id']}"])
+        time.sleep(0.3)
+        assert not waiting.done() and len(count) == 1
+        service.worker.round()
+        waiting.result(5)
+    assert engine.port(nic["port_id"]).hosts == ("h1",)
 
 
 @pytest.mark.parametrize("end", ["h1", "h2"])
