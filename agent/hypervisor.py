@@ -19,6 +19,8 @@ from magnetar_agent.hardware.firmware import Firmware
 from magnetar_agent.hardware.mdev import Mdev
 from magnetar_agent.hardware.numa import Numa
 from magnetar_agent.hardware.pci import PciDevice
+from magnetar_agent.hardware.pmem import GuestPmem
+from magnetar_agent.hardware.sev import LaunchSecurity
 from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
 from magnetar_agent.storage import Disk, DiskKey, Export, HypervisorDisks, HypervisorStorage, Mirror, SharedFolder
@@ -37,8 +39,8 @@ class Nic:
     virtual function that it is, which libvirt takes from the host's driver when *managed*; *vlan*: its tag) is set.
     *place*: bus and address, where libvirt has said them. *tap*: the name of the host's end. *port*: *bridge* is Open
     vSwitch's, and this the interface id by which OVN knows the NIC. *mtu*: that of tap and card; 0 for the bridge's.
-    *checksums*: whether the guest may leave them, and segmentation, to the card. *queues*, *packed* (rings) and
-    *bandwidth* (see ``hardware.limits``) follow from the server's hardware; they are not seen."""
+    *checksums*: whether the guest may leave them, and segmentation, to the card. *queues*, *packed* (rings),
+    *iommu* and *bandwidth* (see ``hardware.limits``) follow from the server's hardware; they are not seen."""
 
     mac: str
     model: str = "virtio"
@@ -49,6 +51,7 @@ class Nic:
     tap: str | None = field(default=None, compare=False)
     queues: int = field(default=1, compare=False)
     packed: bool = field(default=False, compare=False)
+    iommu: bool = field(default=False, compare=False)
     bandwidth: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     port: str | None = None
     mtu: int = field(default=0, compare=False)
@@ -118,12 +121,14 @@ class DomainSpec:
     #: Whether it has a SPICE server, and the channel of the guest's SPICE agent, beside VNC.
     spice: bool = False
     hardware: Mapping[str, Any] = field(default_factory=dict)
-    #: CPUs, NUMA cells and pages of the host, firmware (``None`` for BIOS), PCI devices, and mediated device (a uuid)
-    #: that it has.
+    #: CPUs, NUMA cells and pages of the host, firmware (``None`` for BIOS), PCI devices, mediated device (a uuid) and
+    #: persistent memory that it has.
     numa: Numa = field(default_factory=Numa)
     firmware: Firmware | None = None
     pci: tuple[PciDevice, ...] = ()
     mdev: str = ""
+    pmem: tuple[GuestPmem, ...] = ()
+    security: LaunchSecurity | None = None
     #: The CPU mode, where the settings say one.
     cpu: CpuMode | None = None
     #: Whether its memory is in files.
@@ -293,6 +298,10 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorDisks,
 
     def remove_mdev(self, uuid: str) -> None:
         """Remove one; gone is fine."""
+
+    def empty_pmem(self, path: Path) -> None:
+        """Write zeros to all of a namespace of persistent memory, or to a file in place of one, which keeps its size.
+        Raises ``HypervisorError`` where it is gone, or the host lacks what does it."""
 
     # Consoles ---------------------------------------------------------------------------------------------------
     def open_graphics(self, uuid: str, type: str) -> socket:

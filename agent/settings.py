@@ -17,7 +17,7 @@ from magnetar_agent.hardware.cpu import CUSTOM, MODES, NONE, PASSTHROUGH
 from magnetar_agent.setting_values import check_cpu_models, check_flags, checked
 from magnetar_core import bandwidth, vendordata
 from magnetar_core.errors import InvalidSettings
-from magnetar_core.hardware import pci
+from magnetar_core.hardware import pci, pmem
 from magnetar_core.hardware.cpus import cpu_set, cpu_text
 from magnetar_core.hardware.traits import check_custom
 from magnetar_core.kinds.server import SHUTDOWN_MAX
@@ -116,6 +116,9 @@ class AgentSettings:
         "MiB of memory that guests have in files (of qemu.conf's memory_backing_dir) in place of the host's RAM, from "
         "their next start on; 0: none. Needs ram_allocation_ratio 1, and excludes large pages.", default=0,
         metadata={"max": 2**40})
+    num_memory_encrypted_guests: int | None = _doc(
+        "How many servers with encrypted memory (hardware mem_encryption) this host has at most. Left out: as many as "
+        "libvirt says.", default=None, metadata={"min": 0, "max": 2**31 - 1})
     realtime_scheduler_priority: int = _doc(
         "Priority of virtual CPUs that run in real time (hardware cpu_realtime); servers that are there keep theirs "
         "until they change.", default=1, metadata={"min": 1, "max": 99})
@@ -140,6 +143,10 @@ class AgentSettings:
         "Types of virtual GPUs (mediated devices) that servers may have: a list of {type, address (of the devices that "
         "are to have it; may have * and ?)}, see docs/pci.md. Left out: none.", default=(),
         metadata={"words": ("type", "address"), "needed": ("type",), "check": pci.check_mdev_types})
+    pmem_namespaces: dict[str, tuple[str, ...]] = _doc(
+        "Label to namespaces of persistent memory that servers may have: names by ndctl, in mode devdax, or paths of "
+        "files in their place, such as {6GB: [ns0, ns1]}, see docs/reference/hardware.md.", default_factory=dict,
+        metadata={"check": pmem.check_namespaces})
     sysfs: Path = _doc("Where the kernel tells of devices.", default=Path("/sys"))
     disk_allocation_ratio: float = _doc("Most that the disks of one server, or one volume, may promise, as a multiple "
                                         "of the file system that they are on.", default=1.0,

@@ -82,6 +82,9 @@ reserved_huge_pages: {0: {2048: 64}}   # NUMA cell 0 keeps 64 pages of 2 MiB for
     hardware: {cpu_policy: dedicated, numa_nodes: 2, mem_page_size: large}
 ```
 
+In Placement's words: `resources:PCPU: "4"` of a flavor with 4 virtual CPUs is `hw:cpu_policy: dedicated`, and
+`trait:HW_CPU_HYPERTHREADING: required` or `forbidden` asks for hosts whose cores have threads, or have none.
+
 Dedicated CPUs and a page size imply a NUMA cell. Each cell of a guest is on another cell of the host, of which it has
 its CPUs and all its memory; cells' memory is not promised twice to servers of NUMA cells. The agent chooses, the
 fullest cells first, and threads of the same cores where there are some. What a server has stays its own while it is
@@ -159,6 +162,84 @@ so that no server is sent in vain:
 
 Large pages (`hw:mem_page_size`) cannot be had there; NUMA cells of guests are no larger than the RAM of the host's. A
 guest that migrates has its memory as the target has it: live migration to and from other hosts works.
+
+## Persistent memory
+
+A server can have persistent memory (NVDIMMs) of its host for itself: namespaces in mode `devdax`, which the operator
+makes and gives labels. It needs QEMU with libpmem and `daxio` on the host (Debian: `daxio`, `ndctl`).
+
+```sh
+ndctl create-namespace --mode devdax --size 6G --name ns0
+```
+
+```yaml
+# /etc/magnetar/agent.yml
+pmem_namespaces: {6GB: [ns0, ns1, ns2], LARGE: [ns3]}
+```
+
+```yaml
+- magnetar.compute.flavor:
+    name: cache
+    vcpus: 4
+    ram: 8192
+    extra_specs: {hw:pmem: "6GB,6GB,LARGE"}
+- magnetar.compute.server:   # on a host without a cloud, without a flavor
+    name: cache1
+    vcpus: 4
+    ram: 8192
+    image: debian
+    hardware: {pmem: "6GB"}
+```
+
+The agent chooses namespaces of these labels; the guest has them in that order, at its first NUMA cell (a guest without
+cells gets one, which is bound to none of the host), each with 2 MiB of its own labels at the end. A guest needs the
+drivers `nd_pmem` and `dax_pmem`, and makes namespaces of them with `ndctl`.
+
+* A namespace is emptied with zeros before its server first starts, and when the server gives it up or goes. That takes
+  as long as the host takes to write all of it. One that cannot be emptied is not given.
+* Its content stays through stop, reboot, rebuild and rescue, and through a resize on the same host for labels that
+  both flavors name. It does not go along to another host: there the server gets empty ones (also evacuated and
+  unshelved). Images and backups are without it.
+* Such a server is not suspended, and moves cold only; a cloud answers 409 to either.
+* In a cloud they are counted as `CUSTOM_PMEM_NAMESPACE_<LABEL>` (capitals, `_` for other characters) of the host, and
+  claimed with CPUs and memory. While a resize on one host is not confirmed, it needs those of both flavors.
+* A namespace that is gone while its server is off is replaced by another with that label at the next start.
+* A path in place of a name (`small: [/srv/pmem/one]`) is a file that stands for a namespace: for trials, since what the
+  guest has written to it is safe only when the host's kernel has written it to the disk.
+
+`host_info` shows `pmem`, how many there are of each label, how many are free, and their sizes; `magnetar agent
+--check-config` warns of names that the host does not have. Magnetar's own tests start a guest with a file; no NVDIMM
+was at hand, and what is read of sysfs is proved with a made-up one.
+
+## Encrypted memory
+
+On a host with a CPU of AMD that can (SEV, switched on in the firmware, and for the kernel by `mem_encrypt=on
+kvm_amd.sev=1`) the memory of a guest can be encrypted with a key of its own, which the host does not see.
+
+```yaml
+- magnetar.compute.flavor:
+    name: hidden
+    vcpus: 4
+    ram: 8192
+    extra_specs: {hw:mem_encryption: "true"}
+- magnetar.compute.image: {name: debian-uefi, filename: /srv/images/debian.qcow2, properties: {hw_firmware_type: uefi}}
+- magnetar.compute.server: {name: vault1, flavor: hidden, image: debian-uefi, networks: [lan]}
+```
+
+* It needs KVM, UEFI and machine q35, and a guest that knows it; disks on virtio or sata, or scsi with virtio-scsi; and
+  no devices of the host. All virtio devices go by what the guest shares with them (`iommu="on"`).
+* All memory of such a guest stays in the host's RAM: have the host's `ram_allocation_ratio` be 1, or give the flavor
+  `hw:mem_page_size: small`, and leave the host enough for itself.
+* It is not suspended, and moves cold only; a cloud answers 409 to either. Snapshots, shelving, evacuation and volumes
+  are as with any server. It cannot become so, or be so no more, in a rebuild.
+* A CPU has keys for so many guests. The host tells how many (`memory_encryption` of `host_info`); a cloud counts them
+  as `MEM_ENCRYPTION_CONTEXT`, those of both models together, and the agent knows each and refuses. Its setting
+  `num_memory_encrypted_guests` lowers their number.
+* `hw:mem_encryption_model: amd-sev-es` is SEV-ES (`kvm_amd.sev_es=1`). Hosts have the traits `HW_CPU_X86_AMD_SEV` and
+  `HW_CPU_X86_AMD_SEV_ES`.
+
+No such CPU was at hand: Magnetar's own tests look at the domain, which libvirt's schema accepts, and at hosts whose
+CPU is made up. None has run such a guest, and the guest's owner is given no measurement of its start (attestation).
 
 ## What is refused
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.facts import traits_of
-from magnetar_agent.servers import GIB, cpu_modes, mdevs, memory, pci
+from magnetar_agent.servers import GIB, cpu_modes, mdevs, memory, pci, pmem
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
-from magnetar_core.hardware.merge import both, check_machine, whole
+from magnetar_core.hardware.merge import both, check_machine, check_pcpus, whole
 from magnetar_core.hardware.needs import lacking
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, CPU_TRAITS, said
 from magnetar_core.kinds import Server
@@ -77,6 +77,7 @@ def _check_host(host: LocalHost, found: Fields) -> None:
     for name, what in lacking(hardware, {**facts, "virt_types": [found["virt_type"]], **devices}):
         raise InvalidField(f"hardware.{name}", f"cannot be had on host {host.name}, which lacks {what}. Install it and "
                            "restart libvirtd, or choose another host", hardware[name])
+    pmem.check(host, found)
     check_cpu(host, hardware, found["virt_type"])
     if any(name.startswith("vif_") for name in hardware) and (lacks := host.hypervisor.lacks_traffic_control()):
         name = next(name for name in hardware if name.startswith("vif_"))
@@ -116,6 +117,7 @@ def check_flavor(host: LocalHost, flavor: Fields) -> None:
         if odd := next(FLAVOR_SPECS.malformed(specs), None):
             raise InvalidField("flavor", f"must have extra specs with values that they can have: of {document.name!r}, "
                                          f"{odd}")
+        check_pcpus(specs, flavor["vcpus"])
         _without_effect(host, "flavor", document, FLAVOR_SPECS.without_effect(specs, (AGENT,)))
         _check_traits(host, "flavor", document, traits.asked(specs, {}))
 

@@ -114,6 +114,14 @@ hosts:
       elements: str
       sample:
         - luks
+    memory_encryption:
+      description: What can encrypt guests' memory, to {guests (how many at once), cbitpos, reduced_phys_bits}.
+      type: dict
+      sample:
+        amd-sev:
+          guests: 15
+          cbitpos: 47
+          reduced_phys_bits: 1
     pci_devices:
       description: PCI devices that servers can have, {total, free, numa_policy (where the alias has one)} by the
         aliases that they ask by; a device of several aliases counts for each.
@@ -145,6 +153,16 @@ hosts:
           total: 8
           free: 7
           provider: pci_0000_81_00_0
+    pmem:
+      description: 'Persistent memory that servers can have: {total, free, sizes_mb} of the namespaces of each label.'
+      type: dict
+      sample:
+        6GB:
+          total: 2
+          free: 1
+          sizes_mb:
+            - 6144
+            - 6144
     providers:
       description: 'Parts of the host that are resource providers of a cloud below it: {name, parent (the name of
         the one above; empty: the host), inventories (total, reserved, max_unit by resource class), traits, held

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from . import AGENT, SCHEDULER, Spec, Table
 from .groups import GROUP, POLICY
-from .rows import ANY, BOOLEAN, BY_SPEC, FALSE, NO_FORMAT, NUMBER, name_pattern
+from .rows import ANY, BY_SPEC, NO_FORMAT, NUMBER, PCPU, name_pattern
 from .traits import CUSTOM, KNOWN
 
 #: Of hypervisors that are none here.
@@ -22,9 +22,6 @@ ROWS = (
     Spec(r"capabilities:.+", ANY, _SCHEDULED),
     Spec(r"accel:device_profile", ANY, lacks="there is no accelerator service (Cyborg)"),
     Spec(r"hw:ephemeral_encryption_format", "plain|luks|luksv2", usual="luks", lacks=NO_FORMAT),
-    Spec(r"hw:mem_encryption", BOOLEAN, usual=FALSE, lacks="memory is not encrypted"),
-    Spec(r"hw:mem_encryption_model", "amd-sev|amd-sev-es", lacks="memory is not encrypted"),
-    Spec(r"hw:pmem", r"[a-zA-Z0-9_-]+(,[a-zA-Z0-9_-]+)*", lacks="guests get no persistent memory"),
     Spec(r"hw:redirected_usb_ports", NUMBER, usual="0", lacks="no USB devices are redirected"),
     Spec(r"hw:sound_model", "sb16|es1370|pcspk|ac97|ich6|ich9|usb|virtio", lacks="guests have no sound"),
     Spec(r"hw:tpm_secret_security", "user|host|deployment", usual="host",
@@ -39,10 +36,11 @@ ROWS = (
     Spec(r"quota:(cpu|disk_io|memory|vif)_shares_level", "custom|high|normal|low", usual="normal",
          lacks="it is for VMware; with libvirt there is quota:cpu_shares"),
     Spec(r"resources:(%s)" % "|".join(RESOURCES), NUMBER, _SCHEDULED),
+    Spec(PCPU, NUMBER, frozenset((AGENT, SCHEDULER))),
     Spec(r"resources(%s)?:%s" % (GROUP, CUSTOM), NUMBER, _SCHEDULED),
     Spec(r"resources(%s)?:(%s)" % (GROUP, _CLASSES), NUMBER,
-         lacks="the scheduler counts VCPU, MEMORY_MB, DISK_GB, VGPU and CUSTOM_ ones in resources: without a group, "
-               "and CUSTOM_ ones in groups"),
+         lacks="the scheduler counts VCPU, PCPU, MEMORY_MB, DISK_GB, VGPU and CUSTOM_ ones in resources: without a "
+               "group, and CUSTOM_ ones in groups"),
     Spec(r"trait(%s)?:%s" % (GROUP, KNOWN), "required|forbidden", frozenset((AGENT, SCHEDULER))),
     Spec(r"trait(%s)?:[A-Z0-9_]+" % GROUP, "required|forbidden", lacks="no host here can have this trait; those "
          "that hosts have are shown by host_info, and CUSTOM_ ones are in the agents' setting traits"),

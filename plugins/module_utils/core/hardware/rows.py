@@ -15,7 +15,8 @@ from ..fields import Field, Record
 from ..values import Boolean, Choices, Integer, ListOf, Value
 from .cpus import CPUS, CpuMask, CpuSet, PageSize
 from .pci import ALIASES, POLICIES, PciAliases
-from .traits import X86, asked
+from .pmem import LABELS, PmemLabels
+from .traits import SEV, X86, asked
 
 FALSE, TRUE = r"(?i:0|f|false|off|n|no)", r"(?i:1|t|true|on|y|yes)"
 BOOLEAN = "%s|%s" % (TRUE, FALSE)
@@ -286,6 +287,18 @@ ROWS: tuple[Row, ...] = (
         "or anywhere, there first (V(preferred)). When left out, as the alias says, else V(legacy).", None,
         "hw:pci_numa_affinity_policy", "hw_pci_numa_affinity_policy", ALIKE,
         needs="`pci_alias`, or NICs that are virtual functions"),
+    Row("pmem", PmemLabels(), "Persistent memory (NVDIMMs): namespaces of the host by the labels that its agent gives "
+        "them, such as V(6GB,LARGE). New ones are empty. Their content stays with the server on its host, and does not "
+        "go along to another. The guest cannot be suspended, or moved while it runs.", None, "hw:pmem", known=LABELS,
+        lacks="a label has letters, digits, _ and -", needs="such namespaces free on a host (its agent's setting "
+        "pmem_namespaces), and a driver in the guest"),
+    Row("mem_encryption", Boolean(), "Whether the CPU encrypts the guest's memory with a key of the guest's own, which "
+        "the host does not see (AMD SEV). All of the memory stays in the host's RAM. The guest cannot be suspended, or "
+        "moved while it runs.", False, "hw:mem_encryption", "hw_mem_encryption", ALIKE, needs="a host with such a CPU, "
+        "and a slot left on it; KVM; machine q35, firmware uefi; disks on virtio, sata or virtio-scsi, and no devices "
+        "of the host; a system that knows it in the guest"),
+    Row("mem_encryption_model", Choices(*sorted(SEV)), "With what: V(amd-sev-es) encrypts the CPU's registers, too.",
+        "amd-sev", "hw:mem_encryption_model", "hw_mem_encryption_model", ALIKE, needs="mem_encryption"),
     Row("guest_agent", Boolean(), "Whether the guest has the channel of QEMU's guest agent.", True,
         image="hw_qemu_guest_agent", source=_GLANCE),
 )
@@ -296,6 +309,16 @@ BY_SPEC: Mapping[str, Row] = {name: row for row in ROWS for name in (row.spec, *
 BY_PROPERTY: Mapping[str, Row] = {row.image: row for row in ROWS if row.image}
 
 
+#: The extra spec by which a flavor asks for dedicated CPUs in Placement's words (row A4.4).
+PCPU = "resources:PCPU"
+
+
+def pcpus(specs: Mapping[str, Any]) -> int:
+    """How many dedicated CPUs extra *specs* ask for so; what is no number is refused elsewhere."""
+    text = str(specs.get(PCPU, ""))
+    return int(text) if re.fullmatch(NUMBER, text) else 0
+
+
 def said(given: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
     """What *given* (texts by name) says, by the row's name. Values that there are not here are left out:
     ``Table.without_effect`` names them. Of two names of one row the first one counts."""
@@ -303,6 +326,8 @@ def said(given: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
     wanted = asked(given, {}).required.intersection(X86.values()) if given else ()
     if wanted:
         found[CPU_TRAITS] = sorted(wanted)
+    if rows is BY_SPEC and pcpus(given):
+        found["cpu_policy"] = "dedicated"
     for name, row in rows.items() if given else ():
         if name.endswith(".N"):
             found.update(_listed(given, name[:-1], row))

@@ -29,6 +29,9 @@ class Host(Kind):
     tpm_versions = Field(ListOf(Text()), "Versions of TPM that guests can have.", on=READ, sample=["1.2", "2.0"])
     disk_encryption = Field(ListOf(Text()), "Formats in which servers' own disks can be encrypted.", on=READ,
                             sample=["luks"])
+    memory_encryption = Field(MapOf(Text(), Value()), "What can encrypt guests' memory, to {guests (how many at once), "
+                              "cbitpos, reduced_phys_bits}.", on=READ,
+                              sample={"amd-sev": {"guests": 15, "cbitpos": 47, "reduced_phys_bits": 1}})
     pci_devices = Field(MapOf(Text(), Value()), "PCI devices that servers can have, {total, free, numa_policy (where "
                         "the alias has one)} by the aliases that they ask by; a device of several aliases counts for "
                         "each.", on=READ, sample={"gpu": {"total": 2, "free": 1}})
@@ -40,6 +43,9 @@ class Host(Kind):
                            "total, free, provider}.", on=READ,
                   sample=[{"parent": "0000:81:00.0", "type": "nvidia-35", "numa_node": 0, "total": 8, "free": 7,
                            "provider": "pci_0000_81_00_0"}])
+    pmem = Field(MapOf(Text(), Value()), "Persistent memory that servers can have: {total, free, sizes_mb} of the "
+                 "namespaces of each label.", on=READ,
+                 sample={"6GB": {"total": 2, "free": 1, "sizes_mb": [6144, 6144]}})
     providers = Field(Value(), "Parts of the host that are resource providers of a cloud below it: {name, parent (the "
                       "name of the one above; empty: the host), inventories (total, reserved, max_unit by resource "
                       "class), traits, held (what servers have of it, by uuid and resource class)}.", on=READ,
