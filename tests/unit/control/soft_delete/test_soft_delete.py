@@ -147,12 +147,12 @@ def test_a_restore_that_fails_leaves_it_soft_deleted(owner):
 def test_a_host_that_is_silent_is_waited_for(owner):
     cloud, id = owner.cloud, owner.server(flavorRef="small")["id"]
     host = owner.host_of(id)
-    for ask, status, wanted in (
+    for request, status, wanted in (
             (lambda: owner.call.delete(f"/v2.1/servers/{id}"), 204, (SOFT_DELETED, None, True)),
             (lambda: owner.call.act(id, "restore"), 202, ("active", None, False))):
         cloud.kill_agent(host)
         try:
-            assert ask().status == status  # nobody has noticed yet that it is down
+            assert request().status == status  # nobody has noticed yet that it is down
             before = row(cloud, id)
             assert before.task_state in ("soft-deleting", "restoring") and before.deleted_at is None
         finally:
