@@ -243,7 +243,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
     # Networks -----------------------------------------------------------------------------------------------------
     def networks(self) -> dict[str, NetworkSeen]:
         with self._call("networks"):
-            return {name: network.seen for name, network in self._networks.items()}
+            return {name: network.seen for name, network in list(self._networks.items())}
 
     def make_network(self, spec: NetworkSpec) -> None:
         with self._call("make_network", f"network {spec.name}") as changed:

@@ -28,7 +28,8 @@ class Domains(State):
 
     def domains(self) -> dict[str, Domain]:
         with self._call("domains"):
-            return {uuid: domain.seen() for uuid, domain in self._domains.items()}
+            # A copy: who looks does not hold the lock, and others define meanwhile.
+            return {uuid: domain.seen() for uuid, domain in list(self._domains.items())}
 
     def domain(self, uuid: str) -> Domain | None:
         with self._call("domain"):
