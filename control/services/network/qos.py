@@ -14,7 +14,7 @@ from sqlalchemy import Connection, RowMapping, select, update
 from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
-from magnetar_control.store.database import now
+from magnetar_control.store.database import advisory_lock, now
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound
 
 from . import changes, reservations, sharing
@@ -63,7 +63,10 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
 
 
 def _check_default(connection: Connection, project: str, values: Document) -> None:
-    there = default(connection, project) if values.get("is_default") else None
+    if not values.get("is_default"):
+        return
+    advisory_lock(connection, "default QoS policy", project)
+    there = default(connection, project)
     if there is not None:
         raise Conflict(f"A default QoS policy exists for project {project}: {there}. Make it no default first.",
                        type="QoSPolicyDefaultAlreadyExists")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from magnetar_control.services.network.engine import LogicalLimit
@@ -90,6 +92,17 @@ def test_new_networks_have_the_default_policy_of_their_project(ask, lan):
     assert lan(ask)["qos_policy_id"] == made["id"]
     assert lan(ask.as_(BOB))["qos_policy_id"] is None
     assert lan(ask, qos_policy_id=None)["qos_policy_id"] is None
+
+
+def test_one_of_two_that_become_the_default_at_once_is_it(ask):
+    admin = ask.as_(ADMIN)
+    paths = [f"{TOP}/{admin('POST', TOP, {'policy': {'name': name}})['policy']['id']}" for name in ("one", "two")]
+    for _time in range(5):
+        with ThreadPoolExecutor(2) as both:
+            said = both.map(lambda path: admin.ask("PUT", path, {"policy": {"is_default": True}})[0], paths)
+        assert sorted(said) == [200, 409]
+        for path in paths:
+            admin("PUT", path, {"policy": {"is_default": False}})
 
 
 @pytest.mark.parametrize(("kind", "rule", "words"), [
