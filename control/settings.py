@@ -297,6 +297,7 @@ class Settings:
     quota_security_group_rules: int = _doc("Rules of a project's security groups, those of `default` too.", 100)
     quota_rbac_policies: int = _doc("RBAC policies of a project: what it shares with others, or with all.", 10)
     quota_subnetpools: int = _doc("Subnet pools of a project.", 10)
+    quota_address_scopes: int = _doc("Address scopes of a project.", 10)
     quota_routers: int = _doc("Routers of a project.", 10)
     quota_floatingips: int = _doc("Floating IPs of a project.", 50)
     quota_address_groups: int = _doc("Address groups of a project, with OVN.", 10)

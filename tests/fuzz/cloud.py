@@ -288,6 +288,7 @@ class Cloud:
         shared = {"object_type": "qos_policy", "object_id": policy, "action": "access_as_shared"}
         self._made(f"{top}/rbac-policies", "rbac_policy", {**shared, "target_tenant": self.known["projects"][0]})
         self._made(f"{top}/address-groups", "address_group", {"name": "a", "addresses": ["10.0.0.0/8"]})
+        self._made(f"{top}/address-scopes", "address_scope", {"name": "a", "ip_version": 4})
         ports = [self._made(f"{top}/ports", "port", {"network_id": self.known["networks"][0]}) for _ in range(3)]
         self._made(f"{top}/trunks", "trunk", {"port_id": ports[0], "sub_ports": [
             {"port_id": ports[1], "segmentation_type": "vlan", "segmentation_id": 5}]})

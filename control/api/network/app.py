@@ -25,13 +25,15 @@ from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group, trunk
 
 #: Alias to name of the extensions that hold here: what clients look for before they use it.
 EXTENSIONS = {
-    "agent": "agent", "availability_zone": "Availability Zone", "binding": "Port Binding",
+    "address-scope": "Address scope", "agent": "agent",
+    "availability_zone": "Availability Zone", "binding": "Port Binding",
     "default-subnetpools": "Default Subnetpools",
     "external-net": "Neutron external network", "filter-validation": "Filter parameters validation",
     "net-mtu": "Network MTU", "pagination": "Pagination support", "port-security": "Port Security",
     "project-id": "project_id field enabled", "provider": "Provider Network",
     "quota-check-limit": "Quota engine limit check", "quota_details": "Quota details",
-    "quotas": "Quota management support", "rbac-policies": "RBAC Policies", "rbac-security-groups":
+    "quotas": "Quota management support", "rbac-policies": "RBAC Policies",
+    "rbac-address-scope": "Add address_scope type to RBAC", "rbac-security-groups":
     "Add security_group type to network RBAC", "rbac-subnetpool": "Add subnetpool type to RBAC",
     "security-group": "security-group", "sorting": "Sorting support",
     "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ipaddress import ip_network
 from typing import Any
 
-from magnetar_control.api.values import Address, Anything, Id, Null, Number, OrEmpty, Parsed, Truth, record
+from magnetar_control.api.values import Address, Anything, Id, Number, OrEmpty, Parsed, Truth, record
 from magnetar_control.services.network import address_groups, dns, sharing, trunks, virtual_functions
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
@@ -146,7 +146,8 @@ SUBNET_POOL = attributes(
     {"shared": TRUTH},
     {"name": Text(1, 255), "prefixes": ListOf(PREFIX, PREFIXES), "is_default": TRUTH, "min_prefixlen": _LENGTH,
      "max_prefixlen": _LENGTH, "default_prefixlen": _LENGTH, "default_quota": Nullable(Number(0, 2**63 - 1)),
-     "address_scope_id": Null()}, required="name prefixes")
+     "address_scope_id": Nullable(Id())}, required="name prefixes")
+ADDRESS_SCOPE = attributes({"ip_version": VERSION}, {"name": TEXT, "shared": TRUTH}, required="ip_version")
 
 
 class VnicType(Choices):

@@ -64,8 +64,9 @@ def network(row: Row, admin: bool) -> Document:
     plain = ("name", "admin_state_up", "shared", "is_default", "mtu", "port_security_enabled", "subnets",
              "qos_policy_id", "dns_domain")
     return {**_shown(row, *plain), "status": "ACTIVE", "router:external": row["external"],
-            "availability_zones": ["nova"], "availability_zone_hints": [], "ipv4_address_scope": None,
-            "ipv6_address_scope": None, **(provider if admin else {})}
+            "availability_zones": ["nova"], "availability_zone_hints": [],
+            **{f"ipv{version}_address_scope": row["scopes"].get(version) for version in (4, 6)},
+            **(provider if admin else {})}
 
 
 def subnet(row: Row, _admin: bool) -> Document:
@@ -78,8 +79,13 @@ def subnet(row: Row, _admin: bool) -> Document:
 def subnetpool(row: Row, _admin: bool) -> Document:
     """A subnet pool."""
     plain = ("name", "prefixes", "ip_version", "min_prefixlen", "default_prefixlen", "max_prefixlen", "default_quota",
-             "shared", "is_default")
-    return {**_shown(row, *plain), "address_scope_id": None}
+             "shared", "is_default", "address_scope_id")
+    return _shown(row, *plain)
+
+
+def address_scope(row: Row, _admin: bool) -> Document:
+    """An address scope."""
+    return _shown(row, "name", "ip_version", "shared")
 
 
 def port(row: Row, admin: bool) -> Document:
@@ -186,6 +192,7 @@ FORMS = tuple(Form(name=name, plural=f"{name}s", path=f"{name}s".replace("_", "-
               for name, body, view in (
                   ("network", attributes.NETWORK, network), ("subnet", attributes.SUBNET, subnet),
                   ("port", attributes.PORT, port), ("subnetpool", attributes.SUBNET_POOL, subnetpool),
+                  ("address_scope", attributes.ADDRESS_SCOPE, address_scope),
                   ("security_group", attributes.SECURITY_GROUP, security_group),
                   ("security_group_rule", attributes.SECURITY_GROUP_RULE, security_group_rule)))
 FORMS += (Form(name="rbac_policy", plural="rbac_policies", path="rbac-policies", body=attributes.RBAC_POLICY,

@@ -23,6 +23,7 @@ from . import networks as network_resource
 from . import ports as port_resource
 from . import security_groups as security_group
 from .address_groups import ADDRESS_GROUP, AddressGroupStore
+from .address_scopes import ADDRESS_SCOPE
 from .changes import ChangeLog
 from .engine import EngineDifference, NetworkEngine
 from .floating_ips import FLOATING_IP, let_go
@@ -74,6 +75,7 @@ class EmbeddedNetworks:
         self.resources: dict[str, NetworkStore] = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
                           for one in (network, resource(pools), port_resource.resource(dns.domain(domain)),
                                       rule_resource(engine is not None))}
+        self.resources["address_scopes"] = NetworkStore(database, ADDRESS_SCOPE, self.quota, self.log)
         self.resources["subnetpools"] = NetworkStore(database, SUBNET_POOL, self.quota, self.log)
         self.resources["rbac_policies"] = NetworkStore(database, RBAC_POLICY, self.quota, self.log)
         self.resources["security_groups"] = GroupStore(database, SECURITY_GROUP, self.quota, self.log,

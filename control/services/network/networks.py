@@ -19,7 +19,7 @@ from . import changes, dns, ipam, qos, reservations, sharing, virtual_functions
 from .requested_networks import seen
 from .resources import NetworkResource, add, find, own
 from .router_ports import OWN
-from .tables import networks, ports, subnets
+from .tables import networks, ports, subnet_pools, subnets
 
 #: Name of a network device.
 DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,14}")
@@ -35,13 +35,18 @@ USUAL_MTU = 1500
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
-    """The rows, with the ids of their subnets."""
+    """The rows, with the ids of their subnets, and the address scopes that these are of: ``scopes``, by IP version."""
     ids: dict[str, list[str]] = {row["id"]: [] for row in rows}
-    for id, network_id in connection.execute(select(subnets.c.id, subnets.c.network_id).where(
-            subnets.c.network_id.in_(ids)).order_by(subnets.c.created_at)):
-        ids[network_id].append(id)
+    scopes: dict[str, dict[int, str]] = {row["id"]: {} for row in rows}
+    query = select(*subnets.c["id", "network_id", "cidr"], subnet_pools.c.address_scope_id).outerjoin(
+        subnet_pools, subnet_pools.c.id == subnets.c.subnetpool_id)
+    for one in connection.execute(query.where(subnets.c.network_id.in_(ids)).order_by(subnets.c.created_at)):
+        ids[one.network_id].append(one.id)
+        if one.address_scope_id is not None:
+            scopes[one.network_id][6 if ipam.is_six(one.cidr) else 4] = one.address_scope_id
     shared = sharing.told(connection, rows)
-    return [{**row, "subnets": ids[row["id"]], "shared_with": shared[row["id"]]["shared_with"]} for row in rows]
+    return [{**row, "subnets": ids[row["id"]], "scopes": scopes[row["id"]],
+             "shared_with": shared[row["id"]]["shared_with"]} for row in rows]
 
 
 def create(physical_mtu: int | None, connection: Connection, context: Context, values: Document) -> None:

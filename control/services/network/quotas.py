@@ -14,6 +14,7 @@ from magnetar_core.errors import Conflict, MagnetarError
 
 from .tables import (
     address_groups,
+    address_scopes,
     floating_ips,
     networks,
     ports,
@@ -28,7 +29,8 @@ from .tables import (
 
 #: Neutron's type of the error.
 OVER = "OverQuota"
-RESOURCES = ("network", "subnet", "port", "security_group", "security_group_rule", "rbac_policy", "subnetpool")
+RESOURCES = ("network", "subnet", "port", "security_group", "security_group_rule", "rbac_policy", "subnetpool",
+             "address_scope")
 #: Those that there are with an engine besides.
 OF_ENGINE = ("router", "floatingip", "address_group", "trunk")
 
@@ -40,7 +42,7 @@ def _counted(table: Table) -> Select[Any]:
 #: Statements that each new server needs among them, made once.
 _COUNTED = {name: _counted(table) for name, table in zip(
     (*RESOURCES, *OF_ENGINE), (networks, subnets, ports, security_groups, security_group_rules, rbac_policies,
-                             subnet_pools, routers, floating_ips, address_groups, trunks),
+                             subnet_pools, address_scopes, routers, floating_ips, address_groups, trunks),
     strict=True)}
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""RBAC policies: each shares a network, security group, QoS policy, address group or subnet pool with a project, or
-with all."""
+"""RBAC policies: each shares a network, security group, QoS policy, address group, subnet pool or address scope with a
+project, or with all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, select
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Conflict, InvalidField, NotFound
 
-from . import ipam
+from . import address_scopes, ipam
 from .resources import NetworkResource, add, forbidden, own
 from .sharing import ALL, EXTERNAL, KINDS, SHARED, mark, uncovered
 from .tables import rbac_policies
@@ -28,6 +28,8 @@ def create(connection: Connection, context: Context, values: Document) -> None:
         raise NotFound(f"{kind} {id} could not be found among the project's.", type="RbacObjectNotFound")
     _may_target(context, "create", action, values["target_project"])
     _check_network(connection, kind, action, thing)
+    if kind == "subnetpool":
+        address_scopes.check_shared(connection, thing, values["target_project"])
     values["project_id"] = thing["project_id"]
     same = select(rbac_policies.c.id).where(
         rbac_policies.c.object_id == id, rbac_policies.c.action == action,
@@ -70,6 +72,9 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
         return
     _may_target(context, "update", row["action"], target)
     _check_unused(connection, row, [target])
+    thing = _thing(connection, row["object_type"], row["object_id"])
+    if thing is not None and row["object_type"] == "subnetpool":
+        address_scopes.check_shared(connection, thing, target)
     if connection.execute(select(rbac_policies.c.id).where(
             rbac_policies.c.object_id == row["object_id"], rbac_policies.c.action == row["action"],
             rbac_policies.c.target_project == target)).first():

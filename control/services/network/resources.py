@@ -112,6 +112,11 @@ def any_of(name: str, values: Sequence[str], condition: Callable[[str], ColumnEl
     return or_(false(), *map(condition, wanted))
 
 
+def of_version(column: ColumnElement[int]) -> Filter:
+    """The filter ``ip_version``, of a *column* that is 4 or 6."""
+    return lambda values: or_(false(), *(column == version for version in (4, 6) if str(version) in values))
+
+
 class _Undone(Exception):
     """Ends a transaction of which nothing is to stay."""
 

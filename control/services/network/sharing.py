@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""With which projects a network, security group, QoS policy, address group or subnet pool is shared: the RBAC policies
-of it. A policy for all projects (``*``) is what ``shared`` and ``router:external`` say of a network, QoS policy or
-subnet pool."""
+"""With which projects a network, security group, QoS policy, address group, subnet pool or address scope is shared: the
+RBAC policies of it. A policy for all projects (``*``) is what ``shared`` and ``router:external`` say of a network, QoS
+policy, subnet pool or address scope."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from magnetar_core.errors import Conflict
 
 from .tables import (
     address_groups,
+    address_scopes,
     floating_ips,
     networks,
     ports,
@@ -86,8 +87,17 @@ def _cut(id: str) -> Sequence[Select[Any]]:
     return (select(subnets.c.project_id).where(subnets.c.subnetpool_id == id),)
 
 
+def _scoped(id: str) -> Sequence[Select[Any]]:
+    """The projects that have pools of a scope, and those with which pools of it are shared."""
+    return (select(subnet_pools.c.project_id).where(subnet_pools.c.address_scope_id == id),
+            select(rbac_policies.c.target_project).join(
+                subnet_pools, subnet_pools.c.id == rbac_policies.c.object_id).where(
+                subnet_pools.c.address_scope_id == id, rbac_policies.c.action == SHARED))
+
+
 KINDS = {
     "address_group": Shareable(address_groups, {SHARED: _named}, {}),
+    "address_scope": Shareable(address_scopes, {SHARED: _scoped}, {SHARED: "shared"}),
     "network": Shareable(networks, {SHARED: _on_network, EXTERNAL: _outside}, {SHARED: "shared", EXTERNAL: "external"}),
     "security_group": Shareable(security_groups, {SHARED: _in_group}, {}),
     "qos_policy": Shareable(qos_policies, {SHARED: _limited}, {SHARED: "shared"}),

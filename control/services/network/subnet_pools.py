@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-# ruff: noqa: ARG001 - the functions of a resource take the same arguments
+
 """Subnet pools: prefixes of which subnets are cut, so that no two of a pool overlap, and no project gets more than it
 may. A cloud has one default pool of each IP version at most (Neutron's extension default-subnetpools)."""
 
@@ -10,15 +10,16 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, false, or_, select, true
+from sqlalchemy import ColumnElement, Connection, RowMapping, select, true
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import advisory_lock
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
-from . import sharing
-from .resources import NetworkResource, add, find
-from .tables import subnet_pools, subnets
+from . import address_scopes, sharing
+from .resources import NetworkResource, add, find, of_version
+from .router_ports import GATEWAY, INTERFACE
+from .tables import addresses, ports, subnet_pools, subnets
 
 AnyNetwork = IPv4Network | IPv6Network
 #: By IP version: the shortest prefix that subnets have, the most bits of a prefix, and the bits of what a project's
@@ -45,12 +46,15 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     values.update(ip_version=version, prefixes=[str(one) for one in nets])
     _check_bounds(version, values)
     _check_default(connection, version, values)
+    if values["address_scope_id"] is not None:
+        address_scopes.check_pool(connection, context, values)
     add(connection, subnet_pools, values)
     sharing.begin(connection, "subnetpool", values)
 
 
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Prefixes are added alone: subnets may be cut of those that are there."""
+    """Prefixes are added alone: subnets may be cut of those that are there. Whoever joins an address scope is checked
+    with what it has then."""
     find(connection, context, SUBNET_POOL, row["id"], lock=True)
     for name in ("min_prefixlen", "default_prefixlen", "max_prefixlen"):
         if name in values and values[name] is None:
@@ -58,14 +62,21 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
     _check_bounds(row["ip_version"], {**row, **values})
     if values.get("is_default") and not row["is_default"]:
         _check_default(connection, row["ip_version"], values)
-    if "prefixes" not in values:
-        return
+    if "prefixes" in values:
+        values["prefixes"] = _with_more(row, values)
+    final = {**row, "prefixes": orjson.loads(row["prefixes"]), **values}
+    if final["address_scope_id"] is not None and values.keys() & {"prefixes", "address_scope_id"}:
+        address_scopes.check_pool(connection, context, final)
+
+
+def _with_more(row: RowMapping, values: Document) -> list[str]:
+    """The prefixes that the pool will have. Raises ``InvalidRequest`` where one would go."""
     nets = _one_version(values["prefixes"])
     gone = [one for one in map(ip_network, orjson.loads(row["prefixes"])) if not _inside(one, nets)]
     if gone:
         raise InvalidRequest("Illegal update to prefixes: Existing prefixes must be a subset of the new prefixes, and "
                              f"{', '.join(map(str, gone))} would go.", type="IllegalSubnetPoolPrefixUpdate")
-    values["prefixes"] = [str(one) for one in nets]
+    return [str(one) for one in nets]
 
 
 def _one_version(prefixes: Sequence[str]) -> list[AnyNetwork]:
@@ -113,12 +124,21 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
     sharing.forget(connection, row["id"])
 
 
+def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
+    """Where it gets another address scope: the routers of its subnets, which translate others' addresses then."""
+    if not changed or changed.get("address_scope_id", row["address_scope_id"]) == row["address_scope_id"]:
+        return []
+    return [f"router/{id}" for id in connection.execute(select(ports.c.device_id).distinct().join(
+        addresses, addresses.c.port_id == ports.c.id).join(subnets, subnets.c.id == addresses.c.subnet_id).where(
+        subnets.c.subnetpool_id == row["id"], ports.c.device_owner.in_((INTERFACE, GATEWAY)))).scalars()]
+
+
 SUBNET_POOL = NetworkResource(
     name="subnetpool", table=subnet_pools, visible=sharing.own_or_shared(subnet_pools), documents=documents,
-    create=create, update=change, delete=delete, admin=frozenset({"shared", "is_default"}),
-    defaults={"name": "", "description": "", "shared": False, "is_default": False, "default_quota": None},
-    filters={"ip_version": lambda values: or_(false(), *(
-        subnet_pools.c.ip_version == version for version in (4, 6) if str(version) in values))})
+    create=create, update=change, delete=delete, units=units, admin=frozenset({"shared", "is_default"}),
+    defaults={"name": "", "description": "", "shared": False, "is_default": False, "default_quota": None,
+              "address_scope_id": None},
+    filters={"ip_version": of_version(subnet_pools.c.ip_version)})
 
 
 # Subnets ---------------------------------------------------------------------------------------------------------

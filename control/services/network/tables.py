@@ -43,14 +43,20 @@ networks = Table(
     Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")), *stamped(),
     Index("networks_project", "project_id"), Index("networks_qos", "qos_policy_id"))
 
+address_scopes = Table(
+    "address_scopes", API, *owned(), Column("ip_version", Integer, nullable=False),
+    Column("shared", Boolean, nullable=False, default=False), *stamped(),
+    Index("address_scopes_project", "project_id"))
+
 #: ``default_quota``: how much of it a project may have, in addresses, of IPv6 in networks of 64 bits.
 subnet_pools = Table(
     "subnet_pools", API, *owned(), Column("ip_version", Integer, nullable=False),
     Column("prefixes", DOCUMENT, nullable=False), Column("min_prefixlen", Integer, nullable=False),
     Column("default_prefixlen", Integer, nullable=False), Column("max_prefixlen", Integer, nullable=False),
     Column("default_quota", BigInteger), Column("shared", Boolean, nullable=False, default=False),
-    Column("is_default", Boolean, nullable=False, default=False), *stamped(),
-    Index("subnet_pools_project", "project_id"))
+    Column("is_default", Boolean, nullable=False, default=False),
+    Column("address_scope_id", UUID, ForeignKey("address_scopes.id")), *stamped(),
+    Index("subnet_pools_project", "project_id"), Index("subnet_pools_scope", "address_scope_id"))
 
 subnets = Table(
     "subnets", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id", ondelete="CASCADE"), nullable=False),

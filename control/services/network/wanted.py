@@ -226,11 +226,12 @@ def _router(router: Row[Any], held: Sequence[RowMapping], reached: Sequence[Logi
     routes = [(one["destination"], one["nexthop"]) for one in orjson.loads(router.routes)]
     routes += [("::/0" if ":" in one["cidr"] else "0.0.0.0/0", one["gateway_ip"]) for one in gateway
                if one["gateway_ip"]]
-    outside = [one["ip_address"] for one in gateway if ":" not in one["cidr"]]
+    outside = [one for one in gateway if ":" not in one["cidr"]]
     translations = list(reached)
     if outside and router.enable_snat:  # addresses of IPv6 are not translated
-        translations += [LogicalTranslation(one["id"], "snat", outside[0], one["cidr"]) for one in inside
-                         if ":" not in one["cidr"]]
+        scope = outside[0]["address_scope_id"]  # of which no addresses are translated
+        translations += [LogicalTranslation(one["id"], "snat", outside[0]["ip_address"], one["cidr"]) for one in inside
+                         if ":" not in one["cidr"] and (scope is None or one["address_scope_id"] != scope)]
     # The hosts that would have the gateway, drawn so that another host more changes little.
     chosen = sorted(out, key=lambda host: sha256(f"{router.id} {host}".encode()).digest())[:GATEWAYS]
     return LogicalRouter(router.id, router.name, router.admin_state_up, tuple(interfaces), tuple(routes),

@@ -12,6 +12,7 @@ from magnetar_control.api.v1.driver import NAMESPACE
 from magnetar_control.services.image.tables import images, members
 from magnetar_control.services.network.tables import (
     address_groups,
+    address_scopes,
     addresses,
     floating_ips,
     forwardings,
@@ -157,6 +158,7 @@ class Things:
             internal_ip_address=f"10.20{number}.0.2", protocol="tcp", internal_port=22, external_port=22)
         things["address_group"] = self._add(address_groups, project_id=id, name=f"{mark}address group",
                                             addresses=["198.51.100.0/24"])
+        things["address_scope"] = self._add(address_scopes, project_id=id, name=f"{mark}address scope", ip_version=4)
         things["subnetpool"] = self._add(
             subnet_pools, project_id=id, name=f"{mark}subnet pool", ip_version=4, prefixes=["10.210.0.0/16"],
             min_prefixlen=8, default_prefixlen=24, max_prefixlen=32)

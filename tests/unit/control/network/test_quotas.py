@@ -13,7 +13,7 @@ from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authent
 
 OF_RED = "/v2.0/quotas/red"
 DEFAULTS = {"network": 100, "subnet": 500, "port": 500, "security_group": 10, "security_group_rule": 100,
-            "rbac_policy": 10, "subnetpool": 10}
+            "rbac_policy": 10, "subnetpool": 10, "address_scope": 10}
 NOTHING = dict.fromkeys(("router", "floatingip", "address_group", "trunk"), 0)
 
 
@@ -39,6 +39,7 @@ def bodies(ask):
             "security_group_id": group, "direction": "ingress", "protocol": "tcp", "port_range_min": n + 1,
             "port_range_max": n + 1}),
         "subnetpool": ("subnetpools", lambda n: {"name": f"p{n}", "prefixes": [f"10.{n}.0.0/16"]}),
+        "address_scope": ("address-scopes", lambda n: {"name": f"s{n}", "ip_version": 4}),
         "rbac_policy": ("rbac-policies", lambda n: {
             "object_type": "network", "object_id": id, "action": "access_as_shared", "target_tenant": f"p{n}"})}
 
