@@ -98,9 +98,17 @@ subnet:
       type: str
       sample: 5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11
     cidr:
-      description: Its addresses, such as C(10.1.0.0/24) or C(fd00:1::/64).
+      description: Its addresses, such as C(10.1.0.0/24) or C(fd00:1::/64). Those of C(subnet_pool) that are free
+        first when omitted.
       type: str
       sample: 10.1.0.0/24
+    subnet_pool:
+      description: The subnet pool of which its addresses are, by name or uuid.
+      type: str
+    prefix_length:
+      description: How many bits its prefix has, in place of C(cidr). As the pool says when omitted.
+      type: int
+      sample: 24
     gateway_ip:
       description: Address of the router; C(none) for none. The first one when omitted.
       type: str

@@ -178,6 +178,8 @@ def test_of_networks_of_clouds(overlay):
         assert overlay(module, **options)["changed"]
     limit = {"type": "bandwidth_limit", "max_kbps": 1000}
     for noun, options, change in (
+            ("address_scope", {}, {"description": "x"}),
+            ("subnet_pool", {"prefixes": ["10.20.0.0/16"]}, {"prefixes": ["10.20.0.0/15"]}),
             ("address_group", {"addresses": ["192.0.2.0/24"]}, {"addresses": ["198.51.100.7"]}),
             ("trunk", {"port": "p2", "subports": [{"port": "p3", "segmentation_id": 5}]}, {"admin_state_up": True,
                                                                                           "subports": []}),
@@ -209,7 +211,7 @@ def test_every_module_is_checked():
         "aggregate_info", "availability_zone_info", "cell_info", "compute_service_info", "hypervisor_info",
         "limits_info", "quota_info", "resource_provider_info", "server_group_info", "trait_info", "usage_info",
         "floating_ip_info", "port_info", "router_info", "security_group_info", "subnet_info", "address_group_info",
-        "qos_policy_info", "trunk_info", "volume_type_info"}
+        "qos_policy_info", "trunk_info", "address_scope_info", "subnet_pool_info", "volume_type_info"}
     names = {path.stem for path in (ROOT / "plugins/modules").glob("[a-z]*.py")} - {"certificate"}  # has no agent
     assert not [name for name in names if name not in known and f'"{name}"' not in text]
 

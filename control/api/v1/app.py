@@ -38,6 +38,7 @@ from .security_group import SecurityGroups
 from .server import SERVERS
 from .server_request import FLAVORS, KEYPAIRS, NETWORKS
 from .subnet import Subnets
+from .subnet_pool import AddressScopes, SubnetPools
 from .trunk import Trunks
 from .usage import Usages
 from .volume import IMAGES, SNAPSHOTS, VOLUMES
@@ -48,6 +49,7 @@ DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
     ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), Subnets(), Ports(),
     Routers(), FloatingIps(), SecurityGroups(), AddressGroups(), QosPolicies(), RbacPolicies(), Trunks(),
+    AddressScopes(), SubnetPools(),
     VolumeTypes())}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Seconds that a request waits which does not say.

@@ -8,7 +8,7 @@ from typing import Any
 from magnetar_control.compute.caller import Caller
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Kind
-from magnetar_core.kinds import AddressGroup, Network, QosPolicy, RbacPolicy, SecurityGroup
+from magnetar_core.kinds import AddressGroup, AddressScope, Network, QosPolicy, RbacPolicy, SecurityGroup, SubnetPool
 from magnetar_core.operations import Operation
 from magnetar_core.reconcile import Document, is_uuid
 
@@ -18,7 +18,8 @@ from .networking import Row, named, reference, rows
 #: Type of a thing to its kind, and the service's name of such things.
 OBJECTS: dict[str, tuple[type[Kind], str]] = {
     "network": (Network, "networks"), "security_group": (SecurityGroup, "security_groups"),
-    "qos_policy": (QosPolicy, "qos_policies"), "address_group": (AddressGroup, "address_groups")}
+    "qos_policy": (QosPolicy, "qos_policies"), "address_group": (AddressGroup, "address_groups"),
+    "subnetpool": (SubnetPool, "subnetpools"), "address_scope": (AddressScope, "address_scopes")}
 KEY = ("object_type", "action", "target_project", "object")
 
 

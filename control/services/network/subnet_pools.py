@@ -36,7 +36,7 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Docume
 
 def create(connection: Connection, context: Context, values: Document) -> None:
     """Add it."""
-    nets = _one_version(values["prefixes"])
+    nets = joined(values["prefixes"])
     version = nets[0].version
     least = values.get("min_prefixlen")
     values["min_prefixlen"] = SHORTEST[version] if least is None else least
@@ -71,7 +71,7 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
 
 def _with_more(row: RowMapping, values: Document) -> list[str]:
     """The prefixes that the pool will have. Raises ``InvalidRequest`` where one would go."""
-    nets = _one_version(values["prefixes"])
+    nets = joined(values["prefixes"])
     gone = [one for one in map(ip_network, orjson.loads(row["prefixes"])) if not _inside(one, nets)]
     if gone:
         raise InvalidRequest("Illegal update to prefixes: Existing prefixes must be a subset of the new prefixes, and "
@@ -79,7 +79,7 @@ def _with_more(row: RowMapping, values: Document) -> list[str]:
     return [str(one) for one in nets]
 
 
-def _one_version(prefixes: Sequence[str]) -> list[AnyNetwork]:
+def joined(prefixes: Sequence[str]) -> list[AnyNetwork]:
     """The prefixes, those that lie side by side as one. Raises ``InvalidRequest`` for none, or two IP versions."""
     nets: list[Any] = list(map(ip_network, prefixes))
     if not nets:

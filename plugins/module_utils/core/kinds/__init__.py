@@ -20,6 +20,7 @@ from .migration import Migration
 from .network import Network
 from .networking import (
     AddressGroup,
+    AddressScope,
     FloatingIp,
     NetworkPort,
     NetworkRouter,
@@ -28,6 +29,7 @@ from .networking import (
     RbacPolicy,
     SecurityGroup,
     Subnet,
+    SubnetPool,
 )
 from .quota import Quota
 from .resource_provider import HostTrait, ResourceProvider
@@ -39,17 +41,17 @@ from .usage import Usage
 from .volume import Volume, VolumeAttachment, VolumeSnapshot
 from .volume_type import CloudVolumeType
 
-__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AvailabilityZone", "Cell", "CloudVolumeType",
-           "ComputeService", "Flavor", "FloatingIp", "Host", "HostAggregate", "HostTrait", "Hypervisor", "Image",
-           "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network", "NetworkPort",
-           "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup",
-           "Server", "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "Usage", "Volume",
-           "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
+__all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Cell",
+           "CloudVolumeType", "ComputeService", "Flavor", "FloatingIp", "Host", "HostAggregate", "HostTrait",
+           "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network",
+           "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider",
+           "SecurityGroup", "Server", "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "SubnetPool",
+           "Usage", "Volume", "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
          VolumeExport, Migration, Host)
 CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, HostAggregate, ServerGroup,
                Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort, NetworkRouter, FloatingIp,
-               SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk, CloudVolumeType,
-               ResourceProvider, HostTrait)
+               SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk, AddressScope, SubnetPool,
+               CloudVolumeType, ResourceProvider, HostTrait)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

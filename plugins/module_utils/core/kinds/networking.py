@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""subnet, port, trunk, router, floating_ip, security_group, address_group, qos_policy and rbac_policy: what a cloud's
-network service has beside networks."""
+"""subnet, subnet_pool, address_scope, port, trunk, router, floating_ip, security_group, address_group, qos_policy and
+rbac_policy: what a cloud's network service has beside networks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,12 @@ class Subnet(Resource):
 
     network = Field(REFERENCE, "The network, by name or uuid.", required=True, on=FIXED, aliases=("network_name",),
                     sample="5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
-    cidr = Field(PREFIX, "Its addresses, such as V(10.1.0.0/24) or V(fd00:1::/64).", required=True, on=FIXED,
-                 sample="10.1.0.0/24")
+    cidr = Field(PREFIX, "Its addresses, such as V(10.1.0.0/24) or V(fd00:1::/64). Those of O(subnet_pool) that are "
+                 "free first when omitted.", on=FIXED, sample="10.1.0.0/24")
+    subnet_pool = Field(Nullable(REFERENCE), "The subnet pool of which its addresses are, by name or uuid.", on=FIXED,
+                        sample=None)
+    prefix_length = Field(Integer(0, 128), "How many bits its prefix has, in place of O(cidr). As the pool says when "
+                          "omitted.", on=FIXED, sample=24)
     gateway_ip = Field(OrNone(ADDRESS), "Address of the router; V(none) for none. The first one when omitted.",
                        sample="10.1.0.1")
     enable_dhcp = Field(Boolean(), "Whether guests get their addresses by DHCP.", default=True, sample=True)
@@ -51,6 +55,45 @@ class Subnet(Resource):
                               "them themselves.", default=None, on=FIXED, sample=None)
     ipv6_ra_mode = Field(Nullable(Choices(*MODES)), "What a router in it advertises: as O(ipv6_address_mode), or "
                          "nothing.", default=None, on=FIXED, sample=None)
+
+
+class AddressScope(Resource):
+    """Of subnet pools whose prefixes are apart, so that routers need not translate their addresses."""
+
+    noun, plural = "address_scope", "address_scopes"
+
+    ip_version = Field(Integer(4, 6), "V(4) or V(6).", default=4, on=FIXED, sample=4)
+    shared = Field(Boolean(), "Whether all projects may have pools of it; administrators say so.", default=False,
+                   sample=False)
+
+
+def _bits(doc: str, sample: int) -> Field:
+    """How long prefixes of subnets are."""
+    return Field(Integer(0, 128), doc, sample=sample)
+
+
+class SubnetPool(Resource):
+    """Prefixes of which subnets are cut, so that no two overlap."""
+
+    noun, plural = "subnet_pool", "subnet_pools"
+
+    prefixes = Field(ListOf(PREFIX, 100, unique=True), "Its prefixes, of one IP version. More can be added, and none "
+                     "taken away.", required=True, sample=["10.20.0.0/16"])
+    default_prefixlen = _bits("How many bits the prefix of a subnet has that says nothing. As O(min_prefixlen) of a new "
+                              "pool, else as it is, when omitted.", 26)
+    min_prefixlen = _bits("How many bits it has at least. V(8), of IPv6 V(64), of a new pool, else as it is, when "
+                          "omitted.", 8)
+    max_prefixlen = _bits("How many bits it has at most. All of an address of a new pool, else as it is, when "
+                          "omitted.", 32)
+    default_quota = Field(Nullable(Integer(0, 2**63 - 1)), "How many addresses of it each project may have, of IPv6 how "
+                          "many networks of 64 bits; any when omitted.", default=None, sample=None)
+    address_scope = Field(OrNone(REFERENCE), "The address scope that it is of, by name or uuid; V(none) for none.",
+                          default=None, sample=None)
+    shared = Field(Boolean(), "Whether all projects may have subnets of it; administrators say so.", default=False,
+                   on=FIXED, sample=False)
+    is_default = Field(Boolean(), "Whether subnets are of it that ask for the default pool; administrators say so.",
+                       default=False, aliases=("default",), sample=False)
+    ip_version = Field(Integer(4, 6), "V(4) or V(6).", on=READ, sample=4)
 
 
 class NetworkPort(Resource):
@@ -231,8 +274,8 @@ class RbacPolicy(Kind):
     id = Field(Uuid(), "The uuid.", on=READ, sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
     name = Field(Text(1, 600), "TYPE:ACTION:PROJECT:OBJECT.", on=READ,
                  sample="network:access_as_shared:0e5d0f4a2b9d0e0c6c8a1f2b3d4f1c9a:5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
-    object_type = Field(Choices("network", "security_group", "qos_policy", "address_group"), "Kind of the thing.",
-                        required=True, on=FIXED, sample="network")
+    object_type = Field(Choices("network", "security_group", "qos_policy", "address_group", "subnetpool",
+                                "address_scope"), "Kind of the thing.", required=True, on=FIXED, sample="network")
     object = Field(REFERENCE, "The thing, by name or uuid.", required=True, on=FIXED, aliases=("object_id",),
                    sample="5b6c0a4e-9f0a-4d0e-8a55-7b1f6a0c2d11")
     action = Field(Choices("access_as_shared", "access_as_external"), "What the project may do: use it, or (networks "

@@ -20,7 +20,7 @@ from .test_servers import ensure
 
 pytestmark = pytest.mark.slow
 NOUNS = ("subnet", "security_group", "port", "router", "floating_ip", "address_group", "qos_policy", "rbac_policy",
-         "trunk")
+         "trunk", "address_scope", "subnet_pool")
 #: Drawn when it is made, so that no prediction knows it.
 DRAWN = {"id", "created_at", "updated_at", "fixed_ips", "mac_address", "external_addresses", "floating_ip_address",
          "rules", "active", "managed"}
@@ -138,6 +138,34 @@ def test_the_rules_of_a_group_are_one_list(ann: Caller) -> None:
     assert ann.delete("/v1/address_group/office").status == 409  # a rule names it
     assert ensured(ann, "security_group/web", {"description": "x"})["description"] == "x"
     assert ensured(ann, "security_group/web", {"rules": []})["rules"] == []
+
+
+def test_subnets_of_pools(cloud: Cloud, ann: Caller) -> None:
+    lab = ensured(ann, "address_scope/lab", {})
+    assert (lab["ip_version"], lab["shared"]) == (4, False)
+    pool = ensured(ann, "subnet_pool/lab", {
+        "prefixes": ["10.20.0.0/17", "10.20.128.9/17"], "default_prefixlen": 26, "address_scope": "lab"})
+    assert pool["prefixes"] == ["10.20.0.0/16"] and pool["address_scope"] == lab["id"]
+    assert (pool["min_prefixlen"], pool["max_prefixlen"], pool["ip_version"]) == (8, 32, 4)
+    wish = {"prefixes": ["10.20.0.0/15"], "address_scope": "lab", "default_quota": 1024}
+    more = ensured(ann, "subnet_pool/lab", wish)
+    assert (more["default_prefixlen"], more["default_quota"]) == (26, 1024)
+    refused(ann, "subnet_pool/lab", {**wish, "prefixes": ["10.20.0.0/16"]}, "would go")
+    refused(ann, "subnet_pool/other", {"prefixes": ["10.20.9.0/24"], "address_scope": "lab"}, "unique", status=409)
+    ensured(ann, "network/cut", {"mode": "ovn"})
+    refused(ann, "subnet/cut4", {"network": "cut"}, "cidr", "subnet_pool")
+    cut = ensured(ann, "subnet/cut4", {"network": "cut", "subnet_pool": "lab"})
+    assert (cut["cidr"], cut["subnet_pool"], cut["prefix_length"]) == ("10.20.0.0/26", pool["id"], 26)
+    other = ensured(ann, "subnet/cut5", {"network": "cut", "subnet_pool": "lab", "prefix_length": 28})
+    assert other["cidr"] == "10.20.0.64/28"
+    ensured(ann, "subnet/cut6", {"network": "cut", "subnet_pool": "lab", "cidr": "10.21.0.0/24"})
+    assert ann.delete("/v1/subnet_pool/lab").status == 400  # subnets are of it
+    keys = [f"rbac_policy/{kind}:access_as_shared:kiosk:lab" for kind in ("address_scope", "subnetpool")]
+    for key in keys:
+        ensured(ann, key, {})
+    for key in reversed(keys):
+        assert ann.delete(f"/v1/{key}").status == 200
+    refused(ann, "address_scope/everybodys", {"shared": True}, "only admins", status=403)
 
 
 def test_the_rules_of_a_qos_policy_are_one_list(cloud: Cloud, ann: Caller) -> None:
@@ -350,6 +378,10 @@ def test_modules(folder: Path) -> None:
         {"floating_ip": {"name": "f2", "network": "ext", "port": "none", "port_forwardings": [
             {"external_port": 22, "port": "p2"}]}},
         {"address_group": {"name": "a2", "addresses": ["192.0.2.1"]}},
+        {"address_scope": {"name": "sc2"}}, {"subnet_pool": {"name": "po2", "prefixes": ["10.60.0.0/16"],
+                                                             "address_scope": "sc2"}},
+        {"network": {"name": "n3", "mode": "ovn"}}, {"subnet": {"name": "s3", "network": "n3", "subnet_pool": "po2",
+                                                                "prefix_length": 24}},
         {"port": {"name": "v2", "network": "n2"}},
         {"trunk": {"name": "t2", "port": "p2", "subports": [{"port": "v2", "segmentation_id": 7}]}},
         {"qos_policy": {"name": "q2", "rules": [{"type": "bandwidth_limit", "max_kbps": 5}]}},
@@ -359,7 +391,7 @@ def test_modules(folder: Path) -> None:
         *({noun: {"name": name, "state": "absent"}} for noun, name in (
             ("trunk", "t2"), ("port", "v2"), ("floating_ip", "f2"), ("router", "r2"), ("port", "p2"),
             ("security_group", "g2"), ("address_group", "a2"), ("qos_policy", "q2"), ("subnet", "s2"),
-            ("network", "n2")))]
+            ("network", "n2"), ("subnet", "s3"), ("network", "n3"), ("subnet_pool", "po2"), ("address_scope", "sc2")))]
     thrice(folder, more, {"cloud": "mycloud"})
-    whole = play(folder, more[:14], {"cloud": "mycloud"}, "--check")
+    whole = play(folder, more[:18], {"cloud": "mycloud"}, "--check")
     assert all(one["changed"] for one in whole)  # each assumes those before

@@ -1,0 +1,121 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, Magnetar contributors
+# GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: subnet_pool_info
+version_added: "0.1.0"
+short_description: Report the subnet pools of a cloud
+description:
+  - Reports the subnet pools of the project, and those that are shared with it.
+author:
+  - Magnetar contributors (@magnetar)
+extends_documentation_fragment:
+  - magnetar.compute.options.subnet_pool_info
+  - magnetar.compute.connection
+  - magnetar.compute.attributes.info
+seealso:
+  - module: magnetar.compute.subnet_pool
+"""
+
+EXAMPLES = r"""
+- name: All subnet pools
+  magnetar.compute.subnet_pool_info:
+    cloud: mycloud
+  register: all
+
+- name: The prefixes of one
+  magnetar.compute.subnet_pool_info:
+    cloud: mycloud
+    name: lab
+    fields: [name, prefixes]
+"""
+
+RETURN = r"""
+subnet_pools:
+  description: The subnet pools that fit; empty when there are none.
+  returned: on success
+  type: list
+  elements: dict
+  contains:
+    id:
+      description: The uuid; drawn when the resource is made, unless given.
+      type: str
+      sample: 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+    name:
+      description: The name.
+      type: str
+      sample: web1
+    description:
+      description: Free text of at most 255 characters.
+      type: str
+      sample: for the shop
+    created_at:
+      description: When it was made, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    updated_at:
+      description: When it was last changed, ISO 8601 in UTC.
+      type: str
+      sample: '2026-11-20T20:00:00Z'
+    prefixes:
+      description: Its prefixes, of one IP version. More can be added, and none taken away.
+      type: list
+      elements: str
+      sample:
+        - 10.20.0.0/16
+    default_prefixlen:
+      description: How many bits the prefix of a subnet has that says nothing. As C(min_prefixlen) of a new pool,
+        else as it is, when omitted.
+      type: int
+      sample: 26
+    min_prefixlen:
+      description: How many bits it has at least. C(8), of IPv6 C(64), of a new pool, else as it is, when omitted.
+      type: int
+      sample: 8
+    max_prefixlen:
+      description: How many bits it has at most. All of an address of a new pool, else as it is, when omitted.
+      type: int
+      sample: 32
+    default_quota:
+      description: How many addresses of it each project may have, of IPv6 how many networks of 64 bits; any when
+        omitted.
+      type: int
+    address_scope:
+      description: The address scope that it is of, by name or uuid; C(none) for none.
+      type: str
+    shared:
+      description: Whether all projects may have subnets of it; administrators say so.
+      type: bool
+      sample: false
+    is_default:
+      description: Whether subnets are of it that ask for the default pool; administrators say so.
+      type: bool
+      sample: false
+    ip_version:
+      description: C(4) or C(6).
+      type: int
+      sample: 4
+error:
+  description: "For programs: V(code) says what kind of failure it is, V(details) has the values."
+  returned: on failure
+  type: dict
+  sample:
+    code: invalid-field
+    details:
+      field: name
+      rule: is required
+    request_id: req-5f9c1f0e-3a3c-4c8e-8e0a-2f4f6c1d7b11
+"""
+
+from ansible_collections.magnetar.compute.plugins.module_utils.core.kinds import SubnetPool
+from ansible_collections.magnetar.compute.plugins.module_utils.modules.info import InfoModule
+from ansible_collections.magnetar.compute.plugins.module_utils.run import run
+
+MODULE = InfoModule(SubnetPool)
+
+if __name__ == "__main__":
+    run(MODULE)
