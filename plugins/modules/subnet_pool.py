@@ -96,7 +96,7 @@ subnet_pool:
       type: str
       sample: '2026-11-20T20:00:00Z'
     prefixes:
-      description: Its prefixes, of one IP version. More can be added, and none taken away.
+      description: Its prefixes, of one IP version. More can be added, none taken away.
       type: list
       elements: str
       sample:

@@ -77,16 +77,16 @@ class SubnetPool(Resource):
 
     noun, plural = "subnet_pool", "subnet_pools"
 
-    prefixes = Field(ListOf(PREFIX, 100, unique=True), "Its prefixes, of one IP version. More can be added, and none "
+    prefixes = Field(ListOf(PREFIX, 100, unique=True), "Its prefixes, of one IP version. More can be added, none "
                      "taken away.", required=True, sample=["10.20.0.0/16"])
-    default_prefixlen = _bits("How many bits the prefix of a subnet has that says nothing. As O(min_prefixlen) of a new "
-                              "pool, else as it is, when omitted.", 26)
+    default_prefixlen = _bits("How many bits the prefix of a subnet has that says nothing. As O(min_prefixlen) of a "
+                              "new pool, else as it is, when omitted.", 26)
     min_prefixlen = _bits("How many bits it has at least. V(8), of IPv6 V(64), of a new pool, else as it is, when "
                           "omitted.", 8)
-    max_prefixlen = _bits("How many bits it has at most. All of an address of a new pool, else as it is, when "
-                          "omitted.", 32)
-    default_quota = Field(Nullable(Integer(0, 2**63 - 1)), "How many addresses of it each project may have, of IPv6 how "
-                          "many networks of 64 bits; any when omitted.", default=None, sample=None)
+    max_prefixlen = _bits("How many bits it has at most. All of an address of a new pool, else as it is, "
+                          "when omitted.", 32)
+    default_quota = Field(Nullable(Integer(0, 2**63 - 1)), "How many addresses of it each project may have, of IPv6 "
+                          "how many networks of 64 bits; any when omitted.", default=None, sample=None)
     address_scope = Field(OrNone(REFERENCE), "The address scope that it is of, by name or uuid; V(none) for none.",
                           default=None, sample=None)
     shared = Field(Boolean(), "Whether all projects may have subnets of it; administrators say so.", default=False,
