@@ -11,6 +11,7 @@ from magnetar_control.api.failures import RoutedService
 from magnetar_control.services import Document
 from magnetar_control.services.network import EmbeddedNetworks
 from magnetar_control.services.network.address_groups import AddressGroupStore
+from magnetar_control.services.network.auto_topologies import AutoTopologies
 from magnetar_control.services.network.routers import RouterStore
 from magnetar_control.services.network.trunks import TrunkStore
 from magnetar_control.store.services import Service
@@ -52,6 +53,7 @@ WITH_ENGINE = {"address-group": "Address group", "port-resource-request": "Port 
                "floating-ip-port-forwarding": "Floating IP Port Forwarding",
                "qos-bw-limit-direction": "Direction for QoS bandwidth limit rule",
                "qos-default": "QoS default policy", "qos-rule-type-details": "Details of QoS rule types",
+               "auto-allocated-topology": "Auto Allocated Topology Services",
                "router": "Neutron L3 Router", "trunk": "Trunk Extension", "trunk-details": "Trunk port details"}
 #: What Neutron has and a host's own networks have not: path to key of the empty list.
 NONE_OF = {"routers": "routers", "floatingips": "floatingips", "trunks": "trunks",
@@ -89,7 +91,7 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
         *(one for path, key in NONE_OF.items()
           if key not in service.resources for one in _none_of(path, key)),
         *((*_interfaces(service.routers), *_addresses(service.addresses), *_subports(service.trunks),
-           *qos_rules.routes())
+           *qos_rules.routes(), *_topologies(service.topologies))
           if service.worker else ()),
     ], authenticate, refused)
 
@@ -111,6 +113,22 @@ def _addresses(groups: AddressGroupStore) -> list[Guarded]:
 
     return [route(f"PUT /v2.0/address-groups/{{id}}/{verb}_addresses", partial(done, put=verb == "add"))
             for verb in ("add", "remove")]
+
+
+def _topologies(topologies: AutoTopologies) -> list[Guarded]:
+    """Of a project's first network; ``fields=dry-run`` asks whether it could have one."""
+    def show(request: Request) -> Document:
+        project, dry = request.params["id"], ("fields", "dry-run") in request.query
+        found = "dry-run=pass"
+        if dry:
+            topologies.check(request.context, project)
+        else:
+            found = topologies.find(request.context, project)
+        return {"auto_allocated_topology": {"id": found, "project_id": project, "tenant_id": project}}
+
+    return [route("GET /v2.0/auto-allocated-topology/{id}", show),
+            route("DELETE /v2.0/auto-allocated-topology/{id}",
+                  lambda request: topologies.delete(request.context, request.params["id"]), 204)]
 
 
 def _subports(trunks: TrunkStore) -> list[Guarded]:

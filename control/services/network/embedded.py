@@ -15,7 +15,7 @@ from sqlalchemy import String, bindparam, delete, select, update
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, added, now
 from magnetar_core import addresses
-from magnetar_core.errors import Conflict, Forbidden, Unavailable
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, Unavailable
 from magnetar_core.flows import Sure, always
 
 from . import changes, dns, nics, qos, quotas, requested_networks, sharing
@@ -24,6 +24,7 @@ from . import ports as port_resource
 from . import security_groups as security_group
 from .address_groups import ADDRESS_GROUP, AddressGroupStore
 from .address_scopes import ADDRESS_SCOPE
+from .auto_topologies import AutoTopologies
 from .changes import ChangeLog
 from .engine import EngineDifference, NetworkEngine
 from .floating_ips import FLOATING_IP, let_go
@@ -34,7 +35,7 @@ from .routers import ROUTER, RouterStore
 from .security_groups import SECURITY_GROUP, GroupStore, named, rule_resource
 from .subnet_pools import SUBNET_POOL
 from .subnets import check_range, resource
-from .tables import TAKEN, networks, ports, security_groups, subnets
+from .tables import TAKEN, networks, ports, security_groups, subnet_pools, subnets
 from .trunks import TRUNK, TrunkStore
 from .virtual_functions import NORMAL
 from .worker import EngineWorker, Wait
@@ -50,6 +51,7 @@ _BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving"]).join(
     networks, networks.c.id == ports.c.network_id).where(
     ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine, ports.c.vnic_type == NORMAL)
+_DEFAULT_POOL = select(subnet_pools.c.id).where(subnet_pools.c.is_default).limit(1)
 #: What there is with an engine besides routers.
 OF_ENGINE = {"port_forwardings": PORT_FORWARDING, **{f"{one.name}s": one for one in qos.RULES}}
 #: Those of them whose parts can be said too.
@@ -82,6 +84,7 @@ class EmbeddedNetworks:
                                                        self.resources["security_group_rules"])
         if engine is not None:
             self.routers = RouterStore(database, ROUTER, self.quota, self.log)
+            self.topologies = AutoTopologies(database, self.resources["networks"], self.resources["subnets"], self.routers)
             self.addresses = AddressGroupStore(database, ADDRESS_GROUP, self.quota, self.log)
             self.trunks = TrunkStore(database, TRUNK, self.quota, self.log)
             self.resources.update(address_groups=self.addresses, routers=self.routers, trunks=self.trunks, **{
@@ -92,12 +95,14 @@ class EmbeddedNetworks:
             self._usual.update(mtu=physical_mtu - network_resource.GENEVE, by_engine=True)
 
     def bootstrap(self) -> None:
-        """A shared network ``default``, where there is no network at all. May be done again and by many."""
+        """A shared network ``default``, where there is no network at all, and no default subnet pool, of which each
+        project gets a network of its own. May be done again and by many."""
         if self.default_cidr is None:
             return
         net, id = IPv4Network(self.default_cidr), str(uuid.uuid5(NAMESPACE, "network default"))
         with self.database.write() as connection:
-            if connection.execute(select(networks.c.id).limit(1)).first():
+            if connection.execute(select(networks.c.id).limit(1)).first() or (
+                    self.worker is not None and connection.execute(_DEFAULT_POOL).first()):
                 return
             common = {"project_id": "", "name": "default", "created_at": now()}
             if added(connection, networks, id=id, shared=True, is_default=True, **self._usual, **common):
@@ -111,7 +116,19 @@ class EmbeddedNetworks:
         """The normal form has ``make`` besides: what the id of a port to be made follows from, so that asking again
         does not make another."""
         with self.database.read() as connection:
+            if requested != "auto" or self.worker is None or requested_networks.has_one(connection, context):
+                return requested_networks.checked(connection, context, requested, external)
+        self._first_network(context)
+        with self.database.read() as connection:
             return requested_networks.checked(connection, context, requested, external)
+
+    def _first_network(self, context: Context) -> None:
+        """Raises ``InvalidRequest``, as Nova does, where the project can have none."""
+        try:
+            self.topologies.find(context, context.project_id or "")
+        except (Conflict, Forbidden) as error:
+            raise InvalidRequest(f"Unable to automatically allocate a network for project {context.project_id}: "
+                                 f"{error.message}", type="UnableToAutoAllocateNetwork") from None
 
     def check_range(self, context: Context, cidr: str) -> None:
         check_range(self.pools, context, IPv4Network(cidr))

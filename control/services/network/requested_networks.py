@@ -92,6 +92,11 @@ def _plain(one: Mapping[str, Any]) -> Document:
             "tag": one.get("tag"), "make": None if port else str(uuid.uuid4())}
 
 
+def has_one(connection: Connection, context: Context) -> bool:
+    """Whether there is a network that a server gets by ``auto``."""
+    return connection.execute(_UP, {"project": context.project_id or ""}).first() is not None
+
+
 def _default(connection: Connection, context: Context, automatic: bool) -> tuple[dict[str, Row[Any]], list[Document]]:
     """The only network that there is for the project. None: no NIC, as in Nova, but for "auto", which promises one."""
     found = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).all()

@@ -171,12 +171,22 @@ class NetworkStore:
     def delete(self, context: Context, id: str, dry: bool = False) -> None:
         self._check_writer(context, "delete")
         with writing(self.database, dry) as connection:
-            row = self._owned(connection, context, id, "delete")
-            self._note(connection, row, None)
-            if self.resource.delete:
-                self.resource.delete(connection, context, row)
-            connection.execute(delete(self.resource.table).where(self.resource.table.c.id == id))
-            self.resource.after(connection, row)
+            self.drop(connection, context, id)
+
+    def make(self, connection: Connection, context: Context, values: Document) -> str:
+        """Make one in a transaction that makes others too; returns its id."""
+        new = self._completed(context, values)
+        self._create(connection, context, [new])
+        return str(new["id"])
+
+    def drop(self, connection: Connection, context: Context, id: str) -> None:
+        """Remove it, in a transaction that does more."""
+        row = self._owned(connection, context, id, "delete")
+        self._note(connection, row, None)
+        if self.resource.delete:
+            self.resource.delete(connection, context, row)
+        connection.execute(delete(self.resource.table).where(self.resource.table.c.id == id))
+        self.resource.after(connection, row)
 
     def put(self, context: Context, id: str | None, values: Document, held: Sequence[Any] | None,
             dry: bool = False) -> Document:

@@ -233,6 +233,16 @@ class RouterStore(NetworkStore):
             found = self._documents(connection, id)
         return found[0]
 
+    def join(self, connection: Connection, context: Context, id: str, subnet: str) -> None:
+        """An interface in *subnet*, in a transaction that does more."""
+        self._enter(connection, context, id, [subnet])
+
+    def dismantle(self, connection: Connection, context: Context, id: str) -> None:
+        """Remove a router with its routes and interfaces, in a transaction that does more."""
+        self._update(connection, context, id, {"routes": []})
+        self._leave(connection, context, id, [])
+        self.drop(connection, context, id)
+
     def _leave(self, connection: Connection, context: Context, id: str, inside: Sequence[str]) -> None:
         for subnet in sorted(set(_inside(connection, id)) - set(inside)):
             done = remove_interface(connection, context, id, {"subnet_id": subnet})

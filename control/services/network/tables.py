@@ -118,6 +118,12 @@ routers = Table(
     Column("enable_snat", Boolean, nullable=False, default=True),
     Column("routes", DOCUMENT, nullable=False, default="[]"), *stamped(), Index("routers_project", "project_id"))
 
+#: The first network of a project, where it was made by itself.
+auto_topologies = Table(
+    "auto_topologies", API, Column("project_id", NAME, primary_key=True),
+    Column("network_id", UUID, ForeignKey("networks.id", ondelete="CASCADE"), nullable=False),
+    Column("router_id", UUID, ForeignKey("routers.id", ondelete="SET NULL")), *stamped())
+
 #: ``own_port_id``: the port that has the address; ``port_id``: the one that is reached by it, at ``fixed_ip_address``.
 floating_ips = Table(
     "floating_ips", API, *owned(), Column("network_id", UUID, ForeignKey("networks.id"), nullable=False),

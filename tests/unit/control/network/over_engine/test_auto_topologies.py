@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A project's first network, which is made when it is needed."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network.fake_engine import FakeEngine
+from magnetar_core.errors import InvalidRequest
+from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker
+
+TOP = "/v2.0/auto-allocated-topology"
+
+
+@pytest.fixture
+def pool(ask: Asker) -> str:
+    """The default pool of all."""
+    body = {"name": "first", "prefixes": ["10.20.0.0/16"], "default_prefixlen": 24, "shared": True, "is_default": True}
+    return str(ask.as_(ADMIN)("POST", "/v2.0/subnetpools", {"subnetpool": body})["subnetpool"]["id"])
+
+
+def first(ask: Asker, project: str = "red", status: int | None = None) -> Any:
+    answer = ask("GET", f"{TOP}/{project}", status=status)
+    return answer.get("auto_allocated_topology") or answer["NeutronError"]
+
+
+def test_each_project_has_its_own(ask, service, engine, outside, pool):
+    admin, bob = ask.as_(ADMIN), ask.as_(BOB)
+    admin("PUT", f"/v2.0/networks/{outside['id']}", {"network": {"is_default": True}})
+    assert first(ask, "red?fields=dry-run")["id"] == "dry-run=pass"
+    (nic,) = service.check_requested(ALICE, "auto")
+    found = first(ask)
+    assert found == {"id": nic["network_id"], "project_id": "red", "tenant_id": "red"}
+    assert service.check_requested(ALICE, "auto")[0]["network_id"] == found["id"]
+    (subnet,) = ask("GET", f"/v2.0/subnets?network_id={found['id']}")["subnets"]
+    assert (subnet["cidr"], subnet["subnetpool_id"], subnet["project_id"]) == ("10.20.0.0/24", pool, "red")
+    (router,) = ask("GET", "/v2.0/routers")["routers"]
+    assert router["external_gateway_info"]["network_id"] == outside["id"]
+    service.worker.round()
+    (leaves,) = engine.units[f"router/{router['id']}"].translations
+    assert leaves.inside == "10.20.0.0/24"
+    (theirs,) = service.check_requested(BOB, "auto")
+    assert theirs["network_id"] != found["id"] and bob("GET", f"/v2.0/networks/{found['id']}", status=404)
+    service.allocate(ALICE, "4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", [nic])
+    assert ask("DELETE", f"{TOP}/red", status=409)["NeutronError"]["type"] == "NetworkInUse"
+    assert len(ask("GET", "/v2.0/routers")["routers"]) == 1  # all or nothing
+    service.release("4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    ask("DELETE", f"{TOP}/red")
+    assert ask("GET", "/v2.0/routers")["routers"] == [] and ask("DELETE", f"{TOP}/red", status=404)
+    ask("GET", f"/v2.0/networks/{found['id']}", status=404)
+
+
+def test_without_a_pool_there_is_none(ask, service):
+    assert first(ask, status=409)["type"] == "AutoAllocationFailure"
+    assert first(ask, "red?fields=dry-run", 409)["message"].startswith("Deployment error: No default subnetpools")
+    with pytest.raises(InvalidRequest, match="Unable to automatically allocate a network for project red: .*default"):
+        service.check_requested(ALICE, "auto")
+
+
+def test_without_an_external_network_it_leads_nowhere(ask, pool):
+    first(ask)
+    assert ask("GET", "/v2.0/routers")["routers"] == []
+    ask("DELETE", f"{TOP}/red")
+
+
+def test_whose_it_is(ask, pool):
+    assert first(ask.as_(BOB), status=403)["type"] == "PolicyNotAuthorized"
+    first(ask.as_(READER), status=403)
+    found = first(ask.as_(ADMIN))["id"]
+    assert ask("GET", f"/v2.0/networks/{found}")["network"]["project_id"] == "red"
+    assert ask.as_(BOB)("DELETE", f"{TOP}/red", status=403)
+
+
+def test_one_that_was_taken_apart_is_made_anew(ask, pool):
+    one = first(ask)["id"]
+    ask("DELETE", f"/v2.0/networks/{one}")
+    other = first(ask)["id"]
+    assert other != one and ask("GET", f"/v2.0/networks/{other}")["network"]["subnets"]
+
+
+def test_who_asks_at_once_gets_the_same(ask, pool):
+    with ThreadPoolExecutor(2) as both:
+        ids = {each["id"] for each in both.map(lambda _one: first(ask), range(2))}
+    assert len(ids) == 1 and len(ask("GET", "/v2.0/networks")["networks"]) == 1
+
+
+def test_a_cloud_with_a_default_pool_has_no_network_of_all(database, ask, pool):
+    EmbeddedNetworks(database, engine=FakeEngine()).bootstrap()
+    assert ask("GET", "/v2.0/networks")["networks"] == []
+    ask.as_(ADMIN)("PUT", f"/v2.0/subnetpools/{pool}", {"subnetpool": {"is_default": False}})
+    EmbeddedNetworks(database, engine=FakeEngine()).bootstrap()
+    assert [one["name"] for one in ask("GET", "/v2.0/networks")["networks"]] == ["default"]
