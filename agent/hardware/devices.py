@@ -14,8 +14,9 @@ from magnetar_core.kinds.volume import BUSES
 
 from . import limits
 
-#: The most queues that a NIC has: each costs memory of the host and file descriptors of QEMU.
-QUEUES = 8
+#: The most queues that a tap device of Linux has (MAX_TAP_QUEUES). Each costs memory of the host and file descriptors
+#: of QEMU.
+QUEUES = 256
 
 
 class GuestDevices(NamedTuple):

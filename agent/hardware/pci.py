@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 #: How ``class`` in sysfs begins for bridges, which are never given to guests.
 _BRIDGE = "0x06"
+#: What libvirt takes for an address: the kernel numbers domains of its own, such as those of VMD, from 0x10000 on (row
+#: NET-01).
+_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
 class PciDevice(NamedTuple):
@@ -71,13 +75,13 @@ def place(address: str) -> dict[str, str]:
 
 def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
     """The devices under *sysfs* that one of *specs* (the setting ``pci_device_spec``) allows, by address; the first
-    that does says whether it is managed, and given once. Not bridges, and not a physical function while it has virtual
-    ones."""
+    that does says whether it is managed, and given once. Not bridges, not a physical function while it has virtual
+    ones, and none whose address no guest's configuration can say."""
     if not specs:
         return []
     found = []
     for folder in entries(sysfs / "bus/pci/devices"):
-        if text(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
+        if not _ADDRESS.fullmatch(folder.name) or text(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
             continue
         vendor, product = (text(folder / name).removeprefix("0x").lower() for name in ("vendor", "device"))
         one = PciDevice(folder.name, vendor, product, int(text(folder / "numa_node") or -1), type=_type(folder),

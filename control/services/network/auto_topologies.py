@@ -72,9 +72,9 @@ class AutoTopologies:
         network = self.networks.make(connection, context, {"name": NAME.format("network")})
         subnet = self.subnets.make(connection, context, {
             "name": NAME.format("subnet_v4"), "network_id": network, "subnetpool_id": pool})
+        usable = sharing.shared_with(networks, context.project_id or "", sharing.EXTERNAL)
         outside = connection.execute(select(networks.c.id).where(
-            networks.c.external, networks.c.is_default, sharing.shared_with(
-                networks, context.project_id or "", sharing.EXTERNAL)).order_by(networks.c.created_at).limit(1)).scalar()
+            networks.c.external, networks.c.is_default, usable).order_by(networks.c.created_at).limit(1)).scalar()
         router = None
         if outside is not None:
             router = self.routers.make(connection, context, {"name": NAME.format("router"), "gateway": {

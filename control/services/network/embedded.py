@@ -84,7 +84,8 @@ class EmbeddedNetworks:
                                                        self.resources["security_group_rules"])
         if engine is not None:
             self.routers = RouterStore(database, ROUTER, self.quota, self.log)
-            self.topologies = AutoTopologies(database, self.resources["networks"], self.resources["subnets"], self.routers)
+            self.topologies = AutoTopologies(
+                database, self.resources["networks"], self.resources["subnets"], self.routers)
             self.addresses = AddressGroupStore(database, ADDRESS_GROUP, self.quota, self.log)
             self.trunks = TrunkStore(database, TRUNK, self.quota, self.log)
             self.resources.update(address_groups=self.addresses, routers=self.routers, trunks=self.trunks, **{

@@ -89,6 +89,12 @@ def test_the_devices_that_settings_allow(tmp_path: Path) -> None:
     assert allowed(tmp_path / "none", settings.pci_device_spec) == [] == allowed(tmp_path, ())
 
 
+def test_a_device_whose_address_no_guest_can_have_is_left_out(tmp_path: Path) -> None:
+    for address in ("ffff:ff:1f.7", "10000:01:00.0", "0000:81:20.0", "0000:81:00.8", "0000:100:00.0"):
+        device(tmp_path, address, GPU)
+    assert [one.address for one in allowed(tmp_path, [{"vendor_id": "10de"}])] == ["ffff:ff:1f.7"]
+
+
 def test_a_server_has_devices_for_itself(big: Host) -> None:
     big.ensure("server", "web1", {"flavor": SMALL, "hardware": {"pci_alias": "nic:1,gpu:1"}})
     assert places(big) == ["0x81 yes", "0x31 no"] and told(big) == {"gpu": 1, "nic": 0}

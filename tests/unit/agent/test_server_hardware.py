@@ -157,6 +157,13 @@ def drawn(hardware: dict[str, Any], kvm: bool) -> ET.Element:
         mdev="3b1e2f60-9d0e-4c6c-8a1f-2b3d8c7d3c0e" if "vgpus" in hardware else "")))
 
 
+def test_a_nic_has_a_queue_for_each_cpu() -> None:
+    asked = {"multiqueue": True}
+    for vcpus, queues in ((1, 1), (16, 16), (300, 256)):
+        assert devices.nic(asked, Nic(mac="52:54:00:00:00:01", bridge="br0"), vcpus).queues == queues
+    assert devices.nic({}, Nic(mac="52:54:00:00:00:01", bridge="br0"), 16).queues == 1
+
+
 def canonical(text: str) -> str:
     return ET.canonicalize(text, strip_text=True)
 

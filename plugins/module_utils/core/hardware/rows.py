@@ -256,7 +256,7 @@ ROWS: tuple[Row, ...] = (
         "hw_video:ram_max_mb", rule=LESS, bounds="video_ram"),
     Row("serial_ports", Integer(1, 4), "How many serial ports the guest has; console and log are the first's.", 1,
         "hw:serial_port_count", "hw_serial_port_count", LESS, lacks="the console log is that of a serial port"),
-    Row("multiqueue", Boolean(), "Whether virtio NICs have a queue for each virtual CPU (8 at most).", False,
+    Row("multiqueue", Boolean(), "Whether virtio NICs have a queue for each virtual CPU (256 at most).", False,
         "hw:vif_multiqueue_enabled", "hw_vif_multiqueue_enabled", ALIKE, needs="NICs of the model virtio"),
     Row("packed_ring", Boolean(), "Whether virtio disks and NICs have packed rings.", False, "hw:virtio_packed_ring",
         "hw_virtio_packed_ring", ALIKE, needs="a driver in the guest that knows them, else it uses split ones"),
