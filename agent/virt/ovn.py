@@ -71,8 +71,8 @@ def _too_old(version: str) -> str:
     number = re.match(r"ovn-controller (\d+)\.(\d+)", version)
     if number is None or (int(number[1]), int(number[2])) >= OLDEST:
         return ""
-    return (f"{number[0]} runs, and OVN must be {OLDEST[0]}.{OLDEST[1]:02} or newer: an older one has two guests send as one "
-            "while a server moves. Install a newer one (package ovn-host).")
+    return (f"{number[0]} runs, and OVN must be {OLDEST[0]}.{OLDEST[1]:02} or newer: an older one has two guests send "
+            "as one while a server moves. Install a newer one (package ovn-host).")
 
 
 def _controller(folder: Path) -> tuple[str, str]:

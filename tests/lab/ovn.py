@@ -83,7 +83,8 @@ ip address add $tunnel/24 dev br-phy
 ip link set br-phy up
 ovn-controller unix:/run/openvswitch/db.sock {START}
 """
-#: What begins a daemon of a host again. The datapath was in ovs-vswitchd's process, so the tunnels' address went with it.
+#: What begins a daemon of a host again. The datapath was in ovs-vswitchd's process, so the tunnels' address went with
+#: it.
 AGAIN = {
     "ovn/ovn-controller": f"ovn-controller unix:/run/openvswitch/db.sock {START}",
     "openvswitch/ovs-vswitchd": f"""

@@ -147,8 +147,8 @@ def test_the_host_takes_nothing_from_a_guest(lab: Cloudless) -> None:
 
 
 def test_daemons_of_a_host_are_killed(lab: Cloudless) -> None:
-    """Without its controller a host forwards as before, and plugs in nothing. Without Open vSwitch nothing passes; when it
-    is back, guests reach one another again, and what is false is dropped as ever."""
+    """Without its controller a host forwards as before, and plugs in nothing. Without Open vSwitch nothing passes; when
+    it is back, guests reach one another again, and what is false is dropped as ever."""
     address = PORTS["two"][2]
 
     def reached() -> bool:
