@@ -68,7 +68,7 @@ def _rows(database: Path, bridge: str) -> tuple[list[dict[str, Any]], list[dict[
 def _too_old(version: str) -> str:
     """What is wrong with a controller that calls itself *version*, such as ``ovn-controller 23.03.1``; "" for nothing,
     also where it does not say."""
-    number = re.match(r"ovn-controller (\d+)\.(\d+)", version)
+    number = re.match(r"ovn-controller (\d{1,4})\.(\d{1,4})", version)
     if number is None or (int(number[1]), int(number[2])) >= OLDEST:
         return ""
     return (f"{number[0]} runs, and OVN must be {OLDEST[0]}.{OLDEST[1]:02} or newer: an older one has two guests send "
