@@ -81,8 +81,9 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
         return []
     found = []
     for folder in entries(sysfs / "bus/pci/devices"):
-        bridge = text(folder / "class").startswith(_BRIDGE)
-        if bridge or not _ADDRESS.fullmatch(folder.name) or (folder / "virtfn0").is_symlink():
+        if text(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
+            continue
+        if not _ADDRESS.fullmatch(folder.name):
             continue
         vendor, product = (text(folder / name).removeprefix("0x").lower() for name in ("vendor", "device"))
         one = PciDevice(folder.name, vendor, product, int(text(folder / "numa_node") or -1), type=_type(folder),

@@ -7,6 +7,7 @@ Both speak JSON-RPC, OVSDB as RFC 7047 says, ovn-controller as ``ovn-appctl`` do
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -19,6 +20,9 @@ RUN = Path("/run")
 TIMEOUT = 3.0
 #: What a bridge without a type is.
 KERNEL = "system"
+#: The oldest OVN whose controllers know what ports say: two hosts have one of them while a guest moves, and the new one
+#: is silent until the guest runs there (activation-strategy, OVN's NEWS of 22.09).
+OLDEST = (22, 9)
 #: Most bytes of an answer.
 MOST = 2**20
 
@@ -40,8 +44,8 @@ def look(bridge: str, run: Path = RUN) -> IntegrationBridge:
                                 "the one that it has in the setting integration_bridge.")
     datapath = str(found[0]["datapath_type"] or KERNEL)
     chassis = str(dict(systems[0]["external_ids"][1]).get("system-id", "")) if systems else ""
-    said = _controller(run / "ovn")
-    reason = "" if said == "connected" else (
+    said, version = _controller(run / "ovn")
+    reason = _too_old(version) if said == "connected" else (
         f"ovn-controller has no connection to the southbound database ({said}). Look at ovn-remote of Open vSwitch "
         "(ovs-vsctl get open_vswitch . external_ids) and at the log of ovn-controller." if said else
         f"ovn-controller does not run: nothing answers in {run / 'ovn'}. Start it (ovn-host).")
@@ -61,14 +65,25 @@ def _rows(database: Path, bridge: str) -> tuple[list[dict[str, Any]], list[dict[
     return said[0]["rows"], said[1]["rows"]
 
 
-def _controller(folder: Path) -> str:
-    """What ovn-controller says of its connection; "" where none runs. Sockets of killed ones may still be there."""
+def _too_old(version: str) -> str:
+    """What is wrong with a controller that calls itself *version*, such as ``ovn-controller 23.03.1``; "" for nothing,
+    also where it does not say."""
+    number = re.match(r"ovn-controller (\d{1,4})\.(\d{1,4})", version)
+    if number is None or (int(number[1]), int(number[2])) >= OLDEST:
+        return ""
+    return (f"{number[0]} runs, and OVN must be {OLDEST[0]}.{OLDEST[1]:02} or newer: an older one has two guests send "
+            "as one while a server moves. Install a newer one (package ovn-host).")
+
+
+def _controller(folder: Path) -> tuple[str, str]:
+    """What ovn-controller says of its connection, and its version; "" where none runs. Sockets of killed ones may still
+    be there."""
     for path in sorted(folder.glob("ovn-controller.*.ctl")):
         try:
-            return str(_asked(path, "connection-status", [])).strip()
+            return str(_asked(path, "connection-status", [])).strip(), str(_asked(path, "version", []))
         except (OSError, ValueError, KeyError):
             continue
-    return ""
+    return "", ""
 
 
 def _asked(path: Path, method: str, parameters: list[Any]) -> Any:

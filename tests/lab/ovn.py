@@ -83,6 +83,15 @@ ip address add $tunnel/24 dev br-phy
 ip link set br-phy up
 ovn-controller unix:/run/openvswitch/db.sock {START}
 """
+#: What begins a daemon of a host again. The datapath was in ovs-vswitchd's process, so the tunnels' address went with
+#: it.
+AGAIN = {
+    "ovn/ovn-controller": f"ovn-controller unix:/run/openvswitch/db.sock {START}",
+    "openvswitch/ovs-vswitchd": f"""
+ovs-vswitchd unix:/run/openvswitch/db.sock {START}
+ip address add $(ovs-vsctl get open_vswitch . external-ids:ovn-encap-ip | tr -d '"')/24 dev br-phy
+ip link set br-phy up
+"""}
 PHYSICAL = """
 ip link set eth2 up
 ovs-vsctl add-br br-ext -- set bridge br-ext datapath_type=netdev -- add-port br-ext eth2 -- \
@@ -134,6 +143,15 @@ class Ovn:
     def kill(self) -> None:
         """End the central's processes at once."""
         self.central.run(["sh", "-ec", KILL])
+
+    def kill_daemon(self, host: str, name: str) -> None:
+        """End a daemon of a host (see `AGAIN`) at once."""
+        path = f"/run/{name}.pid"
+        self.site.hosts[host].run(["sh", "-ec", f"kill -KILL $(cat {path}); rm {path}"])
+
+    def start_daemon(self, host: str, name: str) -> None:
+        """Begin it again."""
+        self.site.hosts[host].run(["sh", "-ec", AGAIN[name]])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -151,10 +151,12 @@ class EmbeddedNetworks:
             with self.database.write() as connection:
                 # Before any row is made: who has one that others wait for does not wait for the turn.
                 most = self.quota.bound(connection, project, "port") if makes else {}
-                ids = named(connection, project, groups or ["default"], make=True)
+                ids = named(connection, project, groups or ["default"], make=True) if makes else []
                 found = nics.allocated(connection, context, (server_id, hostname, host), requested, ids,
                                        lambda new: self.quota.check(connection, project, most, port=new))
                 self.log.note(connection, *changes.ports(nic["port_id"] for nic in found))
+                if not any("port" in nic["on_host"] for nic in found):  # else the engine gets them with a port
+                    self.log.note(connection, *(f"group/{id}" for id in ids))
                 sure()
                 return found
 

@@ -42,15 +42,16 @@ VALUES = 100
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkResource:
-    """One kind of resource. *visible*: the condition of rows that a caller sees; *documents*: rows as callers get them.
-    *create*, *update* and *delete* work in a transaction: *create* adds the row of the values and what belongs to it;
-    *update* (none: it cannot change) checks and completes the values before they are set; *delete* says whether the row
-    may go. *defaults*: values of a new one that are left out; *admin*: values that only admins change, or give a new
-    one otherwise than by default; *filters*: of lists, besides the columns, *private* those of them that are admins'
-    alone; *before_list*: what a list needs to be there. *counts*: what a new one is more of, besides itself;
-    *writers_are_admins*: whether only admins make, change and remove them; *after*: what is done when a row has
-    changed, or gone; *units*: what the engine has of a row, which is added, goes (``None``) or is given values;
-    *owner*: the project whose a new one will be, where that is not said by its values."""
+    """One kind of resource. *visible*: the condition of rows that a caller sees; *documents*: rows as callers get
+    them. *create*, *update* and *delete* work in a transaction: *create* adds the row of the values and what
+    belongs to it; *update* (none: it cannot change) checks and completes the values before they are set; *delete*
+    says whether the row may go. *defaults*: values of a new one that are left out; *admin*: values that only admins
+    change, or give a new one otherwise than by default; *filters*: of lists, besides the columns, *private* those
+    of them that are admins' alone; *before_list*: makes what a list needs to be there, and says what the engine has
+    of it; *counts*: what a new one is more of, besides itself; *writers_are_admins*: whether only admins make,
+    change and remove them; *after*: what is done when a row has changed, or gone; *units*: what the engine has of a
+    row, which is added, goes (``None``) or is given values; *owner*: the project whose a new one will be, where
+    that is not said by its values."""
 
     name: str
     table: Table
@@ -63,7 +64,7 @@ class NetworkResource:
     admin: frozenset[str] = frozenset()
     private: frozenset[str] = frozenset()
     filters: Mapping[str, Filter] = field(default_factory=dict)
-    before_list: Callable[[Connection, Context], None] | None = None
+    before_list: Callable[[Connection, Context], Sequence[str]] | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     writers_are_admins: bool = False
     after: Callable[[Connection, RowMapping], None] = lambda _connection, _row: None
@@ -141,7 +142,7 @@ class NetworkStore:
         resource = self.resource
         if resource.before_list:
             with self.database.write() as connection:
-                resource.before_list(connection, context)
+                self.log.note(connection, *resource.before_list(connection, context))
         with self.database.read() as connection:
             query = select(resource.table).where(resource.visible(context), *self._conditions(page))
             rows = connection.execute(self._paged(connection, context, query, page)).mappings().all()

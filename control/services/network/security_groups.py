@@ -161,17 +161,21 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
 
 
 def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
-    """The group; and when it goes, those with rules that name it."""
+    """The group; and when it goes, those with rules that name it. A new one may have brought the project's
+    ``default``."""
     if changed is not None:
         return [f"group/{row['id']}"] if "stateful" in changed else []
     rule = security_group_rules.c
-    return [f"group/{row['id']}", *(f"group/{id}" for id in connection.execute(select(rule.security_group_id).where(
-        rule.remote_group_id == row["id"])).scalars())]
+    ids = [row["id"], default_id(row["project_id"]), *connection.execute(select(rule.security_group_id).where(
+        rule.remote_group_id == row["id"])).scalars()]
+    return [f"group/{id}" for id in ids]
 
 
-def _prepare(connection: Connection, context: Context) -> None:
-    if context.project_id:
-        default_group(connection, context.project_id)
+def _prepare(connection: Connection, context: Context) -> list[str]:
+    there = select(security_groups.c.id).where(security_groups.c.id == default_id(context.project_id))
+    if not context.project_id or connection.execute(there).first():
+        return []
+    return [f"group/{default_group(connection, context.project_id)}"]
 
 
 SECURITY_GROUP = NetworkResource(

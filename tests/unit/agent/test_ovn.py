@@ -175,7 +175,7 @@ def test_the_running_domain_as_it_will_be_there(tmp_path: Path) -> None:
 # What the host says -------------------------------------------------------------------------------------------------
 @contextmanager
 def speaking(path: Path, result: Any) -> Iterator[None]:
-    """Something that answers JSON-RPC at a socket, in two parts."""
+    """Something that answers JSON-RPC at a socket, in two parts: *result*, or what it has for the method."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(path))
@@ -188,8 +188,9 @@ def speaking(path: Path, result: Any) -> Iterator[None]:
                 except OSError:
                     return
                 with line:
-                    line.recv(65536)
-                    said = json.dumps({"id": 0, "result": result, "error": None}).encode()
+                    method = json.loads(line.recv(65536))["method"]
+                    given = result[method] if isinstance(result, dict) and method in result else result
+                    said = json.dumps({"id": 0, "result": given, "error": None}).encode()
                     line.sendall(said[:9])
                     line.sendall(said[9:])
 
@@ -233,6 +234,12 @@ def test_each_thing_that_lacks_has_its_words(tmp_path: Path, monkeypatch: pytest
             assert ovn.look("br-int", tmp_path) == IntegrationBridge("br-int", "netdev", "kvm1")
     with speaking(database, rows("")), speaking(control, "connected"):
         assert ovn.look("br-int", tmp_path) == IntegrationBridge("br-int", "system", "kvm1")
+    for version, words in (("22.06.1", "OVN must be 22.09 or newer"), ("21.12.0", "ovn-controller 21.12 runs"),
+                           ("22.09.0", ""), ("23.03.1", "")):
+        told = {"connection-status": "connected", "version": f"ovn-controller {version}\nOpen vSwitch Library 3.1.0\n"}
+        with speaking(database, rows("")), speaking(control, told):
+            reason = ovn.look("br-int", tmp_path).reason
+            assert words in reason if words else not reason
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     assert "Install Open vSwitch" in ovn.look("br-int", tmp_path).reason
 

@@ -87,6 +87,22 @@ def test_the_nic_of_a_server_is_its_port(ask, service):
     assert nic["told"]["mtu"] == 1442
 
 
+def test_the_engine_has_the_default_group_of_each_project(ask, service):
+    """However it came: by a list, with another group, or with a server whose NICs are none of the engine's."""
+    service.worker.round()
+    ask("GET", "/v2.0/security-groups")
+    service.worker.round()
+    assert service.differences() == []
+    ask.as_(BOB)("POST", "/v2.0/security-groups", {"security_group": {"name": "web"}})
+    service.worker.round()
+    assert service.differences() == []
+    admin = ask.as_(ADMIN)
+    nat = _network(admin, **{"provider:network_type": "nat"})
+    _server(service, nat, ADMIN, "4f1c9a0e-5d0f-4a2b-9d0e-0c6c8a1f2b3e")
+    service.worker.round()
+    assert service.differences() == []
+
+
 @pytest.mark.parametrize(("network", "words"), [
     ({"mtu": 1443}, "mtu: must be at most 1442"),
     ({"provider:network_type": "vlan", "provider:physical_network": "ext"}, "provider:segmentation_id"),
