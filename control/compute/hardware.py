@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_control.scheduler.request_spec import placed_hardware, resources_of
-from magnetar_control.store import hosts, inventories
+import orjson
+
+from magnetar_control.scheduler.request_spec import devices_of, placed_hardware, resources_of
+from magnetar_control.store import hosts, inventories, servers
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.hardware import groups, numa
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import asked_of, encrypts, root_device
-from magnetar_core.hardware.pci import counts
+from magnetar_core.hardware.pci import VGPU, counts, network_of
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, asks, said
 
 from .caller import Caller
@@ -116,6 +118,21 @@ def has_tpm(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
     """Whether a server of *flavor* and *image* has a TPM."""
     asked = {**said(flavor.get("extra_specs") or {}, BY_SPEC), **said(image.get("properties") or {}, BY_PROPERTY)}
     return "tpm_version" in asked
+
+
+def tied_by(server: servers.Found, live: bool) -> str:
+    """Devices of its host that keep a server from being suspended, or with *live* from moving while its guest runs, and
+    what to do; "" for a server without. PCI devices may move, which the host that it goes to says."""
+    devices = devices_of(orjson.loads(server.flavor), orjson.loads(server.interfaces or "[]"))
+    otherwise = "Migrate it cold (migrate)" if live else "Stop it, or pause it"
+    if any(map(network_of, devices)):
+        return ("ports of vnic_type direct: the state of a virtual function of its host cannot be saved. "
+                f"{otherwise}, or detach the ports first.")
+    if VGPU in devices:
+        return f"a virtual GPU (resources:VGPU), whose state cannot be saved. {otherwise}."
+    if devices and not live:
+        return f"PCI devices (pci_passthrough:alias), whose state cannot be saved. {otherwise}."
+    return ""
 
 
 def kept_of_volume(properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from magnetar_core.errors import Conflict, NotFound
 from magnetar_core.hardware.merge import encrypts
 
 from .caller import Caller
-from .hardware import has_tpm
+from .hardware import has_tpm, tied_by
 
 #: Actions of the API whose notification is one, and has neither start nor end.
 ATOMIC = ("lock", "unlock")
@@ -68,6 +68,8 @@ def guard(caller: Caller, target: Target, key: str) -> None:
     if (action.copies or not action.encrypted) and (why := _encrypted(server, action.copies)):
         raise Conflict(f"Operation '{word}' not supported for instance {server.id}, whose local disks are encrypted: "
                        f"{why}")
+    if action.carries and (why := tied_by(server, live=action.kind == "live")):
+        raise Conflict(f"Operation '{word}' not supported for instance {server.id}, which has {why}")
     if servers.allowed(server, key):
         return
     if action.states != ANY and server.vm_state not in action.states:

@@ -39,7 +39,8 @@ class Action(NamedTuple):
     conductors. *alone*: it is refused while one such is queued or done, of which a task_state need not tell. *over*:
     task_states in which it comes over what is done: what has not begun is dropped, and what has begun ends first.
     *bare*: it is refused while the server has shares. *tpm*: whether a server with a TPM may be asked for it, and
-    *encrypted*, one whose own disks are encrypted. *copies*: it makes an image of the root disk. *notification*: what
+    *encrypted*, one whose own disks are encrypted. *carries*: it saves or moves what a running guest is, and is refused
+    where devices of the host hold a part of that. *copies*: it makes an image of the root disk. *notification*: what
     its notifications are called, below ``instance.``; empty for an action that sends none."""
 
     states: tuple[str, ...]
@@ -59,6 +60,7 @@ class Action(NamedTuple):
     bare: bool = False
     tpm: bool = True
     encrypted: bool = True
+    carries: bool = False
     copies: bool = False
     notification: str = ""
 
@@ -105,7 +107,7 @@ ACTIONS: dict[str, Action] = {
     "pause": _power((ACTIVE,), "pausing", PAUSED, "pause", "os-pause-server:pause"),
     "unpause": _power((PAUSED,), "unpausing", RUNNING, "unpause", "os-pause-server:unpause"),
     "suspend": _power((ACTIVE,), "suspending", SUSPENDED, "suspend", "os-suspend-server:suspend",
-                      bare=True),
+                      bare=True, carries=True),
     "resume": _power((SUSPENDED,), "resuming", RUNNING, "resume", "os-suspend-server:resume"),
     "reboot-soft": Action((ACTIVE,), "rebooting", ACTIVE, label="reboot", event="compute_reboot_instance",
                           rule="servers:reboot", notification="reboot"),
@@ -133,7 +135,8 @@ ACTIONS: dict[str, Action] = {
                            rule="servers:revert_resize", plain=True, alone=True, notification="resize_revert"),
     "os-migrateLive": Action((ACTIVE, PAUSED), "migrating", None, label="live-migration",
                              event="compute_live_migration", kind="live", rule="os-migrate-server:migrate_live",
-                             bare=True, tpm=False, encrypted=False, notification="live_migration_rollback"),
+                             bare=True, tpm=False, encrypted=False, carries=True,
+                             notification="live_migration_rollback"),
     "createImage": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_snapshot", None, locked=False,
                           label="createImage", event="compute_snapshot_instance", rule="servers:create_image",
                           copies=True, notification="snapshot"),

@@ -172,6 +172,13 @@ def test_a_cold_move_gives_it_a_device_of_the_other_host(cloud: Equipped, server
     assert free(cloud) == {"kvm1": 2, "kvm2": 0}
 
 
+def test_it_is_not_asked_to_be_suspended(cloud: Equipped, servers: Servers) -> None:
+    """Which its host would refuse later."""
+    reply = cloud.admin.act(servers.make("gpu"), "suspend", None)
+    assert reply.status == 409 and "PCI devices (pci_passthrough:alias), whose state cannot be saved. Stop it" in str(
+        reply.json), reply
+
+
 def test_a_rebuild_keeps_the_device(cloud: Equipped, servers: Servers) -> None:
     id = servers.make("gpu", "kvm2")
     act(cloud.admin, id, "rebuild", {"imageRef": cloud.admin.image("other")}, "ACTIVE")

@@ -234,11 +234,18 @@ def test_it_gets_one_where_its_server_goes(some: Functions, case: dict[str, Any]
         assert profile["pci_slot"] == f"0000:{step['at'][-1]}1:02.0", step
 
 
-def test_it_does_not_move_while_its_guest_runs(some: Functions) -> None:
+@pytest.mark.parametrize(("body", "instead"), [
+    ({"os-migrateLive": {"host": "kvm2", "block_migration": "auto"}}, "Migrate it cold (migrate), or detach the ports"),
+    ({"suspend": None}, "Stop it, or pause it, or detach the ports first")], ids=["live", "suspend"])
+def test_its_state_is_not_carried(some: Functions, body: dict[str, Any], instead: str) -> None:
+    """Which is said at once, and not by an action that fails."""
     id = some.make(some.port(), host="kvm1")
-    body = {"os-migrateLive": {"host": "kvm2", "block_migration": "auto"}}
-    some.cloud.admin.post(f"/v2.1/servers/{id}/action", body, "2.30")
-    until(lambda: some.cloud.admin.settled(id)["status"] == "ACTIVE")
+    reply = some.cloud.admin.post(f"/v2.1/servers/{id}/action", body, "2.30")
+    assert reply.status == 409, reply
+    said = reply.json["conflictingRequest"]["message"]
+    assert "which has ports of vnic_type direct" in said and instead in said
+    assert some.cloud.admin.get(f"/v2.1/servers/{id}/os-instance-actions").json["instanceActions"][0][
+        "action"] == "create"
     assert some.has(id)[0] == "kvm1"
 
 
