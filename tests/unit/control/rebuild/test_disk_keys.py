@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A conductor may die anywhere while it rebuilds a server with encrypted disks, also between the new disk and the moment
-in which the key manager forgets the old key: the key that is kept is the one that opens the disk, and no other is."""
+"""A conductor may die anywhere while it rebuilds a server with encrypted disks, also between the new disk and the end
+of the old key: the key that is kept is the one that opens the disk, and no other is."""
 
 from __future__ import annotations
 
