@@ -19,6 +19,7 @@ from magnetar_agent.hardware.firmware import Firmware
 from magnetar_agent.hardware.mdev import Mdev
 from magnetar_agent.hardware.numa import Numa
 from magnetar_agent.hardware.pci import PciDevice
+from magnetar_agent.hardware.pmem import GuestPmem
 from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
 from magnetar_agent.storage import Disk, DiskKey, Export, HypervisorDisks, HypervisorStorage, Mirror, SharedFolder
@@ -118,12 +119,13 @@ class DomainSpec:
     #: Whether it has a SPICE server, and the channel of the guest's SPICE agent, beside VNC.
     spice: bool = False
     hardware: Mapping[str, Any] = field(default_factory=dict)
-    #: CPUs, NUMA cells and pages of the host, firmware (``None`` for BIOS), PCI devices, and mediated device (a uuid)
-    #: that it has.
+    #: CPUs, NUMA cells and pages of the host, firmware (``None`` for BIOS), PCI devices, mediated device (a uuid) and
+    #: persistent memory that it has.
     numa: Numa = field(default_factory=Numa)
     firmware: Firmware | None = None
     pci: tuple[PciDevice, ...] = ()
     mdev: str = ""
+    pmem: tuple[GuestPmem, ...] = ()
     #: The CPU mode, where the settings say one.
     cpu: CpuMode | None = None
     #: Whether its memory is in files.
@@ -293,6 +295,10 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorDisks,
 
     def remove_mdev(self, uuid: str) -> None:
         """Remove one; gone is fine."""
+
+    def empty_pmem(self, path: Path) -> None:
+        """Write zeros to all of a namespace of persistent memory, or to a file in place of one, which keeps its size.
+        Raises ``HypervisorError`` where it is gone, or the host lacks what does it."""
 
     # Consoles ---------------------------------------------------------------------------------------------------
     def open_graphics(self, uuid: str, type: str) -> socket:

@@ -11,7 +11,7 @@ from magnetar_agent import facts as told
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import CLOUD
 from magnetar_agent.migrations import arriving
-from magnetar_agent.servers import GIB, mdevs, memory, pci, placement, shares
+from magnetar_agent.servers import GIB, mdevs, memory, pci, placement, pmem, shares
 from magnetar_core import bandwidth
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import Host
@@ -44,7 +44,8 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "port_security": host.port_security_status(),
         "link_port": host.settings.address[1] if host.settings.address else None,
         "shares": shares.offered(host), "ovn": ovn(host),
-        "resources": host.provider_config.resources, "provider_config": host.provider_config.told,
+        "resources": host.provider_config.resources | pmem.resources(host), **pmem.told(host),
+        "provider_config": host.provider_config.told,
         "bandwidths": bandwidth.of_setting(host.settings.resource_provider_bandwidths),
         "address": told.address(host), "metrics": host.meter.look(), "images": told.images(host),
         "image_cache_gb": told.image_cache_gb(host), "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,

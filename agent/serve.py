@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from magnetar_agent import access
 from magnetar_agent.agent import Agent
 from magnetar_agent.app import AgentApplication
-from magnetar_agent.hardware import pci
+from magnetar_agent.hardware import pci, pmem
 from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.servers import cpu_modes
 from magnetar_agent.settings import AgentSettings
@@ -278,6 +278,7 @@ def check_settings(settings: AgentSettings) -> list[str]:
     said.extend(f"{path} is not a folder yet; nothing can be imported from it."
                 for path in settings.image_paths if not path.is_dir())
     pci.check_parents(pci.allowed(settings.sysfs, settings.pci_device_spec))
+    said.extend(pmem.warnings(settings.sysfs, settings.pmem_namespaces))
     said.extend(pci.warnings(settings.sysfs, settings.pci_device_spec, settings.enabled_mdev_types))
     return said
 

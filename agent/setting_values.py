@@ -19,6 +19,8 @@ POOLS = {"dir": "path", "nfs": "path", "lvm": "libvirt_pool", "rbd": "libvirt_po
 _PORTS = re.compile(r"(?:tcp|udp)/(?P<first>[0-9]{1,5})(?:-(?P<last>[0-9]{1,5}))?")
 _MODEL, _FLAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"), re.compile(r"[+-]?[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _POOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+#: A namespace of persistent memory, or the path of a file.
+_NAMED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}|/[^\x00-\x1f]{1,4000}")
 
 
 def check_cpu_models(names: Sequence[str]) -> str:
@@ -189,6 +191,17 @@ def _near(key: dataclasses.Field[Any], value: Any) -> dict[str, tuple[int, ...]]
     return {name: _cells(key, ids) for name, ids in value.items()}
 
 
+def _labelled(key: dataclasses.Field[Any], value: Any) -> dict[str, tuple[str, ...]]:
+    if not isinstance(value, dict) or not all(isinstance(names, (list, tuple)) and all(
+            isinstance(one, str) and _NAMED.fullmatch(one) for one in names) for names in value.values()):
+        raise InvalidSettings(f"{key.name}: must be a mapping of labels to lists of names or absolute paths, such as "
+                              f"{{6GB: [ns0, ns1]}} (got {value!r}).")
+    found = {str(label): tuple(names) for label, names in value.items()}
+    if wrong := key.metadata["check"](found):
+        raise InvalidSettings(f"{key.name}: {wrong}.")
+    return found
+
+
 def _folders(key: dataclasses.Field[Any], value: Any) -> dict[str, Path]:
     if not isinstance(value, dict):
         raise InvalidSettings(f"{key.name}: must be a mapping of names to folders (got {value!r}).")
@@ -207,4 +220,5 @@ CHECKS = {
     "dict[str, str]": _scopes, "dict[str, dict[str, str]]": _pools,
     "tuple[dict[str, str], ...]": _devices, "dict[str, Path]": _folders, "dict[int, dict[int, int]]": _pages,
     "tuple[int, ...]": _cells, "dict[str, tuple[int, ...]]": _near,
+    "dict[str, tuple[str, ...]]": _labelled,
 }

@@ -17,7 +17,7 @@ from magnetar_agent.hardware.cpu import CUSTOM, MODES, NONE, PASSTHROUGH
 from magnetar_agent.setting_values import check_cpu_models, check_flags, checked
 from magnetar_core import bandwidth, vendordata
 from magnetar_core.errors import InvalidSettings
-from magnetar_core.hardware import pci
+from magnetar_core.hardware import pci, pmem
 from magnetar_core.hardware.cpus import cpu_set, cpu_text
 from magnetar_core.hardware.traits import check_custom
 from magnetar_core.kinds.server import SHUTDOWN_MAX
@@ -140,6 +140,10 @@ class AgentSettings:
         "Types of virtual GPUs (mediated devices) that servers may have: a list of {type, address (of the devices that "
         "are to have it; may have * and ?)}, see docs/pci.md. Left out: none.", default=(),
         metadata={"words": ("type", "address"), "needed": ("type",), "check": pci.check_mdev_types})
+    pmem_namespaces: dict[str, tuple[str, ...]] = _doc(
+        "Label to namespaces of persistent memory that servers may have: names by ndctl, in mode devdax, or paths of "
+        "files in their place, such as {6GB: [ns0, ns1]}, see docs/reference/hardware.md.", default_factory=dict,
+        metadata={"check": pmem.check_namespaces})
     sysfs: Path = _doc("Where the kernel tells of devices.", default=Path("/sys"))
     disk_allocation_ratio: float = _doc("Most that the disks of one server, or one volume, may promise, as a multiple "
                                         "of the file system that they are on.", default=1.0,

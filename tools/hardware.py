@@ -160,6 +160,54 @@ so that no server is sent in vain:
 Large pages (`hw:mem_page_size`) cannot be had there; NUMA cells of guests are no larger than the RAM of the host's. A
 guest that migrates has its memory as the target has it: live migration to and from other hosts works.
 
+## Persistent memory
+
+A server can have persistent memory (NVDIMMs) of its host for itself: namespaces in mode `devdax`, which the operator
+makes and gives labels. It needs QEMU with libpmem and `daxio` on the host (Debian: `daxio`, `ndctl`).
+
+```sh
+ndctl create-namespace --mode devdax --size 6G --name ns0
+```
+
+```yaml
+# /etc/magnetar/agent.yml
+pmem_namespaces: {6GB: [ns0, ns1, ns2], LARGE: [ns3]}
+```
+
+```yaml
+- magnetar.compute.flavor:
+    name: cache
+    vcpus: 4
+    ram: 8192
+    extra_specs: {hw:pmem: "6GB,6GB,LARGE"}
+- magnetar.compute.server:   # on a host without a cloud, without a flavor
+    name: cache1
+    vcpus: 4
+    ram: 8192
+    image: debian
+    hardware: {pmem: "6GB"}
+```
+
+The agent chooses namespaces of these labels; the guest has them in that order, at its first NUMA cell (a guest without
+cells gets one, which is bound to none of the host), each with 2 MiB of its own labels at the end. A guest needs the
+drivers `nd_pmem` and `dax_pmem`, and makes namespaces of them with `ndctl`.
+
+* A namespace is emptied with zeros before its server first starts, and when the server gives it up or goes. That takes
+  as long as the host takes to write all of it. One that cannot be emptied is not given.
+* Its content stays through stop, reboot, rebuild and rescue, and through a resize on the same host for labels that
+  both flavors name. It does not go along to another host: there the server gets empty ones (also evacuated and
+  unshelved). Images and backups are without it.
+* Such a server is not suspended, and moves cold only; a cloud answers 409 to either.
+* In a cloud they are counted as `CUSTOM_PMEM_NAMESPACE_<LABEL>` (capitals, `_` for other characters) of the host, and
+  claimed with CPUs and memory. While a resize on one host is not confirmed, it needs those of both flavors.
+* A namespace that is gone while its server is off is replaced by another with that label at the next start.
+* A path in place of a name (`small: [/srv/pmem/one]`) is a file that stands for a namespace: for trials, since what the
+  guest has written to it is safe only when the host's kernel has written it to the disk.
+
+`host_info` shows `pmem`, how many there are of each label, how many are free, and their sizes; `magnetar agent
+--check-config` warns of names that the host does not have. Magnetar's own tests start a guest with a file; no NVDIMM
+was at hand, and what is read of sysfs is proved with a made-up one.
+
 ## What is refused
 
 A server of such a flavor or image is refused (400) with these words, as long as the setting `specs_without_effect` is

@@ -14,10 +14,13 @@ from magnetar_agent.hypervisor import DomainEvent, Nic
 from magnetar_agent.storage import Disk
 from magnetar_agent.virt.devices import plugged
 from magnetar_agent.virt.domain import render_device
+from magnetar_agent.virt.pmem import Pmem
 from magnetar_core.errors import HypervisorError
 from magnetar_core.power import LIVE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from magnetar_agent.hypervisor import Domain
 
 
@@ -42,6 +45,11 @@ class Devices(State):
     def remove_mdev(self, uuid: str) -> None:
         with self._call("remove_mdev"):
             self._mdevs.pop(uuid, None)
+
+    def empty_pmem(self, path: Path) -> None:
+        with self._call("empty_pmem", f"pmem {path}"):
+            if path.is_file():
+                Pmem.empty_pmem(Pmem(), path)
 
     def running(self, uuid: str) -> Domain | None:
         with self._call("running"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.servers import mdevs, memory, pci, placement, resize
+from magnetar_agent.servers import mdevs, memory, pci, placement, pmem, resize
 from magnetar_agent.servers.hardware import ASKED, check_sizes
 from magnetar_agent.servers.resolve import SIZES
 from magnetar_core.errors import Conflict
@@ -44,6 +44,10 @@ def check(host: LocalHost, told: Fields, live: bool) -> None:
     if mdevs.asked(want) and live:
         raise Conflict("The server has a virtual GPU (hardware.vgpus), which cannot move while the guest runs. "
                        "Migrate it cold.")
+    if pmem.asked(want) and live:
+        raise Conflict("The server has persistent memory (hardware.pmem), which cannot move while the guest runs. "
+                       "Migrate it cold, without what is in there.")
+    pmem.check(host, want)
     _choose(host, want, told["server"], live)
 
 
@@ -67,3 +71,4 @@ def _choose(host: LocalHost, want: Fields, id: str, live: bool) -> None:
     placement.arrive(host, want, id, live, pci.cells(host, want, id))
     pci.arrive(host, want, id)
     mdevs.arrive(host, want, id)
+    pmem.arrive(host, want, id)

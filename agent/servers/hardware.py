@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.facts import traits_of
-from magnetar_agent.servers import GIB, cpu_modes, mdevs, memory, pci
+from magnetar_agent.servers import GIB, cpu_modes, mdevs, memory, pci, pmem
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
@@ -77,6 +77,7 @@ def _check_host(host: LocalHost, found: Fields) -> None:
     for name, what in lacking(hardware, {**facts, "virt_types": [found["virt_type"]], **devices}):
         raise InvalidField(f"hardware.{name}", f"cannot be had on host {host.name}, which lacks {what}. Install it and "
                            "restart libvirtd, or choose another host", hardware[name])
+    pmem.check(host, found)
     check_cpu(host, hardware, found["virt_type"])
     if any(name.startswith("vif_") for name in hardware) and (lacks := host.hypervisor.lacks_traffic_control()):
         name = next(name for name in hardware if name.startswith("vif_"))

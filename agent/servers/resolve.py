@@ -21,6 +21,7 @@ from magnetar_agent.servers import (
     memory,
     pci,
     placement,
+    pmem,
     rescue,
     virtual_functions,
 )
@@ -75,6 +76,7 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
         memory.check(host, found, id)
     placement.complete(host, found, old, id, pci.cells(host, found, id))
     mdevs.complete(host, found, old, id)
+    pmem.complete(host, found, old, id)
     found["key_name"] = _key(host, want.get("key_name"), old)
     found["networks"] = _networks(host, want["networks"], document)
     hardware.choose_nic_models(found, old)

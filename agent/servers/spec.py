@@ -24,6 +24,7 @@ from magnetar_agent.servers import (
     mdevs,
     pci,
     placement,
+    pmem,
     rescue,
     resize,
     shares,
@@ -198,7 +199,7 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
         numa=placement.described(host, want),
         firmware=boots_by(host, document), pci=pci.of(host, want),
         mdev=(want.get(mdevs.FIELD) or {}).get("uuid", ""), cpu=cpu_modes.of(host, hardware(want), want["virt_type"]),
-        file_backed=bool(host.settings.file_backed_memory),
+        pmem=pmem.of(host, want), file_backed=bool(host.settings.file_backed_memory),
     )
 
 

@@ -24,6 +24,7 @@ from magnetar_agent.servers import (
     nics,
     pci,
     placement,
+    pmem,
     rebuild,
     rescue,
     resize,
@@ -185,10 +186,11 @@ def settle(host: LocalHost, document: Document) -> None:
 
 
 def _choose(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
-    """See ``settle`` of ``placement``, ``pci`` and ``mdevs``."""
+    """See ``settle`` of ``placement``, ``pci``, ``mdevs`` and ``pmem``."""
     placement.settle(host, document, keep, pci.cells(host, document.want, document.id))
     pci.settle(host, document, keep)
     mdevs.settle(host, document, keep)
+    pmem.settle(host, document, keep)
 
 
 def _define(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
@@ -259,10 +261,12 @@ def undefine(task: Task) -> None:
 
 
 def erase(task: Task) -> None:
-    """Remove the server's folder, its virtual GPU, and what is in its TPM where its domain has gone before."""
+    """Remove the server's folder, its virtual GPU, what is in its persistent memory, and what is in its TPM where its
+    domain has gone before."""
     if tpm.SECRET in task.document.state:
         task.host.hypervisor.undefine(task.document.id)
     mdevs.remove(task.host, task.document)
+    pmem.remove(task.host, task.document)
     place = folder(task.host, task.document.id)
     if place.exists():
         try:

@@ -21,6 +21,7 @@ from .migrate import Migrations
 from .mirror import Mirrors
 from .nbd import Exports
 from .network import LibvirtNetworks
+from .pmem import Pmem
 from .port_filter import NftPortFilter
 from .probe import Kvm
 from .statistics import Statistics
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, GuestAgent, Consoles, Devices, Statistics,
-                        Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Tpms, Mdevs):
+                        Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Tpms, Mdevs, Pmem):
     """``LocalHypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),

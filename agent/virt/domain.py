@@ -17,6 +17,7 @@ import libvirt  # type: ignore[import-untyped]
 
 from magnetar_agent.hardware.cpu import cpu
 from magnetar_agent.hardware.devices import devices
+from magnetar_agent.hardware.pmem import LABELS_KIB
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.storage import Backing, Disk, DiskKey, NetworkSource
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
@@ -73,6 +74,7 @@ def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
     values = {"spec": spec, "arch": platform.machine(), "cache": cache, "caches": caches, "tags": tags,
+              "labels_kib": LABELS_KIB,
               "cpu": cpu(spec.hardware, spec.virt_type, spec.cpu), "devices": (parts := devices(spec.hardware)),
               "hardware": json.dumps(dict(spec.hardware), sort_keys=True) if spec.hardware else "",
               "ports": PORTS + parts.ports + len(spec.disks) + len(spec.nics) + len(spec.shares) + len(spec.pci)
@@ -106,8 +108,8 @@ def parse(xml: str) -> Domain:
     note = owner(root, "server")
     tags = {} if note is None else {t.get("of", ""): t.text for t in note.findall(f"{{{NAMESPACE}}}tag")}
     kind, devices = _below(root, "os", "type"), root.find("devices")
-    disks, nics, graphics = ([] if devices is None else devices.findall(name)
-                             for name in ("disk", "interface", "graphics"))
+    disks, nics, graphics, added = ([] if devices is None else devices.findall(name)
+                                    for name in ("disk", "interface", "graphics", "memory"))
     memory = _below(root, "memoryBacking", "source")
     return Domain(
         uuid=root.findtext("uuid", ""),
@@ -115,7 +117,7 @@ def parse(xml: str) -> Domain:
         state=OFF,
         owned=note is not None,
         vcpus=int(root.findtext("vcpu", "1")),
-        ram_mib=_mib(root.find("memory")),
+        ram_mib=_mib(root.find("memory")) - sum(_mib(_below(one, "target", "size")) for one in added),
         machine="" if kind is None else kind.get("machine", ""),
         virt_type=root.get("type", ""),
         nics=tuple(_nic(nic, tags) for nic in nics),

@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.scheduler.request_spec import devices_of, placed_hardware, resources_of
+from magnetar_control.scheduler.request_spec import PMEM, devices_of, placed_hardware, resources_of
 from magnetar_control.store import hosts, inventories, servers
 from magnetar_core.errors import InvalidField, InvalidRequest
-from magnetar_core.hardware import groups, numa
+from magnetar_core.hardware import groups, numa, pmem
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import asked_of, encrypts, root_device
@@ -66,6 +66,11 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
 
 def _check_classes(caller: Caller, flavor: Mapping[str, Any]) -> None:
     """Raises ``InvalidRequest`` for custom resource classes that no host has."""
+    specs = flavor.get("extra_specs") or {}
+    if odd := sorted(name for name in groups.custom_resources(specs) if name.startswith(pmem.CLASS)):
+        raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(odd)}, which counts "
+                             "namespaces of persistent memory: a server gets them by the extra spec hw:pmem, with "
+                             "their labels. Choose another flavor.")
     wanted = resources_of(flavor)
     if wanted and (missing := sorted(wanted.keys() - caller.fetch(inventories.had, wanted))):
         if devices := sorted(caller.fetch(hosts.classes_below).intersection(missing)):
@@ -73,6 +78,10 @@ def _check_classes(caller: Caller, flavor: Mapping[str, Any]) -> None:
                                  "counts PCI devices: a server gets them by the extra spec pci_passthrough:alias, with "
                                  "an alias of the agents' setting pci_alias that has that resource_class. Choose "
                                  "another flavor.")
+        if unknown := [one for one in pmem.labels(specs.get(PMEM, "")) if pmem.class_of(one) in missing]:
+            raise InvalidRequest(f"Flavor {flavor['name']} asks for persistent memory (hw:pmem) with the label "
+                                 f"{unknown[0]}, which no host has. Choose another flavor; the agents' setting "
+                                 "pmem_namespaces gives namespaces a label.")
         raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(missing)}, and no host "
                              "has an inventory of that. Choose another flavor; an operator gives hosts one with "
                              "`openstack resource provider inventory set` or the agents' provider.yaml.")
@@ -123,13 +132,17 @@ def has_tpm(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
 def tied_by(server: servers.Found, live: bool) -> str:
     """Devices of its host that keep a server from being suspended, or with *live* from moving while its guest runs, and
     what to do; "" for a server without. PCI devices may move, which the host that it goes to says."""
-    devices = devices_of(orjson.loads(server.flavor), orjson.loads(server.interfaces or "[]"))
+    flavor = orjson.loads(server.flavor)
+    devices = devices_of(flavor, orjson.loads(server.interfaces or "[]"))
     otherwise = "Migrate it cold (migrate)" if live else "Stop it, or pause it"
     if any(map(network_of, devices)):
         return ("ports of vnic_type direct: the state of a virtual function of its host cannot be saved. "
                 f"{otherwise}, or detach the ports first.")
     if VGPU in devices:
         return f"a virtual GPU (resources:VGPU), whose state cannot be saved. {otherwise}."
+    if PMEM in (flavor.get("extra_specs") or {}):
+        return ("persistent memory (hw:pmem), which stays on its host. "
+                f"{otherwise}{'; what is in there does not go along' if live else ''}.")
     if devices and not live:
         return f"PCI devices (pci_passthrough:alias), whose state cannot be saved. {otherwise}."
     return ""

@@ -17,7 +17,7 @@ from magnetar_control.store.allocations import Amounts, Group
 from magnetar_control.store.database import Database
 from magnetar_core.bandwidth import split
 from magnetar_core.errors import InvalidField, MagnetarError
-from magnetar_core.hardware import groups, numa
+from magnetar_core.hardware import groups, numa, pmem
 from magnetar_core.hardware.flavor_specs import RESOURCES
 from magnetar_core.hardware.merge import asked_of, hardware_of
 from magnetar_core.hardware.numa import Needs
@@ -30,6 +30,8 @@ from magnetar_core.kinds.server import is_root_volume
 MIB_PER_GIB = 1024
 
 
+#: The extra spec of persistent memory.
+PMEM = "hw:pmem"
 #: Beginnings of the extra specs and properties by which a server needs certain CPUs and memory of a host.
 _PLACED = re.compile("hw[:_](cpu_policy|cpu_realtime|numa_nodes|mem_page_size)")
 
@@ -68,8 +70,10 @@ def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False,
 
 def resources_of(flavor: Mapping[str, Any]) -> dict[str, int]:
     """What a server of *flavor* claims of custom resource classes: its extra specs ``resources:CUSTOM_…``, with those
-    of groups (``resources1:CUSTOM_…``)."""
-    return groups.custom_resources(flavor.get("extra_specs") or {})
+    of groups (``resources1:CUSTOM_…``), and its persistent memory (``hw:pmem``)."""
+    specs = flavor.get("extra_specs") or {}
+    found = groups.custom_resources(specs)
+    return {**found, **pmem.resources(specs[PMEM])} if PMEM in specs else found
 
 
 def bandwidth_of(row: Mapping[Any, Any], request: Mapping[str, Any]) -> Counter[str]:

@@ -145,6 +145,16 @@ hosts:
           total: 8
           free: 7
           provider: pci_0000_81_00_0
+    pmem:
+      description: 'Persistent memory that servers can have: {total, free, sizes_mb} of the namespaces of each label.'
+      type: dict
+      sample:
+        6GB:
+          total: 2
+          free: 1
+          sizes_mb:
+            - 6144
+            - 6144
     providers:
       description: 'Parts of the host that are resource providers of a cloud below it: {name, parent (the name of
         the one above; empty: the host), inventories (total, reserved, max_unit by resource class), traits, held

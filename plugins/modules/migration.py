@@ -209,6 +209,11 @@ server:
     mdev:
       description: 'The virtual GPU that it has: {uuid, parent, type}. Of a single host.'
       type: raw
+    pmem_namespaces:
+      description: Namespaces of persistent memory that it has. Of a single host.
+      type: list
+      elements: str
+      sample: []
     volumes_attached:
       description: 'The volumes that it has: {id, name, device, delete_on_termination}.'
       type: list

@@ -76,11 +76,7 @@ EXAMPLES = r"""
     timeout: 600
 
 - name: Change its description and add one key to its metadata
-  magnetar.compute.server:
-    name: web2
-    description: serves the shop
-    metadata: {owner: me}
-    purge_metadata: false
+  magnetar.compute.server: {name: web2, description: the shop, metadata: {owner: me}, purge_metadata: false}
 
 - name: Stop it
   magnetar.compute.server: {name: web2, state: stopped}
@@ -254,6 +250,11 @@ server:
     mdev:
       description: 'The virtual GPU that it has: {uuid, parent, type}. Of a single host.'
       type: raw
+    pmem_namespaces:
+      description: Namespaces of persistent memory that it has. Of a single host.
+      type: list
+      elements: str
+      sample: []
     volumes_attached:
       description: 'The volumes that it has: {id, name, device, delete_on_termination}.'
       type: list

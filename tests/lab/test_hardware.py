@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -92,6 +94,46 @@ def test_a_guest_sees_secure_boot_and_its_tpm(guest_image: dict[str, Path]) -> N
         assert all(path.exists() for path in kept)
         lab.delete("server", "safe")
         assert not any(path.exists() for path in kept)
+
+
+def test_a_guest_has_persistent_memory(guest_image: dict[str, Path]) -> None:
+    """A file stands for a namespace. What was in it is gone when the guest starts, and what is in it when it goes."""
+    size, labels = 64 << 20, 2 << 20
+    place = Path("/var/lib/magnetar-lab-pmem")
+    place.write_bytes(b"another's" + bytes(size - 9))
+    try:
+        with LabAgent(shutdown_timeout=0, pmem_namespaces={"64MB": [str(place)]}) as lab:
+            lab.import_image("ramdisk", guest_image["ramdisk"], disk_format="ari")
+            lab.import_image("kernel", guest_image["kernel"], disk_format="aki", ramdisk="ramdisk",
+                             cmdline=guest.KERNEL_ARGS)  # fmt: skip
+            want = {"flavor": {"vcpus": 2, "ram": 128, "disk": 1}, "image": "kernel", "hardware": {"pmem": "64MB"}}
+            lab.ensure("server", "kept", want)
+            lab.up("kept")
+            table = bytes.fromhex(lab.sh("kept", "od -An -v -tx1 /sys/firmware/acpi/tables/NFIT"))
+            ranges = list(_ranges(table))
+            assert ranges == [size - labels], ranges
+            assert lab.sh("kept", "cat /sys/devices/system/node/node0/cpulist").strip() == "0-1"
+            assert str(place) in Path(f"/proc/{lab.qemu('kept')}/maps").read_text()
+            with place.open("rb") as file:
+                assert file.read(9) == bytes(9)
+            assert not lab.ensure("server", "kept", want)["changed"]
+            assert lab.show("host")["pmem"] == {"64MB": {"total": 1, "free": 0, "sizes_mb": [64]}}
+            with place.open("r+b") as file:
+                file.write(b"the guest's")
+            lab.delete("server", "kept")
+            assert place.read_bytes() == bytes(size)
+    finally:
+        place.unlink()
+
+
+def _ranges(table: bytes) -> Iterator[int]:
+    """The sizes of ranges of persistent memory in the firmware's table (ACPI's NFIT, structures of type 0)."""
+    at = 40
+    while at < len(table):
+        kind, length = struct.unpack_from("<HH", table, at)
+        if kind == 0:
+            yield struct.unpack_from("<Q", table, at + 40)[0]
+        at += length
 
 
 def _of_one_socket(lab: LabAgent) -> str:

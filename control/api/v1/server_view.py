@@ -67,7 +67,7 @@ def shown(row: Any, image_name: Callable[[str], str], on_host: bool, password: b
         "volumes_attached": [{"id": one["volume_id"], "name": "", "device": (one["device"] or "").rpartition("/")[2],
                               "delete_on_termination": one["delete_on_termination"]} for one in volumes],
         "status": power.status(row.vm_state, row.task_state), "power_state": power.of_number(row.power_state),
-        "status_reason": "", "placement": {}, "pci_devices": {}, "nic_devices": {}, "mdev": None,
+        "status_reason": "", "placement": {}, "pci_devices": {}, "nic_devices": {}, "mdev": None, "pmem_namespaces": [],
         "guest_password": row.password if password else "",
         "fault": fault and {"code": fault["code"], "message": fault["message"], "created": stamp(fault["created"])},
         "host": row.host if on_host else "", "addresses": addresses,

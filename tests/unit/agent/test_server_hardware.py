@@ -15,6 +15,7 @@ from magnetar_agent.hardware import devices
 from magnetar_agent.hardware import numa as domain_numa
 from magnetar_agent.hardware.firmware import firmware
 from magnetar_agent.hardware.pci import PciDevice
+from magnetar_agent.hardware.pmem import GuestPmem
 from magnetar_agent.hypervisor import DomainSpec, Nic
 from magnetar_agent.servers import encryption, spec
 from magnetar_agent.storage import Disk
@@ -154,7 +155,9 @@ def drawn(hardware: dict[str, Any], kvm: bool) -> ET.Element:
         numa=domain_numa.numa(hardware, 2, 64, placed, CELLS, "0-1,6-7" if asked else ""),
         firmware=firmware(hardware, "q35", {"secure_boot": True}, Path("/s")),
         pci=(PciDevice("0000:81:00.1", "10de", "1eb8", 0),) if "pci_alias" in hardware else (),
-        mdev="3b1e2f60-9d0e-4c6c-8a1f-2b3d8c7d3c0e" if "vgpus" in hardware else "")))
+        mdev="3b1e2f60-9d0e-4c6c-8a1f-2b3d8c7d3c0e" if "vgpus" in hardware else "",
+        pmem=(GuestPmem(Path("/dev/dax0.1"), 6291456, 2048), GuestPmem(Path("/srv/a&b"), 132096, 0))
+        if "pmem" in hardware else ())))
 
 
 def canonical(text: str) -> str:

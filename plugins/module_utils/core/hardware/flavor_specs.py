@@ -24,7 +24,6 @@ ROWS = (
     Spec(r"hw:ephemeral_encryption_format", "plain|luks|luksv2", usual="luks", lacks=NO_FORMAT),
     Spec(r"hw:mem_encryption", BOOLEAN, usual=FALSE, lacks="memory is not encrypted"),
     Spec(r"hw:mem_encryption_model", "amd-sev|amd-sev-es", lacks="memory is not encrypted"),
-    Spec(r"hw:pmem", r"[a-zA-Z0-9_-]+(,[a-zA-Z0-9_-]+)*", lacks="guests get no persistent memory"),
     Spec(r"hw:redirected_usb_ports", NUMBER, usual="0", lacks="no USB devices are redirected"),
     Spec(r"hw:sound_model", "sb16|es1370|pcspk|ac97|ich6|ich9|usb|virtio", lacks="guests have no sound"),
     Spec(r"hw:tpm_secret_security", "user|host|deployment", usual="host",

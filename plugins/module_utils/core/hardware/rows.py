@@ -15,6 +15,7 @@ from ..fields import Field, Record
 from ..values import Boolean, Choices, Integer, ListOf, Value
 from .cpus import CPUS, CpuMask, CpuSet, PageSize
 from .pci import ALIASES, POLICIES, PciAliases
+from .pmem import LABELS, PmemLabels
 from .traits import X86, asked
 
 FALSE, TRUE = r"(?i:0|f|false|off|n|no)", r"(?i:1|t|true|on|y|yes)"
@@ -286,6 +287,11 @@ ROWS: tuple[Row, ...] = (
         "or anywhere, there first (V(preferred)). When left out, as the alias says, else V(legacy).", None,
         "hw:pci_numa_affinity_policy", "hw_pci_numa_affinity_policy", ALIKE,
         needs="`pci_alias`, or NICs that are virtual functions"),
+    Row("pmem", PmemLabels(), "Persistent memory (NVDIMMs): namespaces of the host by the labels that its agent gives "
+        "them, such as V(6GB,LARGE). New ones are empty. Their content stays with the server on its host, and does not "
+        "go along to another. The guest cannot be suspended, or moved while it runs.", None, "hw:pmem", known=LABELS,
+        lacks="a label has letters, digits, _ and -", needs="such namespaces free on a host (its agent's setting "
+        "pmem_namespaces), and a driver in the guest"),
     Row("guest_agent", Boolean(), "Whether the guest has the channel of QEMU's guest agent.", True,
         image="hw_qemu_guest_agent", source=_GLANCE),
 )

@@ -40,6 +40,9 @@ class Host(Kind):
                            "total, free, provider}.", on=READ,
                   sample=[{"parent": "0000:81:00.0", "type": "nvidia-35", "numa_node": 0, "total": 8, "free": 7,
                            "provider": "pci_0000_81_00_0"}])
+    pmem = Field(MapOf(Text(), Value()), "Persistent memory that servers can have: {total, free, sizes_mb} of the "
+                 "namespaces of each label.", on=READ,
+                 sample={"6GB": {"total": 2, "free": 1, "sizes_mb": [6144, 6144]}})
     providers = Field(Value(), "Parts of the host that are resource providers of a cloud below it: {name, parent (the "
                       "name of the one above; empty: the host), inventories (total, reserved, max_unit by resource "
                       "class), traits, held (what servers have of it, by uuid and resource class)}.", on=READ,

@@ -215,6 +215,8 @@ class Server(Resource):
                         "pci_vendor_info, physical_network}. Of a single host.", on=READ, sample={})
     mdev = Field(Nullable(Value()), "The virtual GPU that it has: {uuid, parent, type}. Of a single host.", on=READ,
                  sample=None)
+    pmem_namespaces = Field(ListOf(Text()), "Namespaces of persistent memory that it has. Of a single host.",
+                            on=READ, sample=[])
     volumes_attached = Field(ListOf(Value()), "The volumes that it has: {id, name, device, delete_on_termination}.",
                              on=READ, sample=[{"id": "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11", "name": "data",
                                                "device": "vdb", "delete_on_termination": False}])

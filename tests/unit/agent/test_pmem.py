@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Persistent memory: which namespaces there are, who gets which, and that nobody reads what another has written. The
+host's sysfs is made up; files stand for namespaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from magnetar_agent import inventory
+from magnetar_agent.hardware.pmem import Namespace, namespaces, warnings
+from magnetar_agent.settings import AgentSettings
+from magnetar_agent.virt.domain import parse
+from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings
+
+from .conftest import SMALL, Host, made_at_once
+from .pair import Pair
+
+ONE = {"flavor": SMALL, "hardware": {"pmem": "small"}}
+SIZE = 4 << 20
+
+
+def filled(path: Path) -> Path:
+    """A file that somebody has written to."""
+    path.write_bytes(b"secret" + bytes(SIZE - 6))
+    return path
+
+
+def equipped(folder: Path, count: int = 2) -> dict[str, Any]:
+    """Settings of a host with so many small namespaces and a large one."""
+    small = [str(filled(folder / f"pmem{number}")) for number in range(count)]
+    return {"pmem_namespaces": {"small": small, "LARGE": [str(filled(folder / "large"))]}}
+
+
+@pytest.fixture
+def big(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path, **equipped(tmp_path))
+    host.start()
+    yield host
+    host.agent.close()
+
+
+def told(host: Host) -> dict[str, int]:
+    """How many the host says are free, by label."""
+    return {label: one["free"] for label, one in inventory.usage(host.agent.host)["pmem"].items()}
+
+
+def has(host: Host, name: str = "web1") -> list[str]:
+    """The files that a server has, which are in its domain, and empty."""
+    found = host.show(name)
+    root = ET.fromstring(host.fake.xml(found["id"]))
+    paths = [one.text for one in root.findall("devices/memory/source/path")]
+    assert paths == found["pmem_namespaces"]
+    return [Path(path).name for path in found["pmem_namespaces"]]
+
+
+def test_namespaces_of_sysfs(tmp_path: Path) -> None:
+    folder = tmp_path / "bus/nd/devices"
+    for name, more in {"namespace0.0": {"alt_name": "ns0", "mode": "dax", "holder": "dax0.0"},
+                       "namespace0.1": {"alt_name": "ns1", "mode": "dax", "holder": "dax0.1"},
+                       "namespace1.0": {"alt_name": "fs", "mode": "memory", "holder": "pfn1.0"},
+                       "namespace1.1": {"alt_name": "", "mode": "raw"},
+                       "dax0.0": {"size": str(6442450944), "align": "2097152"},
+                       "dax0.1": {"size": str((6 << 30) + (1 << 20)), "align": "2097152"}}.items():
+        (folder / name).mkdir(parents=True)
+        for file, content in more.items():
+            (folder / name / file).write_text(content + "\n")
+    wanted = {"6GB": ("ns1", "ns0"), "gone": ("fs", "ns9", "/none")}
+    assert namespaces(tmp_path, wanted) == [
+        Namespace("6GB", "ns1", Path("/dev/dax0.1"), 6 << 20, 2048),
+        Namespace("6GB", "ns0", Path("/dev/dax0.0"), 6 << 20, 2048)]
+    assert namespaces(tmp_path, {}) == []
+    [missing, *_daxio] = warnings(tmp_path, wanted)
+    assert "pmem_namespaces names fs, ns9, /none, and there is no namespace" in missing
+
+
+@pytest.mark.parametrize(("value", "why"), [
+    ([], "must be a mapping"), ({"a": "ns0"}, "must be a mapping"), ({"a": ["../ns"]}, "must be a mapping"),
+    ({"a b": ["ns0"]}, "must be a label"), ({"a": ["ns0", "ns0"]}, "named twice"),
+    ({"a": ["ns0"], "b": ["ns0"]}, "named twice"), ({"a-b": ["ns0"], "A_B": ["ns1"]}, "would both be counted as")])
+def test_settings_that_are_wrong(value: Any, why: str) -> None:
+    with pytest.raises(InvalidSettings, match=why):
+        AgentSettings(pmem_namespaces=value)
+
+
+def test_a_server_has_some_for_itself(big: Host) -> None:
+    big.ensure("server", "web1", {"flavor": SMALL, "hardware": {"pmem": "LARGE,small"}})
+    assert has(big) == ["large", "pmem0"] and told(big) == {"small": 1, "LARGE": 0}
+    assert Path(big.show()["pmem_namespaces"][0]).read_bytes() == bytes(SIZE)
+    assert parse(big.fake.xml(big.show()["id"])).ram_mib == SMALL["ram"]
+    assert not big.ensure("server", "web1", {"hardware": {"pmem": "LARGE,small"}}).changed
+    resources = inventory.usage(big.agent.host)["resources"]
+    assert {name: one["total"] for name, one in resources.items()} == {
+        "CUSTOM_PMEM_NAMESPACE_SMALL": 2, "CUSTOM_PMEM_NAMESPACE_LARGE": 1}
+
+
+def test_what_is_written_stays_until_the_server_goes(big: Host) -> None:
+    big.ensure("server", "web1", ONE)
+    path = filled(Path(big.show()["pmem_namespaces"][0]))
+    for power in ("off", "running"):
+        big.ensure("server", "web1", {"power": power})
+    big.restart()
+    big.ensure("server", "web1", {"hardware": {"pmem": "small,small"}}, allow_reboot=True)
+    assert has(big) == ["pmem0", "pmem1"] and path.read_bytes().startswith(b"secret")
+    big.ensure("server", "web1", {"hardware": {"pmem": "LARGE"}}, allow_reboot=True)
+    assert has(big) == ["large"] and path.read_bytes() == bytes(SIZE) and told(big) == {"small": 2, "LARGE": 0}
+    filled(Path(big.show()["pmem_namespaces"][0]))
+    big.ensure("server", "web1", None)
+    assert (big.root / "large").read_bytes() == bytes(SIZE) and told(big) == {"small": 2, "LARGE": 1}
+
+
+def test_no_more_than_there_are(big: Host) -> None:
+    assert sum(made_at_once(big, ONE, 5)) == 2 and told(big) == {"small": 0, "LARGE": 1}
+    with pytest.raises(Conflict, match="no free namespace of persistent memory with the label small"):
+        big.ensure("server", "more", ONE)
+    for wanted, there in (("small,small,small", "has 2 namespaces"), ("huge", "has 0 namespaces")):
+        with pytest.raises(InvalidField, match=rf"hardware.pmem: .*{there}"):
+            big.ensure("server", "more", {"flavor": SMALL, "hardware": {"pmem": wanted}})
+    assert big.agent.host.documents.find("server", "more") is None
+
+
+def test_one_that_cannot_be_emptied_is_not_given(big: Host) -> None:
+    """Its server is not made, or does not start with it; when it can be emptied, it does."""
+    big.fake.fail_next("empty_pmem", HypervisorError("daxio is missing"))
+    with pytest.raises(HypervisorError, match="daxio is missing"):
+        big.ensure("server", "web1", ONE)
+    assert big.agent.host.documents.find("server", "web1") is None and told(big) == {"small": 2, "LARGE": 1}
+    assert (big.root / "pmem0").read_bytes().startswith(b"secret")
+    big.ensure("server", "web1", ONE)
+    big.fake.fail_next("empty_pmem", HypervisorError("daxio is missing"))
+    with pytest.raises(HypervisorError, match="daxio is missing"):
+        big.ensure("server", "web1", {"hardware": {"pmem": "small,small"}}, allow_reboot=True)
+    assert (big.root / "pmem1").read_bytes().startswith(b"secret")
+    big.ensure("server", "web1", {"power": "running"})
+    assert has(big) == ["pmem0", "pmem1"] and (big.root / "pmem1").read_bytes() == bytes(SIZE)
+
+
+def test_one_that_is_gone_is_replaced(big: Host) -> None:
+    big.ensure("server", "web1", ONE)
+    big.ensure("server", "web1", {"power": "off"})
+    (big.root / "pmem0").unlink()
+    big.ensure("server", "web1", {"power": "running"})
+    assert has(big) == ["pmem1"] and (big.root / "pmem1").read_bytes() == bytes(SIZE)
+
+
+def test_it_is_not_suspended(big: Host) -> None:
+    big.ensure("server", "web1", ONE)
+    with pytest.raises(InvalidField, match="cannot be suspended while the server has persistent memory"):
+        big.ensure("server", "web1", {"power": "suspended"})
+
+
+def test_a_move_gives_it_empty_ones(pair: Pair) -> None:
+    for kvm, name in ((pair.one, "one"), (pair.two, "two")):
+        path = filled(pair.root / name)
+        object.__setattr__(kvm.agent.host.settings, "pmem_namespaces", {"small": (str(path),)})
+    id = pair.make(hardware={"pmem": "small"})
+    filled(pair.root / "one")
+    with pytest.raises(Conflict, match="which cannot move while the guest runs"):
+        pair.migrate(type="live")
+    pair.migrate(type="cold")
+    found = pair.two.side().client.get("server", id)
+    assert found["pmem_namespaces"] == [str(pair.root / "two")]
+    assert (pair.root / "two").read_bytes() == bytes(SIZE) == (pair.root / "one").read_bytes()
