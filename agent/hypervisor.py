@@ -20,6 +20,7 @@ from magnetar_agent.hardware.mdev import Mdev
 from magnetar_agent.hardware.numa import Numa
 from magnetar_agent.hardware.pci import PciDevice
 from magnetar_agent.hardware.pmem import GuestPmem
+from magnetar_agent.hardware.sev import LaunchSecurity
 from magnetar_agent.networks import HypervisorNetworks
 from magnetar_agent.statistics import HypervisorStatistics
 from magnetar_agent.storage import Disk, DiskKey, Export, HypervisorDisks, HypervisorStorage, Mirror, SharedFolder
@@ -38,8 +39,8 @@ class Nic:
     virtual function that it is, which libvirt takes from the host's driver when *managed*; *vlan*: its tag) is set.
     *place*: bus and address, where libvirt has said them. *tap*: the name of the host's end. *port*: *bridge* is Open
     vSwitch's, and this the interface id by which OVN knows the NIC. *mtu*: that of tap and card; 0 for the bridge's.
-    *checksums*: whether the guest may leave them, and segmentation, to the card. *queues*, *packed* (rings) and
-    *bandwidth* (see ``hardware.limits``) follow from the server's hardware; they are not seen."""
+    *checksums*: whether the guest may leave them, and segmentation, to the card. *queues*, *packed* (rings),
+    *iommu* and *bandwidth* (see ``hardware.limits``) follow from the server's hardware; they are not seen."""
 
     mac: str
     model: str = "virtio"
@@ -50,6 +51,7 @@ class Nic:
     tap: str | None = field(default=None, compare=False)
     queues: int = field(default=1, compare=False)
     packed: bool = field(default=False, compare=False)
+    iommu: bool = field(default=False, compare=False)
     bandwidth: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     port: str | None = None
     mtu: int = field(default=0, compare=False)
@@ -126,6 +128,7 @@ class DomainSpec:
     pci: tuple[PciDevice, ...] = ()
     mdev: str = ""
     pmem: tuple[GuestPmem, ...] = ()
+    security: LaunchSecurity | None = None
     #: The CPU mode, where the settings say one.
     cpu: CpuMode | None = None
     #: Whether its memory is in files.

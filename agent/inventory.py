@@ -11,7 +11,7 @@ from magnetar_agent import facts as told
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import CLOUD
 from magnetar_agent.migrations import arriving
-from magnetar_agent.servers import GIB, mdevs, memory, pci, placement, pmem, shares
+from magnetar_agent.servers import GIB, encrypted_memory, mdevs, memory, pci, placement, pmem, shares
 from magnetar_core import bandwidth
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import Host
@@ -62,6 +62,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
             "running": sum(domains[d.id].state == RUNNING for d in active),
             "vcpus_used": sum(placement.floating(d.want) for d in active),
             "memory_mb": memory.total(host),
+            "resources": found["resources"] | encrypted_memory.resources(host, facts),
             "memory_mb_used": sum(d.want["flavor"]["ram"] for d in active),
         }
     except MagnetarError:

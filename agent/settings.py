@@ -116,6 +116,9 @@ class AgentSettings:
         "MiB of memory that guests have in files (of qemu.conf's memory_backing_dir) in place of the host's RAM, from "
         "their next start on; 0: none. Needs ram_allocation_ratio 1, and excludes large pages.", default=0,
         metadata={"max": 2**40})
+    num_memory_encrypted_guests: int | None = _doc(
+        "How many servers with encrypted memory (hardware mem_encryption) this host has at most. Left out: as many as "
+        "libvirt says.", default=None, metadata={"min": 0, "max": 2**31 - 1})
     realtime_scheduler_priority: int = _doc(
         "Priority of virtual CPUs that run in real time (hardware cpu_realtime); servers that are there keep theirs "
         "until they change.", default=1, metadata={"min": 1, "max": 99})

@@ -49,8 +49,9 @@ class Disk:
     It is the file *path*; with *block* a block device; with *remote* neither, and *path* is only its name. *boot* is
     its turn among the devices to boot from, counted from 1; domains without any boot from their first disk. Without
     *backing* it stands alone, whatever its header says. *place*: bus and address, where libvirt has said them. *packed*
-    (ring) and *limits* (see ``hardware.limits``) follow from the server's hardware; they are not seen. With *key* it is
-    encrypted: with the *format* raw it is LUKS with that inside, and what a qcow2 holds is encrypted by LUKS."""
+    (ring), *iommu* (whether the guest maps for it what it may reach) and *limits* (see ``hardware.limits``) follow from
+    the server's hardware; they are not seen. With *key* it is encrypted: with the *format* raw it is LUKS with that
+    inside, and what a qcow2 holds is encrypted by LUKS."""
 
     path: Path
     target: str
@@ -68,6 +69,7 @@ class Disk:
     key: DiskKey | None = None
     place: tuple[str, str] | None = field(default=None, compare=False)
     packed: bool = field(default=False, compare=False)
+    iommu: bool = field(default=False, compare=False)
     limits: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
 

@@ -208,6 +208,36 @@ drivers `nd_pmem` and `dax_pmem`, and makes namespaces of them with `ndctl`.
 --check-config` warns of names that the host does not have. Magnetar's own tests start a guest with a file; no NVDIMM
 was at hand, and what is read of sysfs is proved with a made-up one.
 
+## Encrypted memory
+
+On a host with a CPU of AMD that can (SEV, switched on in the firmware, and for the kernel by `mem_encrypt=on
+kvm_amd.sev=1`) the memory of a guest can be encrypted with a key of its own, which the host does not see.
+
+```yaml
+- magnetar.compute.flavor:
+    name: hidden
+    vcpus: 4
+    ram: 8192
+    extra_specs: {hw:mem_encryption: "true"}
+- magnetar.compute.image: {name: debian-uefi, filename: /srv/images/debian.qcow2, properties: {hw_firmware_type: uefi}}
+- magnetar.compute.server: {name: vault1, flavor: hidden, image: debian-uefi, networks: [lan]}
+```
+
+* It needs KVM, UEFI and machine q35, and a guest that knows it; disks on virtio or sata, or scsi with virtio-scsi; and
+  no devices of the host. All virtio devices go by what the guest shares with them (`iommu="on"`).
+* All memory of such a guest stays in the host's RAM: have the host's `ram_allocation_ratio` be 1, or give the flavor
+  `hw:mem_page_size: small`, and leave the host enough for itself.
+* It is not suspended, and moves cold only; a cloud answers 409 to either. Snapshots, shelving, evacuation and volumes
+  are as with any server. It cannot become so, or be so no more, in a rebuild.
+* A CPU has keys for so many guests. The host tells how many (`memory_encryption` of `host_info`); a cloud counts them
+  as `MEM_ENCRYPTION_CONTEXT`, those of both models together, and the agent knows each and refuses. Its setting
+  `num_memory_encrypted_guests` lowers their number.
+* `hw:mem_encryption_model: amd-sev-es` is SEV-ES (`kvm_amd.sev_es=1`). Hosts have the traits `HW_CPU_X86_AMD_SEV` and
+  `HW_CPU_X86_AMD_SEV_ES`.
+
+No such CPU was at hand: Magnetar's own tests look at the domain, which libvirt's schema accepts, and at hosts whose
+CPU is made up. None has run such a guest, and the guest's owner is given no measurement of its start (attestation).
+
 ## What is refused
 
 A server of such a flavor or image is refused (400) with these words, as long as the setting `specs_without_effect` is

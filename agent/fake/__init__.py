@@ -60,6 +60,8 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
     tpm_versions: Sequence[str] = ("1.2", "2.0")
     #: Formats in which disks can be encrypted.
     disk_encryption: Sequence[str] = ("luks",)
+    #: What can encrypt guests' memory.
+    memory_encryption: Mapping[str, Mapping[str, int]] = {}
     #: Features of the CPU models that libvirt knows; ``None`` of those that this host cannot give.
     cpu_models: Mapping[str, frozenset[str] | None] = {
         "qemu64": frozenset(("sse2", "pni")), "Nehalem": frozenset(("sse2", "pni", "ssse3", "vmx")),
@@ -179,6 +181,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
                     "cpu_model": "fake", "vcpus": 16, "memory_mb": 65536, "kvm": self.kvm(),
                     "firmware": list(self.firmware), "secure_boot": self.secure_boot,
                     "tpm_versions": list(self.tpm_versions), "disk_encryption": list(self.disk_encryption),
+                    "memory_encryption": {name: dict(one) for name, one in self.memory_encryption.items()},
                     "virt_types": ["kvm", "qemu"] if self._kvm else ["qemu"]}
 
     def kvm(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.kinds.volume import BUSES
 
 from . import limits
+from .sev import FIELD as ENCRYPTED
 
 #: The most queues that a NIC has: each costs memory of the host and file descriptors of QEMU.
 QUEUES = 8
@@ -63,13 +64,14 @@ def nic(hardware: Mapping[str, Any], found: Nic, vcpus: int) -> Nic:
     virtio = found.model == "virtio"
     queues = min(vcpus, QUEUES) if virtio and hardware.get("multiqueue") else 1
     return replace(found, queues=queues, packed=virtio and hardware.get("packed_ring", False),
-                   bandwidth=limits.nic(hardware))
+                   iommu=virtio and bool(hardware.get(ENCRYPTED)), bandwidth=limits.nic(hardware))
 
 
 def disk(hardware: Mapping[str, Any], found: Disk) -> Disk:
     """A disk of whatever kind as the hardware has disks."""
-    packed = bool(hardware.get("packed_ring")) and found.bus == "virtio"
-    return replace(found, packed=True) if packed else found
+    if found.bus != "virtio" or not (hardware.get("packed_ring") or hardware.get(ENCRYPTED)):
+        return found
+    return replace(found, packed=bool(hardware.get("packed_ring")), iommu=bool(hardware.get(ENCRYPTED)))
 
 
 def volume_bus(hardware: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.servers import mdevs, memory, pci, placement, pmem, resize
+from magnetar_agent.servers import encrypted_memory, mdevs, memory, pci, placement, pmem, resize
 from magnetar_agent.servers.hardware import ASKED, check_sizes
 from magnetar_agent.servers.resolve import SIZES
 from magnetar_core.errors import Conflict
@@ -44,6 +44,8 @@ def check(host: LocalHost, told: Fields, live: bool) -> None:
     if mdevs.asked(want) and live:
         raise Conflict("The server has a virtual GPU (hardware.vgpus), which cannot move while the guest runs. "
                        "Migrate it cold.")
+    if live:
+        encrypted_memory.check_live(want)
     if pmem.asked(want) and live:
         raise Conflict("The server has persistent memory (hardware.pmem), which cannot move while the guest runs. "
                        "Migrate it cold, without what is in there.")
@@ -72,3 +74,4 @@ def _choose(host: LocalHost, want: Fields, id: str, live: bool) -> None:
     pci.arrive(host, want, id)
     mdevs.arrive(host, want, id)
     pmem.arrive(host, want, id)
+    encrypted_memory.check(host, want, id)

@@ -14,6 +14,7 @@ from magnetar_agent.servers import (
     GIB,
     addresses,
     block_devices,
+    encrypted_memory,
     encryption,
     hardware,
     image_links,
@@ -77,6 +78,7 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     placement.complete(host, found, old, id, pci.cells(host, found, id))
     mdevs.complete(host, found, old, id)
     pmem.complete(host, found, old, id)
+    encrypted_memory.complete(host, found, old, id)
     found["key_name"] = _key(host, want.get("key_name"), old)
     found["networks"] = _networks(host, want["networks"], document)
     hardware.choose_nic_models(found, old)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from magnetar_agent.configdrive import FILE
 from magnetar_agent.hardware import devices
 from magnetar_agent.hardware.firmware import Firmware, firmware
+from magnetar_agent.hardware.sev import LaunchSecurity, launch_security, model
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.networks import tap_name
 from magnetar_agent.servers import (
@@ -199,8 +200,13 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
         numa=placement.described(host, want),
         firmware=boots_by(host, document), pci=pci.of(host, want),
         mdev=(want.get(mdevs.FIELD) or {}).get("uuid", ""), cpu=cpu_modes.of(host, hardware(want), want["virt_type"]),
-        pmem=pmem.of(host, want), file_backed=bool(host.settings.file_backed_memory),
+        pmem=pmem.of(host, want), security=_security(host, hardware(want)),
+        file_backed=bool(host.settings.file_backed_memory),
     )
+
+
+def _security(host: LocalHost, parts: Fields) -> LaunchSecurity | None:
+    return launch_security(parts, host.hypervisor.host()["memory_encryption"]) if model(parts) else None
 
 
 def boots_by(host: LocalHost, document: Document) -> Firmware | None:

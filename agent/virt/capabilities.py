@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: Where libvirt finds virtiofsd: that of QEMU (Debian 12), and that of a package of its own.
 VIRTIOFSD = (Path("/usr/lib/qemu/virtiofsd"), Path("/usr/libexec/virtiofsd"))
 
+#: Guests with encrypted memory where nobody says how many there can be: the greatest number of Placement.
+UNLIMITED = 2**31 - 1
 TRAFFIC_CONTROL = """
 tc qdisc add dev lo root handle 1: htb default 1
 tc class add dev lo parent 1: classid 1:1 htb rate 1mbit
@@ -128,6 +130,7 @@ def _ask(conn: Any) -> dict[str, Any]:
         "secure_boot": "yes" in _enum(domains, "os/loader/enum[@name='secure']"),
         "tpm_versions": sorted(filter(None, _enum(domains, "devices/tpm/enum[@name='backendVersion']"))),
         "disk_encryption": _disk_encryption(),
+        "memory_encryption": sev_of(domains),
         "spice": "spice" in _enum(domains, "devices/graphics/enum[@name='type']"),
     }
 
@@ -168,6 +171,19 @@ def host_cells(capabilities: ET.Element) -> list[HostCell]:
         return sorted(found)
     every = frozenset(os.sched_getaffinity(0))
     return [HostCell(0, frozenset(), every, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20)]
+
+
+def sev_of(domains: ET.Element) -> dict[str, dict[str, int]]:
+    """``memory_encryption`` of ``kinds.Host`` by libvirt's domain capabilities; libvirt before 8.0 tells no number of
+    guests, which counts as no limit. One of 0 is switched off in the firmware."""
+    found = domains.find("features/sev")
+    if found is None or found.get("supported") != "yes":
+        return {}
+    place = {"cbitpos": int(found.findtext("cbitpos", "0")), "reduced_phys_bits": int(
+        found.findtext("reducedPhysBits", "0"))}
+    most = {"amd-sev": int(found.findtext("maxGuests", str(UNLIMITED))),
+            "amd-sev-es": int(found.findtext("maxESGuests", "0"))}
+    return {model: {"guests": guests, **place} for model, guests in most.items() if guests}
 
 
 def _disk_encryption() -> list[str]:

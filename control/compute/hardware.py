@@ -8,13 +8,13 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.scheduler.request_spec import PMEM, devices_of, placed_hardware, resources_of
+from magnetar_control.scheduler.request_spec import MEMORY_KEY, PMEM, devices_of, placed_hardware, resources_of
 from magnetar_control.store import hosts, inventories, servers
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.hardware import groups, numa, pmem
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
-from magnetar_core.hardware.merge import asked_of, encrypts, root_device
+from magnetar_core.hardware.merge import asked_of, encrypts, encrypts_memory, root_device
 from magnetar_core.hardware.pci import VGPU, counts, network_of
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, asks, said
 
@@ -35,8 +35,9 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
     ``find_image`` return them) that would do nothing, or do not go together; one that is not given is what the server
     *had*. Where the setting ``specs_without_effect`` is ``warn``, returns what would do nothing as a warning, for the
     message of the server's action."""
+    of_image = image or (had if flavor and had else None) or {}
     try:
-        asked_of(flavor or had or {}, image or (had if flavor and had else {}))
+        asked_of(flavor or had or {}, of_image)
     except InvalidField as error:
         raise InvalidRequest(f"Flavor and image ask for hardware that no server can have. {error.message}") from None
     found = []
@@ -47,7 +48,7 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         if odd := groups.problem(specs):
             raise InvalidRequest(f"Flavor {flavor['name']}: {odd}.")
         found += [f"flavor {flavor['name']}, {text}" for text in FLAVOR_SPECS.without_effect(specs)]
-        _check_classes(caller, flavor)
+        _check_classes(caller, flavor, of_image)
         _check_aliases(caller, flavor, specs)
     if image:
         properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}
@@ -64,20 +65,24 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
                          "setting specs_without_effect: warn.")
 
 
-def _check_classes(caller: Caller, flavor: Mapping[str, Any]) -> None:
+def _check_classes(caller: Caller, flavor: Mapping[str, Any], image: Mapping[str, Any]) -> None:
     """Raises ``InvalidRequest`` for custom resource classes that no host has."""
     specs = flavor.get("extra_specs") or {}
     if odd := sorted(name for name in groups.custom_resources(specs) if name.startswith(pmem.CLASS)):
         raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(odd)}, which counts "
                              "namespaces of persistent memory: a server gets them by the extra spec hw:pmem, with "
                              "their labels. Choose another flavor.")
-    wanted = resources_of(flavor)
+    wanted = resources_of(flavor, image)
     if wanted and (missing := sorted(wanted.keys() - caller.fetch(inventories.had, wanted))):
         if devices := sorted(caller.fetch(hosts.classes_below).intersection(missing)):
             raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(devices)}, which "
                                  "counts PCI devices: a server gets them by the extra spec pci_passthrough:alias, with "
                                  "an alias of the agents' setting pci_alias that has that resource_class. Choose "
                                  "another flavor.")
+        if MEMORY_KEY in missing:
+            raise InvalidRequest(f"Flavor {flavor['name']} or the image asks for encrypted memory (hw:mem_encryption, "
+                                 "hw_mem_encryption), and no host here has a CPU that encrypts it. Choose another "
+                                 "flavor or image.")
         if unknown := [one for one in pmem.labels(specs.get(PMEM, "")) if pmem.class_of(one) in missing]:
             raise InvalidRequest(f"Flavor {flavor['name']} asks for persistent memory (hw:pmem) with the label "
                                  f"{unknown[0]}, which no host has. Choose another flavor; the agents' setting "
@@ -109,6 +114,9 @@ def check_placed(flavor: Mapping[str, Any], old: Mapping[str, Any] | None, new: 
         raise InvalidRequest("An instance's NUMA topology cannot be changed as part of a rebuild. The image provided "
                              "is invalid for this instance: its properties ask for other CPUs, cells or pages of its "
                              "host (hw_cpu_*, hw_numa_*, hw_mem_page_size). Use another image, or resize the instance.")
+    if encrypts_memory(flavor, old or {}) != encrypts_memory(flavor, new or {}):
+        raise InvalidRequest("Whether an instance's memory is encrypted cannot be changed as part of a rebuild "
+                             "(hw_mem_encryption of the image). Use another image, or resize the instance.")
 
 
 def check_encrypted(had: tuple[Mapping[str, Any], Mapping[str, Any]],
@@ -130,8 +138,8 @@ def has_tpm(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
 
 
 def tied_by(server: servers.Found, live: bool) -> str:
-    """Devices of its host that keep a server from being suspended, or with *live* from moving while its guest runs, and
-    what to do; "" for a server without. PCI devices may move, which the host that it goes to says."""
+    """Devices of its host, or its memory, that keep a server from being suspended, or with *live* from moving while its
+    guest runs, and what to do; "" for a server without. PCI devices may move, which the host that it goes to says."""
     flavor = orjson.loads(server.flavor)
     devices = devices_of(flavor, orjson.loads(server.interfaces or "[]"))
     otherwise = "Migrate it cold (migrate)" if live else "Stop it, or pause it"
@@ -140,6 +148,8 @@ def tied_by(server: servers.Found, live: bool) -> str:
                 f"{otherwise}, or detach the ports first.")
     if VGPU in devices:
         return f"a virtual GPU (resources:VGPU), whose state cannot be saved. {otherwise}."
+    if encrypts_memory(flavor, orjson.loads(server.image)):
+        return f"encrypted memory (hw:mem_encryption), which its host cannot read. {otherwise}."
     if PMEM in (flavor.get("extra_specs") or {}):
         return ("persistent memory (hw:pmem), which stays on its host. "
                 f"{otherwise}{'; what is in there does not go along' if live else ''}.")

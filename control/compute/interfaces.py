@@ -83,8 +83,8 @@ def _claim(caller: Caller, target: Target, nic: Document) -> None:
     cloud, row = caller.cloud, target.row
     with cloud.store.api.read() as connection:
         host = hosts.show(connection, row.host)
-    if host is not None and hold_ports(cloud.store.api, row.id, host["id"], orjson.loads(row.flavor),
-                                       lambda: cloud.services.network.ports(row.id)):
+    if host is not None and hold_ports(cloud.store.api, row.id, host["id"], (
+            orjson.loads(row.flavor), orjson.loads(row.image)), lambda: cloud.services.network.ports(row.id)):
         return
     cloud.services.network.release(row.id, nic["port_id"])
     raise InvalidRequest(f"Failed to allocate additional resources to claim port {nic['port_id']} of instance "

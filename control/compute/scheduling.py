@@ -39,7 +39,7 @@ def predicted_host(caller: Caller, row: Mapping[str, Any], freed: Mapping[str, A
         spec = replace(spec, amounts=Amounts(*(
             max(0, new - old) for new, old in zip(spec.amounts, old_amounts, strict=True))),
             resources={name: n for name, new in spec.resources.items()
-                       if (n := new - resources_of(freed).get(name, 0)) > 0},
+                       if (n := new - resources_of(freed, freed_image).get(name, 0)) > 0},
             numa=None if placed_hardware(freed, freed_image) else spec.numa)
     states = HostStates(cloud.settings.default_availability_zone, rules_of(cloud.settings))
     with cloud.store.api.read() as connection:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import orjson
+
 from magnetar_control.scheduler.place import hold_ports, in_words
 from magnetar_control.services import Document
 from magnetar_control.store import servers
@@ -62,7 +64,8 @@ def _hold(work: Work) -> bool:
     """Have the server hold what its ports ask of its host. ``False`` where the host has not enough left."""
     conductor, api = work.conductor, leased(work.confirm_lease, work.conductor.store.api)
     host = conductor.host(work.server.host)["id"]
-    return hold_ports(api, work.id, host, work.flavor, lambda: conductor.services.network.ports(work.id))
+    made_of = work.flavor, orjson.loads(work.server.image)
+    return hold_ports(api, work.id, host, made_of, lambda: conductor.services.network.ports(work.id))
 
 
 def detach_interface(work: Work) -> None:

@@ -103,13 +103,13 @@ def _claimed(database: Database, spec: RequestSpec, found: Candidate, map_cell: 
     return database.retried(once)
 
 
-def hold_ports(database: Database, server_id: str, host_id: str, flavor: Mapping[str, Any],
+def hold_ports(database: Database, server_id: str, host_id: str, made_of: tuple[Mapping[str, Any], Mapping[str, Any]],
                nics: Callable[[], Iterable[Mapping[str, Any]]]) -> bool:
-    """Have a server of *flavor* hold what the ports ask that it has now (*nics*), beside all else that it holds of its
-    host. ``False``, and nothing changed, where the host has not enough left."""
+    """Have a server (*made_of* a flavor and an image) hold what the ports ask that it has now (*nics*), beside all else
+    that it holds of its host. ``False``, and nothing changed, where the host has not enough left."""
     def wanted() -> tuple[dict[str, int], dict[str, int]]:
         now = list(nics())
-        return {**resources_of(flavor), **bandwidth_of_nics(now)}, devices_of(flavor, now)
+        return {**resources_of(*made_of), **bandwidth_of_nics(now)}, devices_of(made_of[0], now)
 
     def once() -> bool:
         with database.write() as connection:

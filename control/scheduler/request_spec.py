@@ -19,7 +19,7 @@ from magnetar_core.bandwidth import split
 from magnetar_core.errors import InvalidField, MagnetarError
 from magnetar_core.hardware import groups, numa, pmem
 from magnetar_core.hardware.flavor_specs import RESOURCES
-from magnetar_core.hardware.merge import asked_of, hardware_of
+from magnetar_core.hardware.merge import asked_of, encrypts_memory, hardware_of
 from magnetar_core.hardware.numa import Needs
 from magnetar_core.hardware.pci import asked as asked_devices
 from magnetar_core.hardware.rows import BY_SPEC, said
@@ -32,6 +32,8 @@ MIB_PER_GIB = 1024
 
 #: The extra spec of persistent memory.
 PMEM = "hw:pmem"
+#: The class of which a server with encrypted memory claims one.
+MEMORY_KEY = "MEM_ENCRYPTION_CONTEXT"
 #: Beginnings of the extra specs and properties by which a server needs certain CPUs and memory of a host.
 _PLACED = re.compile("hw[:_](cpu_policy|cpu_realtime|numa_nodes|mem_page_size)")
 
@@ -68,12 +70,17 @@ def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False,
                              if f"resources:{name}" in specs})
 
 
-def resources_of(flavor: Mapping[str, Any]) -> dict[str, int]:
-    """What a server of *flavor* claims of custom resource classes: its extra specs ``resources:CUSTOM_…``, with those
-    of groups (``resources1:CUSTOM_…``), and its persistent memory (``hw:pmem``)."""
+def resources_of(flavor: Mapping[str, Any], image: Mapping[str, Any] | None = None) -> dict[str, int]:
+    """What a server of *flavor* and *image* claims of resource classes that are no ``Amounts``: its extra specs
+    ``resources:CUSTOM_…``, with those of groups (``resources1:CUSTOM_…``), its persistent memory (``hw:pmem``), and the
+    key of memory that is encrypted."""
     specs = flavor.get("extra_specs") or {}
     found = groups.custom_resources(specs)
-    return {**found, **pmem.resources(specs[PMEM])} if PMEM in specs else found
+    if PMEM in specs:
+        found.update(pmem.resources(specs[PMEM]))
+    if encrypts_memory(flavor, image or {}):
+        found[MEMORY_KEY] = 1
+    return found
 
 
 def bandwidth_of(row: Mapping[Any, Any], request: Mapping[str, Any]) -> Counter[str]:
@@ -108,10 +115,10 @@ def bandwidth_of_nics(nics: Iterable[Mapping[str, Any]]) -> Counter[str]:
 def held_by(row: Any) -> tuple[Amounts, dict[str, int], dict[str, int]]:
     """What a server by its row is to hold of its host: ``amounts_of``, ``resources_of`` with what its ports ask for,
     and ``devices_of``."""
-    flavor, request = orjson.loads(row.flavor), orjson.loads(row.request)
-    amounts = amounts_of(flavor, any(map(is_root_volume, request.get("blocks") or ())), orjson.loads(row.image))
+    flavor, request, image = (orjson.loads(one) for one in (row.flavor, row.request, row.image))
+    amounts = amounts_of(flavor, any(map(is_root_volume, request.get("blocks") or ())), image)
     columns = row._mapping  # noqa: SLF001 - SQLAlchemy's name
-    return (amounts, {**resources_of(flavor), **bandwidth_of(columns, request)},
+    return (amounts, {**resources_of(flavor, image), **bandwidth_of(columns, request)},
             devices_of(flavor, nics_of(columns, request)))
 
 
@@ -260,7 +267,7 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
         over["volume_hosts"] = root_disk_hosts(volumes, context, root)
     return offered(api, RequestSpec(**{
         "server_id": row["id"], "project_id": row["project_id"], "amounts": amounts_of(flavor, root is not None, image),
-        "resources": {**resources_of(flavor), **bandwidth_of_nics(nics)}, "apart": are_apart(flavor, nics),
+        "resources": {**resources_of(flavor, image), **bandwidth_of_nics(nics)}, "apart": are_apart(flavor, nics),
         "numa": numa_of(flavor, image, nics),
         "flavor_name": flavor["name"], "vcpus": int(flavor["vcpus"]), "extra_specs": flavor.get("extra_specs") or {},
         "image": image.get("properties") or {}, "image_id": row.get("image_id") or "",

@@ -114,6 +114,14 @@ hosts:
       elements: str
       sample:
         - luks
+    memory_encryption:
+      description: What can encrypt guests' memory, to {guests (how many at once), cbitpos, reduced_phys_bits}.
+      type: dict
+      sample:
+        amd-sev:
+          guests: 15
+          cbitpos: 47
+          reduced_phys_bits: 1
     pci_devices:
       description: PCI devices that servers can have, {total, free, numa_policy (where the alias has one)} by the
         aliases that they ask by; a device of several aliases counts for each.

@@ -13,7 +13,7 @@ from magnetar_core.errors import InvalidField
 
 from .conftest import SMALL, Host
 
-ENCRYPTED = "extra spec hw:mem_encryption=yes: memory is not encrypted"
+ENCRYPTED = "extra spec hw:sound_model=usb: guests have no sound"
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def image(host: Host, **properties: str) -> dict[str, Any]:
 
 
 def test_a_flavor_of_a_spec_without_effect_makes_no_server(host: Host) -> None:
-    want = flavor(host, "pinned", hw__mem_encryption="yes")
+    want = flavor(host, "pinned", hw__sound_model="usb")
     for dry_run in (True, False):
-        with pytest.raises(InvalidField, match="memory is not encrypted") as refused:
+        with pytest.raises(InvalidField, match="guests have no sound") as refused:
             host.ensure("server", "web1", want, dry_run=dry_run)
         assert refused.value.details["field"] == "flavor" and ENCRYPTED in refused.value.message
     want = flavor(host, "scheduled", capabilities__cpu_model="EPYC")
@@ -67,18 +67,18 @@ def test_what_acts_or_asks_for_what_there_is_passes(host: Host) -> None:
             **flavor(host, "usual", hw__cpu_policy="shared", ours__colour="red")}
     made = host.ensure("server", "web1", want)
     assert made.resource and made.resource["config_drive"] and not made.warnings
-    host.ensure("flavor", "usual", {"extra_specs": {"hw:mem_encryption": "yes"}})
+    host.ensure("flavor", "usual", {"extra_specs": {"hw:sound_model": "usb"}})
     assert not host.ensure("server", "web1", want).changed  # it keeps what it was made with
 
 
 def test_a_resize_is_refused_as_a_create_is(host: Host) -> None:
     host.server(power="off")
-    with pytest.raises(InvalidField, match="memory is not encrypted"):
-        host.ensure("server", "web1", flavor(host, "pinned", hw__mem_encryption="yes"))
+    with pytest.raises(InvalidField, match="guests have no sound"):
+        host.ensure("server", "web1", flavor(host, "pinned", hw__sound_model="usb"))
 
 
 def test_the_settings_let_it_pass_with_a_warning(lenient: Host) -> None:
-    made = lenient.ensure("server", "web1", flavor(lenient, "pinned", hw__mem_encryption="yes"))
+    made = lenient.ensure("server", "web1", flavor(lenient, "pinned", hw__sound_model="usb"))
     assert made.changed and made.warnings == [f"What would do nothing here: flavor 'pinned', {ENCRYPTED}."]
 
 

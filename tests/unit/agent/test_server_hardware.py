@@ -16,6 +16,7 @@ from magnetar_agent.hardware import numa as domain_numa
 from magnetar_agent.hardware.firmware import firmware
 from magnetar_agent.hardware.pci import PciDevice
 from magnetar_agent.hardware.pmem import GuestPmem
+from magnetar_agent.hardware.sev import launch_security
 from magnetar_agent.hypervisor import DomainSpec, Nic
 from magnetar_agent.servers import encryption, spec
 from magnetar_agent.storage import Disk
@@ -23,6 +24,7 @@ from magnetar_agent.virt.domain import render
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware import merge, numa
 from magnetar_core.hardware.rows import FIELDS
+from magnetar_core.hardware.traits import SEV
 
 from .conftest import SMALL, Host
 from .test_hardware import flavor, image
@@ -157,7 +159,8 @@ def drawn(hardware: dict[str, Any], kvm: bool) -> ET.Element:
         pci=(PciDevice("0000:81:00.1", "10de", "1eb8", 0),) if "pci_alias" in hardware else (),
         mdev="3b1e2f60-9d0e-4c6c-8a1f-2b3d8c7d3c0e" if "vgpus" in hardware else "",
         pmem=(GuestPmem(Path("/dev/dax0.1"), 6291456, 2048), GuestPmem(Path("/srv/a&b"), 132096, 0))
-        if "pmem" in hardware else ())))
+        if "pmem" in hardware else (),
+        security=launch_security(hardware, {name: {"cbitpos": 47, "reduced_phys_bits": 1} for name in SEV}))))
 
 
 def canonical(text: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from .cloud import Caller, Cloud
 
-SPEC = "extra spec hw:mem_encryption=yes: memory is not encrypted"
+SPEC = "extra spec hw:sound_model=usb: guests have no sound"
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,8 @@ def message(caller: Caller, server: str, action: str) -> Any:
 
 
 @pytest.mark.parametrize(("specs", "properties", "named"), [
-    ({"hw:mem_encryption": "yes"}, {}, f"flavor odd, {SPEC}"),
-    ({"hw:mem_encryption": "yes", "trait:HW_NOTHING": "required"}, {}, "trait:HW_NOTHING=required: no host"),
+    ({"hw:sound_model": "usb"}, {}, f"flavor odd, {SPEC}"),
+    ({"hw:sound_model": "usb", "trait:HW_NOTHING": "required"}, {}, "trait:HW_NOTHING=required: no host"),
     ({"resources1:VGPU": "1"}, {}, "resources1:VGPU=1: the scheduler counts VCPU, MEMORY_MB, DISK_GB"),
     ({"resources:IPV4_ADDRESS": "1"}, {}, "resources:IPV4_ADDRESS=1: the scheduler counts VCPU, MEMORY_MB, DISK_GB"),
     ({"resources:VCPU": "many"}, {}, "extra spec resources:VCPU=many: it must match"),
@@ -82,7 +82,7 @@ def test_what_acts_or_asks_for_what_there_is_passes(strict: Cloud) -> None:
 def test_a_resize_and_a_rebuild_are_refused_alike(strict: Cloud) -> None:
     caller = strict.admin
     made = caller.boot("stays")
-    reply = caller.act(made["id"], "resize", {"flavorRef": flavor(caller, "numa", {"hw:mem_encryption": "yes"})})
+    reply = caller.act(made["id"], "resize", {"flavorRef": flavor(caller, "numa", {"hw:sound_model": "usb"})})
     assert reply.status == 400 and SPEC in reply.json["badRequest"]["message"], reply
     reply = caller.act(made["id"], "rebuild", {"imageRef": image(caller, "rng", hw_rng_model="egd")})
     assert reply.status == 400 and "hw_rng_model=egd" in reply.json["badRequest"]["message"], reply
@@ -91,7 +91,7 @@ def test_a_resize_and_a_rebuild_are_refused_alike(strict: Cloud) -> None:
 
 def test_a_setting_lets_them_pass_with_a_warning(lenient: Cloud) -> None:
     caller = lenient.admin
-    odd = flavor(caller, "odd", {"hw:mem_encryption": "yes"})
+    odd = flavor(caller, "odd", {"hw:sound_model": "usb"})
     made = caller.boot("odd", flavorRef=odd)
     assert made["status"] == "ACTIVE" and SPEC in message(caller, made["id"], "create")
     plain = caller.boot("plain")

@@ -115,6 +115,9 @@ def _needs_placing(row: Row, image: bool, specs: dict[str, str], properties: dic
                      f"{prefix}numa_mem.0": "512", f"{prefix}numa_cpus.0": "0-1"})
     if row.field == "mem_page_size" and image:
         specs["hw:mem_page_size"] = "large"
+    if row.field.startswith("mem_encryption"):
+        properties["hw_firmware_type"] = "uefi"
+        specs.update({"hw:mem_encryption": "true"} if row.field != "mem_encryption" else {})
     if row.field == "locked_memory":
         specs["hw:mem_page_size"] = "small"
 

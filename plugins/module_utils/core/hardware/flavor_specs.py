@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from . import AGENT, SCHEDULER, Spec, Table
 from .groups import GROUP, POLICY
-from .rows import ANY, BOOLEAN, BY_SPEC, FALSE, NO_FORMAT, NUMBER, name_pattern
+from .rows import ANY, BY_SPEC, NO_FORMAT, NUMBER, name_pattern
 from .traits import CUSTOM, KNOWN
 
 #: Of hypervisors that are none here.
@@ -22,8 +22,6 @@ ROWS = (
     Spec(r"capabilities:.+", ANY, _SCHEDULED),
     Spec(r"accel:device_profile", ANY, lacks="there is no accelerator service (Cyborg)"),
     Spec(r"hw:ephemeral_encryption_format", "plain|luks|luksv2", usual="luks", lacks=NO_FORMAT),
-    Spec(r"hw:mem_encryption", BOOLEAN, usual=FALSE, lacks="memory is not encrypted"),
-    Spec(r"hw:mem_encryption_model", "amd-sev|amd-sev-es", lacks="memory is not encrypted"),
     Spec(r"hw:redirected_usb_ports", NUMBER, usual="0", lacks="no USB devices are redirected"),
     Spec(r"hw:sound_model", "sb16|es1370|pcspk|ac97|ich6|ich9|usb|virtio", lacks="guests have no sound"),
     Spec(r"hw:tpm_secret_security", "user|host|deployment", usual="host",

@@ -37,6 +37,8 @@ TOPOLOGY = ("cpu_sockets", "cpu_cores", "cpu_threads")
 WITH_RAM = ("vga", "vmvga", "qxl", "bochs")
 #: What these are at least where they are not 0: microseconds, and cgroups' least weight.
 LEAST: Mapping[str, int] = {"cpu_period": 1000, "cpu_quota": 1000, "cpu_shares": 2}
+#: The field of memory that the CPU encrypts.
+MEMORY = "mem_encryption"
 _DISK = tuple("disk_%%s_%s" % unit for unit in ("bytes_sec", "iops_sec"))
 
 
@@ -63,6 +65,14 @@ def asked_of(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, A
     check_machine(found, machine or MACHINE)
     numa.check(found, flavor["vcpus"], flavor.get("ram"))
     return {**({"hardware": found} if found else {}), **({"machine": machine} if machine else {})}
+
+
+def encrypts_memory(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
+    """Whether the memory of a server of *flavor* and *image* is encrypted."""
+    specs, properties = flavor.get("extra_specs") or {}, image.get("properties") or {}
+    if "hw:%s" % MEMORY not in specs and "hw_%s" % MEMORY not in properties:
+        return False
+    return bool({**said(specs, BY_SPEC), **said(properties, BY_PROPERTY)}.get(MEMORY))
 
 
 def root_device(hardware: Mapping[str, Any]) -> str:
@@ -181,6 +191,7 @@ def _check(hardware: Mapping[str, Any]) -> None:
         raise InvalidField("hardware.video_ram", "must be a power of two, of a video_model of %s" % ", ".join(WITH_RAM),
                            ram)
     _check_trust(hardware)
+    _check_encrypted_memory(hardware)
     if "maxphysaddr_mode" in hardware and (
             (hardware["maxphysaddr_mode"] == "emulate") is not ("maxphysaddr_bits" in hardware)):
         raise InvalidField("hardware.maxphysaddr_mode", "must be emulate with maxphysaddr_bits, and passthrough "
@@ -195,6 +206,21 @@ def _check_trust(hardware: Mapping[str, Any]) -> None:
         raise InvalidField("hardware.tpm_model", "can be tpm-crb only for a TPM of version 2.0", "tpm-crb")
 
 
+def _check_encrypted_memory(hardware: Mapping[str, Any]) -> None:
+    """The same for memory that the CPU encrypts (rows A14.6, A14.7): nothing but the guest can read it."""
+    if not hardware.get(MEMORY):
+        return
+    if hardware.get("firmware") != "uefi":
+        raise InvalidField("hardware.%s" % MEMORY, "needs firmware uefi (hw_firmware_type)", True)
+    if apart := [name for name in ("pci_alias", "vgpus", "pmem") if hardware.get(name)]:
+        raise InvalidField("hardware.%s" % MEMORY, "must not be set together with %s: devices of the host cannot read "
+                           "encrypted memory" % " and ".join(apart), True)
+    bus, model = hardware.get("disk_bus", "virtio"), hardware.get("scsi_model", "virtio-scsi")
+    if bus == "ide" or (bus == "scsi" and model != "virtio-scsi"):
+        raise InvalidField("hardware.%s" % MEMORY, "needs disk_bus virtio or sata, or scsi with scsi_model virtio-scsi",
+                           True)
+
+
 def _base(name: str) -> str:
     """The field without which *name* means nothing."""
     if name.startswith("disk_") and name.endswith("_max"):
@@ -202,7 +228,7 @@ def _base(name: str) -> str:
     if name.startswith("vif_") and not name.endswith("_average"):
         return name.rpartition("_")[0] + "_average"
     return {"rng_period": "rng_bytes", "tpm_model": "tpm_version", "maxphysaddr_bits": "maxphysaddr_mode",
-            "cpu_realtime_mask": "cpu_realtime"}.get(name, "")
+            "cpu_realtime_mask": "cpu_realtime", "mem_encryption_model": MEMORY}.get(name, "")
 
 
 def check_machine(hardware: Mapping[str, Any], machine: str) -> None:
@@ -211,6 +237,8 @@ def check_machine(hardware: Mapping[str, Any], machine: str) -> None:
         if hardware.get(name) == "ide" and "q35" in machine:
             raise InvalidField("hardware.%s" % name, "cannot be ide on machine %s, which has no IDE; use sata, or "
                                "machine pc" % machine)
+    if hardware.get(MEMORY) and "q35" not in machine:
+        raise InvalidField("hardware.%s" % MEMORY, "cannot be had on machine %s; use machine q35" % machine, True)
     if "viommu" in hardware and "q35" not in machine:
         raise InvalidField("hardware.viommu", "cannot be had on machine %s; use machine q35" % machine,
                            hardware["viommu"])

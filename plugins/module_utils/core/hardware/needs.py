@@ -19,6 +19,9 @@ FUNCTIONS = ("virtual functions of physical network %s: the server's ports need 
              "setting pci_device_spec says which there are)")
 MDEV = "a free virtual GPU: %d of %d are free (the agent's setting enabled_mdev_types says which there are)"
 LUKS = "LUKS in QEMU, which encrypts disks; on Debian the package qemu-utils has it"
+SEV = ("memory encryption %s: a CPU of AMD that has it, switched on in the firmware and for the kernel "
+       "(mem_encrypt=on, kvm_amd.sev=1; for amd-sev-es kvm_amd.sev_es=1), and a libvirt that knows it")
+NO_KVM = "KVM, without which no CPU encrypts the guest's memory"
 TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
 
 
@@ -33,6 +36,12 @@ def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tu
         yield "maxphysaddr_mode", KVM
     if hardware.get("ephemeral_encryption") and "luks" not in (host.get("disk_encryption") or ()):
         yield "ephemeral_encryption", LUKS
+    if hardware.get("mem_encryption"):
+        model = hardware.get("mem_encryption_model", "amd-sev")
+        if model not in (host.get("memory_encryption") or ()):
+            yield "mem_encryption", SEV % model
+        elif "kvm" not in (host.get("virt_types") or ()):
+            yield "mem_encryption", NO_KVM
     version = hardware.get("tpm_version")
     if version and version not in (host.get("tpm_versions") or ()):
         yield "tpm_version", TPM % version

@@ -16,7 +16,7 @@ from ..values import Boolean, Choices, Integer, ListOf, Value
 from .cpus import CPUS, CpuMask, CpuSet, PageSize
 from .pci import ALIASES, POLICIES, PciAliases
 from .pmem import LABELS, PmemLabels
-from .traits import X86, asked
+from .traits import SEV, X86, asked
 
 FALSE, TRUE = r"(?i:0|f|false|off|n|no)", r"(?i:1|t|true|on|y|yes)"
 BOOLEAN = "%s|%s" % (TRUE, FALSE)
@@ -292,6 +292,13 @@ ROWS: tuple[Row, ...] = (
         "go along to another. The guest cannot be suspended, or moved while it runs.", None, "hw:pmem", known=LABELS,
         lacks="a label has letters, digits, _ and -", needs="such namespaces free on a host (its agent's setting "
         "pmem_namespaces), and a driver in the guest"),
+    Row("mem_encryption", Boolean(), "Whether the CPU encrypts the guest's memory with a key of the guest's own, which "
+        "the host does not see (AMD SEV). All of the memory stays in the host's RAM. The guest cannot be suspended, or "
+        "moved while it runs.", False, "hw:mem_encryption", "hw_mem_encryption", ALIKE, needs="a host with such a CPU, "
+        "and a slot left on it; KVM; machine q35, firmware uefi; disks on virtio, sata or virtio-scsi, and no devices "
+        "of the host; a system that knows it in the guest"),
+    Row("mem_encryption_model", Choices(*sorted(SEV)), "With what: V(amd-sev-es) encrypts the CPU's registers, too.",
+        "amd-sev", "hw:mem_encryption_model", "hw_mem_encryption_model", ALIKE, needs="mem_encryption"),
     Row("guest_agent", Boolean(), "Whether the guest has the channel of QEMU's guest agent.", True,
         image="hw_qemu_guest_agent", source=_GLANCE),
 )

@@ -53,11 +53,13 @@ TPM: Mapping[str, tuple[str, ...]] = {
 #: By what it tells in ``disk_encryption``.
 ENCRYPTION: Mapping[str, tuple[str, ...]] = {
     "luks": ("COMPUTE_EPHEMERAL_ENCRYPTION", "COMPUTE_EPHEMERAL_ENCRYPTION_LUKS")}
+#: By what it tells in ``memory_encryption``.
+SEV: Mapping[str, str] = {"amd-sev": "HW_CPU_X86_AMD_SEV", "amd-sev-es": "HW_CPU_X86_AMD_SEV_ES"}
 SECURE_BOOT, PASSTHROUGH = "COMPUTE_SECURITY_UEFI_SECURE_BOOT", "COMPUTE_ADDRESS_SPACE_PASSTHROUGH"
 #: All that some host here can have.
 STANDARD = frozenset((*X86.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values(), *FIRMWARE.values(),
                       *(name for by in (TPM, ENCRYPTION) for names in by.values() for name in names),
-                      SECURE_BOOT, PASSTHROUGH))
+                      *SEV.values(), SECURE_BOOT, PASSTHROUGH))
 #: A regular expression of them, and of custom ones.
 KNOWN = "(%s|%s)" % (CUSTOM, "|".join(sorted(STANDARD)))
 
@@ -106,6 +108,7 @@ def of_host(facts: Mapping[str, Any], kvm: bool, features: Iterable[str], shares
     found.update(FIRMWARE[one] for one in facts.get("firmware") or () if one in FIRMWARE)
     for field, names in (("tpm_versions", TPM), ("disk_encryption", ENCRYPTION)):
         found.update(name for one in facts.get(field) or () for name in names.get(one, ()))
+    found.update(SEV[one] for one in facts.get("memory_encryption") or () if one in SEV)
     found.update(name for name, there in ((SHARES, shares), (SECURE_BOOT, facts.get("secure_boot")), (PASSTHROUGH, kvm))
                  if there)
     return sorted(found)

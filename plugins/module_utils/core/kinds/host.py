@@ -29,6 +29,9 @@ class Host(Kind):
     tpm_versions = Field(ListOf(Text()), "Versions of TPM that guests can have.", on=READ, sample=["1.2", "2.0"])
     disk_encryption = Field(ListOf(Text()), "Formats in which servers' own disks can be encrypted.", on=READ,
                             sample=["luks"])
+    memory_encryption = Field(MapOf(Text(), Value()), "What can encrypt guests' memory, to {guests (how many at once), "
+                              "cbitpos, reduced_phys_bits}.", on=READ,
+                              sample={"amd-sev": {"guests": 15, "cbitpos": 47, "reduced_phys_bits": 1}})
     pci_devices = Field(MapOf(Text(), Value()), "PCI devices that servers can have, {total, free, numa_policy (where "
                         "the alias has one)} by the aliases that they ask by; a device of several aliases counts for "
                         "each.", on=READ, sample={"gpu": {"total": 2, "free": 1}})
