@@ -82,6 +82,9 @@ reserved_huge_pages: {0: {2048: 64}}   # NUMA cell 0 keeps 64 pages of 2 MiB for
     hardware: {cpu_policy: dedicated, numa_nodes: 2, mem_page_size: large}
 ```
 
+In Placement's words: `resources:PCPU: "4"` of a flavor with 4 virtual CPUs is `hw:cpu_policy: dedicated`, and
+`trait:HW_CPU_HYPERTHREADING: required` or `forbidden` asks for hosts whose cores have threads, or have none.
+
 Dedicated CPUs and a page size imply a NUMA cell. Each cell of a guest is on another cell of the host, of which it has
 its CPUs and all its memory; cells' memory is not promised twice to servers of NUMA cells. The agent chooses, the
 fullest cells first, and threads of the same cores where there are some. What a server has stays its own while it is

@@ -19,7 +19,7 @@ from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
-from magnetar_core.hardware.merge import both, check_machine, whole
+from magnetar_core.hardware.merge import both, check_machine, check_pcpus, whole
 from magnetar_core.hardware.needs import lacking
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, CPU_TRAITS, said
 from magnetar_core.kinds import Server
@@ -117,6 +117,7 @@ def check_flavor(host: LocalHost, flavor: Fields) -> None:
         if odd := next(FLAVOR_SPECS.malformed(specs), None):
             raise InvalidField("flavor", f"must have extra specs with values that they can have: of {document.name!r}, "
                                          f"{odd}")
+        check_pcpus(specs, flavor["vcpus"])
         _without_effect(host, "flavor", document, FLAVOR_SPECS.without_effect(specs, (AGENT,)))
         _check_traits(host, "flavor", document, traits.asked(specs, {}))
 

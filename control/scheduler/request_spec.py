@@ -35,7 +35,7 @@ PMEM = "hw:pmem"
 #: The class of which a server with encrypted memory claims one.
 MEMORY_KEY = "MEM_ENCRYPTION_CONTEXT"
 #: Beginnings of the extra specs and properties by which a server needs certain CPUs and memory of a host.
-_PLACED = re.compile("hw[:_](cpu_policy|cpu_realtime|numa_nodes|mem_page_size)")
+_PLACED = re.compile("hw[:_](cpu_policy|cpu_realtime|numa_nodes|mem_page_size)|resources:PCPU")
 
 
 def placed_hardware(flavor: Mapping[str, Any], image: Mapping[str, Any] | None = None) -> Mapping[str, Any]:

@@ -76,6 +76,33 @@ def test_a_server_claims_dedicated_cpus_wherever_it_goes(cloud: Cloud) -> None:
     settled(cloud, {home: (4, 0, 0), other: (4, 0, 0)})
 
 
+@pytest.mark.parametrize(("specs", "why"), [
+    ({"resources:PCPU": "1"}, "must have extra spec resources:PCPU=2"),
+    ({"resources:PCPU": "2", "resources:VCPU": "2"}, "resources:VCPU=2 together with resources:PCPU=2"),
+    ({"resources:PCPU": "2", "hw:cpu_policy": "mixed"}, "hw:cpu_policy=mixed together with resources:PCPU=2"),
+    ({"resources:PCPU": "two"}, "it must match [0-9]+")])
+def test_dedicated_cpus_in_other_numbers_are_refused(cloud: Cloud, specs: dict[str, str], why: str) -> None:
+    name = "odd-" + "-".join(specs.values())
+    pinned(cloud, name, 2)
+    cloud.admin.delete(f"/v2.1/flavors/{name}/os-extra_specs/hw:cpu_policy")
+    assert cloud.admin.post(f"/v2.1/flavors/{name}/os-extra_specs", {"extra_specs": specs}).status == 200
+    body = {"name": "odd", "flavorRef": name, "networks": "none", "imageRef": cloud.admin.image()}
+    reply = cloud.admin.post("/v2.1/servers", {"server": body}, "2.60")
+    assert reply.status == 400 and why in str(reply.json), reply
+
+
+def test_placement_s_words_for_dedicated_cpus(cloud: Cloud) -> None:
+    caller = cloud.admin
+    named = pinned(cloud, "words", 2, **{"resources:PCPU": "2", "resources:VCPU": "0"})
+    caller.delete(f"/v2.1/flavors/{named}/os-extra_specs/hw:cpu_policy")
+    web = caller.boot("words", flavorRef=named, networks="none")
+    found = check(cloud, web["id"])
+    assert found["hardware"] == {"cpu_policy": "dedicated"} and len(found["placement"]["cells"][0]["pins"]) == 2
+    assert sum(claimed for _there, claimed, _given in pcpus(cloud).values()) == 2
+    caller.delete(f"/v2.1/servers/{web['id']}")
+    assert caller.settled(web["id"]) is None
+
+
 def test_a_rebuild_keeps_the_cpus_that_it_has_claimed(cloud: Cloud) -> None:
     caller = cloud.admin
     web = caller.boot("plain", networks="none")

@@ -46,8 +46,8 @@ def message(caller: Caller, server: str, action: str) -> Any:
 @pytest.mark.parametrize(("specs", "properties", "named"), [
     ({"hw:sound_model": "usb"}, {}, f"flavor odd, {SPEC}"),
     ({"hw:sound_model": "usb", "trait:HW_NOTHING": "required"}, {}, "trait:HW_NOTHING=required: no host"),
-    ({"resources1:VGPU": "1"}, {}, "resources1:VGPU=1: the scheduler counts VCPU, MEMORY_MB, DISK_GB"),
-    ({"resources:IPV4_ADDRESS": "1"}, {}, "resources:IPV4_ADDRESS=1: the scheduler counts VCPU, MEMORY_MB, DISK_GB"),
+    ({"resources1:VGPU": "1"}, {}, "resources1:VGPU=1: the scheduler counts VCPU, PCPU, MEMORY_MB"),
+    ({"resources:IPV4_ADDRESS": "1"}, {}, "resources:IPV4_ADDRESS=1: the scheduler counts VCPU, PCPU, MEMORY_MB"),
     ({"resources:VCPU": "many"}, {}, "extra spec resources:VCPU=many: it must match"),
     ({"trait:CUSTOM_A": "wanted"}, {}, "extra spec trait:CUSTOM_A=wanted: it must match"),
     ({}, {"trait:CUSTOM_A": "forbidden"}, "image property trait:CUSTOM_A=forbidden: it must match"),

@@ -47,3 +47,11 @@ def test_every_trait_that_a_host_can_have_acts(parts):
 def test_operators_give_custom_traits_only(names, words):
     found = traits.check_custom(names)
     assert found.startswith(words) and bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(("threads", "there"), [(1, False), (2, True)])
+def test_hosts_whose_cores_have_threads(threads, there):
+    """Row A4.8."""
+    found = traits.of_host({"cpu_info": {"topology": {"threads": threads}}}, True, (), False)
+    assert ("HW_CPU_HYPERTHREADING" in found) is there
+    assert "HW_CPU_HYPERTHREADING" in traits.STANDARD

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from . import AGENT, SCHEDULER, Spec, Table
 from .groups import GROUP, POLICY
-from .rows import ANY, BY_SPEC, NO_FORMAT, NUMBER, name_pattern
+from .rows import ANY, BY_SPEC, NO_FORMAT, NUMBER, PCPU, name_pattern
 from .traits import CUSTOM, KNOWN
 
 #: Of hypervisors that are none here.
@@ -36,10 +36,11 @@ ROWS = (
     Spec(r"quota:(cpu|disk_io|memory|vif)_shares_level", "custom|high|normal|low", usual="normal",
          lacks="it is for VMware; with libvirt there is quota:cpu_shares"),
     Spec(r"resources:(%s)" % "|".join(RESOURCES), NUMBER, _SCHEDULED),
+    Spec(PCPU, NUMBER, frozenset((AGENT, SCHEDULER))),
     Spec(r"resources(%s)?:%s" % (GROUP, CUSTOM), NUMBER, _SCHEDULED),
     Spec(r"resources(%s)?:(%s)" % (GROUP, _CLASSES), NUMBER,
-         lacks="the scheduler counts VCPU, MEMORY_MB, DISK_GB, VGPU and CUSTOM_ ones in resources: without a group, "
-               "and CUSTOM_ ones in groups"),
+         lacks="the scheduler counts VCPU, PCPU, MEMORY_MB, DISK_GB, VGPU and CUSTOM_ ones in resources: without a "
+               "group, and CUSTOM_ ones in groups"),
     Spec(r"trait(%s)?:%s" % (GROUP, KNOWN), "required|forbidden", frozenset((AGENT, SCHEDULER))),
     Spec(r"trait(%s)?:[A-Z0-9_]+" % GROUP, "required|forbidden", lacks="no host here can have this trait; those "
          "that hosts have are shown by host_info, and CUSTOM_ ones are in the agents' setting traits"),

@@ -22,9 +22,11 @@ from .rows import (
     LESS,
     OPEN,
     ORDER,
+    PCPU,
     ROWS,
     UNION,
     Row,
+    pcpus,
     said,
 )
 
@@ -47,7 +49,22 @@ def hardware_of(specs: Mapping[str, Any], properties: Mapping[str, Any], vcpus: 
     virtual CPUs, and its ``machine`` where the image says one. Raises ``InvalidField`` naming flavor or image."""
     if not specs and not properties:
         return {}
+    check_pcpus(specs, vcpus)
     return whole(both(said(specs, BY_SPEC), said(properties, BY_PROPERTY), vcpus), {}, vcpus)
+
+
+def check_pcpus(specs: Mapping[str, Any], vcpus: int) -> None:
+    """Raise ``InvalidField`` where the extra *specs* of a flavor with so many virtual CPUs ask for dedicated CPUs
+    (``resources:PCPU``) in another number, or for others besides (row A4.4)."""
+    if not (asked := pcpus(specs)):
+        return
+    if apart := next((name for name in ("resources:VCPU", "hw:cpu_policy") if name in specs
+                      and specs[name] not in ("0", "dedicated")), None):
+        raise InvalidField("flavor", "must not have extra spec %s=%s together with %s=%s: all virtual CPUs are "
+                           "dedicated then; for some of them say hw:cpu_policy=mixed" % (apart, specs[apart], PCPU, asked))
+    if asked != vcpus:
+        raise InvalidField("flavor", "must have extra spec %s=%d, since it has so many virtual CPUs, or none; for some "
+                           "of them say hw:cpu_policy=mixed" % (PCPU, vcpus), asked)
 
 
 def encrypts(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:

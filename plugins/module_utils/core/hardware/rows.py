@@ -309,6 +309,16 @@ BY_SPEC: Mapping[str, Row] = {name: row for row in ROWS for name in (row.spec, *
 BY_PROPERTY: Mapping[str, Row] = {row.image: row for row in ROWS if row.image}
 
 
+#: The extra spec by which a flavor asks for dedicated CPUs in Placement's words (row A4.4).
+PCPU = "resources:PCPU"
+
+
+def pcpus(specs: Mapping[str, Any]) -> int:
+    """How many dedicated CPUs extra *specs* ask for so; what is no number is refused elsewhere."""
+    text = str(specs.get(PCPU, ""))
+    return int(text) if re.fullmatch(NUMBER, text) else 0
+
+
 def said(given: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
     """What *given* (texts by name) says, by the row's name. Values that there are not here are left out:
     ``Table.without_effect`` names them. Of two names of one row the first one counts."""
@@ -316,6 +326,8 @@ def said(given: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
     wanted = asked(given, {}).required.intersection(X86.values()) if given else ()
     if wanted:
         found[CPU_TRAITS] = sorted(wanted)
+    if rows is BY_SPEC and pcpus(given):
+        found["cpu_policy"] = "dedicated"
     for name, row in rows.items() if given else ():
         if name.endswith(".N"):
             found.update(_listed(given, name[:-1], row))

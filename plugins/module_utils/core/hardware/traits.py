@@ -53,13 +53,15 @@ TPM: Mapping[str, tuple[str, ...]] = {
 #: By what it tells in ``disk_encryption``.
 ENCRYPTION: Mapping[str, tuple[str, ...]] = {
     "luks": ("COMPUTE_EPHEMERAL_ENCRYPTION", "COMPUTE_EPHEMERAL_ENCRYPTION_LUKS")}
+#: A host whose cores have several threads (row A4.8).
+THREADS = "HW_CPU_HYPERTHREADING"
 #: By what it tells in ``memory_encryption``.
 SEV: Mapping[str, str] = {"amd-sev": "HW_CPU_X86_AMD_SEV", "amd-sev-es": "HW_CPU_X86_AMD_SEV_ES"}
 SECURE_BOOT, PASSTHROUGH = "COMPUTE_SECURITY_UEFI_SECURE_BOOT", "COMPUTE_ADDRESS_SPACE_PASSTHROUGH"
 #: All that some host here can have.
 STANDARD = frozenset((*X86.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values(), *FIRMWARE.values(),
                       *(name for by in (TPM, ENCRYPTION) for names in by.values() for name in names),
-                      *SEV.values(), SECURE_BOOT, PASSTHROUGH))
+                      *SEV.values(), THREADS, SECURE_BOOT, PASSTHROUGH))
 #: A regular expression of them, and of custom ones.
 KNOWN = "(%s|%s)" % (CUSTOM, "|".join(sorted(STANDARD)))
 
@@ -108,6 +110,8 @@ def of_host(facts: Mapping[str, Any], kvm: bool, features: Iterable[str], shares
     found.update(FIRMWARE[one] for one in facts.get("firmware") or () if one in FIRMWARE)
     for field, names in (("tpm_versions", TPM), ("disk_encryption", ENCRYPTION)):
         found.update(name for one in facts.get(field) or () for name in names.get(one, ()))
+    if ((facts.get("cpu_info") or {}).get("topology") or {}).get("threads", 1) > 1:
+        found.add(THREADS)
     found.update(SEV[one] for one in facts.get("memory_encryption") or () if one in SEV)
     found.update(name for name, there in ((SHARES, shares), (SECURE_BOOT, facts.get("secure_boot")), (PASSTHROUGH, kvm))
                  if there)
