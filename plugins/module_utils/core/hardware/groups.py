@@ -34,7 +34,7 @@ class Vgpus(NamedTuple):
     """What extra specs ask for in virtual GPUs: how many, the *trait* of their device ("" for any), and the *groups*
     that ask."""
 
-    count: int
+    total: int
     trait: str
     groups: frozenset[str]
 
@@ -77,8 +77,8 @@ def problem(specs: Mapping[str, Any]) -> str:
 def _vgpu_problem(specs: Mapping[str, Any], of_host: set[str]) -> str:
     """The same of virtual GPUs. *of_host*: groups with custom resources."""
     asked = vgpus(specs)
-    if asked.count > 1:
-        return "resources:VGPU asks for %d in all, and a server has one virtual GPU" % asked.count
+    if asked.total > 1:
+        return "resources:VGPU asks for %d in all, and a server has one virtual GPU" % asked.total
     if both := sorted(asked.groups & of_host):
         return ("group %s asks for a virtual GPU and for custom resources, and no provider has both: these are the "
                 "host's, and that is a device's. Use two groups" % both[0])

@@ -333,7 +333,7 @@ def said(given: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
     if wanted:
         found[CPU_TRAITS] = sorted(wanted)
     if rows is BY_SPEC and (vgpu := vgpus(given)).groups:
-        found.update({"vgpus": vgpu.count, **({"vgpu_trait": vgpu.trait} if vgpu.trait else {})})
+        found.update({"vgpus": vgpu.total, **({"vgpu_trait": vgpu.trait} if vgpu.trait else {})})
     if rows is BY_SPEC and pcpus(given):
         found["cpu_policy"] = "dedicated"
     for name, row in rows.items() if given else ():
