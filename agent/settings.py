@@ -141,8 +141,9 @@ class AgentSettings:
         "cloud.", default=(), metadata={"words": pci.ALIAS_WORDS, "needed": ("name",), "check": pci.check_aliases})
     enabled_mdev_types: tuple[dict[str, str], ...] = _doc(
         "Types of virtual GPUs (mediated devices) that servers may have: a list of {type, address (of the devices that "
-        "are to have it; may have * and ?)}, see docs/pci.md. Left out: none.", default=(),
-        metadata={"words": ("type", "address"), "needed": ("type",), "check": pci.check_mdev_types})
+        "are to have it; may have * and ?), traits (with commas between)}, see docs/pci.md. Left out: none.",
+        default=(),
+        metadata={"words": ("type", "address", "traits"), "needed": ("type",), "check": pci.check_mdev_types})
     pmem_namespaces: dict[str, tuple[str, ...]] = _doc(
         "Label to namespaces of persistent memory that servers may have: names by ndctl, in mode devdax, or paths of "
         "files in their place, such as {6GB: [ns0, ns1]}, see docs/reference/hardware.md.", default_factory=dict,

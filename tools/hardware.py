@@ -166,7 +166,8 @@ guest that migrates has its memory as the target has it: live migration to and f
 ## Persistent memory
 
 A server can have persistent memory (NVDIMMs) of its host for itself: namespaces in mode `devdax`, which the operator
-makes and gives labels. It needs QEMU with libpmem and `daxio` on the host (Debian: `daxio`, `ndctl`).
+makes and gives labels. It needs QEMU with libpmem and `daxio` on the host (Debian: `pmdk-tools`, `ndctl`),
+which the role `agent` installs where its `agent_settings` name namespaces.
 
 ```sh
 ndctl create-namespace --mode devdax --size 6G --name ns0

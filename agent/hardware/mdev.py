@@ -27,13 +27,14 @@ class Mdev(NamedTuple):
 
 class MdevParent(NamedTuple):
     """A device that can be divided into *total* parts of a *type*, of which those with the uuids *made* exist. *node*:
-    its NUMA cell, -1 where the host does not tell."""
+    its NUMA cell, -1 where the host does not tell. *traits*: what the settings say of it."""
 
     address: str
     type: str
     node: int
     total: int
     made: frozenset[str]
+    traits: tuple[str, ...] = ()
 
 
 def parents(sysfs: Path, types: Sequence[Mapping[str, str]]) -> list[MdevParent]:
@@ -48,7 +49,8 @@ def parents(sysfs: Path, types: Sequence[Mapping[str, str]]) -> list[MdevParent]
             if _ADDRESS.fullmatch(folder.name) and fnmatchcase(folder.name, one.get("address", "*")) and place.is_dir():
                 made = frozenset(path.name for path in entries(place / "devices"))
                 found.append(MdevParent(folder.name, one["type"], _number(folder / "numa_node", -1),
-                                        _number(place / "available_instances", 0) + len(made), made))
+                                        _number(place / "available_instances", 0) + len(made), made,
+                                        tuple(filter(None, one.get("traits", "").split(",")))))
                 break
     return found
 

@@ -96,4 +96,4 @@ def warnings(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> Iterator[str
                "file. Make it (ndctl create-namespace --mode devdax --name NAME), or remove it from the setting.")
     if any(one.is_device for one in there) and shutil.which("daxio") is None:
         yield ("pmem_namespaces names namespaces, and daxio is missing, without which none is emptied, and so none "
-               "given. Install it (Debian: daxio).")
+               "given. Install it (Debian: pmdk-tools).")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.facts import traits_of
 from magnetar_agent.servers import GIB, cpu_modes, mdevs, memory, pci, pmem
 from magnetar_core.errors import InvalidField
-from magnetar_core.hardware import AGENT, numa, traits
+from magnetar_core.hardware import AGENT, groups, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
 from magnetar_core.hardware.merge import both, check_machine, check_pcpus, whole
@@ -118,6 +118,8 @@ def check_flavor(host: LocalHost, flavor: Fields) -> None:
             raise InvalidField("flavor", f"must have extra specs with values that they can have: of {document.name!r}, "
                                          f"{odd}")
         check_pcpus(specs, flavor["vcpus"])
+        if odd := groups.problem(specs):
+            raise InvalidField("flavor", f"must not ask for what no host gives: of {document.name!r}, {odd}")
         _without_effect(host, "flavor", document, FLAVOR_SPECS.without_effect(specs, (AGENT,)))
         _check_traits(host, "flavor", document, traits.asked(specs, {}))
 

@@ -54,8 +54,8 @@ def _uuid(server: str) -> str:
 def told(host: LocalHost, there: Sequence[MdevParent]) -> dict[str, Any]:
     """``mdevs`` of ``kinds.Host``. *there*: ``devices``."""
     return {"mdevs": [{"parent": one.address, "type": one.type, "numa_node": one.node, "total": one.total,
-                       "free": max(0, one.total - _taken(host, one)), "provider": _provider(one.address)}
-                      for one in there]}
+                       "free": max(0, one.total - _taken(host, one)), "provider": _provider(one.address),
+                       **({"traits": list(one.traits)} if one.traits else {})} for one in there]}
 
 
 def _provider(address: str) -> str:
@@ -69,7 +69,7 @@ def providers(host: LocalHost, there: Sequence[MdevParent]) -> list[dict[str, An
     for one in there:
         inventory = {"total": one.total, "reserved": 0, "max_unit": one.total}
         found[one.address] = {"name": _provider(one.address), "parent": "", "inventories": {VGPU_CLASS: inventory},
-                              "traits": [], "held": {}}
+                              "traits": list(one.traits), "held": {}}
     for id, want in placement.wants(host) if found else ():
         for parent in {want[name]["parent"] for name in (FIELD, BEFORE) if want.get(name)} & found.keys():
             found[parent]["held"][id] = {VGPU_CLASS: 1}
@@ -87,10 +87,12 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, 
     if not asked(want):
         return {}
     near = placement.on_cells(want)
-    free = [one for one in devices(host) if _taken(host, one, id) < one.total]
+    trait = want["hardware"].get("vgpu_trait", "")
+    free = [one for one in devices(host) if _taken(host, one, id) < one.total and (not trait or trait in one.traits)]
     if not free:
-        raise Conflict(f"hardware.vgpus: host {host.name} has no virtual GPU left. Choose another host, free one there,"
-                       " or look at its agent's setting enabled_mdev_types.", field="hardware.vgpus")
+        what = f" of a device with trait {trait}" if trait else ""
+        raise Conflict(f"hardware.vgpus: host {host.name} has no virtual GPU{what} left. Choose another host, free one "
+                       "there, or look at its agent's setting enabled_mdev_types.", field="hardware.vgpus")
     best = min(free, key=lambda one: ((had or {}).get("parent") != one.address, one.node not in near, one.address))
     return {"uuid": _uuid(id), "parent": best.address, "type": best.type}
 
@@ -104,7 +106,8 @@ def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
     had, before = old.get(FIELD) or {}, old.get(BEFORE) or {}
     found.pop(FIELD, None)
     found.pop(BEFORE, None)
-    made = had if had and asked(found) else choose(host, found, id)
+    same = (found.get("hardware") or {}).get("vgpu_trait") == (old.get("hardware") or {}).get("vgpu_trait")
+    made = had if had and asked(found) and same else choose(host, found, id, had)
     found.update({FIELD: made} if made else {})
     before = {} if made else before or had
     found.update({BEFORE: before} if before else {})

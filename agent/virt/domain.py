@@ -74,7 +74,7 @@ def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
     values = {"spec": spec, "arch": platform.machine(), "cache": cache, "caches": caches, "tags": tags,
-              "labels_kib": LABELS_KIB,
+              "labels_kib": LABELS_KIB, "memory_mib": spec.ram_mib + sum(one.size_kib for one in spec.pmem) // 1024,
               "cpu": cpu(spec.hardware, spec.virt_type, spec.cpu), "devices": (parts := devices(spec.hardware)),
               "hardware": json.dumps(dict(spec.hardware), sort_keys=True) if spec.hardware else "",
               "ports": PORTS + parts.ports + len(spec.disks) + len(spec.nics) + len(spec.shares) + len(spec.pci)

@@ -24,7 +24,7 @@ class Pmem:
             subprocess.run(["daxio", "--zero", "--output", str(path)], check=True, capture_output=True,  # noqa: S603,S607
                            text=True)
         except FileNotFoundError as error:
-            what = "daxio is missing. Install it (Debian: daxio)" if error.filename == "daxio" else \
+            what = "daxio is missing. Install it (Debian: pmdk-tools)" if error.filename == "daxio" else \
                 f"{path} is gone. Look at the agent's setting pmem_namespaces"
             raise HypervisorError(f"Persistent memory could not be emptied: {what}.") from error
         except subprocess.CalledProcessError as error:

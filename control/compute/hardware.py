@@ -15,7 +15,7 @@ from magnetar_core.hardware import groups, numa, pmem
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import asked_of, encrypts, encrypts_memory, root_device
-from magnetar_core.hardware.pci import VGPU, counts, network_of
+from magnetar_core.hardware.pci import counts, is_vgpu, network_of
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, asks, said
 
 from .caller import Caller
@@ -146,7 +146,7 @@ def tied_by(server: servers.Found, live: bool) -> str:
     if any(map(network_of, devices)):
         return ("ports of vnic_type direct: the state of a virtual function of its host cannot be saved. "
                 f"{otherwise}, or detach the ports first.")
-    if VGPU in devices:
+    if any(map(is_vgpu, devices)):
         return f"a virtual GPU (resources:VGPU), whose state cannot be saved. {otherwise}."
     if encrypts_memory(flavor, orjson.loads(server.image)):
         return f"encrypted memory (hw:mem_encryption), which its host cannot read. {otherwise}."

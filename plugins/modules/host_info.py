@@ -144,7 +144,7 @@ hosts:
           resource_class: CUSTOM_PCI_10DE_1EB8
     mdevs:
       description: 'Devices that can be divided into virtual GPUs: {parent (PCI address), type, numa_node, total,
-        free, provider}.'
+        free, provider, traits (where it has some)}.'
       type: raw
       sample:
         - parent: 0000:81:00.0

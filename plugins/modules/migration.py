@@ -54,17 +54,11 @@ EXAMPLES = r"""
 
 - name: Shut it down, move it, and start it there
   magnetar.compute.migration:
-    server: web1
-    endpoint: https://kvm1.example.org
-    destination: https://kvm2.example.org
-    type: cold
+    {server: web1, endpoint: "https://kvm1.example.org", destination: "https://kvm2.example.org", type: cold}
 
 - name: Abort the migration
   magnetar.compute.migration:
-    server: web1
-    endpoint: https://kvm1.example.org
-    destination: https://kvm2.example.org
-    state: absent
+    {server: web1, endpoint: "https://kvm1.example.org", destination: "https://kvm2.example.org", state: absent}
 """
 
 RETURN = r"""

@@ -213,3 +213,39 @@ def test_what_libvirt_says_of_one() -> None:
     assert mdev_of("<device><name>mdev_x</name><parent>ap_matrix</parent><capability><type id='a'/></capability>"
                    "</device>") is None
     assert node_name(A) == "pci_0000_81_00_0"
+
+
+def test_a_trait_of_its_device(tmp_path: Path) -> None:
+    """Row A7.7: of devices with several types a flavor asks for one by its trait."""
+    gpu(tmp_path / "sys", A, 0, small=2)
+    gpu(tmp_path / "sys", B, 1, small=1, large=1)
+    host = Host(tmp_path, sysfs=tmp_path / "sys", enabled_mdev_types=[
+        {"type": "large", "address": B, "traits": "nvidia-11, CUSTOM_FAST"}, {"type": "small"}])
+    host.start()
+    try:
+        shown = {one["parent"]: one.get("traits") for one in inventory.usage(host.agent.host)["mdevs"]}
+        assert shown == {A: None, B: ["CUSTOM_FAST", "CUSTOM_NVIDIA_11"]}
+        provided = {one["name"]: one["traits"] for one in inventory.usage(host.agent.host)["providers"]}
+        assert provided == {"pci_0000_81_00_0": [], "pci_0000_c1_00_0": ["CUSTOM_FAST", "CUSTOM_NVIDIA_11"]}
+        host.ensure("flavor", "gpu", {**SMALL, "extra_specs": {
+            "resources1:VGPU": "1", "trait1:CUSTOM_NVIDIA_11": "required"}})
+        host.ensure("server", "web1", {"flavor": "gpu"})
+        assert part(host) == B and host.show()["hardware"] == {"vgpus": 1, "vgpu_trait": "CUSTOM_NVIDIA_11"}
+        with pytest.raises(Conflict, match="no virtual GPU of a device with trait CUSTOM_NVIDIA_11 left"):
+            host.ensure("server", "web2", {"flavor": "gpu"})
+        host.ensure("server", "web2", ONE)
+        assert part(host, "web2") == A
+        with pytest.raises(InvalidField, match="a free virtual GPU of a device with trait CUSTOM_NO: 0 of 0"):
+            host.ensure("server", "web3", {"flavor": SMALL, "hardware": {"vgpus": 1, "vgpu_trait": "CUSTOM_NO"}})
+        with pytest.raises(InvalidField, match="hardware.vgpu_trait: needs vgpus"):
+            host.ensure("server", "web3", {"flavor": SMALL, "hardware": {"vgpu_trait": "CUSTOM_NO"}})
+        host.ensure("server", "web1", {"flavor": SMALL, "hardware": {"vgpus": 1}}, allow_reboot=True)
+        host.ensure("server", "web1", {"flavor": SMALL, "hardware": {"vgpus": 1, "vgpu_trait": "CUSTOM_FAST"}},
+                    allow_reboot=True)
+        assert part(host) == B and len(host.fake.mdevs()) == 2
+        host.ensure("flavor", "odd", {**SMALL, "extra_specs": {"resources1:VGPU": "1", "resources2:VGPU": "1",
+                                                               "group_policy": "none"}})
+        with pytest.raises(InvalidField, match="asks for 2 in all, and a server has one virtual GPU"):
+            host.ensure("server", "web3", {"flavor": "odd"})
+    finally:
+        host.agent.close()

@@ -15,6 +15,7 @@ from magnetar_agent import inventory
 from magnetar_agent.hardware.pmem import Namespace, namespaces, warnings
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.virt.domain import parse
+from magnetar_agent.virt.pmem import Pmem
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings
 
 from .conftest import SMALL, Host, made_at_once
@@ -165,3 +166,20 @@ def test_a_move_gives_it_empty_ones(pair: Pair) -> None:
     found = pair.two.side().client.get("server", id)
     assert found["pmem_namespaces"] == [str(pair.root / "two")]
     assert (pair.root / "two").read_bytes() == bytes(SIZE) == (pair.root / "one").read_bytes()
+
+
+def test_what_empties_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """daxio does; a stand-in notes how it is called."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HypervisorError, match=r"daxio is missing. Install it \(Debian: pmdk-tools\)"):
+        Pmem().empty_pmem(Path("/dev/null"))
+    daxio = tmp_path / "daxio"
+    daxio.write_text(f"#!/bin/sh\necho $* >{tmp_path}/called\n")
+    daxio.chmod(0o755)
+    Pmem().empty_pmem(Path("/dev/null"))
+    assert (tmp_path / "called").read_text() == "--zero --output /dev/null\n"
+    daxio.write_text("#!/bin/sh\necho no such device >&2\nexit 1\n")
+    with pytest.raises(HypervisorError, match="daxio says of /dev/null: no such device"):
+        Pmem().empty_pmem(Path("/dev/null"))
+    with pytest.raises(HypervisorError, match="none is gone. Look at the agent's setting pmem_namespaces"):
+        Pmem().empty_pmem(tmp_path / "none")

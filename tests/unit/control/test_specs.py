@@ -46,7 +46,7 @@ def message(caller: Caller, server: str, action: str) -> Any:
 @pytest.mark.parametrize(("specs", "properties", "named"), [
     ({"hw:sound_model": "usb"}, {}, f"flavor odd, {SPEC}"),
     ({"hw:sound_model": "usb", "trait:HW_NOTHING": "required"}, {}, "trait:HW_NOTHING=required: no host"),
-    ({"resources1:VGPU": "1"}, {}, "resources1:VGPU=1: the scheduler counts VCPU, PCPU, MEMORY_MB"),
+    ({"resources1:FPGA": "1"}, {}, "resources1:FPGA=1: the scheduler counts VCPU, PCPU, MEMORY_MB"),
     ({"resources:IPV4_ADDRESS": "1"}, {}, "resources:IPV4_ADDRESS=1: the scheduler counts VCPU, PCPU, MEMORY_MB"),
     ({"resources:VCPU": "many"}, {}, "extra spec resources:VCPU=many: it must match"),
     ({"trait:CUSTOM_A": "wanted"}, {}, "extra spec trait:CUSTOM_A=wanted: it must match"),

@@ -38,9 +38,10 @@ ROWS = (
     Spec(r"resources:(%s)" % "|".join(RESOURCES), NUMBER, _SCHEDULED),
     Spec(PCPU, NUMBER, frozenset((AGENT, SCHEDULER))),
     Spec(r"resources(%s)?:%s" % (GROUP, CUSTOM), NUMBER, _SCHEDULED),
+    Spec(r"resources%s:VGPU" % GROUP, NUMBER, frozenset((AGENT, SCHEDULER))),
     Spec(r"resources(%s)?:(%s)" % (GROUP, _CLASSES), NUMBER,
          lacks="the scheduler counts VCPU, PCPU, MEMORY_MB, DISK_GB, VGPU and CUSTOM_ ones in resources: without a "
-               "group, and CUSTOM_ ones in groups"),
+               "group, and VGPU and CUSTOM_ ones in groups"),
     Spec(r"trait(%s)?:%s" % (GROUP, KNOWN), "required|forbidden", frozenset((AGENT, SCHEDULER))),
     Spec(r"trait(%s)?:[A-Z0-9_]+" % GROUP, "required|forbidden", lacks="no host here can have this trait; those "
          "that hosts have are shown by host_info, and CUSTOM_ ones are in the agents' setting traits"),

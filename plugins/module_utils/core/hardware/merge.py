@@ -61,8 +61,8 @@ def check_pcpus(specs: Mapping[str, Any], vcpus: int) -> None:
     if apart := next((name for name in ("resources:VCPU", "hw:cpu_policy") if name in specs
                       and specs[name] not in ("0", "dedicated")), None):
         raise InvalidField("flavor", "must not have extra spec %s=%s together with %s=%s: all virtual CPUs are "
-                           "dedicated then; for some of them say hw:cpu_policy=mixed"
-                           % (apart, specs[apart], PCPU, asked))
+                           "dedicated then; for some of them say hw:cpu_policy=mixed" % (apart, specs[apart], PCPU,
+                                                                                         asked))
     if asked != vcpus:
         raise InvalidField("flavor", "must have extra spec %s=%d, since it has so many virtual CPUs, or none; for some "
                            "of them say hw:cpu_policy=mixed" % (PCPU, vcpus), asked)
@@ -246,7 +246,8 @@ def _base(name: str) -> str:
     if name.startswith("vif_") and not name.endswith("_average"):
         return name.rpartition("_")[0] + "_average"
     return {"rng_period": "rng_bytes", "tpm_model": "tpm_version", "maxphysaddr_bits": "maxphysaddr_mode",
-            "cpu_realtime_mask": "cpu_realtime", "mem_encryption_model": MEMORY}.get(name, "")
+            "cpu_realtime_mask": "cpu_realtime", "mem_encryption_model": MEMORY,
+            "vgpu_trait": "vgpus"}.get(name, "")
 
 
 def check_machine(hardware: Mapping[str, Any], machine: str) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Mapping
 
-from .pci import VGPU, asked, network_of, told
+from .pci import VGPU, asked, is_vgpu, network_of, told
 
 UEFI = "a UEFI firmware that libvirt knows; on Debian the package ovmf has it"
 SECURE_BOOT = "a UEFI firmware with secure boot and keys that libvirt knows; on Debian the package ovmf has it"
@@ -17,7 +17,7 @@ PCI = ("PCI devices of alias %s: the server needs %d, and %d of %d are free (the
 NO_PCI = "PCI devices of alias %s (the agent's settings pci_device_spec and pci_alias say which there are)"
 FUNCTIONS = ("virtual functions of physical network %s: the server's ports need %d, and %d of %d are free (the agent's "
              "setting pci_device_spec says which there are)")
-MDEV = "a free virtual GPU: %d of %d are free (the agent's setting enabled_mdev_types says which there are)"
+MDEV = "a free virtual GPU%s: %d of %d are free (the agent's setting enabled_mdev_types says which there are)"
 LUKS = "LUKS in QEMU, which encrypts disks; on Debian the package qemu-utils has it"
 SEV = ("memory encryption %s: a CPU of AMD that has it, switched on in the firmware and for the kernel "
        "(mem_encrypt=on, kvm_amd.sev=1; for amd-sev-es kvm_amd.sev_es=1), and a libvirt that knows it")
@@ -59,9 +59,11 @@ def lacking_devices(wanted: Mapping[str, int], there: Mapping[str, Mapping[str, 
     the host."""
     for name, count in wanted.items():
         known = there.get(name)
-        if name == VGPU:
+        if is_vgpu(name):
             if known is None or known["free"] < count:
-                yield "vgpus", MDEV % ((0, 0) if known is None else (known["free"], known["total"]))
+                trait = name[len(VGPU) + 1:]
+                yield "vgpus", MDEV % (" of a device with trait %s" % trait if trait else "", *(
+                    (0, 0) if known is None else (known["free"], known["total"])))
         elif network := network_of(name):
             if known is None or known["free"] < count:
                 yield "networks", FUNCTIONS % (network, count, *(

@@ -60,6 +60,16 @@ PF, VF, PCI = TYPES = ("type-PF", "type-VF", "type-PCI")
 PHYSICAL_NETWORK = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 
 
+def vgpu_with(trait: str) -> str:
+    """The name by which virtual GPUs of devices with a *trait* are counted; ``VGPU`` for "", of any device."""
+    return "%s:%s" % (VGPU, trait) if trait else VGPU
+
+
+def is_vgpu(name: str) -> bool:
+    """Whether a name counts virtual GPUs."""
+    return name == VGPU or name.startswith(VGPU + ":")
+
+
 def of_network(network: str) -> str:
     """The name by which the virtual functions of a physical network are counted, of which NICs have one; no alias can
     have it."""
@@ -91,23 +101,32 @@ class DevicePool(NamedTuple):
 
 
 def asked(hardware: Mapping[str, Any]) -> dict[str, int]:
-    """How many devices a server of this *hardware* asks for, by alias and ``VGPU``."""
+    """How many devices a server of this *hardware* asks for, by alias and ``vgpu_with``."""
     found = counts(hardware["pci_alias"]) if hardware.get("pci_alias") else {}
-    return {**found, VGPU: hardware["vgpus"]} if hardware.get("vgpus") else found
+    if not hardware.get("vgpus"):
+        return found
+    return {**found, vgpu_with(hardware.get("vgpu_trait", "")): hardware["vgpus"]}
 
 
 def told(host: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """``total`` and ``free`` of what servers can ask for, by alias and ``VGPU``, as a host tells it."""
+    """``total`` and ``free`` of what servers can ask for, by alias and ``vgpu_with``, as a host tells it."""
     found = {name: dict(one) for name, one in (host.get("pci_devices") or {}).items()}
-    if parts := host.get("mdevs"):
-        found[VGPU] = {name: sum(one[name] for one in parts) for name in ("total", "free")}
+    for part in host.get("mdevs") or ():
+        for name in _names(part):
+            had = found.get(name, {})
+            found[name] = {what: had.get(what, 0) + part[what] for what in ("total", "free")}
     return found
+
+
+def _names(part: Mapping[str, Any]) -> tuple[str, ...]:
+    """By what servers ask for a part of a device (of the field ``mdevs``)."""
+    return (VGPU, *map(vgpu_with, part.get("traits") or ()))
 
 
 def pools(host: Mapping[str, Any]) -> list[DevicePool]:
     """The pools that a host tells (the fields ``pci_pools`` and ``mdevs`` of ``kinds.Host``). One of an earlier agent
     tells none, but how many there are of each alias."""
-    parts = [DevicePool((VGPU,), one["numa_node"], one["total"], one["free"], one.get("provider", ""), VGPU_CLASS)
+    parts = [DevicePool(_names(one), one["numa_node"], one["total"], one["free"], one.get("provider", ""), VGPU_CLASS)
              for one in host.get("mdevs") or ()]
     return parts + _pools(host)
 
@@ -181,7 +200,7 @@ def suffice(there: Sequence[DevicePool], room: Sequence[int], asked: Iterable[Ma
     (its alias is gone, or its card) is in nobody's way."""
     def units(counted: Iterable[Mapping[str, int]]) -> list[list[int]]:
         return [[at for at, pool in enumerate(there)
-                 if alias in pool.aliases and (alias == VGPU or affinity.suits(pool.node, policies.get(alias, "")))]
+                 if alias in pool.aliases and (is_vgpu(alias) or affinity.suits(pool.node, policies.get(alias, "")))]
                 for one in counted for alias, count in one.items() for _each in range(count)]
 
     had = units(held)

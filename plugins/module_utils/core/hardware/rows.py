@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from ..errors import InvalidField
 from ..fields import Field, Record
-from ..values import Boolean, Choices, Integer, ListOf, Value
+from ..values import Boolean, Choices, Integer, ListOf, Text, Value
 from .cpus import CPUS, CpuMask, CpuSet, PageSize
+from .groups import vgpus
 from .pci import ALIASES, POLICIES, PciAliases
 from .pmem import LABELS, PmemLabels
 from .traits import SEV, X86, asked
@@ -21,6 +22,7 @@ from .traits import SEV, X86, asked
 FALSE, TRUE = r"(?i:0|f|false|off|n|no)", r"(?i:1|t|true|on|y|yes)"
 BOOLEAN = "%s|%s" % (TRUE, FALSE)
 NUMBER, POSITIVE, ANY = r"[0-9]+", r"[1-9][0-9]*", r"(?s:.*)"
+TRAIT = "[A-Z][A-Z0-9_]*"
 #: What is missing for other formats of encrypted disks.
 NO_FORMAT = "servers' own disks are encrypted with LUKS 1 (luks), or not at all"
 
@@ -282,6 +284,10 @@ ROWS: tuple[Row, ...] = (
     Row("vgpus", Integer(0, 1), "Virtual GPUs: a part of a device of the host that can be divided. The guest cannot be "
         "suspended, or moved while it runs.", 0, "resources:VGPU", known=NUMBER, lacks="a server has one virtual GPU",
         needs="one free on a host (its agent's setting enabled_mdev_types)"),
+    Row("vgpu_trait", Text(1, 255, TRAIT, "must be the name of a trait"), "A trait that the device must have of which "
+        "the virtual GPU is a part, such as V(CUSTOM_NVIDIA_11); any device when left out. A flavor says it in a "
+        "group: C(resources1:VGPU=1) and C(trait1:CUSTOM_NVIDIA_11=required).", None, needs="vgpus, and a device with "
+        "that trait (traits in its agent's setting enabled_mdev_types)"),
     Row("pci_numa_affinity", Choices(*POLICIES), "Where the PCI devices of a guest with NUMA cells are: at cells of "
         "the guest (V(required)); there, or where the host does not tell (V(legacy)); at the same sockets (V(socket)); "
         "or anywhere, there first (V(preferred)). When left out, as the alias says, else V(legacy).", None,
@@ -326,6 +332,8 @@ def said(given: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
     wanted = asked(given, {}).required.intersection(X86.values()) if given else ()
     if wanted:
         found[CPU_TRAITS] = sorted(wanted)
+    if rows is BY_SPEC and (vgpu := vgpus(given)).groups:
+        found.update({"vgpus": vgpu.total, **({"vgpu_trait": vgpu.trait} if vgpu.trait else {})})
     if rows is BY_SPEC and pcpus(given):
         found["cpu_policy"] = "dedicated"
     for name, row in rows.items() if given else ():

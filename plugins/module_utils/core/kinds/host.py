@@ -40,7 +40,7 @@ class Host(Kind):
                       sample=[{"aliases": ["gpu"], "numa_node": 0, "total": 1, "free": 1, "provider": "0000:c1:00.0",
                                "resource_class": "CUSTOM_PCI_10DE_1EB8"}])
     mdevs = Field(Value(), "Devices that can be divided into virtual GPUs: {parent (PCI address), type, numa_node, "
-                           "total, free, provider}.", on=READ,
+                           "total, free, provider, traits (where it has some)}.", on=READ,
                   sample=[{"parent": "0000:81:00.0", "type": "nvidia-35", "numa_node": 0, "total": 8, "free": 7,
                            "provider": "pci_0000_81_00_0"}])
     pmem = Field(MapOf(Text(), Value()), "Persistent memory that servers can have: {total, free, sizes_mb} of the "

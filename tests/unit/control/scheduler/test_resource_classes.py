@@ -94,6 +94,12 @@ def test_what_flavors_claim():
     ({"resources1:CUSTOM_A": "1", "resources_b:CUSTOM_A": "1", "group_policy": "none"}, ""),
     ({"trait1:CUSTOM_FAST": "required"}, "trait1: asks for a trait of what gives the resources of that group"),
     ({"trait1:CUSTOM_FAST": "required", "resources1:CUSTOM_A": "0"}, "and there are none: say resources1:CUSTOM_"),
+    ({"resources1:VGPU": "1", "trait1:CUSTOM_A": "required"}, ""),
+    ({"resources1:VGPU": "1", "resources2:CUSTOM_A": "1", "group_policy": "isolate"}, ""),
+    ({"resources1:VGPU": "1", "resources:VGPU": "1"}, "asks for 2 in all, and a server has one virtual GPU"),
+    ({"resources1:VGPU": "1", "resources1:CUSTOM_A": "1"}, "no provider has both"),
+    ({"resources1:VGPU": "1", "trait1:CUSTOM_A": "forbidden"}, "asks for CUSTOM_A=forbidden of its device"),
+    ({"resources1:VGPU": "1", "trait1:CUSTOM_A": "required", "trait1:CUSTOM_B": "required"}, "can require one trait"),
     ({"resources1:CUSTOM_A": "1", "resources2:CUSTOM_A": "1"}, "group_policy, none or isolate, is missing"),
     ({"resources1:CUSTOM_A": "1", "resources2:CUSTOM_B": "1", "group_policy": "isolate"}, "are all of one")], ids=str)
 def test_what_is_wrong_with_groups(specs, why):
