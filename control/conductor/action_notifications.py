@@ -35,7 +35,7 @@ from magnetar_core.power import CRASHED, OFF
 
 #: What Nova calls that which an action could not begin since no host was found, below ``compute_task.``.
 TASKS = {"create": "build_instances", **dict.fromkeys(("resize", "migrate", "os-migrateLive"), "migrate_server"),
-         "evacuate": "rebuild_server"}
+         **dict.fromkeys(("rebuild", "evacuate"), "rebuild_server")}
 #: Before these Nova tells that the server exists, since the period began.
 EXISTS_BEFORE = {"rebuild", "resize_prep"}
 
