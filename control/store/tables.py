@@ -277,7 +277,7 @@ conductors = Table(
 
 notifications, notification_receivers = outbox(CELL)
 
-#: How far notifications have told which servers there were in the last audit period, the one that ended at *period_end*:
+#: How far notifications have told which servers there were in the audit period that ended at *period_end*:
 #: up to the uuid *after*, or to the last of them. One row.
 usage_audits = Table(
     "usage_audits", CELL,
