@@ -220,7 +220,9 @@ class Settings:
     purge_deleted_after: float = _doc("Days after which a deleted server is removed for good, with its actions and "
                                       "migrations; 0 keeps all. `magnetar db purge` does it at any time.", 90.0)
     instance_usage_audit_period: typing.Literal["hour", "day", "month", "year"] = _doc(
-        "Into which periods os-instance_usage_audit_log divides time.", "month")
+        "Into which periods os-instance_usage_audit_log and instance.exists divide time.", "month")
+    instance_usage_audit: bool = _doc("Whether notifications (instance.exists) tell at the end of each such period "
+                                      "which servers there were in it. Give all conductors the same.", False)
     policy_file: Path | None = _doc("oslo.policy file (YAML) that overrides Nova's default rules.")
     policy_dirs: list[str] = _doc("Folders of such files, which are read after it, by name (`policy.d`); the last that "
                                   "names a rule counts.", list)

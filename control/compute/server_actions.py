@@ -163,7 +163,7 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
         trusted["trusted_certs"] = trusted_certificates(caller, wanted.columns["trusted_certs"], on_volume(server))
     root, flavor = _root_volume(caller, server), orjson.loads(server.flavor)
     image = find_image(caller, wanted.image_id, flavor, int(root["size"]) if root else None)
-    if root and not wanted.reimage and root["volume_image_metadata"].get("image_id") != wanted.image_id:
+    if root and not wanted.reimage and _image_of(server, root) != wanted.image_id:
         raise InvalidRequest(f"Image {wanted.image_id} is unacceptable: Unable to rebuild with a different image for a "
                              "volume-backed server.")
     warning = check_specs(caller, None, image, flavor)
@@ -178,7 +178,9 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
     if wanted.metadata is not None:
         columns["metadata"] = servers.text(wanted.metadata)
     args: dict[str, Any] = {"preserve_ephemeral": wanted.preserve_ephemeral, "image": wanted.image_id,
-                            **({"reimage": wanted.reimage} if root else {}), **argument(wanted.admin_pass)}
+                            **({"reimage": wanted.reimage} if root else {}), **argument(wanted.admin_pass),
+                            **({} if wanted.image_id == _image_of(server, root) else {
+                                "before": {"image_id": server.image_id, "image": server.image}})}
     if wanted.files is not None:
         args["personality"] = wanted.files
     if "key_name" in wanted.columns:
@@ -186,6 +188,11 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
     enqueue(caller, target, "rebuild", args, message=warning, **columns)
     found = servers.find(caller.cloud.store, server.id)
     return found[1] if found else server
+
+
+def _image_of(server: servers.Found, root: Mapping[str, Any] | None) -> str | None:
+    """The image of which the server's root disk, or its volume *root*, was made."""
+    return (root.get("volume_image_metadata") or {}).get("image_id") if root else server.image_id
 
 
 def _root_volume(caller: Caller, server: servers.Found) -> dict[str, Any] | None:

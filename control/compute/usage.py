@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from magnetar_control.notifications.audit_period import last_period, text
 from magnetar_control.store import servers, usage
 from magnetar_control.store.database import now
 from magnetar_control.store.services import COMPUTE
@@ -142,7 +143,7 @@ def audit(caller: Caller, before: datetime | None = None) -> Audit:
     moment = datetime.fromisoformat(now())
     begin, end = last_period(caller.settings.instance_usage_audit_period, before or moment)
     hosts = [one for one in read_all(caller) if one.binary == COMPUTE]
-    cells = usage.of_hosts(caller.cloud.store, _text(begin), _text(end)) if end <= moment else {}
+    cells = usage.of_hosts(caller.cloud.store, text(begin), text(end)) if end <= moment else {}
     told = {one.host: counts.get(one.host, 0) for one in hosts if (counts := cells.get(one.cell_id)) is not None}
     days = caller.settings.purge_deleted_after
     purged = bool(days) and begin < moment - timedelta(days=days)
@@ -153,27 +154,3 @@ def audit(caller: Caller, before: datetime | None = None) -> Audit:
 
 #: As ``audit``, for who names a moment.
 audit_before = use_case(f"{AUDIT_RULE}show")(audit.function)
-
-
-def _text(moment: datetime) -> str:
-    return moment.isoformat(timespec="microseconds")
-
-
-def last_period(unit: str, before: datetime) -> tuple[datetime, datetime]:
-    """The last hour, day, month or year that was over before a moment."""
-    day = before.replace(hour=0, minute=0, second=0, microsecond=0)
-    begins = {"hour": before.replace(minute=0, second=0, microsecond=0), "day": day, "month": day.replace(day=1),
-              "year": day.replace(month=1, day=1)}
-    end = begins[unit]
-    if end == before:
-        end = _earlier(unit, end)
-    return _earlier(unit, end), end
-
-
-def _earlier(unit: str, moment: datetime) -> datetime:
-    """The beginning of the period before the one that begins at *moment*."""
-    if unit == "year":
-        return moment.replace(year=moment.year - 1)
-    if unit == "month":
-        return (moment - timedelta(days=1)).replace(day=1)
-    return moment - (HOUR if unit == "hour" else timedelta(days=1))

@@ -13,11 +13,31 @@ from typing import Any
 from sqlalchemy import Connection
 
 from magnetar_control.agents import plain
-from magnetar_control.notifications import END, START, ActionFault, Initiator, Notifications, ServerEvent, failed
+from magnetar_control.notifications import (
+    END,
+    ERROR,
+    EXISTS,
+    INSTANCE,
+    START,
+    TASK,
+    ActionFault,
+    Initiator,
+    Notifications,
+    ServerEvent,
+    failed,
+    selected,
+)
+from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.store import instance_actions, servers
 from magnetar_core.actions import ACTIONS, STEPS
 from magnetar_core.errors import MagnetarError
 from magnetar_core.power import CRASHED, OFF
+
+#: What Nova calls that which an action could not begin since no host was found, below ``compute_task.``.
+TASKS = {"create": "build_instances", **dict.fromkeys(("resize", "migrate", "os-migrateLive"), "migrate_server"),
+         **dict.fromkeys(("rebuild", "evacuate"), "rebuild_server")}
+#: Before these Nova tells that the server exists, since the period began.
+EXISTS_BEFORE = {"rebuild", "resize_prep"}
 
 
 class ActionNotifications:
@@ -28,6 +48,8 @@ class ActionNotifications:
         self.notifications, self.action, self.args = notifications, action, args
         self.service, self._own = service, ACTIONS[action.action].notification
         self._event = ACTIONS[action.action].event
+        self._who = Initiator(action.request_id, action.user_id, action.project_id)
+        self._key = f"{action.request_id}.{action.id}"
         self._started = False
         self._waiting: list[tuple[ServerEvent, str]] = []  # each with the action's event in which it was noted
 
@@ -39,6 +61,8 @@ class ActionNotifications:
             names = STEPS[self._event]
         else:
             self._started = True
+        if EXISTS_BEFORE & set(names):
+            self._add(EXISTS, "", host)
         for name in names:
             self._add(name, START, host)
 
@@ -64,9 +88,19 @@ class ActionNotifications:
             if self._started or self._event not in STEPS:
                 self._add(self._own, END, host)
             return
+        if isinstance(error, NoValidHost):
+            for event in selected(self._who, self.args, self.service, f"{self._key}.none", found=False):
+                self._keep(event)
         words = plain(error) if isinstance(error, MagnetarError) else type(error).__name__
         fault = ActionFault(type(error).__name__, type(error).__module__, words, self._event)
+        if isinstance(error, NoValidHost) and (task := TASKS.get(self.action.action)):
+            self._keep(self._made(task, ERROR, None, fault)._replace(object=TASK))
         for event in failed(self._made(self._own, "", host, fault)):
+            self._keep(event)
+
+    def selected(self, host: str) -> None:
+        """The scheduler has chosen *host*, which is about to be noted."""
+        for event in selected(self._who, self.args, self.service, f"{self._key}.{host}"):
             self._keep(event)
 
     def _add(self, name: str, phase: str, host: str | None) -> None:
@@ -77,9 +111,7 @@ class ActionNotifications:
             self._waiting.append((event, self._event))
 
     def _made(self, name: str, phase: str, host: str | None, fault: ActionFault | None = None) -> ServerEvent:
-        action = self.action
-        return ServerEvent(name, phase, Initiator(action.request_id, action.user_id, action.project_id), self.args,
-                           fault, host, self.service, f"{action.request_id}.{action.id}")
+        return ServerEvent(name, phase, self._who, self.args, fault, host, self.service, self._key)
 
     def write(self, connection: Connection, before: Any) -> None:
         """Write what is to be told at the end of a transaction of the action. *before*: the server's row as it was: a
@@ -91,7 +123,7 @@ class ActionNotifications:
             found.update(interfaces=before.interfaces, volumes=before.volumes)
         again = self.action.attempts > 1  # a try before may have told that it starts
         told = [event for event, name in self._waiting if not (
-            again and event.phase == START and event.fault is None
+            again and event.object == INSTANCE and event.phase in ("", START) and event.fault is None
             and instance_actions.times_begun(connection, self.action.id, name, event.host) > 1)]
         self.notifications.add_server(connection, found, *told)
 

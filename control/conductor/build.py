@@ -40,6 +40,7 @@ def build(work: Work) -> None:
             _elsewhere(work, [*work.args.get("tried", []), host], Conflict("The build was interrupted."))
             return
         host = held[0]  # which was chosen, and not noted yet
+        work.notifications.selected(host)
     try:
         new = work.server.vm_state == "building"
         with work.event(host=host, noted={"task_state": servers.building(work.request), "host": host} if new else None):
@@ -147,5 +148,6 @@ def _elsewhere(work: Work, tried: list[str], error: MagnetarError) -> None:
             f"Exceeded maximum number of retries. Build of instance {work.id} failed; last exception: {plain(error)}",
             explanation=f"It failed on {', '.join(tried)}: {error.message} {none.explanation}"))
         return
+    work.notifications.selected(found.host)
     work.note(host=found.host, task_state="scheduling")
     work.put_back(0.0, host=found.host, args=servers.text({**work.args, "tried": tried}))

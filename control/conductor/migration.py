@@ -96,6 +96,8 @@ class MigrationTask:
 
     def note(self, server: Mapping[str, Any] | None = None, **values: Any) -> None:
         """Set columns of the migration, and those of *server* in the same transaction."""
+        if values.get("target") not in (None, self.row.target):
+            self.work.notifications.selected(values["target"])
         with self.work.database.write() as connection:
             self.work.confirm_lease(connection)
             migrations.change(connection, self.id, **values)

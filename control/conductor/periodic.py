@@ -35,6 +35,8 @@ from .host_watch import HostWatch
 from .image_cache import LOOK, ImageCache
 from .notification_sender import drop_old
 from .repair import repair
+from .usage_audit import LOOK as USAGE_LOOK
+from .usage_audit import tell_usage
 
 log = logging.getLogger(__name__)
 #: Seconds between two checks of what is due.
@@ -189,6 +191,7 @@ TASKS = (
     PeriodicTask("giving up images for hosts", 3600.0, lambda periodic: periodic.image_cache.forget()),
     PeriodicTask("audit", 120.0, Periodic.audit),
     PeriodicTask("purge", 3600.0, _purge),
+    PeriodicTask("telling usage", USAGE_LOOK, lambda periodic: tell_usage(periodic.conductor)),
     PeriodicTask("looking at hosts again", 3600.0, _forget_deliveries, alone=False),
     # Each conductor: the first one may be none of those that schedule, which send what the shared databases have.
     PeriodicTask("dropping notifications", 60.0, lambda periodic: drop_old(periodic.conductor), alone=False),

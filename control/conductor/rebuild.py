@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 
+from magnetar_control.scheduler.choose import NoValidHost, why_not_image
+from magnetar_control.scheduler.place import read_hosts
 from magnetar_control.services import Document
 from magnetar_control.store import servers
 from magnetar_control.store.database import now
@@ -19,6 +21,7 @@ from . import block_devices, disk_keys
 from .guest_data import told
 from .images import deliver
 from .retry import of_host, retry_forever
+from .schedule import spec_of
 from .work import Work
 
 
@@ -26,6 +29,8 @@ from .work import Work
 def rebuild(work: Work, client: Client) -> dict[str, Any]:
     """Make the root disk anew of the image. A stopped server stays off, as in Nova."""
     before = work.args.get("vm_state") or work.server.vm_state
+    if "before" in work.args:
+        _check_image(work)
     root = block_devices.root_of(work)
     if root is None:
         deliver(work, client, work.server.host, work.args["image"])
@@ -38,6 +43,19 @@ def rebuild(work: Work, client: Client) -> dict[str, Any]:
                                               "power": "off" if before == STOPPED else "running"})
     return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
             "power_state": number(found["resource"]["power_state"])}
+
+
+def _check_image(work: Work) -> None:
+    """Raises ``NoValidHost`` where the server may not be on its host with another image than ``before``, which it has
+    again then: the same one would not be looked at the next time."""
+    conductor, host = work.conductor, work.server.host
+    spec, states = spec_of(work), conductor.states
+    if why_not_image(states, host, spec):
+        read_hosts(conductor.store.api, states)  # it may have been put into an aggregate a moment ago
+        if why := why_not_image(states, host, spec):
+            work.note(**work.args["before"])
+            raise NoValidHost(explanation=why)
+    work.notifications.selected(host)
 
 
 def _reimage(work: Work, client: Client, root: Document) -> None:

@@ -18,10 +18,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import insert
+from sqlalchemy import Connection, insert
 from sqlalchemy.exc import IntegrityError
 
-from magnetar_control.notifications import START, Initiator, ServerEvent
+from magnetar_control.notifications import START, Initiator, ServerEvent, selected
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place, place_all
 from magnetar_control.scheduler.request_spec import RequestSpec, of_server
@@ -30,6 +30,7 @@ from magnetar_control.store.database import Database, now
 from magnetar_control.store.tables import server_group_members
 from magnetar_control.store.timeouts import statement_timeout
 
+from .environment import Environment
 from .work import Continuation, Work, admin_message, leased
 
 EVENT = "schedule_instances"
@@ -149,16 +150,27 @@ def _written(target: Database, leaving: Sequence[tuple[servers.LeavingServer, Pl
         arrived = servers.arrive(connection, begun, begin) if begun else []
         events = actions.went_on(
             connection, {one.creation.id: one.creation.host for one in arrived}, chosen, work.rule.event)
-        for one in arrived if conductor.notifications else ():
-            begun_at = ServerEvent("create", START, Initiator(
-                one.creation.request_id, one.creation.user_id, one.creation.project_id), {}, host=one.creation.host,
-                key=f"{one.creation.request_id}.{one.creation.id}")
-            conductor.notifications.add_server(connection, one.server._mapping, begun_at)  # noqa: SLF001
-        for one in servers.arrive(connection, queued) if queued else ():
+        waiting = servers.arrive(connection, queued) if queued else []
+        for one in waiting:
             actions.happened(connection, one.creation.id, **chosen)
+        if conductor.notifications:
+            _tell(conductor, connection, arrived, begun=True)
+            _tell(conductor, connection, waiting, begun=False)
         if len(arrived) < len(leaving) or not all(one.alone for one in arrived):
             target.ring(connection, servers.ACTIONS_BELL)
     return arrived, events
+
+
+def _tell(conductor: Environment, connection: Connection, arrived: Sequence[servers.ArrivedServer], *,
+          begun: bool) -> None:
+    """Tell that hosts were found, and of those that have *begun* that they have."""
+    for one in arrived:
+        made, host = one.creation, one.creation.host
+        who, key = Initiator(made.request_id, made.user_id, made.project_id), f"{made.request_id}.{made.id}"
+        events = selected(who, {}, conductor.name, f"{key}.{host}")
+        if begun:
+            events.append(ServerEvent("create", START, who, {}, host=host, key=key))
+        conductor.notifications.add_server(connection, one.server._mapping, *events)  # noqa: SLF001 - its name
 
 
 def _cell_of_arrived(work: Work) -> Database | None:

@@ -58,7 +58,8 @@ def _build(work: Work) -> None:
         _not_on(work, host, Cancelled("The server was deleted, or its state was reset, before it was unshelved."))
     elif host is None:
         _choose(work, tried)
-    elif host != work.action.host:
+    elif host != work.action.host:  # a conductor may have died after it had claimed it
+        work.notifications.selected(host)
         work.put_back(0.0, host=host)
     else:
         _build_on(work, host)
@@ -84,6 +85,7 @@ def _choose(work: Work, tried: list[str]) -> None:
     except MagnetarError as error:  # its root volume is gone
         work.failed(error, vm_state=OFFLOADED)
     else:
+        work.notifications.selected(found.host)
         work.put_back(0.0, host=found.host)
 
 

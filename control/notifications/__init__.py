@@ -22,13 +22,20 @@ from sqlalchemy.exc import DBAPIError
 from magnetar_control.settings import Settings
 from magnetar_control.store import outbox
 
-from . import payloads
+from . import payloads, scheduling
+from .audit_period import current_period
 from .payloads import ActionFault, Initiator, Row
 from .receivers import receivers_of
 
-__all__ = ("END", "ERROR", "START", "ActionFault", "Initiator", "Notifications", "ServerEvent", "failed", "message")
+__all__ = ("END", "ERROR", "EXISTS", "INSTANCE", "START", "TASK", "ActionFault", "Initiator", "Notifications",
+           "ServerEvent", "failed", "message", "selected")
 log = logging.getLogger(__name__)
 START, END, ERROR = "start", "end", "error"
+#: Objects of notifications of servers, and the binary of those that are not of a host, at Nova.
+INSTANCE, SCHEDULER, TASK = "instance", "scheduler", "compute_task"
+BINARIES = {SCHEDULER: "nova-scheduler", TASK: "nova-conductor"}
+#: A server exists, in an audit period.
+EXISTS = "exists"
 #: A live migration that fails is rolled back, which Nova tells as something that starts and ends.
 ROLLBACK = "live_migration_rollback"
 #: What an id is made of where what is told may happen twice, so that receivers know a double.
@@ -36,9 +43,10 @@ _NAMESPACE = uuid.UUID("8f0c2b3e-6a0f-4a53-9d5c-6d61676e6574")
 
 
 class ServerEvent(NamedTuple):
-    """Something that happens to a server. *name*: below ``instance.``; *phase*: start, end, error, or none. *args*: of
-    the action. *host*: which does it; *conductor*: that does what no host does. The API does what neither does. *key*:
-    of the action; what is told with the same key and host is the same."""
+    """Something that happens to a server. *name*: below ``instance.``, or below another *object* of ``BINARIES``;
+    *phase*: start, end, error, or none. *args*: of the action. *host*: which does it; *conductor*: that does what no
+    host does. The API does what neither does. *key*: of the action; what is told with the same key and host is the
+    same."""
 
     name: str
     phase: str = ""
@@ -48,11 +56,19 @@ class ServerEvent(NamedTuple):
     host: str | None = None
     conductor: str | None = None
     key: str | None = None
+    object: str = INSTANCE
 
     @property
     def event_type(self) -> str:
         """Nova's name."""
-        return f"instance.{self.name}.{self.phase}" if self.phase else f"instance.{self.name}"
+        return ".".join(filter(None, (self.object, self.name, self.phase)))
+
+
+def selected(who: Initiator, args: Mapping[str, Any], conductor: str, key: str, *, found: bool = True,
+             ) -> list[ServerEvent]:
+    """What the scheduler tells of a choice, whether it has *found* a host or not."""
+    event = ServerEvent("select_destinations", START, who, args, conductor=conductor, key=key, object=SCHEDULER)
+    return [event, event._replace(phase=END)] if found else [event]
 
 
 def failed(event: ServerEvent) -> list[ServerEvent]:
@@ -67,6 +83,7 @@ class Notifications:
         self.receivers = receivers_of(settings)
         self.volumes = settings.bdms_in_notifications
         self.service = settings.conductor_name or socket.gethostname()
+        self.period = settings.instance_usage_audit_period
 
     def __bool__(self) -> bool:
         return bool(self.receivers)
@@ -89,11 +106,19 @@ class Notifications:
         return message(event_type, f"nova-api:{self.service}", payload())
 
     def _of_server(self, row: Row, event: ServerEvent) -> outbox.Message:
-        payload = payloads.of_action(event.name, row, event.who, event.args, event.fault, volumes=self.volumes)
+        args = {"audit_period": current_period(self.period, datetime.now(UTC).replace(tzinfo=None)), **event.args}
+        if event.object == SCHEDULER:
+            payload = scheduling.request_spec(row, args)
+        elif event.object == TASK and event.fault:
+            payload = scheduling.compute_task(row, args, event.fault)
+        else:
+            payload = payloads.of_action(event.name, row, event.who, args, event.fault, volumes=self.volumes)
         same = event.key and f"{row['id']}.{event.key}.{event.event_type}.{event.host}"
         return message(event.event_type, self._publisher(event), payload, same)
 
     def _publisher(self, event: ServerEvent) -> str:
+        if event.object in BINARIES:
+            return f"{BINARIES[event.object]}:{event.conductor}"
         if event.host:
             return f"nova-compute:{event.host}"
         return f"nova-conductor:{event.conductor}" if event.conductor else f"nova-api:{self.service}"

@@ -148,15 +148,17 @@ def _share_of(row: Row, args: Row) -> Document:
 def _update(row: Row, args: Row) -> Document:
     """What ``instance.update`` has: the states before (``old_state``, ``old_task_state`` of *args*, where they were
     others) and the name before."""
-    month = str(row["updated_at"])[:7]
     return {
         "state_update": wrapped(
             "InstanceStateUpdatePayload", "1.0", old_state=args.get("old_state", row["vm_state"]),
             state=row["vm_state"], old_task_state=args.get("old_task_state", row["task_state"]),
             new_task_state=row["task_state"]),
-        "audit_period": wrapped("AuditPeriodPayload", "1.0", audit_period_beginning=f"{month}-01T00:00:00Z",
-                                audit_period_ending=moment(row["updated_at"])),
-        "old_display_name": args.get("old_display_name"), "tags": orjson.loads(row["tags"])}
+        **_audit_period(row, args), "old_display_name": args.get("old_display_name"), "tags": orjson.loads(row["tags"])}
+
+
+def _audit_period(_row: Row, args: Row) -> Document:
+    begin, end = (moment(one.isoformat()) for one in args["audit_period"])
+    return {"audit_period": wrapped("AuditPeriodPayload", "1.0", audit_period_beginning=begin, audit_period_ending=end)}
 
 
 class PayloadKind(NamedTuple):
@@ -182,6 +184,7 @@ KINDS: Mapping[str, PayloadKind] = {
     "snapshot": PayloadKind("InstanceActionSnapshotPayload", "1.10", lambda _row, args: {
         "snapshot_image_id": args.get("image")}),
     "update": PayloadKind("InstanceUpdatePayload", "2.1", _update),
+    "exists": PayloadKind("InstanceExistsPayload", "2.1", _audit_period),
     "volume_attach": _VOLUME, "volume_detach": _VOLUME, "share_attach": _SHARE, "share_detach": _SHARE,
     "volume_swap": PayloadKind("InstanceActionVolumeSwapPayload", "1.9", lambda _row, args: {
         "old_volume_id": args.get("volume_id"), "new_volume_id": args.get("new_volume_id")})}
@@ -189,7 +192,8 @@ KINDS: Mapping[str, PayloadKind] = {
 
 def of_action(notification: str, row: Row, who: Initiator, args: Row, fault: ActionFault | None = None, *,
               volumes: bool = False) -> Document:
-    """The payload of a server's notification, of its row and the arguments of the action."""
+    """The payload of a server's notification, of its row and the arguments of the action, with the two moments of the
+    ``audit_period``."""
     kind = KINDS.get(notification, ACTION)
-    of_actions = {} if notification == "update" else {"fault": fault.payload() if fault else None}
+    of_actions = {} if notification in ("update", "exists") else {"fault": fault.payload() if fault else None}
     return wrapped(kind.name, kind.version, **server(row, who, volumes=volumes), **kind.more(row, args), **of_actions)

@@ -27,6 +27,10 @@ from .request_spec import RequestSpec
 from .rules import Rules
 from .weighers import Sum, bound, sum_of, weight
 
+#: Filters that look at the image of a server, which a rebuild may change (Nova's RUN_ON_REBUILD).
+OF_IMAGES = frozenset(("TraitsFilter", "IsolatedAggregatesFilter", "IsolatedHostsFilter",
+                       "AggregateImagePropertiesIsolation", "ImagePropertiesFilter", "HardwareFilter"))
+
 
 class Candidate(NamedTuple):
     """A host that may get the server."""
@@ -82,6 +86,17 @@ def explain(states: HostStates, spec: RequestSpec) -> NoValidHost:
                         if count else "No host is registered: start an agent and let a conductor find it.")
     error.refused = found
     return error
+
+
+def why_not_image(states: HostStates, name: str, spec: RequestSpec) -> str:
+    """Why the host *name*, on which a server is, may not have it with the image of *spec*; empty where it may."""
+    with states.lock:
+        host = states.hosts.get(name)
+        if host is None:
+            return ""
+        asked = (one for one in states.asked(spec) if one.name in OF_IMAGES)
+        refuses = next((one for one in asked if not one.passes(host, spec)), None)
+        return "" if refuses is None else f"{refuses.name} refuses {name}. {_lack(refuses, [host], spec)}".rstrip()
 
 
 def _lack(one: Filter, hosts: list[HostState], spec: RequestSpec) -> str:

@@ -276,3 +276,10 @@ conductors = Table(
     Column("seen_at", TIME, nullable=False))
 
 notifications, notification_receivers = outbox(CELL)
+
+#: How far notifications have told which servers there were in the audit period that ended at *period_end*:
+#: up to the uuid *after*, or to the last of them. One row.
+usage_audits = Table(
+    "usage_audits", CELL,
+    Column("name", NAME, primary_key=True), Column("period_end", TIME, nullable=False, default=""),
+    Column("after", NAME, nullable=False, default=""), Column("done", Boolean, nullable=False, default=False))

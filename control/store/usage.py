@@ -25,7 +25,7 @@ def of_period(store: Store, begin: str, end: str, *, project: str | None, limit:
     """The servers (``COLUMNS``) of a *project*, or of all, that there were between two moments, deleted ones too: at
     most *limit*, by project and uuid. One query for each cell. What is in cell0 never ran."""
     def asked(database: Database) -> Sequence[Any]:
-        conditions = _there(begin, end)
+        conditions = there(begin, end)
         whose: Any = servers.c.project_id
         if database.kind == "postgresql":
             whose = whose.collate("C")  # by code points, as SQLite and Python sort
@@ -47,7 +47,7 @@ def of_hosts(store: Store, begin: str, end: str) -> dict[str, dict[str, int] | N
     """How many servers there were on each host between two moments, by cell; ``None`` for a cell that does not
     answer. One query for each cell."""
     question = select(servers.c.host, func.count()).where(
-        *_there(begin, end), servers.c.host.is_not(None)).group_by(servers.c.host)
+        *there(begin, end), servers.c.host.is_not(None)).group_by(servers.c.host)
 
     def counted(database: Database) -> dict[str, int]:
         with database.read() as connection:
@@ -56,6 +56,6 @@ def of_hosts(store: Store, begin: str, end: str) -> dict[str, dict[str, int] | N
     return scatter_gather(store, counted)
 
 
-def _there(begin: str, end: str) -> list[ColumnElement[bool]]:
+def there(begin: str, end: str) -> list[ColumnElement[bool]]:
     """A server counts from its start to its end."""
     return [servers.c.launched_at < end, or_(servers.c.terminated_at.is_(None), servers.c.terminated_at > begin)]

@@ -144,7 +144,7 @@ def test_actions_tell_what_the_table_says(case: dict[str, Any], receiver: Receiv
         told += [f"instance.{one}" for one in step["told"]]
         receiver.wait_for(len(told), doing.id)
         assert receiver.types(doing.id) == told, step
-    mine = [one for one in receiver.taken if one["payload"]["nova_object.data"]["uuid"] == doing.id]
+    mine = [one for one in receiver.taken if one["payload"]["nova_object.data"].get("uuid") == doing.id]
     for one in mine:
         text = orjson.dumps(one).decode()
         assert "aHVudGVyMi1odW50ZXIy" not in text and "user_data" not in text and "admin_pass" not in text.lower()
@@ -246,7 +246,61 @@ def test_a_failure_is_an_error_with_its_fault(cloud: Inside, receiver: Receiving
     assert failed["priority"] == "ERROR" and failed["publisher_id"].startswith("nova-conductor:")
     assert fault["exception"] == "NoValidHost" and "No valid host" in fault["exception_message"]
     assert receiver.types(id) == ["instance.create.error"]
+    assert [one["event_type"] for one in of_scheduler(receiver, id)] == [
+        "scheduler.select_destinations.start", "compute_task.build_instances.error"]
     admin.delete(f"/v2.1/servers/{id}")
+
+
+def of_scheduler(receiver: Receiving, id: str) -> list[dict[str, Any]]:
+    """What is told of choices for a server and of tasks that failed for want of a host, each once, in order."""
+    return list({one["message_id"]: one for one in receiver.taken
+                 if one["payload"]["nova_object.data"].get("instance_uuid") == id}.values())
+
+
+def test_what_the_scheduler_chooses_is_told(cloud: Inside, receiver: Receiving) -> None:
+    doing = Doing(cloud)
+    doing.do("boot")
+    doing.do("resize", {"flavorRef": "large"})
+    receiver.wait(lambda: len(of_scheduler(receiver, doing.id)) == 4)
+    found = of_scheduler(receiver, doing.id)
+    assert [one["event_type"] for one in found] == [
+        "scheduler.select_destinations.start", "scheduler.select_destinations.end"] * 2
+    assert all(one["publisher_id"].startswith("nova-scheduler:") and one["priority"] == "INFO" for one in found)
+    first, last = found[0]["payload"], found[-1]["payload"]
+    assert (first["nova_object.name"], first["nova_object.version"]) == ("RequestSpecPayload", "1.1")
+    assert [one["nova_object.data"]["flavor"]["nova_object.data"]["flavorid"] for one in (first, last)] == [
+        "small", "large"]
+    data, shown = first["nova_object.data"], cloud.admin.server(doing.id)
+    assert data["image"]["nova_object.data"]["id"] == shown["image"]["id"]
+    assert (data["project_id"], data["num_instances"], data["retry"], data["force_hosts"]) == (
+        shown["tenant_id"], 1, None, None)
+    doing.do("delete")
+
+
+def test_an_evacuation_that_finds_no_host_is_told_twice(cloud: Inside, receiver: Receiving) -> None:
+    """By Nova's conductor as a task, and as an action that has failed."""
+    doing = Doing(cloud)
+    doing.do("boot")
+    host = cloud.admin.server(doing.id)["OS-EXT-SRV-ATTR:host"]
+    services = [one for one in cloud.admin.get("/v2.1/os-services?binary=nova-compute", "2.53").json["services"]
+                if one["host"] != host]
+    doing.owner.down(host)
+    try:
+        for one in services:
+            cloud.admin.put(f"/v2.1/os-services/{one['id']}", {"status": "disabled"}, "2.53")
+        assert cloud.admin.act(doing.id, "evacuate", {}, "2.95").status == 200
+        failed = receiver.wait(lambda: [one for one in of_scheduler(receiver, doing.id)
+                                        if one["event_type"] == "compute_task.rebuild_server.error"])[0]
+    finally:
+        for one in services:
+            cloud.admin.put(f"/v2.1/os-services/{one['id']}", {"status": "enabled"}, "2.53")
+        doing.owner.up(host)
+    data = failed["payload"]["nova_object.data"]
+    assert (failed["priority"], failed["publisher_id"].partition(":")[0]) == ("ERROR", "nova-conductor")
+    assert data["request_spec"]["nova_object.data"]["instance_uuid"] == doing.id and data["state"] == "error"
+    assert data["reason"]["nova_object.data"]["exception"] == "NoValidHost"
+    payload(receiver, doing.id, "instance.rebuild.error")
+    doing.do("delete")
 
 
 @pytest.mark.parametrize(("act", "then"), [

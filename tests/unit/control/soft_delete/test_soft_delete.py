@@ -16,7 +16,8 @@ from magnetar_core.power import SOFT_DELETED
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.counting import counted
 from tests.unit.control.moves.clouds import at, check, claims, row
-from tests.unit.control.moves.dying import ask, take
+from tests.unit.control.moves.dying import ask as ask_for
+from tests.unit.control.moves.dying import take
 from tests.unit.control.shelve.shelving import settings
 
 from .keeping import ENGINES, HOUR
@@ -165,7 +166,7 @@ def test_a_host_that_is_silent_is_waited_for(owner):
 def test_it_does_not_stop_a_conductor_that_notes_something(owner):
     """Both lock the action first, and then the server's row."""
     cloud, id = owner.cloud, owner.server(flavorRef="small")["id"]
-    work = take(cloud, ask(cloud, id, "pause"))
+    work = take(cloud, ask_for(cloud, id, "pause"))
     with ThreadPoolExecutor(1) as others:
         with work.database.write() as connection:
             work.confirm_lease(connection)
