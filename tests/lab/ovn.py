@@ -83,13 +83,12 @@ ip address add $tunnel/24 dev br-phy
 ip link set br-phy up
 ovn-controller unix:/run/openvswitch/db.sock {START}
 """
-#: What begins a daemon of a host again. The datapath was in ovs-vswitchd's process, so the tunnels' address went with
-#: it.
+#: What begins a daemon of a host again. The datapath was in ovs-vswitchd's process: the tunnels' address may be gone.
 AGAIN = {
     "ovn/ovn-controller": f"ovn-controller unix:/run/openvswitch/db.sock {START}",
     "openvswitch/ovs-vswitchd": f"""
 ovs-vswitchd unix:/run/openvswitch/db.sock {START}
-ip address add $(ovs-vsctl get open_vswitch . external-ids:ovn-encap-ip | tr -d '"')/24 dev br-phy
+ip address replace $(ovs-vsctl get open_vswitch . external-ids:ovn-encap-ip | tr -d '"')/24 dev br-phy
 ip link set br-phy up
 """}
 PHYSICAL = """
