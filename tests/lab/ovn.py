@@ -66,6 +66,7 @@ KILL = """
 for one in ovnnb_db ovnsb_db ovn-northd; do kill -KILL $(cat /run/ovn/$one.pid); rm /run/ovn/$one.pid; done
 rm -f /run/ovn/ovn*.sock
 """
+CONTROLLER = f"ovn-controller unix:/run/openvswitch/db.sock {START}"
 HOST = f"""
 name=$1 central=$2 tunnel=$3
 mkdir -p /run/openvswitch /etc/openvswitch /var/log/openvswitch /run/ovn /var/log/ovn
@@ -81,16 +82,8 @@ ovs-vswitchd unix:/run/openvswitch/db.sock {START}
 ovs-vsctl add-br br-phy -- set bridge br-phy datapath_type=netdev -- add-port br-phy eth1
 ip address add $tunnel/24 dev br-phy
 ip link set br-phy up
-ovn-controller unix:/run/openvswitch/db.sock {START}
+{CONTROLLER}
 """
-#: What begins a daemon of a host again. The datapath was in ovs-vswitchd's process: the tunnels' address may be gone.
-AGAIN = {
-    "ovn/ovn-controller": f"ovn-controller unix:/run/openvswitch/db.sock {START}",
-    "openvswitch/ovs-vswitchd": f"""
-ovs-vswitchd unix:/run/openvswitch/db.sock {START}
-ip address replace $(ovs-vsctl get open_vswitch . external-ids:ovn-encap-ip | tr -d '"')/24 dev br-phy
-ip link set br-phy up
-"""}
 PHYSICAL = """
 ip link set eth2 up
 ovs-vsctl add-br br-ext -- set bridge br-ext datapath_type=netdev -- add-port br-ext eth2 -- \
@@ -143,14 +136,14 @@ class Ovn:
         """End the central's processes at once."""
         self.central.run(["sh", "-ec", KILL])
 
-    def kill_daemon(self, host: str, name: str) -> None:
-        """End a daemon of a host (see `AGAIN`) at once."""
-        path = f"/run/{name}.pid"
+    def kill_controller(self, host: str) -> None:
+        """End a host's ovn-controller at once."""
+        path = "/run/ovn/ovn-controller.pid"
         self.site.hosts[host].run(["sh", "-ec", f"kill -KILL $(cat {path}); rm {path}"])
 
-    def start_daemon(self, host: str, name: str) -> None:
+    def start_controller(self, host: str) -> None:
         """Begin it again."""
-        self.site.hosts[host].run(["sh", "-ec", AGAIN[name]])
+        self.site.hosts[host].run(["sh", "-ec", CONTROLLER])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

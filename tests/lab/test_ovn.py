@@ -146,9 +146,8 @@ def test_the_host_takes_nothing_from_a_guest(lab: Cloudless) -> None:
     assert closed(lab, "bare1") > before
 
 
-def test_daemons_of_a_host_are_killed(lab: Cloudless) -> None:
-    """Without its controller a host forwards as before, and plugs in nothing. Without Open vSwitch nothing passes; when
-    it is back, guests reach one another again, and what is false is dropped as ever."""
+def test_the_controller_of_a_host_is_killed(lab: Cloudless) -> None:
+    """The host forwards and drops as before, and plugs in nothing until it is back."""
     address = PORTS["two"][2]
 
     def reached() -> bool:
@@ -158,21 +157,16 @@ def test_daemons_of_a_host_are_killed(lab: Cloudless) -> None:
         return lab.reaches("bare1", "one", address, "-I 10.9.0.77")
 
     lab.sh("bare1", "one", "ip addr add 10.9.0.77/24 dev eth0")
-    lab.ovn.kill_daemon("bare1", "ovn/ovn-controller")
+    lab.ovn.kill_controller("bare1")
     assert reached() and not false()
     with pytest.raises(Conflict, match="cannot plug in ports of OVN: ovn-controller does not run"):
         lab.client("bare1").ensure("server", "late", {
             "flavor": {"vcpus": 1, "ram": 128, "disk": 0}, "image": "kernel",
             "networks": [{"port": "3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a003", "mac": "52:54:00:00:00:03"}]})
     assert [one["name"] for one in lab.client("bare1").list("server")] == ["one"]
-    lab.ovn.start_daemon("bare1", "ovn/ovn-controller")
+    lab.ovn.start_controller("bare1")
     eventually(lambda: not lab.client("bare1").get("host")["ovn"]["reason"], "the controller is back")
     assert reached() and not false()
-    lab.ovn.kill_daemon("bare1", "openvswitch/ovs-vswitchd")
-    assert not reached() and not false()
-    lab.ovn.start_daemon("bare1", "openvswitch/ovs-vswitchd")
-    eventually(reached, "the guests reach one another again")
-    assert not false()
     lab.sh("bare1", "one", "ip addr del 10.9.0.77/24 dev eth0")
 
 
