@@ -22,11 +22,11 @@ from .test_build import block, root
 def test_a_build_that_moves_on_takes_its_volumes_along(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, built, tried = owner.volume(host="kvm1"), block_devices.finish_build, []
 
-    def fails_once(work: Any, host: str, *more: Any) -> Any:
+    def fails_once(work: Any, host: str, *more: Any, **named: Any) -> Any:
         tried.append((host, [one["volume_id"] for one in work.volumes]))
         if len(tried) == 1:
             raise WrongHost("The first host is no good.")
-        return built(work, host, *more)
+        return built(work, host, *more, **named)
 
     monkeypatch.setattr(block_devices, "finish_build", fails_once)
     blocks = [root(owner), block("volume", kept), block("blank", volume_size=1)]
