@@ -67,7 +67,7 @@ def test_ports_that_are_attached_at_once_are_counted_all_or_not_at_all(wide):
     def attach():
         with lock:
             ports.append({"resources": {OUT: 1000}})
-        if hold_ports(wide, "s1", host, {}, lambda: list(ports)):
+        if hold_ports(wide, "s1", host, ({}, {}), lambda: list(ports)):
             done.append(1)
             return
         with lock:
@@ -78,12 +78,12 @@ def test_ports_that_are_attached_at_once_are_counted_all_or_not_at_all(wide):
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert hold_ports(wide, "s1", host, {}, lambda: list(ports)), "as a conductor does before it plugs one in"
+    assert hold_ports(wide, "s1", host, ({}, {}), lambda: list(ports)), "as a conductor does before it plugs one in"
     assert len(ports) <= 2
     with wide.write() as connection:
         assert allocations.audit(connection) == []
         assert inventories.of_hosts(connection)[host][OUT].used == 1000 * len(ports)
-    assert not hold_ports(wide, "s2", host, {}, lambda: list(ports)), "who holds nothing there gets nothing"
+    assert not hold_ports(wide, "s2", host, ({}, {}), lambda: list(ports)), "who holds nothing there gets nothing"
 
 
 def test_what_a_server_by_its_row_asks_for():
