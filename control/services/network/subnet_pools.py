@@ -109,9 +109,10 @@ def _check_default(connection: Connection, version: int, values: Document) -> No
 
 
 def default(connection: Connection, version: int, visible: ColumnElement[bool]) -> str | None:
-    """The pool of which subnets are cut that name none and ask for one, where it is *visible*."""
+    """The pool of which subnets are cut that name none and ask for one, where it is *visible*. It is not locked: who
+    cuts a subnet has the project's turn first."""
     return connection.execute(select(subnet_pools.c.id).where(
-        subnet_pools.c.ip_version == version, subnet_pools.c.is_default, visible).with_for_update()).scalar()
+        subnet_pools.c.ip_version == version, subnet_pools.c.is_default, visible)).scalar()
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:

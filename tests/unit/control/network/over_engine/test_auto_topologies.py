@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network import EmbeddedNetworks, subnet_pools
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_core.errors import InvalidRequest
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker
@@ -94,3 +96,25 @@ def test_a_cloud_with_a_default_pool_has_no_network_of_all(database, ask, pool):
     ask.as_(ADMIN)("PUT", f"/v2.0/subnetpools/{pool}", {"subnetpool": {"is_default": False}})
     EmbeddedNetworks(database, engine=FakeEngine()).bootstrap()
     assert [one["name"] for one in ask("GET", "/v2.0/networks")["networks"]] == ["default"]
+
+
+def test_it_is_made_while_the_project_makes_a_subnet_of_the_same_pool(ask, pool, lan, monkeypatch):
+    """Both have the project's turn before the pool: neither waits for what the other has."""
+    id, cut, inside, go = lan(ask)["id"], subnet_pools.cut, threading.Event(), threading.Event()
+
+    def slow(connection, context, values):
+        if values.get("name") == "slow":
+            inside.set()
+            assert go.wait(30)
+        cut(connection, context, values)
+
+    monkeypatch.setattr(subnet_pools, "cut", slow)
+    ask("DELETE", f"/v2.0/subnets/{ask('GET', f'/v2.0/networks/{id}')['network']['subnets'][0]}")
+    body = {"subnet": {"network_id": id, "subnetpool_id": pool, "name": "slow"}}
+    with ThreadPoolExecutor(2) as both:
+        one = both.submit(ask, "POST", "/v2.0/subnets", body)
+        assert inside.wait(30)
+        other = both.submit(first, ask)
+        time.sleep(1.0)
+        go.set()
+        assert one.result()["subnet"]["subnetpool_id"] == pool and other.result()["id"]
