@@ -55,7 +55,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Prefixes are added alone: subnets may be cut of those that are there. Whoever joins an address scope is checked
     with what it has then."""
-    find(connection, context, SUBNET_POOL, row["id"], lock=True)
+    row = find(connection, context, SUBNET_POOL, row["id"], lock=True)  # as it is now
     for name in ("min_prefixlen", "default_prefixlen", "max_prefixlen"):
         if name in values and values[name] is None:
             del values[name]
