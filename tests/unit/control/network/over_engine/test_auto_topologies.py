@@ -13,6 +13,7 @@ import pytest
 from magnetar_control.services.network import EmbeddedNetworks, subnet_pools
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_core.errors import InvalidRequest
+from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker
 
 TOP = "/v2.0/auto-allocated-topology"
@@ -54,6 +55,13 @@ def test_each_project_has_its_own(ask, service, engine, outside, pool):
     ask("DELETE", f"{TOP}/red")
     assert ask("GET", "/v2.0/routers")["routers"] == [] and ask("DELETE", f"{TOP}/red", status=404)
     ask("GET", f"/v2.0/networks/{found['id']}", status=404)
+
+
+def test_the_networks_of_a_project_are_asked_for_once(ask, service, database, lan):
+    lan(ask)
+    with counted(api=database, here=True) as asked:
+        assert service.check_requested(ALICE, "auto")
+    assert len(asked) == 1
 
 
 def test_without_a_pool_there_is_none(ask, service):
