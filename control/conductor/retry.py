@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any
 
-from magnetar_control.store import evacuations
+from magnetar_control.store import evacuations, stopped_actions
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 
@@ -43,15 +43,25 @@ def retry(work: Work) -> bool:
     return True
 
 
+def _deleted(work: Work) -> bool:
+    """Whether a deletion of the server waits for this action, which may have been in hand when that was asked for: it
+    frees what the server has, whether its host answers or not."""
+    with work.database.read() as connection:
+        return stopped_actions.going(connection, work.id)
+
+
 def retry_forever(work: Work, _error: HostDown | None = None, free: Callable[[Work], None] | None = None) -> None:
     """Try until the host answers: its guest may have a volume or NIC that nobody else must get, or it has begun what
-    cannot be taken back. *free*: what is left to do when the server is evacuated, and nothing is tried any more."""
-    if retry(work):
+    cannot be taken back. *free*: what is left to do when the server is evacuated or deleted, and nothing is tried any
+    more."""
+    deleted = _deleted(work)
+    if not deleted and retry(work):
         return
-    if _overtaken(work):
+    if deleted or _overtaken(work):
         if free is not None:
             free(work)
-        work.failed(Conflict("The server is evacuated from its host, which did not answer before this was done."))
+        work.failed(Conflict(f"The server is {'deleted' if deleted else 'evacuated from its host'}, and its host did "
+                             "not answer before this was done."))
     else:
         work.put_back(SELDOM)
 
@@ -59,13 +69,14 @@ def retry_forever(work: Work, _error: HostDown | None = None, free: Callable[[Wo
 def attempt(work: Work, do: Callable[[], Mapping[str, Any] | None], fails: Callable[[MagnetarError], None],
             down: Callable[[HostDown], None] | None = None, event: str | None = None) -> None:
     """Call *do* as the action's event, or as the one named; the server gets the values that it returns. *fails* is
-    called with a refusal, *down* when a host has not answered at the last try; by default the action has failed then.
+    called with a refusal, *down* when a host has not answered at the last try, or a deletion waits; by default the
+    action has failed then.
     """
     try:
         with work.event(event):
             values = do() or {}
     except HostDown as error:
-        if not retry(work):
+        if _deleted(work) or not retry(work):
             (down or work.failed)(error)
     except MagnetarError as error:
         fails(error)

@@ -123,9 +123,12 @@ class EmbeddedNetworks:
     def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[Document]:
         """The normal form has ``make`` besides: what the id of a port to be made follows from, so that asking again
         does not make another."""
-        with self.database.read() as connection:
-            if requested != "auto" or self.worker is None or requested_networks.has_one(connection, context):
+        try:
+            with self.database.read() as connection:
                 return requested_networks.checked(connection, context, requested, external)
+        except InvalidRequest as error:
+            if self.worker is None or error.details.get("type") != requested_networks.NO_NETWORK:
+                raise
         self._first_network(context)
         with self.database.read() as connection:
             return requested_networks.checked(connection, context, requested, external)
@@ -136,7 +139,7 @@ class EmbeddedNetworks:
             self.topologies.find(context, context.project_id or "")
         except (Conflict, Forbidden) as error:
             raise InvalidRequest(f"Unable to automatically allocate a network for project {context.project_id}: "
-                                 f"{error.message}", type="UnableToAutoAllocateNetwork") from None
+                                 f"{error.message}", type=requested_networks.NO_NETWORK) from None
 
     def check_range(self, context: Context, cidr: str) -> None:
         check_range(self.pools, context, IPv4Network(cidr))

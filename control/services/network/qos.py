@@ -57,6 +57,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
 
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """It stays shared while others use it."""
+    row = find(connection, context, POLICY, row["id"], lock=True)  # as it is now
     if values.get("is_default") and not row["is_default"]:
         _check_default(connection, row["project_id"], values)
     sharing.follow(connection, "qos_policy", row, values)

@@ -23,6 +23,8 @@ from .tables import SUBPORT, addresses, networks, ports, subnets
 
 #: The policy rule of NICs on external networks.
 ATTACH_EXTERNAL = "network:attach_external_network"
+#: Type of the error where there is none for a server that asks for ``auto``.
+NO_NETWORK = "UnableToAutoAllocateNetwork"
 #: Statements that each new server needs, made once.
 _SERVES = exists().where(subnets.c.network_id == networks.c.id).label("serves")
 _PROJECT: BindParameter[str] = bindparam("project")
@@ -92,11 +94,6 @@ def _plain(one: Mapping[str, Any]) -> Document:
             "tag": one.get("tag"), "make": None if port else str(uuid.uuid4())}
 
 
-def has_one(connection: Connection, context: Context) -> bool:
-    """Whether there is a network that a server gets by ``auto``."""
-    return connection.execute(_UP, {"project": context.project_id or ""}).first() is not None
-
-
 def _default(connection: Connection, context: Context, automatic: bool) -> tuple[dict[str, Row[Any]], list[Document]]:
     """The only network that there is for the project. None: no NIC, as in Nova, but for "auto", which promises one."""
     found = connection.execute(_UP if automatic else _ANY, {"project": context.project_id or ""}).all()
@@ -105,7 +102,8 @@ def _default(connection: Connection, context: Context, automatic: bool) -> tuple
     if not found:
         if automatic:
             raise InvalidRequest(f"Unable to automatically allocate a network for project {context.project_id}: "
-                                 "there is none that it may use. Create one with a subnet, or ask for networks: none.")
+                                 "there is none that it may use. Create one with a subnet, or ask for networks: none.",
+                                 type=NO_NETWORK)
         return {}, []
     _check_made(connection, found)
     return {found[0].id: found[0]}, [_plain({"uuid": found[0].id})]

@@ -55,7 +55,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Prefixes are added alone: subnets may be cut of those that are there. Whoever joins an address scope is checked
     with what it has then."""
-    find(connection, context, SUBNET_POOL, row["id"], lock=True)
+    row = find(connection, context, SUBNET_POOL, row["id"], lock=True)  # as it is now
     for name in ("min_prefixlen", "default_prefixlen", "max_prefixlen"):
         if name in values and values[name] is None:
             del values[name]
@@ -109,9 +109,10 @@ def _check_default(connection: Connection, version: int, values: Document) -> No
 
 
 def default(connection: Connection, version: int, visible: ColumnElement[bool]) -> str | None:
-    """The pool of which subnets are cut that name none and ask for one, where it is *visible*."""
+    """The pool of which subnets are cut that name none and ask for one, where it is *visible*. It is not locked: who
+    cuts a subnet has the project's turn first."""
     return connection.execute(select(subnet_pools.c.id).where(
-        subnet_pools.c.ip_version == version, subnet_pools.c.is_default, visible).with_for_update()).scalar()
+        subnet_pools.c.ip_version == version, subnet_pools.c.is_default, visible)).scalar()
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from magnetar_control.conductor import attach_interface, attach_volume
+from magnetar_control.conductor.work import HostDown
 from magnetar_control.store.tables import actions
 from magnetar_core.errors import Conflict, MagnetarError
 
@@ -239,6 +241,34 @@ def test_a_nic_whose_detachment_fails_after_the_guest_let_go_is_tried_again(
     assert owner.call.call("DELETE", f"{path}/{port}").status == 202
     until(lambda: port not in [one["port_id"] for one in owner.call.get(path).json["interfaceAttachments"]])
     until(lambda: len(tried) == 2)
+
+
+@pytest.mark.parametrize("verb", ["attach", "detach"])
+def test_a_server_is_deleted_whose_host_fell_silent_meanwhile(owner: Owner, monkeypatch: pytest.MonkeyPatch,
+                                                              verb: str) -> None:
+    """What was being done then is not tried until the host returns: the deletion would wait for it."""
+    server, volume, begun, go = owner.server()["id"], owner.volume(), threading.Event(), threading.Event()
+    if verb == "detach":
+        owner.attach(server, volume)
+        until(lambda: owner.state(volume) == "in-use")
+
+    def silent(*_args: Any, **_more: Any) -> Any:
+        begun.set()
+        assert go.wait(30)
+        raise HostDown("The agent does not answer.")
+
+    monkeypatch.setattr(attach_volume.agent_flow, verb, silent)
+    getattr(owner, verb)(server, volume)
+    assert begun.wait(30)
+    assert owner.call.delete(f"/v2.1/servers/{server}").status == 204
+    go.set()
+    until(lambda: owner.state(volume) == "available", 30.0)
+    assert owner.call.get(f"/v2.1/servers/{server}").status == 404
+    database = owner.cloud.parts.working.database
+    with database.read() as connection:
+        said = connection.execute(select(actions.c.message).where(
+            actions.c.server_id == server, actions.c.action == f"{verb}_volume").order_by(actions.c.id.desc())).scalar()
+    assert said == "Error"
 
 
 def _last(owner: Owner, server: str) -> dict[str, Any]:

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network import EmbeddedNetworks, subnet_pools
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_core.errors import InvalidRequest
+from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker
 
 TOP = "/v2.0/auto-allocated-topology"
@@ -54,6 +57,13 @@ def test_each_project_has_its_own(ask, service, engine, outside, pool):
     ask("GET", f"/v2.0/networks/{found['id']}", status=404)
 
 
+def test_the_networks_of_a_project_are_asked_for_once(ask, service, database, lan):
+    lan(ask)
+    with counted(api=database, here=True) as asked:
+        assert service.check_requested(ALICE, "auto")
+    assert len(asked) == 1
+
+
 def test_without_a_pool_there_is_none(ask, service):
     assert first(ask, status=409)["type"] == "AutoAllocationFailure"
     assert first(ask, "red?fields=dry-run", 409)["message"].startswith("Deployment error: No default subnetpools")
@@ -94,3 +104,25 @@ def test_a_cloud_with_a_default_pool_has_no_network_of_all(database, ask, pool):
     ask.as_(ADMIN)("PUT", f"/v2.0/subnetpools/{pool}", {"subnetpool": {"is_default": False}})
     EmbeddedNetworks(database, engine=FakeEngine()).bootstrap()
     assert [one["name"] for one in ask("GET", "/v2.0/networks")["networks"]] == ["default"]
+
+
+def test_it_is_made_while_the_project_makes_a_subnet_of_the_same_pool(ask, pool, lan, monkeypatch):
+    """Both have the project's turn before the pool: neither waits for what the other has."""
+    id, cut, inside, go = lan(ask)["id"], subnet_pools.cut, threading.Event(), threading.Event()
+
+    def slow(connection, context, values):
+        if values.get("name") == "slow":
+            inside.set()
+            assert go.wait(30)
+        cut(connection, context, values)
+
+    monkeypatch.setattr(subnet_pools, "cut", slow)
+    ask("DELETE", f"/v2.0/subnets/{ask('GET', f'/v2.0/networks/{id}')['network']['subnets'][0]}")
+    body = {"subnet": {"network_id": id, "subnetpool_id": pool, "name": "slow"}}
+    with ThreadPoolExecutor(2) as both:
+        one = both.submit(ask, "POST", "/v2.0/subnets", body)
+        assert inside.wait(30)
+        other = both.submit(first, ask)
+        time.sleep(1.0)
+        go.set()
+        assert one.result()["subnet"]["subnetpool_id"] == pool and other.result()["id"]

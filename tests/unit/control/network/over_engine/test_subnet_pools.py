@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_network
 
 import pytest
 
+from magnetar_control.services.network import subnet_pools
 from magnetar_control.services.network.subnet_pools import first_free
 from tests.unit.control.serving import ADMIN, BOB
 
@@ -162,3 +165,27 @@ def test_a_pool_is_shared_while_others_use_it(ask):
 def test_the_first_prefix_that_is_free(nets, taken, bits, found):
     seen = first_free([*map(ip_network, nets)], [*map(ip_network, taken)], bits)
     assert seen == (found and ip_network(found))
+
+
+@pytest.mark.parametrize(("first", "second"), [
+    ({"prefixes": ["10.20.0.0/16", "10.30.0.0/16"]}, {"prefixes": ["10.20.0.0/16", "10.40.0.0/16"]}),
+    ({"min_prefixlen": 20}, {"default_prefixlen": 18})], ids=["prefixes", "bounds"])
+def test_changes_at_once_see_each_other(ask, monkeypatch, first, second):
+    body = {"name": "p", "prefixes": ["10.20.0.0/16"], "default_prefixlen": 24, "min_prefixlen": 16}
+    path = f"/v2.0/subnetpools/{ask('POST', '/v2.0/subnetpools', {'subnetpool': body})['subnetpool']['id']}"
+    check, inside, go = subnet_pools._check_bounds, threading.Event(), threading.Event()
+
+    def slow(*args):
+        if not inside.is_set():
+            inside.set()
+            assert go.wait(30)
+        check(*args)
+
+    monkeypatch.setattr(subnet_pools, "_check_bounds", slow)
+    with ThreadPoolExecutor(2) as both:
+        one = both.submit(ask, "PUT", path, {"subnetpool": first})
+        assert inside.wait(30)
+        other = both.submit(ask, "PUT", path, {"subnetpool": second}, 400)
+        time.sleep(0.5)
+        go.set()
+        assert one.result()["subnetpool"].items() >= first.items() and other.result()
