@@ -49,10 +49,10 @@ def namespaces(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> list[Names
     if not labelled:
         return []
     devices = _devices(sysfs) if any(not name.startswith("/") for names in labelled.values() for name in names) else {}
-    found = []
+    found, files = [], set[tuple[int, int]]()
     for label, names in labelled.items():
         for name in names:
-            path, size, align = _file(Path(name)) if name.startswith("/") else devices.get(name, _NOTHING)
+            path, size, align = _file(Path(name), files) if name.startswith("/") else devices.get(name, _NOTHING)
             unit = max(UNIT_KIB, align)
             if (size := size - size % unit) > LABELS_KIB:
                 found.append(Namespace(label, name, path, size, align))
@@ -62,12 +62,17 @@ def namespaces(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> list[Names
 _NOTHING = (Path(), 0, 0)
 
 
-def _file(path: Path) -> tuple[Path, int, int]:
+def _file(path: Path, seen: set[tuple[int, int]]) -> tuple[Path, int, int]:
+    """Path, KiB and 0 of a file that is not among those *seen*, by device and inode: one by two names, of which one may
+    be a link, would be two servers'."""
     try:
-        seen = path.stat()
+        one = path.stat()
     except OSError:
         return _NOTHING
-    return (path, seen.st_size // 1024, 0) if stat.S_ISREG(seen.st_mode) else _NOTHING
+    if not stat.S_ISREG(one.st_mode) or (one.st_dev, one.st_ino) in seen:
+        return _NOTHING
+    seen.add((one.st_dev, one.st_ino))
+    return path, one.st_size // 1024, 0
 
 
 def _devices(sysfs: Path) -> dict[str, tuple[Path, int, int]]:
@@ -93,7 +98,7 @@ def warnings(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> Iterator[str
     known = {one.name for one in there}
     if missing := [name for names in labelled.values() for name in names if name not in known]:
         yield (f"pmem_namespaces names {', '.join(missing)}, and there is no namespace of that name in mode devdax, or "
-               "file. Make it (ndctl create-namespace --mode devdax --name NAME), or remove it from the setting.")
+               "file that has no other name there. Make it (ndctl create-namespace --mode devdax --name NAME), or remove it from the setting.")
     if any(one.is_device for one in there) and shutil.which("daxio") is None:
         yield ("pmem_namespaces names namespaces, and daxio is missing, without which none is emptied, and so none "
                "given. Install it (Debian: pmdk-tools).")

@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Namespaces of persistent memory are emptied by daxio, and files by making them anew."""
+"""Namespaces of persistent memory are emptied by daxio, and files by writing zeros."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 from magnetar_core.errors import HypervisorError
+
+_ZEROS = memoryview(bytes(1 << 20))
 
 
 class Pmem:
     """The part of ``LocalHypervisor`` for persistent memory."""
 
     def empty_pmem(self, path: Path) -> None:
-        """A file keeps its size; daxio writes zeros to all of a device."""
+        """daxio writes zeros to all of a device."""
         try:
-            seen = path.stat()
-            if stat.S_ISREG(seen.st_mode):
-                _empty_file(path, seen.st_size)
+            if stat.S_ISREG(path.stat().st_mode):
+                _empty_file(path)
                 return
             subprocess.run(["daxio", "--zero", "--output", str(path)], check=True, capture_output=True,  # noqa: S603,S607
                            text=True)
@@ -34,8 +37,25 @@ class Pmem:
             raise HypervisorError(f"Persistent memory could not be emptied: {error}.") from error
 
 
-def _empty_file(path: Path, size: int) -> None:
-    with path.open("r+b") as file:
-        file.truncate(0)
-        file.truncate(size)
+def _empty_file(path: Path) -> None:
+    """In place: whatever dies in between, the file keeps its size and its blocks, without which it were no namespace."""
+    with path.open("r+b", buffering=0) as file:
+        for start, end in _written(file.fileno()):
+            at = start
+            while at < end:
+                at += os.pwrite(file.fileno(), _ZEROS[:end - at], at)
         os.fsync(file.fileno())
+
+
+def _written(file: int) -> Iterator[tuple[int, int]]:
+    """Start and end of each part of a file that is no hole."""
+    end = 0
+    while True:
+        try:
+            start = os.lseek(file, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # there is none after this place
+                raise
+            return
+        end = os.lseek(file, start, os.SEEK_HOLE)
+        yield start, end

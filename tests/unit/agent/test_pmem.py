@@ -4,6 +4,8 @@ host's sysfs is made up; files stand for namespaces."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,17 @@ def test_namespaces_of_sysfs(tmp_path: Path) -> None:
     assert namespaces(tmp_path, {}) == []
     [missing, *_daxio] = warnings(tmp_path, wanted)
     assert "pmem_namespaces names fs, ns9, /none, and there is no namespace" in missing
+
+
+def test_a_file_is_one_namespace(tmp_path: Path) -> None:
+    """By whatever names: two servers would have the same memory, and the second would empty the first one's."""
+    path, link, other = filled(tmp_path / "one"), tmp_path / "link", tmp_path / "other"
+    link.symlink_to(path)
+    other.hardlink_to(path)
+    wanted = {"a": (str(path), f"{tmp_path}/./one"), "b": (str(link), str(other))}
+    assert [one.name for one in namespaces(tmp_path, wanted)] == [str(path)]
+    [doubled] = warnings(tmp_path, wanted)
+    assert f"names {tmp_path}/./one, {link}, {other}, and there is no" in doubled
 
 
 @pytest.mark.parametrize(("value", "why"), [
@@ -183,3 +196,29 @@ def test_what_empties_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         Pmem().empty_pmem(Path("/dev/null"))
     with pytest.raises(HypervisorError, match="none is gone. Look at the agent's setting pmem_namespaces"):
         Pmem().empty_pmem(tmp_path / "none")
+
+
+def test_a_file_stays_a_namespace_while_it_is_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that dies in between finds it again, with room for what a guest writes; and empties it then."""
+    path = filled(tmp_path / "one")
+    blocks, write = path.stat().st_blocks, os.pwrite
+
+    def dies(file: int, what: Any, at: int) -> int:
+        if at:
+            raise OSError(errno.EIO, "the host is gone")
+        return write(file, what, at)
+
+    with monkeypatch.context() as patch, pytest.raises(HypervisorError, match="could not be emptied: .*host is gone"):
+        patch.setattr(os, "pwrite", dies)
+        Pmem().empty_pmem(path)
+    assert path.stat().st_size == SIZE
+    path.write_bytes(b"secret".rjust(SIZE))
+    Pmem().empty_pmem(path)
+    assert path.read_bytes() == bytes(SIZE) and path.stat().st_blocks == blocks
+    with path.open("r+b") as file:
+        file.truncate(0)
+        file.truncate(2 * SIZE)
+        file.seek(SIZE)
+        file.write(b"secret")
+    Pmem().empty_pmem(path)
+    assert path.read_bytes() == bytes(2 * SIZE) and path.stat().st_blocks < blocks
