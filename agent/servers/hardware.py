@@ -60,7 +60,7 @@ def complete(host: LocalHost, found: Fields, old: Fields, image: Document | None
     found.update({ASKED: asked} if asked else {})
     check_machine(found["hardware"], found["machine"])
     numa.check(found["hardware"], vcpus, found["flavor"]["ram"])
-    if found["hardware"] != had:
+    if (found["hardware"], found["virt_type"]) != (had, old.get("virt_type")):
         _check_host(host, found)
 
 

@@ -38,7 +38,7 @@ class Pmem:
 
 
 def _empty_file(path: Path) -> None:
-    """In place: whatever dies in between, the file keeps its size and its blocks, without which it were no namespace."""
+    """In place: whatever dies in between, the file keeps its size, without which it were no namespace."""
     with path.open("r+b", buffering=0) as file:
         for start, end in _written(file.fileno()):
             at = start

@@ -96,6 +96,9 @@ def test_hosts_without(epyc: Host) -> None:
         epyc.ensure("server", "web1", {**want(), "machine": "pc"})
     with pytest.raises(InvalidField, match="which lacks KVM, without which no CPU encrypts"):
         epyc.ensure("server", "web1", {**want(), "virt_type": "qemu"})
+    epyc.ensure("server", "web0", want())
+    with pytest.raises(InvalidField, match="which lacks KVM, without which no CPU encrypts"):
+        epyc.ensure("server", "web0", {"virt_type": "qemu"}, on_immutable="recreate")
     epyc.fake.memory_encryption = {"amd-sev": EPYC["amd-sev"]}
     with pytest.raises(InvalidField, match="which lacks memory encryption amd-sev-es: a CPU of AMD that has it"):
         epyc.ensure("server", "web1", want(ES))
