@@ -66,7 +66,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
             "memory_mb_used": sum(d.want["flavor"]["ram"] for d in active),
         }
     except MagnetarError:
-        found["connected"] = False
+        found |= {"connected": False, "resources": None}  # of which libvirt knows a part
     return {field.name: found.get(field.name) for field in Host.fields if field.name != "orphans"}
 
 

@@ -98,8 +98,8 @@ def warnings(sysfs: Path, labelled: Mapping[str, Sequence[str]]) -> Iterator[str
     known = {one.name for one in there}
     if missing := [name for names in labelled.values() for name in names if name not in known]:
         yield (f"pmem_namespaces names {', '.join(missing)}, and there is no namespace of that name in mode devdax, or "
-               "file that has no other name there. Make it (ndctl create-namespace --mode devdax --name NAME), or remove "
-               "it from the setting.")
+               "file that has no other name there. Make it (ndctl create-namespace --mode devdax --name NAME), or "
+               "remove it from the setting.")
     if any(one.is_device for one in there) and shutil.which("daxio") is None:
         yield ("pmem_namespaces names namespaces, and daxio is missing, without which none is emptied, and so none "
                "given. Install it (Debian: pmdk-tools).")

@@ -64,6 +64,8 @@ def test_a_server_has_it(epyc: Host) -> None:
         epyc.ensure("server", "web1", {"power": "suspended"})
     assert {"HW_CPU_X86_AMD_SEV", "HW_CPU_X86_AMD_SEV_ES"} <= set(told(epyc)["traits"])
     assert told(epyc)["resources"]["MEM_ENCRYPTION_CONTEXT"]["total"] == 3
+    epyc.fake.disconnect()
+    assert told(epyc)["resources"] is None, "a cloud keeps what it was told"
 
 
 def test_no_more_than_the_cpu_has_keys_for(epyc: Host) -> None:
