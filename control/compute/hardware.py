@@ -115,8 +115,9 @@ def check_placed(flavor: Mapping[str, Any], old: Mapping[str, Any] | None, new: 
                              "is invalid for this instance: its properties ask for other CPUs, cells or pages of its "
                              "host (hw_cpu_*, hw_numa_*, hw_mem_page_size). Use another image, or resize the instance.")
     if encrypts_memory(flavor, old or {}) != encrypts_memory(flavor, new or {}):
-        raise InvalidRequest("Whether an instance's memory is encrypted cannot be changed as part of a rebuild "
-                             "(hw_mem_encryption of the image). Use another image, or resize the instance.")
+        raise InvalidRequest("Whether an instance's memory is encrypted, and with what, cannot be changed as part of a "
+                             "rebuild (hw_mem_encryption and hw_mem_encryption_model of the image). Use another image, "
+                             "or resize the instance.")
 
 
 def check_encrypted(had: tuple[Mapping[str, Any], Mapping[str, Any]],

@@ -66,7 +66,10 @@ def test_all_of_it(cloud: Inside) -> None:
         reply = caller.act(made[1]["id"], action, args)
         assert reply.status == 409 and "which has encrypted memory (hw:mem_encryption)" in str(reply.json), reply
     reply = caller.act(made[1]["id"], "rebuild", {"imageRef": efi})
-    assert reply.status == 400 and "memory is encrypted cannot be changed as part of a rebuild" in str(reply.json)
+    assert reply.status == 400 and "memory is encrypted, and with what, cannot be changed" in str(reply.json)
+    other = image(caller, "other", hw_firmware_type="uefi", hw_mem_encryption_model="amd-sev-es")
+    reply = caller.act(made[0]["id"], "rebuild", {"imageRef": other})
+    assert reply.status == 400 and "memory is encrypted, and with what, cannot be changed" in str(reply.json), reply
     act(caller, made[0]["id"], "reboot", {"type": "HARD"}, "ACTIVE")
     remove(cloud, [one["id"] for one in made])
     assert used(cloud) == {"kvm2": (1, 0), "kvm3": (1, 0)}

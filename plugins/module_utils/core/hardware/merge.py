@@ -39,8 +39,8 @@ TOPOLOGY = ("cpu_sockets", "cpu_cores", "cpu_threads")
 WITH_RAM = ("vga", "vmvga", "qxl", "bochs")
 #: What these are at least where they are not 0: microseconds, and cgroups' least weight.
 LEAST: Mapping[str, int] = {"cpu_period": 1000, "cpu_quota": 1000, "cpu_shares": 2}
-#: The field of memory that the CPU encrypts.
-MEMORY = "mem_encryption"
+#: The fields of memory that the CPU encrypts.
+MEMORY, MODEL = "mem_encryption", "mem_encryption_model"
 _DISK = tuple("disk_%%s_%s" % unit for unit in ("bytes_sec", "iops_sec"))
 
 
@@ -85,12 +85,14 @@ def asked_of(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, A
     return {**({"hardware": found} if found else {}), **({"machine": machine} if machine else {})}
 
 
-def encrypts_memory(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
-    """Whether the memory of a server of *flavor* and *image* is encrypted."""
+def encrypts_memory(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
+    """With what the memory of a server of *flavor* and *image* is encrypted (``mem_encryption_model``); "" where it is
+    not."""
     specs, properties = flavor.get("extra_specs") or {}, image.get("properties") or {}
     if "hw:%s" % MEMORY not in specs and "hw_%s" % MEMORY not in properties:
-        return False
-    return bool({**said(specs, BY_SPEC), **said(properties, BY_PROPERTY)}.get(MEMORY))
+        return ""
+    asked = {**said(specs, BY_SPEC), **said(properties, BY_PROPERTY)}
+    return str(asked.get(MODEL, FIELDS[MODEL].usual)) if asked.get(MEMORY) else ""
 
 
 def root_device(hardware: Mapping[str, Any]) -> str:
@@ -246,7 +248,7 @@ def _base(name: str) -> str:
     if name.startswith("vif_") and not name.endswith("_average"):
         return name.rpartition("_")[0] + "_average"
     return {"rng_period": "rng_bytes", "tpm_model": "tpm_version", "maxphysaddr_bits": "maxphysaddr_mode",
-            "cpu_realtime_mask": "cpu_realtime", "mem_encryption_model": MEMORY,
+            "cpu_realtime_mask": "cpu_realtime", MODEL: MEMORY,
             "vgpu_trait": "vgpus"}.get(name, "")
 
 
