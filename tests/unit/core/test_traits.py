@@ -11,6 +11,7 @@ import yaml
 
 from magnetar_core.hardware import AGENT, EVERYWHERE, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
+from magnetar_core.hardware.rows import BY_SPEC, said
 
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/scheduler/traits.yml").read_text(encoding="utf-8"))
 
@@ -55,3 +56,8 @@ def test_hosts_whose_cores_have_threads(threads, there):
     found = traits.of_host({"cpu_info": {"topology": {"threads": threads}}}, True, (), False)
     assert ("HW_CPU_HYPERTHREADING" in found) is there
     assert "HW_CPU_HYPERTHREADING" in traits.STANDARD
+
+
+def test_a_virtual_gpu_is_asked_for_with_and_without_a_group():
+    asked = said({"resources:VGPU": "0", "resources1:VGPU": "1", "trait1:CUSTOM_A": "required"}, BY_SPEC)
+    assert asked == {"vgpus": 1, "vgpu_trait": "CUSTOM_A"}

@@ -332,8 +332,6 @@ def said(given: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
     wanted = asked(given, {}).required.intersection(X86.values()) if given else ()
     if wanted:
         found[CPU_TRAITS] = sorted(wanted)
-    if rows is BY_SPEC and (vgpu := vgpus(given)).groups:
-        found.update({"vgpus": vgpu.total, **({"vgpu_trait": vgpu.trait} if vgpu.trait else {})})
     if rows is BY_SPEC and pcpus(given):
         found["cpu_policy"] = "dedicated"
     for name, row in rows.items() if given else ():
@@ -348,6 +346,8 @@ def said(given: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
             continue
         if found.get(row.name) != "ps2":  # without a tablet its bus does not matter
             found[row.name] = value
+    if rows is BY_SPEC and (vgpu := vgpus(given)).groups:  # with what is asked for without a group
+        found.update({"vgpus": vgpu.total, **({"vgpu_trait": vgpu.trait} if vgpu.trait else {})})
     return found
 
 
