@@ -200,11 +200,13 @@ drivers `nd_pmem` and `dax_pmem`, and makes namespaces of them with `ndctl`.
   as long as the host takes to write all of it. One that cannot be emptied is not given.
 * Its content stays through stop, reboot, rebuild and rescue, and through a resize on the same host for labels that
   both flavors name. It does not go along to another host: there the server gets empty ones (also evacuated and
-  unshelved). Images and backups are without it.
+  unshelved), and the old ones are emptied with the move; so **a resize or migration that is taken back does not bring
+  it back**, unlike in Nova. Images and backups are without it.
 * Such a server is not suspended, and moves cold only; a cloud answers 409 to either.
 * In a cloud they are counted as `CUSTOM_PMEM_NAMESPACE_<LABEL>` (capitals, `_` for other characters) of the host, and
   claimed with CPUs and memory. While a resize on one host is not confirmed, it needs those of both flavors.
-* A namespace that is gone while its server is off is replaced by another with that label at the next start.
+* A server whose namespace is gone (from the host, or from the setting) does not start until it is there again, or until
+  the server has moved cold, or has had other hardware in between: then it has another one, which is empty.
 * A path in place of a name (`small: [/srv/pmem/one]`) is a file that stands for a namespace: for trials, since what the
   guest has written to it is safe only when the host's kernel has written it to the disk.
 

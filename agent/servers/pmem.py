@@ -121,7 +121,8 @@ def arrive(host: LocalHost, want: Fields, id: str) -> None:
 
 def settle(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
     """Before a domain is defined or started: have those that it is to have, empty where they are new, and no others;
-    those that it gives up are emptied. One that is gone is replaced by another. Raises ``Conflict``."""
+    those that it gives up are emptied. Raises ``Conflict``, also where one is gone that the guest may have written to:
+    another would be empty, and what is there, nobody's, when it comes back."""
     want = document.want
     if FIELD not in want and BEFORE not in want and not asked(want):
         return
@@ -131,6 +132,7 @@ def settle(host: LocalHost, document: Document, keep: Callable[[], None]) -> Non
     _empty(host, _written(want, BEFORE))  # first: without the field nobody would look for them any more
     with host.locks.hold(*CHOICES):
         had = want.get(FIELD) or []
+        _check_there(host, document.name, had)
         made = choose(host, want, document.id, had)
         if made != had or BEFORE in want:
             want.pop(FIELD, None)
@@ -141,6 +143,15 @@ def settle(host: LocalHost, document: Document, keep: Callable[[], None]) -> Non
         _empty(host, [one for one in made if not one["clean"]])
         want[FIELD] = [{**one, "clean": True} for one in made]
         keep()
+
+
+def _check_there(host: LocalHost, server: str, had: list[Fields]) -> None:
+    there = {(one.label, one.name) for one in devices(host)}
+    if gone := next((one for one in had if one["clean"] and (one["label"], one["name"]) not in there), None):
+        raise Conflict(f"hardware.pmem: host {host.name} has no persistent memory {gone['name']} with the label "
+                       f"{gone['label']} any more, to which server {server!r} has written. Bring it back (ndctl list, "
+                       "and the agent's setting pmem_namespaces); or let the server have another, which is empty: "
+                       "migrate it cold, or give it hardware without it and then with it again.", field="hardware.pmem")
 
 
 def of(host: LocalHost, want: Mapping[str, Any]) -> tuple[GuestPmem, ...]:

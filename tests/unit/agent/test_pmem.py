@@ -153,10 +153,22 @@ def test_one_that_cannot_be_emptied_is_not_given(big: Host) -> None:
     assert has(big) == ["pmem0", "pmem1"] and (big.root / "pmem1").read_bytes() == bytes(SIZE)
 
 
-def test_one_that_is_gone_is_replaced(big: Host) -> None:
+def test_one_that_is_gone_is_missed(big: Host) -> None:
+    """A server that has written to it does not get an empty one in its place, unless it is asked to."""
     big.ensure("server", "web1", ONE)
     big.ensure("server", "web1", {"power": "off"})
-    (big.root / "pmem0").unlink()
+    path = filled(big.root / "pmem0")
+    path.rename(big.root / "away")
+    for _again in range(2):
+        with pytest.raises(Conflict, match="no persistent memory .*/pmem0 with the label small any more, to which"):
+            big.ensure("server", "web1", {"power": "running"})
+    (big.root / "away").rename(path)
+    big.ensure("server", "web1", {"power": "running"})
+    assert has(big) == ["pmem0"] and path.read_bytes().startswith(b"secret")
+    big.ensure("server", "web1", {"power": "off"})
+    path.unlink()
+    for hardware in ({}, ONE["hardware"]):
+        big.ensure("server", "web1", {"hardware": hardware})
     big.ensure("server", "web1", {"power": "running"})
     assert has(big) == ["pmem1"] and (big.root / "pmem1").read_bytes() == bytes(SIZE)
 
