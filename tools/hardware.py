@@ -230,11 +230,12 @@ kvm_amd.sev=1`) the memory of a guest can be encrypted with a key of its own, wh
 ```
 
 * It needs KVM, UEFI and machine q35, and a guest that knows it; disks on virtio or sata, or scsi with virtio-scsi; and
-  no devices of the host. All virtio devices go by what the guest shares with them (`iommu="on"`).
+  no devices of the host: no PCI devices, virtual GPUs, virtual functions or persistent memory. All virtio devices go by
+  what the guest shares with them (`iommu="on"`).
 * All memory of such a guest stays in the host's RAM: have the host's `ram_allocation_ratio` be 1, or give the flavor
   `hw:mem_page_size: small`, and leave the host enough for itself.
 * It is not suspended, and moves cold only; a cloud answers 409 to either. Snapshots, shelving, evacuation and volumes
-  are as with any server. It cannot become so, or be so no more, in a rebuild.
+  are as with any server. It cannot become so, be so no more, or be so with another model, in a rebuild.
 * A CPU has keys for so many guests. The host tells how many (`memory_encryption` of `host_info`); a cloud counts them
   as `MEM_ENCRYPTION_CONTEXT`, those of both models together, and the agent knows each and refuses. Its setting
   `num_memory_encrypted_guests` lowers their number.

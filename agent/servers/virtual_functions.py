@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.servers import pci
 from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.hardware.merge import MEMORY
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
@@ -30,6 +31,9 @@ def check(found: Fields) -> None:
         elif nic.get("allowed_addresses"):
             raise InvalidField(f"networks[{at}].allowed_addresses", "must be left out for a virtual function, which "
                                "the host does not filter", nic["allowed_addresses"])
+    if functions and (found.get("hardware") or {}).get(MEMORY):
+        raise InvalidField(f"hardware.{MEMORY}", "must not be set for a server with a virtual function of a physical "
+                           "network: devices of the host cannot read encrypted memory; leave one of the two out", True)
     limit = next((name for name in found.get("hardware") or () if name.startswith("vif_")), None)
     if functions and limit:
         raise InvalidField(f"hardware.{limit}", "limits NICs of the host, and the server has a virtual function of a "

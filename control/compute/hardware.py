@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -103,6 +103,14 @@ def _check_aliases(caller: Caller, flavor: Mapping[str, Any], specs: Mapping[str
             f"PCI alias {unknown[0]} is not defined: flavor {flavor['name']} asks for it (pci_passthrough:alias), and "
             f"no host knows it; they know {', '.join(sorted(known)) or 'none'}. Name it in the agents' setting "
             "pci_alias, or choose another flavor.")
+
+
+def check_nics(flavor: Mapping[str, Any], image: Mapping[str, Any], nics: Iterable[Mapping[str, Any]]) -> None:
+    """Raises ``InvalidRequest`` for *nics* that are virtual functions of a server whose memory is encrypted: devices of
+    the host cannot read it (row A14.7)."""
+    if any(nic.get("devices") for nic in nics) and encrypts_memory(flavor, image):
+        raise InvalidRequest("Ports of vnic_type direct cannot be had by a server whose memory is encrypted "
+                             "(hw:mem_encryption, hw_mem_encryption). Use other ports, or another flavor or image.")
 
 
 def check_placed(flavor: Mapping[str, Any], old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:

@@ -14,6 +14,7 @@ from magnetar_core.errors import Conflict, Failed, InvalidRequest, MagnetarError
 
 from . import networks
 from .caller import Caller
+from .hardware import check_nics
 from .held_action import hold
 from .target import Target, enqueue, of_server
 from .waiting import DONE
@@ -81,10 +82,16 @@ def _attached(caller: Caller, target: Target, wish: Document, limit: float) -> D
 def _claim(caller: Caller, target: Target, nic: Document) -> None:
     """Claim what a NIC asks of the server's host. Raises ``InvalidRequest``, with its port free again."""
     cloud, row = caller.cloud, target.row
+    made_of = orjson.loads(row.flavor), orjson.loads(row.image)
+    try:
+        check_nics(*made_of, [nic])
+    except InvalidRequest:
+        cloud.services.network.release(row.id, nic["port_id"])
+        raise
     with cloud.store.api.read() as connection:
         host = hosts.show(connection, row.host)
-    if host is not None and hold_ports(cloud.store.api, row.id, host["id"], (
-            orjson.loads(row.flavor), orjson.loads(row.image)), lambda: cloud.services.network.ports(row.id)):
+    if host is not None and hold_ports(cloud.store.api, row.id, host["id"], made_of,
+                                       lambda: cloud.services.network.ports(row.id)):
         return
     cloud.services.network.release(row.id, nic["port_id"])
     raise InvalidRequest(f"Failed to allocate additional resources to claim port {nic['port_id']} of instance "

@@ -33,7 +33,7 @@ from .block_devices import snapshots
 from .caller import Caller, Owner
 from .cloud import HostView
 from .flavors import check_memory
-from .hardware import check_encrypted, check_placed, check_specs, kept_of_image, root_name
+from .hardware import check_encrypted, check_nics, check_placed, check_specs, kept_of_image, root_name
 from .server_create import find_flavor, find_image, find_public_key, trusted_certificates
 from .target import ServerUseCase, Target, enqueue, guard, note_done, notify, of_server, on_volume, tell_stopped
 
@@ -79,6 +79,7 @@ def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | No
     image = orjson.loads(server.image)
     warning = check_specs(caller, flavor, None, image)
     check_encrypted((old, image), (flavor, image))
+    check_nics(flavor, image, orjson.loads(server.interfaces or "[]"))
     enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config, **_cells(caller, target)},
             message=warning)
 

@@ -25,7 +25,7 @@ from . import block_devices, networks, quotas
 from .availability_zones import forced_in
 from .caller import Caller, Owner, use_case
 from .flavors import check_memory
-from .hardware import check_specs, kept_of_image, kept_of_volume, root_name
+from .hardware import check_nics, check_specs, kept_of_image, kept_of_volume, root_name
 from .target import visible
 
 CREATE = rule_of("create")
@@ -202,6 +202,7 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
         quotas.check_metadata(limits["metadata_items"], wanted.metadata)
         quotas.check_files(limits, wanted.files)
     kept = kept_of_image(image) if image else kept_of_volume(properties)
+    check_nics(flavor, kept, nics)
     return Prepared(wanted, flavor, image, kept, place, public_key, blocks, nics, groups, warning, trusted,
                     wanted.disk_config or block_devices.disk_config(properties))
 

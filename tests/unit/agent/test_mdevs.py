@@ -220,19 +220,23 @@ def test_a_trait_of_its_device(tmp_path: Path) -> None:
     gpu(tmp_path / "sys", A, 0, small=2)
     gpu(tmp_path / "sys", B, 1, small=1, large=1)
     host = Host(tmp_path, sysfs=tmp_path / "sys", enabled_mdev_types=[
-        {"type": "large", "address": B, "traits": "nvidia-11, CUSTOM_FAST"}, {"type": "small"}])
+        {"type": "large", "address": B, "traits": "nvidia-11, CUSTOM_FAST, HW_GPU_API_DX12"}, {"type": "small"}])
     host.start()
     try:
         shown = {one["parent"]: one.get("traits") for one in inventory.usage(host.agent.host)["mdevs"]}
-        assert shown == {A: None, B: ["CUSTOM_FAST", "CUSTOM_NVIDIA_11"]}
+        assert shown == {A: None, B: ["CUSTOM_FAST", "CUSTOM_NVIDIA_11", "HW_GPU_API_DX12"]}
         provided = {one["name"]: one["traits"] for one in inventory.usage(host.agent.host)["providers"]}
-        assert provided == {"pci_0000_81_00_0": [], "pci_0000_c1_00_0": ["CUSTOM_FAST", "CUSTOM_NVIDIA_11"]}
+        assert provided == {"pci_0000_81_00_0": [], "pci_0000_c1_00_0": shown[B]}
         host.ensure("flavor", "gpu", {**SMALL, "extra_specs": {
             "resources1:VGPU": "1", "trait1:CUSTOM_NVIDIA_11": "required"}})
         host.ensure("server", "web1", {"flavor": "gpu"})
         assert part(host) == B and host.show()["hardware"] == {"vgpus": 1, "vgpu_trait": "CUSTOM_NVIDIA_11"}
         with pytest.raises(Conflict, match="no virtual GPU of a device with trait CUSTOM_NVIDIA_11 left"):
             host.ensure("server", "web2", {"flavor": "gpu"})
+        host.ensure("flavor", "dx", {**SMALL, "extra_specs": {
+            "resources1:VGPU": "1", "trait1:HW_GPU_API_DX12": "required"}})
+        with pytest.raises(Conflict, match="no virtual GPU of a device with trait HW_GPU_API_DX12 left"):
+            host.ensure("server", "web2", {"flavor": "dx"})
         host.ensure("server", "web2", ONE)
         assert part(host, "web2") == A
         with pytest.raises(InvalidField, match="a free virtual GPU of a device with trait CUSTOM_NO: 0 of 0"):

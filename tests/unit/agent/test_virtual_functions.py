@@ -269,3 +269,15 @@ def test_the_target_must_have_one(equipped: Pair, tmp_path: Path) -> None:
     with pytest.raises(MagnetarError, match="has no virtual functions of Physnet-0; it has some of none"):
         equipped.migrate(type="cold")
     equipped.check(id, equipped.one)
+
+
+def test_the_memory_of_its_server_is_not_encrypted(big: Host) -> None:
+    """A device of the host could not read it (row A14.7)."""
+    place = {"guests": 2, "cbitpos": 47, "reduced_phys_bits": 1}
+    big.fake.memory_encryption, big.fake._kvm = {"amd-sev": place}, True
+    hidden = {"flavor": SMALL, "hardware": {"mem_encryption": True, "firmware": "uefi"}, "virt_type": "kvm"}
+    with pytest.raises(InvalidField, match="hardware.mem_encryption: .* virtual function"):
+        big.ensure("server", "web1", {**hidden, "networks": [nic(1)]})
+    big.ensure("server", "web1", hidden)
+    with pytest.raises(InvalidField, match="hardware.mem_encryption: .* virtual function"):
+        big.ensure("server", "web1", {"networks": [nic(1)]})

@@ -23,7 +23,8 @@ from .attachments.asking import until
 from .evacuate.evacuating import Evacuating
 from .moves.clouds import at, remove
 from .moves.inside import Inside
-from .test_hardware import act
+from .test_encrypted_memory import used
+from .test_hardware import act, image
 
 pytestmark = pytest.mark.slow
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/virtual_functions.yml").read_text(encoding="utf-8"))
@@ -247,6 +248,36 @@ def test_its_state_is_not_carried(some: Functions, body: dict[str, Any], instead
     assert some.cloud.admin.get(f"/v2.1/servers/{id}/os-instance-actions").json["instanceActions"][0][
         "action"] == "create"
     assert some.has(id)[0] == "kvm1"
+
+
+def test_the_memory_of_its_server_is_not_encrypted(some: Functions) -> None:
+    """A device of the host could not read it (row A14.7), which is said at once."""
+    cloud, admin, port, fake = some.cloud, some.cloud.admin, some.port(), some.cloud.kvm["kvm2"].fake
+    plain, efi = (image(admin, name, hw_firmware_type="uefi", **more) for name, more in (
+        ("efi", {}), ("hidden", {"hw_mem_encryption": "true"})))
+    assert admin.post("/v2.1/flavors", {"flavor": {
+        "id": "hidden", "name": "hidden", "ram": 64, "vcpus": 1, "disk": 1}}).status == 200
+    assert admin.post("/v2.1/flavors/hidden/os-extra_specs", {
+        "extra_specs": {"hw:mem_encryption": "true"}}).status == 200
+
+    def refused(path: str, body: dict[str, Any]) -> None:
+        reply = admin.post(f"/v2.1/servers{path}", body, "2.60")
+        assert reply.status == 400 and "cannot be had by a server whose memory is encr" in str(reply.json), reply
+
+    place = {"guests": 1, "cbitpos": 47, "reduced_phys_bits": 1}
+    with patch.object(fake, "memory_encryption", {"amd-sev": place}), patch.object(fake, "_kvm", True):
+        until(lambda: used(cloud) and cloud.parts.working.states.hosts["kvm2"].profile.capabilities[
+            "memory_encryption"])
+        body = {"name": "vault", "flavorRef": "small", "imageRef": efi, "networks": [{"port": port}]}
+        refused("", {"server": body})
+        made = admin.boot("vault", flavorRef="small", imageRef=efi, networks="none")
+        some.servers.append(made["id"])
+        assert made["status"] == "ACTIVE", made
+        refused(f"/{made['id']}/os-interface", {"interfaceAttachment": {"port_id": port}})
+        assert some.shown(port)["device_id"] == ""
+        id = admin.boot("open", flavorRef="small", imageRef=plain, networks=[{"port": port}])["id"]
+        some.servers.append(id)
+        refused(f"/{id}/action", {"resize": {"flavorRef": "hidden"}})
 
 
 def test_an_alias_of_that_name_is_none(cloud: Equipped) -> None:

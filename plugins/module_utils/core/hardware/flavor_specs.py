@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from . import AGENT, SCHEDULER, Spec, Table
 from .groups import GROUP, POLICY
+from .pci import TRAITS
 from .rows import ANY, BY_SPEC, NO_FORMAT, NUMBER, PCPU, name_pattern
 from .traits import CUSTOM, KNOWN
 
@@ -43,6 +44,7 @@ ROWS = (
          lacks="the scheduler counts VCPU, PCPU, MEMORY_MB, DISK_GB, VGPU and CUSTOM_ ones in resources: without a "
                "group, and VGPU and CUSTOM_ ones in groups"),
     Spec(r"trait(%s)?:%s" % (GROUP, KNOWN), "required|forbidden", frozenset((AGENT, SCHEDULER))),
+    Spec(r"trait%s:%s" % (GROUP, TRAITS), "required|forbidden", frozenset((AGENT, SCHEDULER))),
     Spec(r"trait(%s)?:[A-Z0-9_]+" % GROUP, "required|forbidden", lacks="no host here can have this trait; those "
          "that hosts have are shown by host_info, and CUSTOM_ ones are in the agents' setting traits"),
     Spec(POLICY, "none|isolate", _SCHEDULED),

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from typing import Any, Iterator, Mapping, NamedTuple
 
+from .pci import TRAITS
+
 #: What follows ``resources`` and ``trait`` in the names of a group's specs.
 GROUP = "[a-zA-Z0-9_-]{1,64}"
 #: The spec that says whether groups may have the same provider.
@@ -66,6 +68,9 @@ def problem(specs: Mapping[str, Any]) -> str:
     if alone:
         return ("trait%s: asks for a trait of what gives the resources of that group, and there are none: say "
                 "resources%s:CUSTOM_… too, or trait: for the host" % (alone[0], alone[0]))
+    if odd := next((match[0] for match, _value in _matches(_TRAIT, specs)
+                    if match["group"] in of_host and re.fullmatch(TRAITS, match["name"])), ""):
+        return "%s asks for a trait that devices have, of the host that gives custom resources" % odd
     if len(groups) > 1 and POLICY not in specs:
         return "%s, none or isolate, is missing: there is more than one group" % POLICY
     if len(of_host) > 1 and specs[POLICY] == "isolate":

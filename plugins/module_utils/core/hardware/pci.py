@@ -263,7 +263,7 @@ def preferred_cells(found: Iterable[tuple[Iterable[str], int, int]], asked: Mapp
 MANAGED = "COMPUTE_MANAGED_PCI_DEVICE"
 #: Classes of os-resource-classes that devices can be of, and the traits of os-traits that are theirs.
 _CLASSES = frozenset(("PCI_DEVICE", "PGPU", "FPGA", "SRIOV_NET_VF"))
-_TRAITS = re.compile(r"HW_(GPU|NIC|PCI)_[A-Z0-9_]+")
+TRAITS = r"HW_(GPU|NIC|PCI)_[A-Z0-9_]+"
 _CUSTOM = "CUSTOM_"
 
 
@@ -282,7 +282,7 @@ def class_name(text: str) -> str:
 def trait_names(text: str) -> list[str]:
     """The traits that *text* names with commas between, by the same rule, sorted."""
     found = (one.strip() for one in text.split(","))
-    return sorted({one.upper() if _TRAITS.fullmatch(one.upper()) else _normal(one) for one in found if one})
+    return sorted({one.upper() if re.fullmatch(TRAITS, one.upper()) else _normal(one) for one in found if one})
 
 
 def class_of(vendor_id: str, product_id: str) -> str:

@@ -95,6 +95,8 @@ def test_what_flavors_claim():
     ({"trait1:CUSTOM_FAST": "required"}, "trait1: asks for a trait of what gives the resources of that group"),
     ({"trait1:CUSTOM_FAST": "required", "resources1:CUSTOM_A": "0"}, "and there are none: say resources1:CUSTOM_"),
     ({"resources1:VGPU": "1", "trait1:CUSTOM_A": "required"}, ""),
+    ({"resources1:VGPU": "1", "trait1:HW_GPU_API_DX12": "required"}, ""),
+    ({"resources1:CUSTOM_A": "1", "trait1:HW_GPU_API_DX12": "required"}, "asks for a trait that devices have"),
     ({"resources1:VGPU": "1", "resources2:CUSTOM_A": "1", "group_policy": "isolate"}, ""),
     ({"resources1:VGPU": "1", "resources:VGPU": "1"}, "asks for 2 in all, and a server has one virtual GPU"),
     ({"resources1:VGPU": "1", "resources1:CUSTOM_A": "1"}, "no provider has both"),
