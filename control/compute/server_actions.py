@@ -172,15 +172,15 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
     limits = quotas.limits(caller)
     quotas.check_metadata(limits["metadata_items"], wanted.metadata)
     quotas.check_files(limits, wanted.files or ())
-    columns = {**wanted.columns, **({} if root else {"root_device_name": root_name(flavor, image or {})}),
-               "image": servers.text(kept_of_image(image)), **_made_from(server, wanted.image_id),
-               **trusted}
+    made = {**({} if root else {"root_device_name": root_name(flavor, image or {})}),
+            "image": servers.text(kept_of_image(image)), **_made_from(server, wanted.image_id)}
+    columns = {**wanted.columns, **made, **trusted}
     if wanted.metadata is not None:
         columns["metadata"] = servers.text(wanted.metadata)
     args: dict[str, Any] = {"preserve_ephemeral": wanted.preserve_ephemeral, "image": wanted.image_id,
                             **({"reimage": wanted.reimage} if root else {}), **argument(wanted.admin_pass),
                             **({} if wanted.image_id == _image_of(server, root) else {
-                                "before": {"image_id": server.image_id, "image": server.image}})}
+                                "before": {name: getattr(server, name) for name in made}})}
     if wanted.files is not None:
         args["personality"] = wanted.files
     if "key_name" in wanted.columns:

@@ -4,6 +4,7 @@ service, on whichever host it lies, while the guest is off."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import orjson
@@ -14,23 +15,43 @@ from magnetar_control.services import Document
 from magnetar_control.store import servers
 from magnetar_control.store.database import now
 from magnetar_core.client import Client
+from magnetar_core.errors import MagnetarError
 from magnetar_core.hardware.merge import asked_of
 from magnetar_core.power import STOPPED, number
 
 from . import block_devices, disk_keys
 from .guest_data import told
 from .images import deliver
-from .retry import of_host, retry_forever
+from .retry import attempt, retry_forever
 from .schedule import spec_of
 from .work import Work
 
 
-@of_host(Work.error, retry_forever)
-def rebuild(work: Work, client: Client) -> dict[str, Any]:
-    """Make the root disk anew of the image. A stopped server stays off, as in Nova."""
+def rebuild(work: Work) -> None:
+    """Make the root disk anew of the image. A stopped server stays off, as in Nova. Where it may not have another image
+    it is made of the one of before again, in the transaction in which the action ends: else the same image would not be
+    looked at the next time."""
+    asked = False
+
+    def do() -> dict[str, Any]:
+        nonlocal asked
+        if "before" in work.args:
+            _check_image(work)
+        asked = True
+        with work.client() as client:
+            return _rebuilt(work, client)
+
+    def fails(error: MagnetarError) -> None:
+        if not asked:
+            work.defer(**work.args["before"])
+        work.error(error)
+
+    attempt(work, do, fails, partial(retry_forever, work))
+
+
+def _rebuilt(work: Work, client: Client) -> dict[str, Any]:
+    """Have the host make it; returns values for the server."""
     before = work.args.get("vm_state") or work.server.vm_state
-    if "before" in work.args:
-        _check_image(work)
     root = block_devices.root_of(work)
     if root is None:
         deliver(work, client, work.server.host, work.args["image"])
@@ -46,14 +67,12 @@ def rebuild(work: Work, client: Client) -> dict[str, Any]:
 
 
 def _check_image(work: Work) -> None:
-    """Raises ``NoValidHost`` where the server may not be on its host with another image than ``before``, which it has
-    again then: the same one would not be looked at the next time."""
+    """Raises ``NoValidHost`` where the server may not be on its host with another image than that of before."""
     conductor, host = work.conductor, work.server.host
     spec, states = spec_of(work), conductor.states
     if why_not_image(states, host, spec):
         read_hosts(conductor.store.api, states)  # it may have been put into an aggregate a moment ago
         if why := why_not_image(states, host, spec):
-            work.note(**work.args["before"])
             raise NoValidHost(explanation=why)
     work.notifications.selected(host)
 

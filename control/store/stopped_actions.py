@@ -10,6 +10,7 @@ from collections.abc import Collection
 from functools import cache
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, and_, bindparam, or_, select, update
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.sql.expression import ColumnElement, Update, true
@@ -17,7 +18,7 @@ from sqlalchemy.sql.expression import ColumnElement, Update, true
 from .action_secrets import forgotten
 from .actions import Row, cut_off
 from .database import now
-from .tables import actions
+from .tables import actions, servers
 
 #: Actions that are taken although they were cancelled: an image waits for their end.
 OWING = ("createImage", "createBackup")
@@ -67,14 +68,16 @@ def _stops(which: ColumnElement[bool], taken: tuple[str, ...]) -> tuple[Update, 
 
 def _stop(connection: Connection, which: ColumnElement[bool], taken: tuple[str, ...], why: str,
           **given: Any) -> list[Row]:
-    """Cancel the actions of *which* that run, and the queued ones in *taken*; drop the other queued ones for *why*.
-    Returns those of them that had begun."""
+    """Cancel the actions of *which* that run, and the queued ones in *taken*; drop the other queued ones for *why*. A
+    server whose rebuild has not begun is made of the image of before again. Returns those of them that had begun."""
     told, dropping = _stops(which, taken)
     connection.execute(told, given)
     dropped = connection.execute(dropping, {"message": why, "updated_at": now(), **given}).all()
     for row in dropped:
         if row.attempts:
             cut_off(connection, row.id)
+        elif row.action == "rebuild" and (before := orjson.loads(row.args).get("before")):
+            connection.execute(update(servers).where(servers.c.id == given["server"]).values(before))
         if (left := forgotten(row.args)) is not None:
             connection.execute(update(actions).where(actions.c.id == row.id).values(args=left))
     return [row for row in dropped if row.attempts]
