@@ -161,14 +161,17 @@ def _address(url: str) -> str:
 
 
 def _hidden(url: str) -> str:
-    """A URL without its password, and without the secrets of its query."""
-    from sqlalchemy import make_url
+    """A URL without its password, and without the secrets of its query; of one that cannot be read, what is behind the
+    last @."""
+    from sqlalchemy import URL, make_url
     from sqlalchemy.exc import ArgumentError
 
     try:
-        found = make_url(url)
-    except ArgumentError:
-        return url
+        found: URL | None = make_url(url)
+    except (ArgumentError, ValueError):
+        found = None
+    if found is None or "@" in (found.host or ""):
+        return f"...@{url.rpartition('@')[2]}" if "@" in url else url
     secret = {name: "..." for name in found.query if any(word in name.lower() for word in SECRETS)}
     return found.update_query_dict(secret).render_as_string(hide_password=True)
 

@@ -142,8 +142,8 @@ def targets_of(settings: Settings) -> Iterator[VendordataTarget]:
         except ValueError:
             good = False
         if not (name and at and good) or len(name) > 255:
-            raise InvalidSettings(f"vendordata_dynamic_targets: the target {name!r} must be NAME@URL with an http or "
-                                  "https URL.")
+            which = "one of them" if "/" in name else f"the target {name!r}"  # a URL without NAME may have a secret
+            raise InvalidSettings(f"vendordata_dynamic_targets: {which} must be NAME@URL with an http or https URL.")
         if parts.username or parts.password:
             raise InvalidSettings(f"vendordata_dynamic_targets: the URL of {name!r} must be without user and password; "
                                   "set vendordata_dynamic_service_token to have targets know who asks.")

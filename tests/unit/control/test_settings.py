@@ -117,6 +117,21 @@ def test_a_url_with_a_password_is_refused_without_printing_it(tmp_path, capsys, 
     assert "must be without user and password" in said.err and "secret" not in said.out + said.err
 
 
+@pytest.mark.parametrize(("wrong", "shown"), [
+    ("database_url: 'postgresql+psycopg://magnetar:secret@db:port/y'", "database_url: ...@db:port/y"),
+    ("database_url: 'postgresql:magnetar:secret@db'", "database_url: ...@db"),
+    ("database_url: 'postgresql+psycopg://magnetar:a@secret@db/y'", "database_url: ...@db/y"),
+    ("vendordata_dynamic_targets: ['https://vendor.example/join?key=secret']", "one of them must be NAME@URL"),
+    ("vendordata_dynamic_targets: ['https://me:secret@vendor.example/']", "one of them must be NAME@URL"),
+])
+def test_what_is_no_url_is_not_printed_either(tmp_path, capsys, wrong, shown):
+    path = tmp_path / "control.yml"
+    path.write_text(wrong)
+    cli.main(["config", "--config", str(path)])
+    said = capsys.readouterr()
+    assert shown in said.out + said.err and "secret" not in said.out + said.err
+
+
 def test_a_database_that_is_away_is_one_sentence(tmp_path, capsys):
     path = tmp_path / "control.yml"
     path.write_text("database_url: postgresql+psycopg://magnetar:secret@127.0.0.1:1/x\n")
