@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from magnetar_control.notifications import EXISTS, ServerEvent
 from magnetar_control.notifications.audit_period import last_period, text
@@ -14,15 +14,18 @@ from .conductor import Conductor
 
 #: Seconds between two looks whether a period is over, and how many servers are told in one transaction.
 LOOK, BATCH = 60.0, 100
+#: Until then what happened before a period's end is in the database: clocks differ, and transactions take time.
+SETTLED = timedelta(seconds=15)
 
 
 def tell_usage(conductor: Conductor, moment: str | None = None) -> int:
-    """Tell of the servers of the cell that there were in the last period that was over at a *moment*, now where left
-    out; returns how many. Each is told once, also when conductors die; of earlier periods nothing is told."""
+    """Tell of the servers of the cell that there were in the last period that was over, and ``SETTLED``, at a *moment*,
+    now where left out; returns how many. Each is told once, also when conductors die; of earlier periods nothing is
+    told."""
     settings, count = conductor.settings, 0
     if not (conductor.notifications and settings.instance_usage_audit):
         return 0
-    period = last_period(settings.instance_usage_audit_period, datetime.fromisoformat(moment or now()))
+    period = last_period(settings.instance_usage_audit_period, datetime.fromisoformat(moment or now()) - SETTLED)
     begin, end = map(text, period)
     with conductor.database.read() as connection:
         if not usage_audits.due(connection, end):

@@ -79,9 +79,19 @@ def test_each_server_of_a_period_is_told_once(four: Database, monkeypatch: pytes
     with counted(cell=four) as seen:
         assert usage_audit.tell_usage(one, "2026-11-25T23:59:59.000000") == 0
     assert len(seen) == 1 and not told(four)
-    assert usage_audit.tell_usage(one, "2026-11-26T00:00:01.000000") == 2
+    assert usage_audit.tell_usage(one, "2026-11-26T00:00:16.000000") == 2
     assert told(four).keys() == {"long", "later"}
     assert usage_audit.tell_usage(one, "2026-11-25T12:00:00.000000") == 0  # a clock that goes back
+
+
+def test_what_is_written_just_after_the_end_is_of_the_period(four: Database) -> None:
+    """A server's end comes into the database a moment after it."""
+    one = conductor(four)
+    assert usage_audit.tell_usage(one, "2026-11-25T00:00:00.100000") == 2  # of the 23rd
+    assert told(four).keys() == {"long", "gone"}
+    server(four, "late", "2026-11-24T12:00:00.000000", "2026-11-24T23:59:59.900000", host=None)
+    assert usage_audit.tell_usage(one, "2026-11-25T00:01:00.000000") == 3
+    assert told(four)["late"]["payload"]["nova_object.data"]["terminated_at"] == "2026-11-24T23:59:59Z"
 
 
 def test_a_conductor_that_dies_is_followed_by_one_that_goes_on(four: Database, monkeypatch: pytest.MonkeyPatch) -> None:
