@@ -56,6 +56,15 @@ def test_the_action_group_lists_every_module_that_asks_an_agent():
     assert [name for name in routing if routing[name] == {"action_plugin": "magnetar.compute.direct"}] == listed
 
 
+def test_the_readme_names_every_module_and_page():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    modules = {path.stem for path in (ROOT / "plugins/modules").glob("*.py")}
+    named = {name for name in modules if f"`{name}`" in text or (
+        name.endswith("_info") and f"`{name.removesuffix('_info')}`" in text)}
+    assert modules == named
+    assert not [path.name for path in (ROOT / "docs").glob("*.md") if f"(docs/{path.name})" not in text]
+
+
 def test_the_distribution_lists_every_package():
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     found = {"magnetar_agent.templates"}
