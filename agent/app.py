@@ -15,7 +15,6 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
 from magnetar_agent import access, audit, inventory, openapi
 from magnetar_agent.consoles import OpenConsoles
@@ -91,8 +90,6 @@ class Front:
             return
         try:
             await self.app(scope, receive, send)
-        except ClientDisconnect:
-            log.info("%s %s: the caller went before all of its request had come", scope["method"], scope["path"])
         except Exception:  # FastAPI has answered by now, through `unexpected`
             log.exception("%s %s failed", scope["method"], scope["path"])
 

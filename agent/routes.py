@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from magnetar_agent import audit, events, reconcile
 from magnetar_agent.batch import ensure_many
@@ -63,11 +64,14 @@ async def body(request: Request, limit: int) -> Any:
     if length.isdigit() and int(length) > limit:
         raise TooLarge(f"The body has {length} bytes, and the agent takes {limit}. Send fewer items per request.")
     content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > limit:
-            raise TooLarge(f"The body has more than the {limit} bytes that the agent takes. Send fewer items per "
-                           "request.")
+    try:
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > limit:
+                raise TooLarge(f"The body has more than the {limit} bytes that the agent takes. Send fewer items per "
+                               "request.")
+    except ClientDisconnect:  # nobody reads it, but it is in the metrics as the caller's failure
+        raise InvalidRequest(f"The request broke off after {len(content)} bytes of its body.") from None
     return parse(bytes(content))
 
 

@@ -74,7 +74,8 @@ def _check_image(work: Work) -> None:
         read_hosts(conductor.store.api, states)  # it may have been put into an aggregate a moment ago
         if why := why_not_image(states, host, spec):
             raise NoValidHost(explanation=why)
-    work.notifications.selected(host)
+    if work.action.attempts == 1:  # a silent host is tried for as long as it takes
+        work.notifications.selected(host)
 
 
 def _reimage(work: Work, client: Client, root: Document) -> None:

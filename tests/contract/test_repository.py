@@ -56,6 +56,14 @@ def test_the_action_group_lists_every_module_that_asks_an_agent():
     assert [name for name in routing if routing[name] == {"action_plugin": "magnetar.compute.direct"}] == listed
 
 
+def test_every_module_and_every_page_is_in_the_table_of_its_kind():
+    text = (ROOT / "docs/modules.md").read_text(encoding="utf-8")
+    modules = {path.stem for path in (ROOT / "plugins/modules").glob("*.py")}
+    assert not [name for name in modules if f"`{name}`" not in text and f"`{name.removesuffix('_info')}`" not in text]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not [path.name for path in (ROOT / "docs").glob("*.md") if f"(docs/{path.name})" not in text]
+
+
 def test_the_distribution_lists_every_package():
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     found = {"magnetar_agent.templates"}

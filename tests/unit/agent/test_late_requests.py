@@ -82,3 +82,22 @@ def test_the_rest_of_a_body_that_was_answered_early_may_take_longer(
     assert status(client, "PUT") == 404
     client.sendall(b"a")  # and no more comes
     assert ended(client)
+
+
+def test_who_goes_in_the_middle_of_a_body_is_no_failure_of_the_agent(
+        client: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket(socket.AF_UNIX) as going:
+        going.connect(client.getpeername())
+        going.sendall(b"PUT /v1/server/web1 HTTP/1.1\r\nhost: agent\r\ncontent-length: 6\r\n\r\n{")
+    until = time.monotonic() + 60
+    while True:
+        client.sendall(ASK.replace(b"/v1", b"/metrics"))
+        with http.client.HTTPResponse(client) as answer:
+            answer.begin()
+            lines = answer.read().decode().splitlines()
+        counted = [line for line in lines if 'method="PUT"' in line and "status" in line]
+        if counted or time.monotonic() > until:
+            break
+        time.sleep(0.05)
+    assert counted and all('status="400"' in line for line in counted), counted
+    assert "Traceback" not in caplog.text

@@ -12,7 +12,9 @@ import orjson
 import pytest
 import yaml
 
+from magnetar_control.conductor.flows import CELL
 from magnetar_control.conductor.host_watch import HostWatch
+from magnetar_control.conductor.work import HostDown
 from magnetar_control.store import tables
 from magnetar_core.actions import ACTIONS
 from tests.unit.control.attachments.asking import Owner, until
@@ -275,6 +277,29 @@ def test_what_the_scheduler_chooses_is_told(cloud: Inside, receiver: Receiving) 
     assert (data["project_id"], data["num_instances"], data["retry"], data["force_hosts"]) == (
         shown["tenant_id"], 1, None, None)
     doing.do("delete")
+
+
+def test_a_silent_host_has_no_choice_told_again(
+        cloud: Inside, receiver: Receiving, monkeypatch: pytest.MonkeyPatch) -> None:
+    doing = Doing(cloud)
+    doing.do("boot")
+    number = ask(cloud, doing.id, "rebuild", image=cloud.admin.image(), preserve_ephemeral=False, before={})
+    for attempts in range(1, 4):
+        work = take(cloud, number, attempts=attempts)
+        with monkeypatch.context() as patch:
+            if attempts < 3:
+                patch.setattr(work, "client", silent)
+            CELL["rebuild"](work)
+    payload(receiver, doing.id, "instance.rebuild.end")
+    told = [one["event_type"] for one in receiver.taken
+            if one["payload"]["nova_object.data"].get("instance_uuid") == doing.id]
+    assert told == ["scheduler.select_destinations.start", "scheduler.select_destinations.end"] * 2  # and of the create
+    doing.do("delete")
+
+
+def silent(*_given: Any) -> Any:
+    """The agent of a host does not answer."""
+    raise HostDown("It does not answer.")
 
 
 def test_an_evacuation_that_finds_no_host_is_told_twice(cloud: Inside, receiver: Receiving) -> None:
