@@ -73,7 +73,7 @@ class Policy:
         logging.getLogger("oslo_policy").setLevel(logging.CRITICAL)  # what is wrong with a file is said here
         self.file, self.folders = file, tuple(folders)
         self._lock = threading.Lock()
-        self._decided: dict[Any, Any] = {}
+        self._decided: dict[Any, bool] = {}
         self._looked, self._seen = time.monotonic(), policy_files.mark(self.file, self.folders)
         self._rules = self._make()
 
@@ -91,7 +91,7 @@ class Policy:
         key = (rule, context.roles, context.project_id, context.user_id, project, user, context.scope,
                context.for_user)
         self._look()
-        found: bool | None = self._decided.get(key)
+        found = self._decided.get(key)
         if found is None:
             if rule not in POLICIES and rule != ADMIN:
                 raise LookupError(f"The rule {rule} has no default.")
@@ -100,19 +100,6 @@ class Policy:
                 if len(self._decided) > KEPT:
                     self._decided.clear()
                 self._decided[key] = found
-        return found
-
-    def allowed(self, rules: tuple[str, ...], context: Context) -> tuple[str, ...]:
-        """Those of *rules* that *context* may do to its own; asked for as one, which answers do for their fields."""
-        self._look()
-        key = rules, context.roles, context.project_id, context.user_id, context.scope, context.for_user
-        found: tuple[str, ...] | None = self._decided.get(key)
-        if found is None:
-            ruled = self._rules
-            found = tuple([rule for rule in rules if self.allows(rule, context)])
-            with self._lock:
-                if self._rules is ruled:
-                    self._decided[key] = found
         return found
 
     def _look(self) -> None:

@@ -201,7 +201,7 @@ class Fields:
             rows = tuple(row for row in self.rows if row.at(call.version) and not words.isdisjoint(row.shows.split()))
             self._at[key] = rows, tuple({row.rule: None for row in rows if row.rule})
         rows, rules = self._at[key]
-        allowed = call.cloud.policy.allowed(rules, call.context)
+        allowed = tuple([rule for rule in rules if call.cloud.policy.allows(rule, call.context)])
         found = self._shapes.get((*key, allowed))
         if found is None:
             found = self._shapes[*key, allowed] = self._shape([

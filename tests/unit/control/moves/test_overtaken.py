@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from magnetar_control.conductor.flows import CELL
-from magnetar_control.store import actions as queue
+from magnetar_control.store import stopped_actions
 from magnetar_control.store.tables import actions
 
 from .clouds import check, flavors, row
@@ -70,7 +70,7 @@ def test_what_only_waits_is_dropped(cloud, id, key):
     first = prepared(cloud, id, key)
     second = asked(cloud, id, "reboot-hard")
     dropped = told(cloud, first)
-    assert (dropped.state, dropped.message) == ("failed", queue.OVERTAKEN)
+    assert (dropped.state, dropped.message) == ("failed", stopped_actions.OVERTAKEN)
     assert row(cloud, id).task_state == "rebooting_hard" and turn(cloud, second)
     assert row(cloud, id).vm_state == "active" and check(cloud, id)["power_state"] == "running"
 
