@@ -45,7 +45,9 @@ def retry(work: Work) -> bool:
 
 def _deleted(work: Work) -> bool:
     """Whether a deletion of the server waits for this action, which may have been in hand when that was asked for: it
-    frees what the server has, whether its host answers or not."""
+    frees what the server has, whether its host answers or not. A deletion itself is tried as others are."""
+    if work.action.action in stopped_actions.GOING:
+        return False
     with work.database.read() as connection:
         return stopped_actions.going(connection, work.id)
 
