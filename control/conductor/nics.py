@@ -25,7 +25,6 @@ def allocate(work: Work, host: str) -> list[dict[str, Any]]:
         nics = work.conductor.services.network.allocate(
             work.context(), work.id, wishes, groups, hostname=work.server.hostname or "", host=host)
         work.defer(interfaces=servers.text(nics))
-        work.allocated_on = host
     return nics
 
 
@@ -48,9 +47,7 @@ def ready(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> bool:
     if work.action.attempts > 1 or work.conductor.others_wait():
         await_ports(work, host)
         return True
-    if work.allocated_on == host:  # a moment ago
-        return False
-    return work.conductor.services.network.prepare(work.id, host, work.confirm_old_lease, wait=False)
+    return False  # its ports were allocated a moment ago
 
 
 def await_ports(work: Work, host: str) -> None:

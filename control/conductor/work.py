@@ -129,7 +129,6 @@ class Work:
         self.continuation: Continuation | None = None  # the action that the same worker does next
         #: A host and its resource of the server, as heard last while this action was in hand.
         self.heard: tuple[str, Mapping[str, Any]] | None = None
-        self.allocated_on = ""  # the host for which ports were made while this action was in hand
         self._left: Mapping[str, Any] = {}
         self._abroad: str | None = None  # the host that was asked last, of those that are not the server's
         #: Called with the connection of the next transaction.

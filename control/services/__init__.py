@@ -171,11 +171,10 @@ class Networks(Protocol):
         already; ``None``: as many as it likes. *given*: the limits that are set, by holder and
         resource (``store.quotas.found``), where the caller has asked for them."""
 
-    def prepare(self, server_id: str, host: str, sure: Sure = always, *, running: bool = False,
-                wait: bool = True) -> bool:
+    def prepare(self, server_id: str, host: str, sure: Sure = always, *, running: bool = False) -> None:
         """The server is about to start on *host*, or to come there from another, *running* or not; ``bind`` says that
         it is there, or back. Waits until the engine knows, and a while for the hosts; raises ``Unavailable`` where that
-        takes too long. Returns whether the guest may start: without *wait* at once, so it may be false."""
+        takes too long."""
 
     def stay(self, server_id: str, sure: Sure = always) -> None:
         """The server does not come to the host of ``prepare``: its ports are where they were, which nobody is asked

@@ -183,10 +183,9 @@ class EmbeddedNetworks:
         with self.database.read() as connection:
             return limit - self.quota.count(connection, project, (name,))[name]
 
-    def prepare(self, server_id: str, host: str, sure: Sure = always, *, running: bool = False,
-                wait: bool = True) -> bool:
+    def prepare(self, server_id: str, host: str, sure: Sure = always, *, running: bool = False) -> None:
         if self.worker is None:
-            return True
+            return
         with self.database.read() as connection:
             found = connection.execute(_OF_ENGINE, {"server": server_id}).all()
         if any(_going(port, host, running) for port in found):
@@ -198,11 +197,7 @@ class EmbeddedNetworks:
                             **values, updated_at=now()))
                         self.log.note(connection, f"port/{port.id}")
                 sure()
-        units = changes.ports(port.id for port in found)
-        if not wait:
-            return self.worker.is_settled(units)
-        self.worker.settle(units)
-        return True
+        self.worker.settle(changes.ports(port.id for port in found))
 
     def stay(self, server_id: str, sure: Sure = always) -> None:
         if self.worker is None:

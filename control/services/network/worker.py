@@ -139,16 +139,6 @@ class EngineWorker:
                 one.number = number
                 one.rung.set()
 
-    def is_settled(self, units: Collection[str]) -> bool:
-        """Whether the engine has *units*, and all hosts have followed."""
-        if not units:
-            return True
-        with self.database.read() as connection:
-            if changes.of(connection, units):
-                return False
-            number = changes.number(connection)
-        return self.engine.reached(number, 0.0)
-
     def settle(self, units: Collection[str]) -> None:
         """Wait until the engine has *units*, and a while until hosts have followed. Raises ``Unavailable``."""
         if not units:

@@ -314,21 +314,20 @@ def test_a_server_that_stays_has_its_ports_where_they_were(ask, service, engine)
     assert engine.number == number  # nothing was to be written
 
 
-def test_it_is_told_whether_the_port_is_there(ask, service, engine, sqlite):
+def test_a_port_that_is_there_is_looked_at_and_not_written(ask, service, engine, sqlite):
     network = _network(ask)
     service.worker.round()
-    assert service.prepare(SERVER, "h1", wait=False)  # it has none
+    service.prepare(SERVER, "h1")  # it has none
     service.allocate(ALICE, SERVER, service.check_requested(ALICE, [{"uuid": network["id"]}]), host="h1")
-    assert not service.prepare(SERVER, "h1", wait=False)
+    with pytest.raises(Unavailable):
+        service.prepare(SERVER, "h1")
     service.worker.round()
-    engine.silent = True  # the hosts have not followed
-    assert not service.prepare(SERVER, "h1", wait=False)
-    engine.silent = False
     with counted(api=sqlite) as count:
-        assert service.prepare(SERVER, "h1", wait=False)
+        service.prepare(SERVER, "h1")
     assert len(count) == 3 and not service.worker.engine.differences(
         Wanted(scope=frozenset())), "and nothing is written"
-    assert not service.prepare(SERVER, "h2", wait=False)  # which is written, and noted
+    with pytest.raises(Unavailable):
+        service.prepare(SERVER, "h2")  # which is written, and noted
 
 
 def test_who_waits_asks_the_database_once(ask, service, engine, sqlite):
