@@ -36,7 +36,7 @@ def host(drivers: Drivers) -> dict[str, Any]:
 def usage(host: LocalHost) -> dict[str, Any]:
     """As ``host``, without what takes long to find (``orphans``): a few calls to libvirt and no look at the disks."""
     documents = host.documents.peek("server")
-    disk = shutil.disk_usage(host.settings.state_dir)
+    disk, persistent = shutil.disk_usage(host.settings.state_dir), pmem.told(host)
     found: dict[str, Any] = {
         "name": host.name, "agent_version": version(), "connected": host.hypervisor.connected(),
         "servers": len(documents), "cloud_servers": sum(CLOUD in d.state for d in documents),
@@ -44,7 +44,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "port_security": host.port_security_status(),
         "link_port": host.settings.address[1] if host.settings.address else None,
         "shares": shares.offered(host), "ovn": ovn(host),
-        "resources": host.provider_config.resources | pmem.resources(host), **pmem.told(host),
+        "resources": host.provider_config.resources | pmem.resources(persistent), "pmem": persistent,
         "provider_config": host.provider_config.told,
         "bandwidths": bandwidth.of_setting(host.settings.resource_provider_bandwidths),
         "address": told.address(host), "metrics": host.meter.look(), "images": told.images(host),

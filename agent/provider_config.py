@@ -41,6 +41,12 @@ class ProviderConfig:
         return {"files": [*self.files], "problems": [*self.problems]}
 
 
+def inventory(total: int, max_unit: int) -> dict[str, Any]:
+    """One of the agent's own, in the form of those that files say."""
+    return {"total": total, "reserved": 0, "min_unit": 1, "max_unit": max_unit, "step_size": 1,
+            "allocation_ratio": 1.0}
+
+
 class _Wrong(Exception):
     """What is wrong with a file."""
 

@@ -49,7 +49,7 @@ class Devices(State):
     def empty_pmem(self, path: Path) -> None:
         with self._call("empty_pmem", f"pmem {path}"):
             if path.is_file():
-                Pmem.empty_pmem(Pmem(), path)
+                Pmem().empty_pmem(path)
 
     def running(self, uuid: str) -> Domain | None:
         with self._call("running"):

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 from magnetar_agent.hypervisor import Nic
 from magnetar_agent.storage import Disk
-from magnetar_core.hardware.merge import PREFIX
+from magnetar_core.hardware.merge import MEMORY, PREFIX
 from magnetar_core.kinds.volume import BUSES
 
 from . import limits
-from .sev import FIELD as ENCRYPTED
 
 #: The most queues that a tap device of Linux has (MAX_TAP_QUEUES). Each costs memory of the host and file descriptors
 #: of QEMU.
@@ -65,14 +64,14 @@ def nic(hardware: Mapping[str, Any], found: Nic, vcpus: int) -> Nic:
     virtio = found.model == "virtio"
     queues = min(vcpus, QUEUES) if virtio and hardware.get("multiqueue") else 1
     return replace(found, queues=queues, packed=virtio and hardware.get("packed_ring", False),
-                   iommu=virtio and bool(hardware.get(ENCRYPTED)), bandwidth=limits.nic(hardware))
+                   iommu=virtio and bool(hardware.get(MEMORY)), bandwidth=limits.nic(hardware))
 
 
 def disk(hardware: Mapping[str, Any], found: Disk) -> Disk:
     """A disk of whatever kind as the hardware has disks."""
-    if found.bus != "virtio" or not (hardware.get("packed_ring") or hardware.get(ENCRYPTED)):
+    if found.bus != "virtio" or not (hardware.get("packed_ring") or hardware.get(MEMORY)):
         return found
-    return replace(found, packed=bool(hardware.get("packed_ring")), iommu=bool(hardware.get(ENCRYPTED)))
+    return replace(found, packed=bool(hardware.get("packed_ring")), iommu=bool(hardware.get(MEMORY)))
 
 
 def volume_bus(hardware: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
+from .pci import traits
 from .sysfs import entries, text
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def parents(sysfs: Path, types: Sequence[Mapping[str, str]]) -> list[MdevParent]
                 made = frozenset(path.name for path in entries(place / "devices"))
                 found.append(MdevParent(folder.name, one["type"], _number(folder / "numa_node", -1),
                                         _number(place / "available_instances", 0) + len(made), made,
-                                        tuple(filter(None, one.get("traits", "").split(",")))))
+                                        traits(one)))
                 break
     return found
 

@@ -92,7 +92,7 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
             if vendor and _suits(one, spec):
                 found.append(one._replace(managed=spec.get("managed", "yes") == "yes",
                                           once=spec.get("one_time_use") == "yes",
-                                          own_class=spec.get("resource_class", ""), own_traits=_traits(spec),
+                                          own_class=spec.get("resource_class", ""), own_traits=frozenset(traits(spec)),
                                           live=spec.get("live_migratable") == "yes",
                                           physical_network=spec.get("physical_network", "")))
                 break
@@ -107,7 +107,7 @@ def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -
         return True
     return any(one["name"] == alias and one.get("device_type", PCI) == device.type and _suits(device, one)
                and one.get("resource_class", device.resource_class) == device.resource_class
-               and _traits(one) <= device.own_traits
+               and device.own_traits.issuperset(traits(one))
                and one.get("live_migratable", _word(device.live)) == _word(device.live) for one in aliases)
 
 
@@ -158,8 +158,9 @@ def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:
             and fnmatchcase(device.address, spec.get("address", "*")))
 
 
-def _traits(spec: Mapping[str, str]) -> frozenset[str]:
-    return frozenset(filter(None, spec.get("traits", "").split(",")))
+def traits(spec: Mapping[str, str]) -> tuple[str, ...]:
+    """Those that a setting of devices names, with commas between."""
+    return tuple(filter(None, spec.get("traits", "").split(",")))
 
 
 def _word(said: bool) -> str:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-FIELD, MODEL = "mem_encryption", "mem_encryption_model"
+from magnetar_core.hardware.merge import memory_model
+
 #: Bits of AMD's guest policy, of which Nova's is made: no debugging, no key of another guest, no migration to another
 #: platform, and to none without SEV; and for SEV-ES, nothing without it.
 _POLICY, _ES = 0x33, 0x4
@@ -22,15 +23,9 @@ class LaunchSecurity(NamedTuple):
     policy: int
 
 
-def model(hardware: Mapping[str, Any]) -> str:
-    """With what the memory of a server is encrypted; "" where it is not."""
-    return str(hardware.get(MODEL, SEV)) if hardware.get(FIELD) else ""
-
-
 def launch_security(hardware: Mapping[str, Any], there: Mapping[str, Mapping[str, int]]) -> LaunchSecurity | None:
     """What the domain of a server is told. *there*: ``memory_encryption`` of ``kinds.Host``."""
-    name = model(hardware)
-    if not name:
+    if not (name := memory_model(hardware)):
         return None
     found = there.get(name, {})
     return LaunchSecurity(found.get("cbitpos", 0), found.get("reduced_phys_bits", 0),

@@ -24,13 +24,13 @@ MIB = 2**20
 
 def folder(host: LocalHost, id: str) -> Path:
     """Where the disks of a server lie."""
-    return _folder(host.settings.state_dir, id)
+    return _folder(path(host, id))
 
 
 @lru_cache(maxsize=256)
-def _folder(state_dir: Path, id: str) -> Path:
+def _folder(path: str) -> Path:
     """Each step of a server asks for it."""
-    return state_dir / "servers" / id
+    return Path(path)
 
 
 def path(host: LocalHost, id: str, *names: str) -> str:

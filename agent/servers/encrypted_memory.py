@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.hardware.sev import model
+from magnetar_agent.provider_config import MOST, inventory
 from magnetar_agent.servers import placement
 from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.hardware.merge import MEMORY_KEY, memory_model
 from magnetar_core.power import SUSPENDED
 
 if TYPE_CHECKING:
@@ -16,27 +17,24 @@ if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
     from magnetar_agent.host import LocalHost
 
-#: The resource class of which a server with encrypted memory has one.
-CLASS = "MEM_ENCRYPTION_CONTEXT"
 _STATE = ("cannot be suspended while the memory of the server is encrypted (mem_encryption), as the host cannot read "
           "it; stop it, or pause it")
 
 
 def _of(want: Mapping[str, Any]) -> str:
-    return model(want.get("hardware") or {})
+    return memory_model(want.get("hardware") or {})
 
 
 def _most(host: LocalHost, there: Mapping[str, Mapping[str, int]]) -> int:
     """How many such servers the host can have, whatever encrypts their memory."""
     asked, whole = host.settings.num_memory_encrypted_guests, sum(one["guests"] for one in there.values())
-    return min(whole, 2**31 - 1) if asked is None else min(asked, whole)
+    return min(whole, MOST) if asked is None else min(asked, whole)
 
 
 def resources(host: LocalHost, facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """That as an inventory, of which a cloud claims. *facts*: of the host."""
     most = _most(host, facts.get("memory_encryption") or {})
-    return {CLASS: {"total": most, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1,
-                    "allocation_ratio": 1.0}} if most else {}
+    return {MEMORY_KEY: inventory(most, 1)} if most else {}
 
 
 def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:

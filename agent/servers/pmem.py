@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hardware.pmem import GuestPmem, Namespace, guest_device, namespaces
 from magnetar_agent.locks import CHOICES
+from magnetar_agent.provider_config import inventory
 from magnetar_agent.servers import placement
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.pmem import class_of, labels
@@ -43,8 +44,8 @@ def held(host: LocalHost, without: str = "") -> set[str]:
             for field in (FIELD, BEFORE) for one in want.get(field) or ()}
 
 
-def told(host: LocalHost) -> dict[str, Any]:
-    """``pmem`` of ``kinds.Host``."""
+def told(host: LocalHost) -> dict[str, dict[str, Any]]:
+    """The field ``pmem`` of ``kinds.Host``."""
     found: dict[str, dict[str, Any]] = {}
     had = held(host) if host.settings.pmem_namespaces else set()
     for one in devices(host):
@@ -52,14 +53,12 @@ def told(host: LocalHost) -> dict[str, Any]:
         mine["total"] += 1
         mine["free"] += one.name not in had
         mine["sizes_mb"].append(one.size_kib // 1024)
-    return {"pmem": found}
+    return found
 
 
-def resources(host: LocalHost) -> dict[str, dict[str, Any]]:
-    """The same as inventories by resource class, of which a cloud claims (row A11.6)."""
-    return {class_of(label): {"total": one["total"], "reserved": 0, "min_unit": 1, "max_unit": one["total"],
-                              "step_size": 1, "allocation_ratio": 1.0}
-            for label, one in told(host)["pmem"].items()}
+def resources(there: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What is ``told`` as inventories by resource class, of which a cloud claims (row A11.6)."""
+    return {class_of(label): inventory(one["total"], one["total"]) for label, one in there.items()}
 
 
 def check(host: LocalHost, want: Mapping[str, Any]) -> None:

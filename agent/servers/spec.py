@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from magnetar_agent.configdrive import FILE
 from magnetar_agent.hardware import devices
 from magnetar_agent.hardware.firmware import Firmware, firmware
-from magnetar_agent.hardware.sev import LaunchSecurity, launch_security, model
+from magnetar_agent.hardware.sev import LaunchSecurity, launch_security
 from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
 from magnetar_agent.networks import tap_name
 from magnetar_agent.servers import (
@@ -34,6 +34,7 @@ from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.volumes import attaching
 from magnetar_core import local_disks as core_disks
 from magnetar_core.errors import Conflict
+from magnetar_core.hardware.merge import memory_model
 from magnetar_core.local_disks import SWAP, LocalDisk
 from magnetar_core.server_plan import ROOT as ROOT_FILE
 from magnetar_core.server_plan import disk_sizes, hardware, root_volume
@@ -206,7 +207,7 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
 
 
 def _security(host: LocalHost, parts: Fields) -> LaunchSecurity | None:
-    return launch_security(parts, host.hypervisor.host()["memory_encryption"]) if model(parts) else None
+    return launch_security(parts, host.hypervisor.host()["memory_encryption"]) if memory_model(parts) else None
 
 
 def boots_by(host: LocalHost, document: Document) -> Firmware | None:

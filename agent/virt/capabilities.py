@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
+from magnetar_agent.hardware.sev import SEV, SEV_ES
 from magnetar_core.errors import HypervisorError
 from magnetar_core.hardware.cpus import cpu_set
 from magnetar_core.hardware.numa import SMALL_KIB, HostCell
@@ -181,8 +182,7 @@ def sev_of(domains: ET.Element) -> dict[str, dict[str, int]]:
         return {}
     place = {"cbitpos": int(found.findtext("cbitpos", "0")), "reduced_phys_bits": int(
         found.findtext("reducedPhysBits", "0"))}
-    most = {"amd-sev": int(found.findtext("maxGuests", str(UNLIMITED))),
-            "amd-sev-es": int(found.findtext("maxESGuests", "0"))}
+    most = {SEV: int(found.findtext("maxGuests", str(UNLIMITED))), SEV_ES: int(found.findtext("maxESGuests", "0"))}
     return {model: {"guests": guests, **place} for model, guests in most.items() if guests}
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.scheduler.request_spec import MEMORY_KEY, PMEM, devices_of, placed_hardware, resources_of
+from magnetar_control.scheduler.request_spec import PMEM, devices_of, placed_hardware, resources_of
 from magnetar_control.store import hosts, inventories, servers
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.hardware import groups, numa, pmem
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
-from magnetar_core.hardware.merge import asked_of, encrypts, encrypts_memory, root_device
+from magnetar_core.hardware.merge import MEMORY_KEY, asked_of, encrypts, encrypts_memory, root_device
 from magnetar_core.hardware.pci import counts, is_vgpu, network_of
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, asks, said
 

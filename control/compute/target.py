@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 import orjson
 from sqlalchemy import Connection
 
-from magnetar_control.notifications import END, START, ActionFault, Initiator, ServerEvent, failed
+from magnetar_control.notifications import END, START, ActionFault, Initiator, ServerEvent, failed, key_of
 from magnetar_control.store import servers
 from magnetar_control.store.database import Database
 from magnetar_core.actions import ACTIONS, ANY, rule_of
@@ -154,8 +154,8 @@ def tell_stopped(caller: Caller, server_id: str, connection: Connection, begun: 
         if action.notification:
             fault = ActionFault(Cancelled.__name__, Cancelled.__module__, one.message, action.event)
             events += failed(ServerEvent(
-                action.notification, who=Initiator(one.request_id, one.user_id, one.project_id),
-                args=orjson.loads(one.args), fault=fault, host=one.host, key=f"{one.request_id}.{one.id}"))
+                action.notification, who=Initiator.of(one),
+                args=orjson.loads(one.args), fault=fault, host=one.host, key=key_of(one)))
     notifications.add_server(connection, row._mapping, *events)  # noqa: SLF001 - SQLAlchemy's name
 
 

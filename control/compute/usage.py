@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.notifications.audit_period import last_period, text
+from magnetar_control.notifications.audit_period import last_period
 from magnetar_control.store import servers, usage
-from magnetar_control.store.database import now
+from magnetar_control.store.database import now, stored
 from magnetar_control.store.services import COMPUTE
 from magnetar_core.errors import InvalidRequest
 
@@ -143,7 +143,7 @@ def audit(caller: Caller, before: datetime | None = None) -> Audit:
     moment = datetime.fromisoformat(now())
     begin, end = last_period(caller.settings.instance_usage_audit_period, before or moment)
     hosts = [one for one in read_all(caller) if one.binary == COMPUTE]
-    cells = usage.of_hosts(caller.cloud.store, text(begin), text(end)) if end <= moment else {}
+    cells = usage.of_hosts(caller.cloud.store, stored(begin), stored(end)) if end <= moment else {}
     told = {one.host: counts.get(one.host, 0) for one in hosts if (counts := cells.get(one.cell_id)) is not None}
     days = caller.settings.purge_deleted_after
     purged = bool(days) and begin < moment - timedelta(days=days)

@@ -25,6 +25,7 @@ from magnetar_control.notifications import (
     Notifications,
     ServerEvent,
     failed,
+    key_of,
     selected,
 )
 from magnetar_control.scheduler.choose import NoValidHost
@@ -48,8 +49,7 @@ class ActionNotifications:
         self.notifications, self.action, self.args = notifications, action, args
         self.service, self._own = service, ACTIONS[action.action].notification
         self._event = ACTIONS[action.action].event
-        self._who = Initiator(action.request_id, action.user_id, action.project_id)
-        self._key = f"{action.request_id}.{action.id}"
+        self._who, self._key = Initiator.of(action), key_of(action)
         self._started = False
         self._waiting: list[tuple[ServerEvent, str]] = []  # each with the action's event in which it was noted
 

@@ -13,14 +13,13 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.services.volume.worker import COPY as VOLUME_COPY
-from magnetar_control.store.database import now
+from magnetar_control.store.database import moment, now
 from magnetar_control.store.purge import purge
 from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import actions, conductors, servers
@@ -152,8 +151,7 @@ def _is_spent_copy(conductor: Environment, name: str) -> bool:
 
 def _since(image: Mapping[str, Any]) -> str:
     """The moment of the last change, as ``now`` writes moments."""
-    moment = datetime.fromisoformat(str(image["updated_at"] or image["created_at"]).rstrip("Z").partition("+")[0])
-    return moment.isoformat(timespec="microseconds")
+    return moment(str(image["updated_at"] or image["created_at"]))
 
 
 def _needed_images(conductor: Environment, host: str, before: str) -> set[str]:

@@ -21,7 +21,7 @@ import orjson
 from sqlalchemy import Connection, insert
 from sqlalchemy.exc import IntegrityError
 
-from magnetar_control.notifications import START, Initiator, ServerEvent, selected
+from magnetar_control.notifications import START, Initiator, ServerEvent, key_of, selected
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place, place_all
 from magnetar_control.scheduler.request_spec import RequestSpec, of_server
@@ -166,7 +166,7 @@ def _tell(conductor: Environment, connection: Connection, arrived: Sequence[serv
     """Tell that hosts were found, and of those that have *begun* that they have."""
     for one in arrived:
         made, host = one.creation, one.creation.host
-        who, key = Initiator(made.request_id, made.user_id, made.project_id), f"{made.request_id}.{made.id}"
+        who, key = Initiator.of(made), key_of(made)
         events = selected(who, {}, conductor.name, f"{key}.{host}")
         if begun:
             events.append(ServerEvent("create", START, who, {}, host=host, key=key))

@@ -6,9 +6,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from magnetar_control.notifications import EXISTS, ServerEvent
-from magnetar_control.notifications.audit_period import last_period, text
+from magnetar_control.notifications.audit_period import last_period
 from magnetar_control.store import usage_audits
-from magnetar_control.store.database import now
+from magnetar_control.store.database import now, stored
 
 from .conductor import Conductor
 
@@ -26,7 +26,7 @@ def tell_usage(conductor: Conductor, moment: str | None = None) -> int:
     if not (conductor.notifications and settings.instance_usage_audit):
         return 0
     period = last_period(settings.instance_usage_audit_period, datetime.fromisoformat(moment or now()) - SETTLED)
-    begin, end = map(text, period)
+    begin, end = map(stored, period)
     with conductor.database.read() as connection:
         if not usage_audits.due(connection, end):
             return 0

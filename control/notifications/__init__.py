@@ -28,7 +28,7 @@ from .payloads import ActionFault, Initiator, Row
 from .receivers import receivers_of
 
 __all__ = ("END", "ERROR", "EXISTS", "INSTANCE", "START", "TASK", "ActionFault", "Initiator", "Notifications",
-           "ServerEvent", "failed", "message", "selected")
+           "ServerEvent", "failed", "key_of", "message", "selected")
 log = logging.getLogger(__name__)
 START, END, ERROR = "start", "end", "error"
 #: Objects of notifications of servers, and the binary of those that are not of a host, at Nova.
@@ -62,6 +62,11 @@ class ServerEvent(NamedTuple):
     def event_type(self) -> str:
         """Nova's name."""
         return ".".join(filter(None, (self.object, self.name, self.phase)))
+
+
+def key_of(action: Any) -> str:
+    """The key of an action, of what is told of it."""
+    return f"{action.request_id}.{action.id}"
 
 
 def selected(who: Initiator, args: Mapping[str, Any], conductor: str, key: str, *, found: bool = True,

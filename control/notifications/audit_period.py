@@ -20,11 +20,6 @@ def current_period(unit: str, moment: datetime) -> tuple[datetime, datetime]:
     return _beginning(unit, moment), moment
 
 
-def text(moment: datetime) -> str:
-    """A moment as the database has it."""
-    return moment.isoformat(timespec="microseconds")
-
-
 def _beginning(unit: str, moment: datetime) -> datetime:
     day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     return {"hour": moment.replace(minute=0, second=0, microsecond=0), "day": day, "month": day.replace(day=1),

@@ -25,6 +25,11 @@ class Initiator(NamedTuple):
     user_id: str | None = None
     project_id: str | None = None
 
+    @classmethod
+    def of(cls, action: Any) -> Initiator:
+        """Who asked for an action."""
+        return cls(action.request_id, action.user_id, action.project_id)
+
 
 class ActionFault(NamedTuple):
     """Why it failed: class of the error, its module, its words, and the step of the action."""

@@ -19,7 +19,7 @@ from magnetar_core.bandwidth import split
 from magnetar_core.errors import InvalidField, MagnetarError
 from magnetar_core.hardware import groups, numa, pmem
 from magnetar_core.hardware.flavor_specs import RESOURCES
-from magnetar_core.hardware.merge import asked_of, encrypts_memory, hardware_of
+from magnetar_core.hardware.merge import MEMORY_KEY, asked_of, encrypts_memory, hardware_of
 from magnetar_core.hardware.numa import Needs
 from magnetar_core.hardware.pci import asked as asked_devices
 from magnetar_core.hardware.rows import BY_SPEC, said
@@ -32,8 +32,6 @@ MIB_PER_GIB = 1024
 
 #: The extra spec of persistent memory.
 PMEM = "hw:pmem"
-#: The class of which a server with encrypted memory claims one.
-MEMORY_KEY = "MEM_ENCRYPTION_CONTEXT"
 #: Beginnings of the extra specs and properties by which a server needs certain CPUs and memory of a host.
 _PLACED = re.compile("hw[:_](cpu_policy|cpu_realtime|numa_nodes|mem_page_size)|resources:PCPU")
 

@@ -68,15 +68,19 @@ _LOCK = select(func.pg_advisory_xact_lock(bindparam("number", type_=BigInteger))
 
 def now(plus: float = 0.0) -> str:
     """The moment *plus* seconds from now as the tables keep it: UTC, microseconds, sortable as text."""
-    return (datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=plus)).isoformat(timespec="microseconds")
+    return stored(datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=plus))
+
+
+def stored(when: datetime) -> str:
+    """A moment in UTC, without a zone, in the form of ``now``."""
+    return when.isoformat(timespec="microseconds")
 
 
 def moment(text: str) -> str:
     """A moment or day (ISO 8601, UTC unless it says otherwise) in the form of ``now``. Raises ``ValueError``."""
     try:
         found = datetime.fromisoformat(text)
-        return (found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found).isoformat(
-            timespec="microseconds")
+        return stored(found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found)
     except OverflowError as error:
         raise ValueError(f"{text} is beyond the calendar in UTC") from error
 

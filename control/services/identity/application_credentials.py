@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -12,6 +11,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.services import Document, Documents
+from magnetar_control.store.database import moment
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest
 from magnetar_core.values import Boolean, ListOf, MapOf, Nullable, Text, Value
 
@@ -114,9 +114,6 @@ def _expiry(text: Any) -> str | None:
     if text is None:
         return None
     try:
-        moment = datetime.fromisoformat(text)
+        return moment(text)
     except (TypeError, ValueError):
         raise InvalidField("expires_at", "must be a time such as 2030-01-31T12:00:00", text) from None
-    if moment.tzinfo is not None:
-        moment = moment.astimezone(UTC).replace(tzinfo=None)
-    return moment.isoformat(timespec="microseconds")

@@ -41,6 +41,8 @@ WITH_RAM = ("vga", "vmvga", "qxl", "bochs")
 LEAST: Mapping[str, int] = {"cpu_period": 1000, "cpu_quota": 1000, "cpu_shares": 2}
 #: The fields of memory that the CPU encrypts.
 MEMORY, MODEL = "mem_encryption", "mem_encryption_model"
+#: The resource class of which a server with such memory has one.
+MEMORY_KEY = "MEM_ENCRYPTION_CONTEXT"
 _DISK = tuple("disk_%%s_%s" % unit for unit in ("bytes_sec", "iops_sec"))
 
 
@@ -91,8 +93,12 @@ def encrypts_memory(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
     specs, properties = flavor.get("extra_specs") or {}, image.get("properties") or {}
     if "hw:%s" % MEMORY not in specs and "hw_%s" % MEMORY not in properties:
         return ""
-    asked = {**said(specs, BY_SPEC), **said(properties, BY_PROPERTY)}
-    return str(asked.get(MODEL, FIELDS[MODEL].usual)) if asked.get(MEMORY) else ""
+    return memory_model({**said(specs, BY_SPEC), **said(properties, BY_PROPERTY)})
+
+
+def memory_model(hardware: Mapping[str, Any]) -> str:
+    """The same of a server's *hardware*."""
+    return str(hardware.get(MODEL, FIELDS[MODEL].usual)) if hardware.get(MEMORY) else ""
 
 
 def root_device(hardware: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Mapping
 
+from .merge import MEMORY, memory_model
 from .pci import VGPU, asked, is_vgpu, network_of, told
 
 UEFI = "a UEFI firmware that libvirt knows; on Debian the package ovmf has it"
@@ -36,12 +37,11 @@ def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tu
         yield "maxphysaddr_mode", KVM
     if hardware.get("ephemeral_encryption") and "luks" not in (host.get("disk_encryption") or ()):
         yield "ephemeral_encryption", LUKS
-    if hardware.get("mem_encryption"):
-        model = hardware.get("mem_encryption_model", "amd-sev")
+    if model := memory_model(hardware):
         if model not in (host.get("memory_encryption") or ()):
-            yield "mem_encryption", SEV % model
+            yield MEMORY, SEV % model
         elif "kvm" not in (host.get("virt_types") or ()):
-            yield "mem_encryption", NO_KVM
+            yield MEMORY, NO_KVM
     version = hardware.get("tpm_version")
     if version and version not in (host.get("tpm_versions") or ()):
         yield "tpm_version", TPM % version
