@@ -3,6 +3,9 @@
 
 A document is written before its first step is done, and removed after everything of the resource is gone. So after a
 crash all that is found on the host belongs to a document or is an orphan.
+
+What only a killed agent must find again, and not a host that lost power, is written beside the file, without fsync: a
+note, ``<id>.json.note``. It holds during this boot, and over the file that it was written over.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ import marshal
 import os
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.boot import boot_id
 from magnetar_core.errors import Ambiguous, MagnetarError, NoSpace
 from magnetar_core.kinds import BY_NOUN
 from magnetar_core.operations import now
@@ -99,7 +104,8 @@ class Documents:
 
     def __init__(self, root: Path) -> None:
         self.root = root / "documents"
-        self._lock = threading.RLock()
+        self._lock, self._boot = threading.RLock(), boot_id()
+        self._notes: set[str] = set()  # paths
         self._listeners: list[Callable[[Document, bool], None]] = []
         self._found: dict[str, dict[str, Document]] = {noun: {} for noun in BY_NOUN}
         self._indexes: dict[str, dict[str, Index]] = {noun: {"name": Index(_name)} for noun in BY_NOUN}
@@ -108,11 +114,14 @@ class Documents:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in folder.iterdir():
                 if path.suffix == ".json":
-                    document = _read(path)
+                    document = self._noted(path) or _read(path)
                     found[document.id] = document
                     self._indexes[noun]["name"].put(document)
-                else:
+                elif path.suffix == ".part":
                     path.unlink()  # a write that a crash cut short: it was never acknowledged
+            for path in folder.glob("*.note"):
+                if str(path) not in self._notes:
+                    path.unlink()
 
     def get(self, kind: str, id: str) -> Document | None:
         """A copy of the document with this uuid."""
@@ -180,12 +189,15 @@ class Documents:
 
     def write(self, document: Document, durable: bool = True) -> None:
         """Keep *document*: on disk for good, then in memory. Raises ``NoSpace`` with nothing changed. Not *durable*: a
-        loss of power before the next durable write may bring back what was there before."""
+        loss of power before the next durable write brings back what was there before."""
         path = f"{self.root}/{document.kind}/{document.id}.json"
         try:
             # In one line: json indents in Python, which takes ten times as long.
             text = json.dumps(vars(document), sort_keys=True)
-            write_atomically(path, text.encode() + b"\n", durable=durable)
+            if durable:
+                write_atomically(path, text.encode() + b"\n", renamed=partial(self._drop_note, path))
+            else:
+                self._note(path, text)
         except OSError as error:
             raise NoSpace(f"The document of {document.kind} {document.name} cannot be written: {error.strerror}. "
                           f"Free some room under {self.root}.") from error
@@ -200,6 +212,7 @@ class Documents:
         """Forget *document*; it is fine when it is gone already."""
         path = self.root / document.kind / f"{document.id}.json"
         path.unlink(missing_ok=True)
+        self._drop_note(str(path))
         sync_folder(path.parent)
         with self._lock:
             self._found[document.kind].pop(document.id, None)
@@ -207,26 +220,56 @@ class Documents:
                 index.drop(document.id)
         self._tell(document, True)
 
+    def _note(self, path: str, text: str) -> None:
+        """Write *text* as the note of the file at *path*, which is there."""
+        over = os.stat(path).st_ino  # noqa: PTH116 - of the file that the note is written over; the next has another
+        content = f'{{"boot": {json.dumps(self._boot)}, "over": {over}, "document": {text}}}\n'
+        write_atomically(f"{path}.note", content.encode(), durable=False)
+        self._notes.add(f"{path}.note")
+
+    def _noted(self, path: Path) -> Document | None:
+        """What the note of the file at *path* says, where there is one that holds."""
+        note = Path(f"{path}.note")
+        try:
+            content = json.loads(note.read_bytes())
+            if (content["boot"], content["over"]) != (self._boot, path.stat().st_ino):
+                return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        self._notes.add(str(note))
+        return _document(content["document"], note)
+
+    def _drop_note(self, path: str) -> None:
+        """The file at *path* is newer than its note."""
+        note = f"{path}.note"
+        if note in self._notes:
+            Path(note).unlink(missing_ok=True)
+            self._notes.discard(note)
+
     def _tell(self, document: Document, removed: bool) -> None:
         for listener in self._listeners:
             listener(document, removed)
 
 
-def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durable: bool = True) -> None:
-    """Write, fsync, rename: after a crash there is the old content or the new, never half. *durable*: fsync the folder
-    too, so that it is the new."""
+def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durable: bool = True,
+                     renamed: Callable[[], object] = bool) -> None:
+    """Write, fsync, rename, fsync the folder: after a crash there is the old content or the new, never half, and the
+    new once this returns. *renamed* is called before the folder is flushed. Not *durable*: without fsync, so that a
+    process that dies leaves one or the other; after a loss of power there may be half."""
     name = os.fspath(path)  # text: each step of a server is written, and a Path takes ten times as long to make
     part = f"{name}.part"
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(part, name)  # noqa: PTH105
     except OSError:
         Path(part).unlink(missing_ok=True)
         raise
+    renamed()
     if durable:
         sync_folder(os.path.dirname(name))  # noqa: PTH120
 
@@ -242,12 +285,23 @@ def sync_folder(folder: Path | str) -> None:
 
 def _read(path: Path) -> Document:
     try:
-        content = json.loads(path.read_bytes())
+        return _document(json.loads(path.read_bytes()), path)
+    except ValueError as error:
+        raise _unreadable(path, error) from error
+
+
+def _document(content: Any, path: Path) -> Document:
+    """The document of the *content* of a file, which may be of an earlier schema."""
+    try:
         while content["schema"] in UPGRADES:
             content = UPGRADES[content["schema"]](content)
         if content["schema"] != SCHEMA:
             raise UnreadableDocument(
                 f"{path} has schema {content['schema']}, and this agent reads up to {SCHEMA}. Start a newer agent.")
         return Document(**content)
-    except (ValueError, TypeError, KeyError) as error:
-        raise UnreadableDocument(f"{path} cannot be read ({error}). Repair or remove it, then start again.") from error
+    except (TypeError, KeyError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> UnreadableDocument:
+    return UnreadableDocument(f"{path} cannot be read ({error}). Repair or remove it, then start again.")

@@ -46,14 +46,14 @@ class Task:
 
     def keep_notes(self) -> None:
         """Write the document if something was noted, so that an agent that is killed while the guest starts reads it.
-        A loss of power may bring back the document before it: then the guest is off, nobody was told that it had
-        started, and the verbs are done again, as ``note`` says. So its folder is flushed with the next ``keep`` only.
+        A loss of power brings back the document before it: then the guest is off, nobody was told that it had started,
+        and the verbs are done again, as ``note`` says. So nothing is flushed before the next ``keep``.
         """
         if self.noted:
             self._write(durable=False)
 
     def _write(self, durable: bool) -> None:
-        while self.folders:
+        while durable and self.folders:
             sync_folder(self.folders.pop())
         self.host.documents.write(self.document, durable)
         self.noted = False

@@ -141,22 +141,22 @@ class ComputeApplication(Application):
         if not routes:
             raise Fault(405, "The method specified is not allowed for this resource.",
                         {"Allow": ", ".join(sorted(methods))})
-        if not any(operation.since <= version <= operation.until for operation, _params in routes):
+        there = [one for one in routes if one[0].since <= version <= one[0].until]
+        if not there:
             raise NotFound("The resource could not be found.")
         body, word = None, None
         if request.method in ("POST", "PUT", "PATCH") and not routes[0][0].bodiless:
             body = request.json()
             if routes[0][0].action:
                 word = _action(body)
-        alike = [one for one in routes if one[0].action == word or not one[0].action]
-        if not alike:
-            raise InvalidRequest(f"There is no such action: {str(word)[:60]}")
-        for operation, params in alike:
-            if operation.since <= version <= operation.until:
+        for operation, params in there:
+            if operation.action == word or not operation.action:
                 call = Call(self.cloud, request, operation, params, version)
                 call.body = body
                 return call
-        raise NotFound("The resource could not be found.")
+        if any(one[0].action == word for one in routes):  # in another version
+            raise NotFound("The resource could not be found.")
+        raise InvalidRequest(f"There is no such action: {str(word)[:60]}")
 
     def _run(self, call: Call) -> Answer:
         operation = call.operation

@@ -195,6 +195,8 @@ class Fields:
     def shape(self, call: Call, answer: str) -> Shape:
         """What *answer* (list, show, …; or words of several) shows the caller; made once for each version and set of
         rules that hold."""
+        if (known := call.shapes.get((self, answer))) is not None:
+            return known  # type: ignore[no-any-return]
         key = answer, call.version
         if key not in self._at:
             words = {*answer.split()}
@@ -206,6 +208,7 @@ class Fields:
         if found is None:
             found = self._shapes[*key, allowed] = self._shape([
                 row for row in rows if row.rule is None or row.rule in allowed])
+        call.shapes[self, answer] = found
         return found
 
     def one(self, key: str, answer: str = "show") -> Callable[[Call, Any], dict[str, Any]]:

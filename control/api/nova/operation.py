@@ -112,7 +112,7 @@ def shown_as(key: str) -> Callable[[Call, Any], dict[str, Any]]:
 class Call(Caller):
     """What a handler works with: a caller, and what it asks for."""
 
-    __slots__ = ("body", "operation", "params", "query", "request", "target", "version")
+    __slots__ = ("body", "operation", "params", "query", "request", "shapes", "target", "version")
 
     def __init__(self, cloud: Cloud, request: Request, operation: ApiOperation, params: dict[str, str],
                  version: int) -> None:
@@ -120,6 +120,8 @@ class Call(Caller):
         self.request, self.operation, self.params, self.version = request, operation, params, version
         self.query: dict[str, Any] = {}
         self.body: Any = None
+        #: What its answers show (``fields.Shape``), by their noun and word: an answer asks for it twice.
+        self.shapes: dict[Any, Any] = {}
         #: The server of the path.
         self.target: Target = None  # type: ignore[assignment]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from magnetar_control.api.values import Lenient
@@ -55,7 +56,8 @@ def _malformed(text: str) -> MagnetarError:
                           "latest.")
 
 
-def stamp(version: int) -> dict[str, str]:
+@lru_cache(NEWEST + 1)
+def stamp(version: int) -> Mapping[str, str]:
     """Headers of every answer below ``/v2.1``; below ``/v2`` there are no versions."""
     return {"openstack-api-version": f"compute 2.{version}", "x-openstack-nova-api-version": f"2.{version}",
             "vary": VARY}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,55 @@ def test_names_are_found_before_and_after_a_start(tmp_path: Path) -> None:
         assert one and other and (one.id, other.id) == ("1", "2")
     documents.remove(server("1", "web"))
     assert documents.find("server", "web") is None and documents.look("server", "1") is None
+
+
+def path_of(root: Path, id: str = "one") -> Path:
+    return root / "documents" / "server" / f"{id}.json"
+
+
+def note(documents: Documents, *macs: str) -> None:
+    documents.write(server("one", "web", *macs), durable=False)
+
+
+def test_a_killed_agent_finds_what_was_noted(tmp_path: Path) -> None:
+    documents = Documents(tmp_path)
+    documents.write(server("one", "web", "a"))
+    note(documents, "b")
+    note(documents, "c")
+    for again in (Documents(tmp_path), Documents(tmp_path)):
+        assert again.get("server", "one") == documents.get("server", "one")
+    again.write(server("one", "web", "d"))
+    assert [path.name for path in path_of(tmp_path).parent.iterdir()] == ["one.json"]
+    assert Documents(tmp_path).list("server")[0].want == server("one", "web", "d").want
+
+
+def test_a_note_ends_with_its_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = Documents(tmp_path)
+    documents.write(server("one", "web", "a"))
+    note(documents, "b")
+    monkeypatch.setattr("magnetar_agent.documents.boot_id", lambda: "another")
+    assert Documents(tmp_path).list("server")[0].want == server("one", "web", "a").want
+    assert [path.name for path in path_of(tmp_path).parent.iterdir()] == ["one.json"]
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda path: path.write_bytes(path.read_bytes()[:-20]), lambda path: path.write_text("[]"),
+    lambda path: path.write_text(path.read_text().replace('"over": ', '"over": 1'))])
+def test_a_note_that_is_half_or_older_than_the_file_is_dropped(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+    documents = Documents(tmp_path)
+    documents.write(server("one", "web", "a"))
+    note(documents, "b")
+    spoil(Path(f"{path_of(tmp_path)}.note"))
+    assert Documents(tmp_path).list("server")[0].want == server("one", "web", "a").want
+    assert [path.name for path in path_of(tmp_path).parent.iterdir()] == ["one.json"]
+
+
+def test_a_note_goes_with_its_document(tmp_path: Path) -> None:
+    documents = Documents(tmp_path)
+    documents.write(server("one", "web", "a"))
+    note(documents, "b")
+    documents.remove(server("one", "web"))
+    assert not list(path_of(tmp_path).parent.iterdir())
+    (path_of(tmp_path, "two").parent / "two.json.note").write_text("{}")
+    assert not Documents(tmp_path).list("server")
+    assert not list(path_of(tmp_path).parent.iterdir())

@@ -26,8 +26,8 @@ ROW = SimpleNamespace(swap=1, swap_text="one", host="kvm1")
 
 def shown(version, *rules):
     policy = SimpleNamespace(allows=lambda rule, _context: rule in rules)
-    call = SimpleNamespace(version=version, cloud=SimpleNamespace(policy=policy), context=None, base="", request=(
-        SimpleNamespace(root="", extra={})))
+    call = SimpleNamespace(version=version, cloud=SimpleNamespace(policy=policy), context=None, base="", shapes={},
+                           request=SimpleNamespace(root="", extra={}))
     return View(call, SWAPPED).document(ROW)
 
 
@@ -48,7 +48,7 @@ def test_a_list_of_servers_fetches_what_it_shows_and_no_more(version, admin):
     hosts = SimpleNamespace(all=lambda: {"kvm1": SimpleNamespace(zone="nova", status="UNKNOWN")})
     policy = SimpleNamespace(allows=lambda rule, _context: admin or rule.endswith("unknown-only"))
     call = SimpleNamespace(
-        version=version, context=None, base="", is_admin=admin, at=lambda gate: version >= gate.value[0],
+        version=version, context=None, base="", shapes={}, is_admin=admin, at=lambda gate: version >= gate.value[0],
         cloud=SimpleNamespace(policy=policy, hosts=hosts, services=SimpleNamespace(network=NETWORK)),
         request=SimpleNamespace(root="", extra={}))
     columns = [column.name for column in servers.c if column.name in FIELDS.shape(call, "detail").columns]
