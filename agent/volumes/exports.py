@@ -223,8 +223,9 @@ def _peer(line: Fields) -> str:
 
 
 def look(host: LocalHost, id: str) -> None:
-    """Raise an error when the disk cannot be used now."""
-    start(host, _found(host, id))
+    """Serve it, unless it goes just now. Raises an error when the disk cannot be used."""
+    with host.locks.hold("volume_export", id):
+        start(host, _found(host, id))
 
 
 OPS: Mapping[str, Callable[[LocalHost, str, Fields], Fields | None]] = {

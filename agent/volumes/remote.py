@@ -195,7 +195,7 @@ class RemoteVolumes:
         for export in host.documents.list("volume_export"):
             if not export.deleting and not exports.is_open(host, export) and \
                     not host.locks.held("volume", export.want["volume"]):  # it may be aside, to grow
-                self._try(lambda export=export: exports.start(host, export), export)
+                self._try(lambda export=export: exports.look(host, export.id), export)
         waiting: dict[str, list[Document]] = {}
         for one in host.documents.list("volume_attachment"):
             if one.want.get("origin") and one.deleting:
@@ -239,3 +239,5 @@ class RemoteVolumes:
             log.warning("%s %s: %s", document.kind, document.name, error)
         except MagnetarError as error:
             log.debug("%s %s has to wait: %s", document.kind, document.name, error)
+        except OSError as error:  # the others do not wait for it
+            log.warning("%s %s has to wait: %s", document.kind, document.name, error)

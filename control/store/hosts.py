@@ -74,8 +74,13 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
               reserved: Mapping[str, int] | None = None) -> bool:
     """Save the agent's ``host`` resource and the limits that follow; returns whether totals or limits have changed.
     *ratios*: where the host has none of its own. *reserved*: what is kept from servers, as columns (``…_reserved``),
-    when it is to change; what an operator has set for the host comes before it."""
+    when it is to change; what an operator has set for the host comes before it. An agent without libvirt knows a part
+    only: the rest is what it told before; where it never told of its CPUs, nothing is saved."""
     row = connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).mappings().one()
+    if info.get("connected") is False:
+        info = {**orjson.loads(row["info"]), **{key: value for key, value in info.items() if value is not None}}
+        if info.get("vcpus") is None:
+            return False
     totals = {**{resource: int(info[resource]) for resource in SHARED}, "pcpus": int(info.get("pcpus") or 0),
               **(reserved or {})}
     totals |= {f"{resource}_reserved": own for resource in RESOURCES

@@ -159,6 +159,31 @@ def test_detach_while_the_volumes_host_is_away(place: Pair) -> None:
     clean(place)
 
 
+def test_an_export_that_goes_meanwhile_is_not_opened_again(place: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = give(place)["resource"]["id"]
+    agent = place.two.agent
+    place.two.fake.close_exports()
+    monkeypatch.setattr(agent.host.locks, "held", lambda *_name: bool(place.one.side().client.delete(
+        "volume_attachment", id)) and False)  # it goes between two lines of the look
+    agent.remote_volumes.look()
+    assert place.two.fake.serving(id) is None and not exports.folder(agent.host, id).exists()
+
+
+def test_one_that_cannot_be_opened_holds_no_other_up(place: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    give(place)
+    place.two.side().client.ensure("volume", "more", {"size": 1})
+    give(place, volume="more")
+    place.two.fake.close_exports()
+    looked: list[str] = []
+
+    def look(_host: object, id: str) -> None:
+        looked.append(id)
+        raise FileNotFoundError(id)
+    monkeypatch.setattr("magnetar_agent.volumes.exports.look", look)
+    place.two.agent.remote_volumes.look()
+    assert len(looked) == 2
+
+
 def test_a_guest_that_waits_for_its_disk_runs_on(place: Pair) -> None:
     server = give(place)["resource"]["server"]
     place.one.fake.waits_for_disk(server)

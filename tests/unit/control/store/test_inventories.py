@@ -31,6 +31,19 @@ def ids(database):
     return found
 
 
+def test_an_agent_without_libvirt_has_what_it_told_before(database, ids):
+    away = {"connected": False, "vcpus": None, "memory_mb": None, "disk_gb": 90, "resources": None, "traits": None}
+    with database.write() as connection:
+        hosts.inventory(connection, "kvm1", {**INFO, "traits": ["A"], "resources": {"CUSTOM_GOLD": {"total": 4}}})
+        assert hosts.inventory(connection, "kvm1", away)
+        row = hosts.show(connection, "kvm1")
+        assert (row["vcpus"], row["disk_gb"]) == (8, 90) and orjson.loads(row["info"])["traits"] == ["A"]
+        assert [orjson.loads(one.told)["total"] for one in connection.execute(select(table).where(
+            table.c.host_id == ids["kvm1"], table.c.resource_class == "CUSTOM_GOLD"))] == [4]
+        hosts.register(connection, "new", "cell", "https://new")
+        assert not hosts.inventory(connection, "new", away)
+
+
 def claim(database, consumer, host, amounts=SMALL, server=None, **resources):
     with database.write() as connection:
         return allocations.claim(connection, consumer, server or consumer, host, amounts, resources=resources)
