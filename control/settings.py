@@ -238,6 +238,10 @@ class Settings:
         "NAME@URL each.", list)
     vendordata_dynamic_ssl_certfile: Path | None = _doc("PEM file with the CAs of their certificates; the system's "
                                                         "when left out.")
+    vendordata_dynamic_client_certfile: Path | None = _doc(
+        "PEM file with the certificate that is shown to them, where they ask for one.")
+    vendordata_dynamic_client_keyfile: Path | None = _doc(
+        "PEM file with its key, which only the service may read; left out where the certificate's file has it.")
     vendordata_dynamic_connect_timeout: float = _doc("Seconds to connect to one of them.", 5.0, 0.01, 300)
     vendordata_dynamic_read_timeout: float = _doc("Seconds for its whole answer.", 5.0, 0.01, 300)
     vendordata_dynamic_failure_fatal: bool = _doc("Whether a server is not built when one fails; otherwise its guest "

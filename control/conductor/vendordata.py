@@ -58,11 +58,7 @@ class Vendordata:
                 vendordata.read(self.path)
             except ValueError as error:
                 raise InvalidSettings(f"vendordata_jsonfile_path: {error}.") from None
-        certificates = settings.vendordata_dynamic_ssl_certfile
-        try:
-            self.trust = ssl.create_default_context(cafile=str(certificates) if certificates else None)
-        except OSError as error:
-            raise InvalidSettings(f"vendordata_dynamic_ssl_certfile: {certificates} cannot be used: {error}") from None
+        self.tls = _tls(settings)
 
     def static(self) -> dict[str, Any]:
         """The object of the file; nothing where it has become unreadable, as at Nova."""
@@ -95,13 +91,31 @@ class Vendordata:
         try:
             if self.token:
                 headers["X-Auth-Token"] = self.token(False)
-            with http_client.connected(target.url, self.trust, *self.times) as connection:
+            with http_client.connected(target.url, self.tls, *self.times) as connection:
                 connection.request("POST", http_client.target(target.url), body, headers)
                 return _content(connection.getresponse())
         except MagnetarError as error:
             raise _Failed(f"there is no token to ask it with: {error.message}") from None
         except (OSError, HTTPException, ValueError) as error:
             raise _Failed(f"it does not answer properly or in time ({type(error).__name__})") from None
+
+
+def _tls(settings: Settings) -> ssl.SSLContext:
+    """Whom targets must be known by, and what is shown to them. Raises ``InvalidSettings``."""
+    name, path = "vendordata_dynamic_ssl_certfile", settings.vendordata_dynamic_ssl_certfile
+    own, key = settings.vendordata_dynamic_client_certfile, settings.vendordata_dynamic_client_keyfile
+    try:
+        tls = ssl.create_default_context(cafile=str(path) if path else None)
+        name, path = "vendordata_dynamic_client_certfile", own
+        if own:
+            tls.load_cert_chain(own, key, password=lambda: "")  # none is asked for on a terminal
+    except OSError as error:
+        raise InvalidSettings(f"{name}: {path}{f' with the key {key}' if own and key else ''} cannot be used: "
+                              f"{error}") from None
+    if key and not own:
+        raise InvalidSettings("vendordata_dynamic_client_keyfile needs vendordata_dynamic_client_certfile, of whose key "
+                              "it is.")
+    return tls
 
 
 def _content(answer: HTTPResponse) -> Any:

@@ -100,6 +100,25 @@ def test_tls_is_verified_and_the_token_goes_there_only(tmp_path: Path) -> None:
         assert len(targets.asked) == 1
 
 
+@pytest.mark.parametrize("in_one_file", [True, False])
+def test_a_target_that_asks_for_a_certificate_gets_it(tmp_path: Path, in_one_file: bool) -> None:
+    pki = Pki(tmp_path / "pki")
+    certificate, key = pki.issue("127.0.0.1")
+    own, own_key = pki.issue("vendordata")
+    shown = {"vendordata_dynamic_client_certfile": str(own), "vendordata_dynamic_client_keyfile": str(own_key)}
+    if in_one_file:
+        both = tmp_path / "both.pem"
+        both.write_bytes(Path(own).read_bytes() + Path(own_key).read_bytes())
+        shown = {"vendordata_dynamic_client_certfile": str(both)}
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(pki.ca))
+    context.load_cert_chain(certificate, key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    with serving(context) as targets:
+        trusted = {"vendordata_dynamic_ssl_certfile": str(pki.ca)}
+        assert ask(vendordata(f"a@{targets.url('good')}", **trusted, **shown)) == {"a": {"join": "now"}}
+        assert ask(vendordata(f"a@{targets.url('good')}", **trusted)) == {"a": {}}
+
+
 @pytest.mark.parametrize(("settings", "words"), [
     ({"vendordata_dynamic_targets": ["http://a/"]}, "NAME@URL"),
     ({"vendordata_dynamic_targets": ["a@ftp://b/"]}, "NAME@URL"),
@@ -108,6 +127,8 @@ def test_tls_is_verified_and_the_token_goes_there_only(tmp_path: Path) -> None:
     ({"vendordata_dynamic_targets": ["a@http://b/", "a@http://c/"]}, "two called 'a'"),
     ({"vendordata_dynamic_targets": ["a@http://b/"], "vendordata_dynamic_service_token": True}, "must be https"),
     ({"vendordata_dynamic_ssl_certfile": "/none.pem"}, "ssl_certfile"),
+    ({"vendordata_dynamic_client_certfile": "/none.pem"}, "client_certfile"),
+    ({"vendordata_dynamic_client_keyfile": "/none.pem"}, "keyfile needs vendordata_dynamic_client_certfile"),
     ({"vendordata_jsonfile_path": "/none.json"}, "jsonfile_path"),
     ({"vendordata_dynamic_read_timeout": 0}, "read_timeout"),
 ])
