@@ -113,8 +113,8 @@ def _tls(settings: Settings) -> ssl.SSLContext:
         raise InvalidSettings(f"{name}: {path}{f' with the key {key}' if own and key else ''} cannot be used: "
                               f"{error}") from None
     if key and not own:
-        raise InvalidSettings("vendordata_dynamic_client_keyfile needs vendordata_dynamic_client_certfile, of whose key "
-                              "it is.")
+        raise InvalidSettings("vendordata_dynamic_client_keyfile needs vendordata_dynamic_client_certfile, "
+                              "whose key it is.")
     return tls
 
 
