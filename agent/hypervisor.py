@@ -21,7 +21,7 @@ from magnetar_agent.hardware.numa import Numa
 from magnetar_agent.hardware.pci import PciDevice
 from magnetar_agent.hardware.pmem import GuestPmem
 from magnetar_agent.hardware.sev import LaunchSecurity
-from magnetar_agent.networks import HypervisorNetworks
+from magnetar_agent.networks import HypervisorNetworks, Nic
 from magnetar_agent.statistics import HypervisorStatistics
 from magnetar_agent.storage import Disk, DiskKey, Export, HypervisorDisks, HypervisorStorage, Mirror, SharedFolder
 from magnetar_core.hardware.numa import HostCell
@@ -31,34 +31,6 @@ NO_GRAPHICS = {
     "vnc": "The guest has no VNC server: its domain was made by something else. Stop the server and start it again.",
     "spice": "The guest has no SPICE server: the agent's setting spice was false when it began. Set it to true, and "
              "stop the server and start it again."}
-
-
-@dataclass(frozen=True)
-class Nic:
-    """A network card of a domain; exactly one of *network* (libvirt's name), *bridge* and *device* (the address of the
-    virtual function that it is, which libvirt takes from the host's driver when *managed*; *vlan*: its tag) is set.
-    *place*: bus and address, where libvirt has said them. *tap*: the name of the host's end. *port*: *bridge* is Open
-    vSwitch's, and this the interface id by which OVN knows the NIC. *mtu*: that of tap and card; 0 for the bridge's.
-    *checksums*: whether the guest may leave them, and segmentation, to the card. *queues*, *packed* (rings),
-    *iommu* and *bandwidth* (see ``hardware.limits``) follow from the server's hardware; they are not seen."""
-
-    mac: str
-    model: str = "virtio"
-    network: str | None = None
-    bridge: str | None = None
-    tag: str | None = None
-    place: tuple[str, str] | None = field(default=None, compare=False)
-    tap: str | None = field(default=None, compare=False)
-    queues: int = field(default=1, compare=False)
-    packed: bool = field(default=False, compare=False)
-    iommu: bool = field(default=False, compare=False)
-    bandwidth: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
-    port: str | None = None
-    mtu: int = field(default=0, compare=False)
-    checksums: bool = field(default=True, compare=False)
-    device: str | None = None
-    managed: bool = field(default=True, compare=False)
-    vlan: int | None = None
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,47 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A network card of a domain; exactly one of *network* (libvirt's name), *bridge* and *device* (the address of the
+    device of the host that it is, which libvirt takes from the host's driver when *managed*; *vlan*: its tag) is set.
+    *vnic_type*: how the guest has the device (``core.hardware.pci.VNIC_TYPES``); ``None`` without one. *netdev*: the
+    host's network device of a virtual function that the guest has by macvtap.
+    *place*: bus and address, where libvirt has said them. *tap*: the name of the host's end. *port*: *bridge* is Open
+    vSwitch's, and this the interface id by which OVN knows the NIC. *mtu*: that of tap and card; 0 for the bridge's.
+    *checksums*: whether the guest may leave them, and segmentation, to the card. *queues*, *packed* (rings),
+    *iommu* and *bandwidth* (see ``hardware.limits``) follow from the server's hardware; they are not seen."""
+
+    mac: str
+    model: str = "virtio"
+    network: str | None = None
+    bridge: str | None = None
+    tag: str | None = None
+    place: tuple[str, str] | None = field(default=None, compare=False)
+    tap: str | None = field(default=None, compare=False)
+    queues: int = field(default=1, compare=False)
+    packed: bool = field(default=False, compare=False)
+    iommu: bool = field(default=False, compare=False)
+    bandwidth: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
+    port: str | None = None
+    mtu: int = field(default=0, compare=False)
+    checksums: bool = field(default=True, compare=False)
+    device: str | None = None
+    managed: bool = field(default=True, compare=False)
+    vlan: int | None = None
+    vnic_type: str | None = None
+    netdev: str | None = field(default=None, compare=False)
+
+    @property
+    def alias(self) -> str:
+        """The alias by which libvirt keeps what its XML does not say of a NIC that is a device: MAC and address."""
+        return f"ua-nic-{self.mac}-{self.device}".replace(":", "-").replace(".", "-")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent import servers
 from magnetar_core.errors import Ambiguous, Immutable, InvalidField, NotFound
 from magnetar_core.fields import SHOW
+from magnetar_core.hardware.pci import DIRECT
 from magnetar_core.kinds import InterfaceAttachment, Server
 from magnetar_core.plan import Result, Step, diff
 from magnetar_core.reconcile import check_mode, missing
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
 PLUGS = ("network", "bridge", "port", "physical_network")
 #: Namespace of the uuids of NICs: one for each server and MAC.
 NAMESPACE = uuid.UUID("c1d9f6de-5a0b-5d7c-8b8e-52540093be11")
-NIC_FIELDS = (*PLUGS, "vlan", "mac", "model", "tag", "address", "port_security", "allowed_addresses",
+NIC_FIELDS = (*PLUGS, "vnic_type", "vlan", "mac", "model", "tag", "address", "port_security", "allowed_addresses",
               "told")
 #: What changes while the guest keeps the NIC.
 QUIET = frozenset(("address", "port_security", "allowed_addresses"))
 #: What a NIC has that says nothing of it.
 USUAL: Mapping[str, Any] = {"port_security": True, "allowed_addresses": []}
+#: And one that is a device of the host.
+OF_DEVICE: Mapping[str, Any] = {**USUAL, "vnic_type": DIRECT}
 #: What says which NIC is meant, the surest first.
 MARKS = ("mac", *PLUGS)
 
@@ -122,7 +125,7 @@ class InterfaceDriver(DocumentDriver):
 
     def _shown(self, server: Document | None, nic: Fields, addresses: list[Fields]) -> Fields:
         mac = nic.get("mac", "")
-        known = {**USUAL, **nic, "id": identity(server.id, mac) if server else None,
+        known = {**(OF_DEVICE if nic.get("physical_network") else USUAL), **nic, "id": identity(server.id, mac) if server else None,
                  "server": server.id if server else None, "server_name": server.name if server else "",
                  "addresses": addresses, "model": nic.get("model", "virtio")}
         return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
@@ -153,7 +156,7 @@ def _with(document: Document, wanted: Fields, policy: str, warnings: list[str]) 
             raise InvalidField("network", "or bridge, port or physical_network must say where the new NIC goes")
         return [*nics, wanted]
     old = found[0]
-    differing = [name for name in wanted if wanted[name] != old.get(name, USUAL.get(name))]
+    differing = [name for name in wanted if wanted[name] != {**OF_DEVICE, **old}.get(name)]
     if not differing:
         return nics
     if QUIET.issuperset(differing):  # the guest keeps the NIC

@@ -10,12 +10,14 @@ from xml.etree import ElementTree as ET
 from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.state import FakeDomain, State, parse
 from magnetar_agent.hardware.mdev import Mdev
-from magnetar_agent.hypervisor import DomainEvent, Nic
+from magnetar_agent.hypervisor import DomainEvent
+from magnetar_agent.networks import Nic
 from magnetar_agent.storage import Disk
 from magnetar_agent.virt.devices import plugged
 from magnetar_agent.virt.domain import render_device
 from magnetar_agent.virt.pmem import Pmem
 from magnetar_core.errors import HypervisorError
+from magnetar_core.hardware.pci import WHOLE
 from magnetar_core.power import LIVE
 
 if TYPE_CHECKING:
@@ -79,10 +81,12 @@ class Devices(State):
             root = ET.fromstring(domain.live)  # noqa: S314 (made here)
             devices = root.find("devices")
             assert devices is not None
+            whole = isinstance(device, Nic) and device.vnic_type == WHOLE
+            path, word, wanted = ("alias", "name", device.alias) if whole else (  # type: ignore[union-attr]
+                "mac", "address", device.mac) if isinstance(device, Nic) else ("target", "dev", device.target)
             for one in list(devices):
-                mark = one.find("mac") if isinstance(device, Nic) else one.find("target")
-                name = "" if mark is None else mark.get("address" if isinstance(device, Nic) else "dev")
-                if name == (device.mac if isinstance(device, Nic) else device.target):
+                mark = one.find(path)
+                if mark is not None and mark.get(word) == wanted:
                     devices.remove(one)
                     self._events.append(DomainEvent(uuid, "detached"))
             domain.live = ET.tostring(root, encoding="unicode")

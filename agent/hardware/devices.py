@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from magnetar_agent.hypervisor import Nic
+from magnetar_agent.networks import Nic
 from magnetar_agent.storage import Disk
 from magnetar_core.hardware.merge import MEMORY, PREFIX
 from magnetar_core.kinds.volume import BUSES

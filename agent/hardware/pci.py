@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from magnetar_core.errors import InvalidSettings
-from magnetar_core.hardware.pci import PCI, PF, VF, class_of, of_network
+from magnetar_core.hardware.pci import DIRECT, PCI, PF, VF, WHOLE, class_of, of_network
 
 from .sysfs import entries, text
 
@@ -59,7 +59,8 @@ class PciDevice(NamedTuple):
     @property
     def of_network(self) -> str:
         """How NICs name it (``core.hardware.pci.of_network``); empty where it can be none."""
-        return of_network(self.physical_network) if self.physical_network and self.type == VF else ""
+        kind = {VF: DIRECT, PF: WHOLE}.get(self.type)
+        return of_network(self.physical_network, kind) if self.physical_network and kind else ""
 
     def place(self) -> dict[str, str]:
         """Attributes of libvirt's ``address``."""
@@ -101,14 +102,26 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
 
 def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
     """Whether *alias* names the device. One alias may stand several times in *aliases* (the setting ``pci_alias``).
-    What has to do with SR-IOV is named by aliases of its type only (row PCI-09). A virtual function of a physical
-    network has the name of that besides."""
+    What has to do with SR-IOV is named by aliases of its type only (row PCI-09). What can be a NIC of a physical network
+    has the name of that besides."""
     if alias == device.of_network:
         return True
     return any(one["name"] == alias and one.get("device_type", PCI) == device.type and _suits(device, one)
                and one.get("resource_class", device.resource_class) == device.resource_class
                and device.own_traits.issuperset(traits(one))
                and one.get("live_migratable", _word(device.live)) == _word(device.live) for one in aliases)
+
+
+def network_device(sysfs: Path, address: str) -> str:
+    """What the host calls the network device of the device; empty while no driver of the host has it."""
+    found = sorted(one.name for one in entries(sysfs / "bus/pci/devices" / address / "net"))
+    return found[0] if found else ""
+
+
+def mac_address(sysfs: Path, address: str) -> str:
+    """The MAC of that network device; empty without one."""
+    name = network_device(sysfs, address)
+    return text(sysfs / "bus/pci/devices" / address / "net" / name / "address").lower() if name else ""
 
 
 def moves_live(alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import configdrive, guest_data
 from magnetar_agent.guest_data import Device, Guest, GuestNic, Key, NicAddress6
-from magnetar_agent.servers import addresses, folder, spec
+from magnetar_agent.servers import addresses, folder, pci, spec
 from magnetar_core import vendordata
 from magnetar_core.hardware import numa
+from magnetar_core.hardware.pci import WHOLE
 from magnetar_core.server_plan import hardware
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def guest(host: LocalHost, document: Document) -> Guest:
         kernel=_part(host, image, "kernel"), ramdisk=_part(host, image, "ramdisk"), metadata=want["metadata"],
         user_data=want["user_data"],
         injected=tuple((one["path"], one["contents"]) for one in want.get("personality") or ()),
-        nics=tuple(_nic(host, nic) for nic in want["networks"]), devices=tuple(_devices(host, document, usual)),
+        nics=tuple(_nic(host, want, nic) for nic in want["networks"]), devices=tuple(_devices(host, document, usual)),
         dedicated_cpus=tuple(sorted(numa.pinned(hardware(want), want["flavor"]["vcpus"]))),
         mappings=_mappings(want, usual), admin_pass=want.get("admin_pass"), **_named(host, document))
 
@@ -111,11 +112,11 @@ def _part(host: LocalHost, image: Document | None, name: str) -> str | None:
     return found.id if found else None
 
 
-def _nic(host: LocalHost, wanted: Fields) -> GuestNic:
+def _nic(host: LocalHost, want: Fields, wanted: Fields) -> GuestNic:
     plugged, told = spec.nic(host, wanted), wanted.get("told") or {}
     known = host.documents.find("network", wanted["network"]) if wanted.get("network") else None
     return GuestNic(
-        mac=wanted["mac"], network=(
+        mac=pci.mac_in_guest(want, wanted), network=(
             told.get("network_id") or plugged.network or plugged.bridge or wanted.get("physical_network", "")),
         port=told.get("port_id") or plugged.port, type=_link_type(wanted),
         mtu=told.get("mtu") or (known.want["mtu"] if known else 0),
@@ -126,7 +127,9 @@ def _nic(host: LocalHost, wanted: Fields) -> GuestNic:
 
 def _link_type(wanted: Fields) -> str:
     """Nova's type of VIF: ``hw_veb`` of a virtual function."""
-    return "ovs" if wanted.get("port") else "hw_veb" if wanted.get("physical_network") else "bridge"
+    if wanted.get("physical_network"):
+        return "hostdev_physical" if wanted.get("vnic_type") == WHOLE else "hw_veb"
+    return "ovs" if wanted.get("port") else "bridge"
 
 
 def _address6(told: Fields) -> NicAddress6:
@@ -147,7 +150,7 @@ def _devices(host: LocalHost, document: Document, disks: tuple[Disk, ...]) -> It
     places = _places(host.hypervisor.running(document.id) or host.hypervisor.domain(document.id))
     for nic in nics:
         bus, address = places.get(nic["mac"], ("pci", "none"))
-        yield Device("nic", bus, (nic["tag"],), address, mac=nic["mac"])
+        yield Device("nic", bus, (nic["tag"],), address, mac=pci.mac_in_guest(document.want, nic))
     for disk in tagged:
         bus, address = places.get(disk.target, ("pci" if disk.bus == "virtio" else disk.bus, "none"))
         yield Device("disk", bus, (str(disk.tag),), address, serial=disk.serial and disk.serial[:20],

@@ -13,7 +13,8 @@ from magnetar_core.errors import MagnetarError
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
-    from magnetar_agent.hypervisor import Domain, Nic
+    from magnetar_agent.hypervisor import Domain
+    from magnetar_agent.networks import Nic
     from magnetar_agent.task import Task
 
 

@@ -2,7 +2,7 @@
 """Which PCI devices of this host a server has.
 
 They are chosen under the lock of choices, and kept in the server's document (``FIELD``: by address the alias, or the
-MAC of the NIC that is a virtual function) before anything acts on them: no two servers ever get the same. A server that
+MAC of the NIC that it is) before anything acts on them: no two servers ever get the same. A server that
 changes holds what its guest still runs with (``BEFORE``) until its domain is defined anew, or its NICs are plugged. A
 server whose device is gone gets another one at its next start, or an error that says what is missing.
 """
@@ -12,18 +12,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import sync_folder
-from magnetar_agent.hardware.pci import PciDevice, allowed, moves_live, named, names
+from magnetar_agent.hardware.pci import PciDevice, allowed, mac_address, moves_live, named, names, network_device
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.servers import placement
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.pci import (
+    MACVTAP,
     MANAGED,
+    WHOLE,
     Affinity,
     assigned,
     counts,
+    in_words,
     is_nic,
     network_of,
-    of_network,
+    of_nic,
     preferred_cells,
 )
 from magnetar_core.power import LIVE, SUSPENDED
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 
 #: What a document has in its ``want``: address to alias or MAC; and what its guest had before a change.
 FIELD, BEFORE = "pci_devices", "pci_devices_before"
+#: And by address the MAC that a whole card has, which nothing tells while a guest has it.
+MACS = "pci_device_macs"
 #: Folder of the state: a file, named by its address, for each device that is given once (one_time_use) and was.
 USED = "used_devices"
 
@@ -56,7 +61,7 @@ def asked(want: Mapping[str, Any]) -> dict[str, int]:
     """How many devices of which alias, or physical network, a server of these fields is to have."""
     found = of_flavor(want)
     for nic in functions(want):
-        name = of_network(nic["physical_network"])
+        name = of_nic(nic)
         found[name] = found.get(name, 0) + 1
     return found
 
@@ -68,7 +73,7 @@ def of_flavor(want: Mapping[str, Any]) -> dict[str, int]:
 
 
 def functions(want: Mapping[str, Any]) -> list[Fields]:
-    """Its NICs that are virtual functions."""
+    """Its NICs that are devices of the host: virtual functions, or whole cards."""
     return [nic for nic in want.get("networks") or () if nic.get("physical_network")]
 
 
@@ -76,7 +81,7 @@ def _holders(want: Mapping[str, Any]) -> list[tuple[str, str, int]]:
     """What asks for devices, an alias or a NIC (by its MAC): how it is called, the name of the devices, and how many.
     """
     return [*((alias, alias, count) for alias, count in sorted(of_flavor(want).items())),
-            *sorted((nic["mac"], of_network(nic["physical_network"]), 1) for nic in functions(want))]
+            *sorted((nic["mac"], of_nic(nic), 1) for nic in functions(want))]
 
 
 def check_live(host: LocalHost, want: Mapping[str, Any], source_can: bool) -> None:
@@ -84,8 +89,8 @@ def check_live(host: LocalHost, want: Mapping[str, Any], source_can: bool) -> No
     *source_can*: whether the agent that it comes from puts devices of this host in their place."""
     if cards := functions(want):
         macs = ", ".join(nic["mac"] for nic in cards)
-        raise Conflict(f"The server has NICs that are virtual functions of its host ({macs}), which cannot move while "
-                       "the guest runs. Migrate it cold, or detach them first.")
+        raise Conflict(f"The server has NICs that are devices of its host ({macs}), which cannot move while the guest "
+                       "runs. Migrate it cold, or detach them first.")
     if fixed := [alias for alias in sorted(asked(want)) if not moves_live(alias, host.settings.pci_alias)]:
         raise Conflict(f"The server has PCI devices (hardware.pci_alias: {', '.join(fixed)}), which cannot move while "
                        "the guest runs. Migrate it cold. Aliases whose devices can have live_migratable: true in the "
@@ -101,6 +106,11 @@ def held(host: LocalHost, without: str = "") -> set[str]:
             for name in (FIELD, BEFORE) for address in want.get(name) or ()}
 
 
+def _taken(one: PciDevice, had: Container[str]) -> bool:
+    """Whether a device is, or is part of, what servers *had*: a card is given whole or by its virtual functions."""
+    return one.address in had or one.parent in had
+
+
 def told(host: LocalHost, there: Sequence[PciDevice]) -> dict[str, Any]:
     """``pci_devices`` and ``pci_pools`` of ``kinds.Host``, of the devices *there*. What was given once and is nobody's
     any more counts for nothing, so that no claim is for it."""
@@ -112,7 +122,7 @@ def told(host: LocalHost, there: Sequence[PciDevice]) -> dict[str, Any]:
         if of := names(one, aliases):
             count = found.setdefault((of, one.numa_node, one.provider, one.resource_class), [0, 0])
             count[0] += one.address in had or one.address not in used
-            count[1] += one.address not in had | used
+            count[1] += not _taken(one, had) and one.address not in used
     by_alias: dict[str, dict[str, Any]] = {}
     for alias in aliases:
         policy = {"numa_policy": alias["numa_policy"]} if "numa_policy" in alias else {}
@@ -161,7 +171,7 @@ def cells(host: LocalHost, want: Mapping[str, Any], id: str = "") -> dict[int, i
         return {}
     taken = held(host, id) | _used(host)
     return preferred_cells(((names(one, host.settings.pci_alias), one.numa_node, 1) for one in devices(host)
-                            if one.address not in taken), asked(want))
+                            if not _taken(one, taken)), asked(want))
 
 
 def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, str] | None = None,
@@ -173,13 +183,15 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, 
         return {}
     taken = held(host, id) | (_used(host) - set(had or ()))
     aliases, near = host.settings.pci_alias, _affinity(host, want)
-    free = [one for one in devices(host) if one.address not in taken]
+    free = [one for one in devices(host) if not _taken(one, taken)]
+    taps = {nic["mac"] for nic in functions(want) if nic.get("vnic_type") == MACVTAP}
     units: list[list[str]] = []
     of: list[str] = []
     for holder, alias, count in _holders(want):
         own = next((one["numa_policy"] for one in aliases if one["name"] == alias and "numa_policy" in one), "")
         suited = sorted(((had or {}).get(one.address) != holder, near.far(one.numa_node), one.address)
-                        for one in free if named(one, alias, aliases) and near.suits(one.numa_node, own))
+                        for one in free if named(one, alias, aliases) and near.suits(one.numa_node, own)
+                        and (holder not in taps or network_device(host.settings.sysfs, one.address)))
         if len(suited) < count:
             raise _too_few(host, [alias], count, len(suited), near)
         units += [[address for _lost, _far, address in suited]] * count
@@ -215,10 +227,9 @@ def _too_few(host: LocalHost, names: Sequence[str], count: int, free: int, near:
     where = (f" that suit the server's NUMA cells ({', '.join(map(str, sorted(near.cells)))} of the host)"
              if near.cells else "")
     field = "networks" if any(map(network_of, names)) else "hardware.pci_alias"
-    what = " and ".join(f"physical network {network_of(one)} (virtual functions)" if network_of(one) else f"alias {one}"
-                        for one in names)
+    what = " and ".join(in_words(one) if network_of(one) else f"PCI devices of alias {one}" for one in names)
     return Conflict(
-        f"{field}: the server needs {count} PCI devices of {what}, and host {host.name} has "
+        f"{field}: the server needs {count} {what}, and host {host.name} has "
         f"{free} free{where}. Choose another host, free some there, or look at its agent's settings pci_device_spec "
         "and pci_alias.", field=field)
 
@@ -238,15 +249,26 @@ def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
     found.update({FIELD: made} if made else {})
     before = {**before, **({} if same else had)}
     found.update({BEFORE: before} if before else {})
+    _note_macs(host, found, old.get(MACS) or {})
+
+
+def _note_macs(host: LocalHost, want: Fields, had: Mapping[str, str]) -> None:
+    """Note the MACs of the cards that a server has whole, before its guest has them; *had*: those known."""
+    whole_cards = {nic["mac"] for nic in functions(want) if nic.get("vnic_type") == WHOLE}
+    found = {address: had.get(address) or mac_address(host.settings.sysfs, address)
+             for address, holder in (want.get(FIELD) or {}).items() if holder in whole_cards} if whole_cards else {}
+    want.pop(MACS, None)
+    want.update({MACS: found} if found else {})
 
 
 def arrive(host: LocalHost, want: Fields, id: str) -> None:
     """Choose what a server that comes from another host gets here. Hold the lock of choices until it is written.
     Raises ``Conflict``."""
-    want.pop(FIELD, None)
-    want.pop(BEFORE, None)
+    for name in (FIELD, BEFORE, MACS):
+        want.pop(name, None)
     if made := choose(host, want, id):
         want[FIELD] = made
+    _note_macs(host, want, {})
 
 
 def _wish(want: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -272,6 +294,7 @@ def settle(host: LocalHost, document: Document, keep: Callable[[], None]) -> Non
         want.pop(FIELD, None)
         want.pop(BEFORE, None)
         want.update({FIELD: made} if made else {})
+        _note_macs(host, want, want.get(MACS) or {})
         placement.write_choice(document, keep)
 
 
@@ -309,7 +332,7 @@ def of(host: LocalHost, want: Mapping[str, Any]) -> tuple[PciDevice, ...]:
 
 
 def of_nics(host: LocalHost, want: Mapping[str, Any]) -> dict[str, PciDevice]:
-    """MAC to the virtual function that the NIC is."""
+    """MAC to the device that the NIC is."""
     return dict(_had(host, want)) if functions(want) else {}
 
 
@@ -325,10 +348,18 @@ def seen_of_nics(want: Mapping[str, Any]) -> dict[str, PciDevice]:
     return {holder: PciDevice(address, "", "", -1) for address, holder in (want.get(FIELD) or {}).items()}
 
 
+def mac_in_guest(want: Mapping[str, Any], nic: Mapping[str, Any]) -> str:
+    """The MAC by which the guest sees a NIC: its own, but that of the card where it is a whole one."""
+    macs: Mapping[str, str] = want.get(MACS) or {}
+    address = next((one for one, holder in (want.get(FIELD) or {}).items() if holder == nic["mac"]), "") if macs else ""
+    return macs.get(address) or str(nic["mac"])
+
+
 def told_of_nics(want: Mapping[str, Any], look: Callable[[], Sequence[PciDevice]]) -> dict[str, dict[str, str]]:
     """``nic_devices`` of ``kinds.Server``. *look*: ``devices``, for a server that has some."""
-    there = {one.address: one for one in look()} if functions(want) else {}
+    there, macs = {one.address: one for one in look()} if functions(want) else {}, want.get(MACS) or {}
     return {mac: {"pci_slot": one.address, "pci_vendor_info": f"{one.vendor_id}:{one.product_id}",
-                  "physical_network": one.physical_network}
+                  "physical_network": one.physical_network,
+                  **({"device_mac_address": macs[one.address]} if one.address in macs else {})}
             for mac, seen in seen_of_nics(want).items() if is_nic(mac)
             for one in [there.get(seen.address, seen)]}

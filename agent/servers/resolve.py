@@ -27,6 +27,7 @@ from magnetar_agent.servers import (
     virtual_functions,
 )
 from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.hardware.pci import DIRECT, of_nic
 from magnetar_core.kinds.flavor import completed
 from magnetar_core.power import SHELVED
 from magnetar_core.reconcile import missing
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 #: What a NIC has that says nothing of it.
-USUAL: Fields = {"port_security": True, "allowed_addresses": []}
-#: Network, bridge, port (of OVN) and physical network of a NIC; one of them is set.
+USUAL: Fields = {"port_security": True, "allowed_addresses": [], "vnic_type": DIRECT}
+#: Network, bridge, port (of OVN) and devices (``pci.of_nic``) of a NIC; one of them is set.
 Plug = tuple[str | None, str | None, str | None, str | None]
 
 
@@ -175,6 +176,7 @@ def _networks(host: LocalHost, given: list[Fields], document: Document | None) -
     for field, nic, kept in _matched(host, given, old):
         if nic.get("port"):
             _check_port(host, nic, field, found, document)
+        virtual_functions.check_type(nic, kept, field)
         mac = nic.get("mac") or (kept["mac"] if kept else _draw_mac(host, {f["mac"] for f in found}))
         other = None if kept else mac_owner(host, mac, document)  # what is kept was held against others when it came
         if other:
@@ -243,7 +245,8 @@ def _check_port(host: LocalHost, nic: Fields, field: str, before: list[Fields], 
 
 def plug(nic: Fields, field: str) -> Plug:
     """Where the NIC is plugged in. Raises ``InvalidField`` unless it is one place."""
-    found = (nic.get("network"), nic.get("bridge"), nic.get("port"), nic.get("physical_network"))
+    devices = of_nic(nic) if nic.get("physical_network") else None
+    found = (nic.get("network"), nic.get("bridge"), nic.get("port"), devices)
     if sum(one is not None for one in found) != 1:
         raise InvalidField(field, "must name either a network, a bridge, a port or a physical network")
     return found
@@ -258,9 +261,9 @@ def _same(nic: Fields, old: Fields, asked: Plug) -> bool:
 
 def check_plug(host: LocalHost, asked: Plug, field: str) -> None:
     """Raise unless this host has what the NIC is to be plugged into."""
-    network, bridge, port, physical = asked
-    if physical is not None:
-        virtual_functions.check_network(host, physical, field)
+    network, bridge, port, devices = asked
+    if devices is not None:
+        virtual_functions.check_network(host, devices, field)
         return
     if port is not None:
         lacks = host.hypervisor.integration_bridge(host.settings.integration_bridge).reason

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from magnetar_agent.configdrive import FILE
 from magnetar_agent.hardware import devices
 from magnetar_agent.hardware.firmware import Firmware, firmware
+from magnetar_agent.hardware.pci import network_device
 from magnetar_agent.hardware.sev import LaunchSecurity, launch_security
-from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
-from magnetar_agent.networks import tap_name
+from magnetar_agent.hypervisor import Domain, DomainSpec
+from magnetar_agent.networks import Nic, tap_name
 from magnetar_agent.servers import (
     GIB,
     MIB,
@@ -35,6 +37,7 @@ from magnetar_agent.volumes import attaching
 from magnetar_core import local_disks as core_disks
 from magnetar_core.errors import Conflict
 from magnetar_core.hardware.merge import memory_model
+from magnetar_core.hardware.pci import DIRECT, MACVTAP
 from magnetar_core.local_disks import SWAP, LocalDisk
 from magnetar_core.server_plan import ROOT as ROOT_FILE
 from magnetar_core.server_plan import disk_sizes, hardware, root_volume
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
     from magnetar_agent.networks import IntegrationBridge
 
 
+#: What of a NIC says where it is plugged in.
+_PLUG = attrgetter("network", "bridge", "port", "model", "device", "vlan", "vnic_type")
 #: Turn of the root disk among those to boot from.
 ROOT = 1
 
@@ -72,9 +77,11 @@ def nic(host: LocalHost, wanted: Fields, functions: Mapping[str, PciDevice] = Ma
     """The NIC of a domain; a network that is an existing bridge becomes that bridge, and a port of OVN is plugged in
     at the integration bridge. *functions*: ``pci.of_nics`` of its server."""
     if wanted.get("physical_network"):
-        one = functions.get(wanted["mac"])
-        return Nic(wanted["mac"], "", tag=wanted.get("tag"), vlan=wanted.get("vlan"),
-                   device=one.address if one else None, managed=one is None or one.managed)
+        one, way = functions.get(wanted["mac"]), wanted.get("vnic_type") or DIRECT
+        netdev = network_device(host.settings.sysfs, one.address) if one and way == MACVTAP else None
+        return Nic(wanted["mac"], wanted["model"] if way == MACVTAP else "", tag=wanted.get("tag"),
+                   vlan=wanted.get("vlan"), device=one.address if one else None, managed=one is None or one.managed,
+                   vnic_type=way, netdev=netdev)
     network, bridge, port = wanted.get("network"), wanted.get("bridge"), wanted.get("port")
     if port:
         return Nic(wanted["mac"], wanted["model"], None, host.settings.integration_bridge, wanted.get("tag"), port=port,
@@ -95,7 +102,11 @@ def nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
     plain = (nic(host, one, functions) for one in document.want["networks"])
     named = (one if one.device else replace(one, tap=tap_name(host.settings.state_dir, document.id, one.mac))
              for one in plain)
-    found = (devices.nic(wanted, one, vcpus) for one in named)
+    found = [devices.nic(wanted, one, vcpus) for one in named]
+    if lost := next((one for one in found if one.vnic_type == MACVTAP and not one.netdev), None):
+        raise Conflict(f"NIC {lost.mac} is to be a macvtap device over virtual function {lost.device}, which no driver "
+                       f"of host {host.name} has, so that it has no network device. Bind it to its driver again "
+                       "(drivers_probe in /sys/bus/pci).")
     return tuple(replace(one, checksums=switch is None or switch.checksums) if one.port else one for one in found)
 
 
@@ -258,8 +269,7 @@ def _flavor_seen(document: Document, found: Domain) -> Fields:
 def _nic_seen(host: LocalHost, seen_nic: Nic, wanted: Fields | None, functions: Mapping[str, PciDevice]) -> Fields:
     if wanted is not None:
         asked = nic(host, wanted, functions)
-        if (asked.network, asked.bridge, asked.port, asked.model, asked.device, asked.vlan) == (
-                seen_nic.network, seen_nic.bridge, seen_nic.port, seen_nic.model, seen_nic.device, seen_nic.vlan):
+        if _PLUG(asked) == _PLUG(seen_nic):
             return wanted
     if seen_nic.device:
         return {"device": seen_nic.device, "mac": seen_nic.mac}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NICs that are virtual functions (SR-IOV): what a server may ask of them. Which one a NIC gets: ``pci``.
+"""NICs that are devices of the host, virtual functions (SR-IOV) or whole cards: what a server may ask of them. Which one
+a NIC gets: ``pci``.
 
-A virtual function sends and receives past the host, so that nothing of the host filters, limits or counts what it does;
-the card itself keeps it to its MAC and VLAN, which libvirt sets.
+They send and receive past the host, so that nothing of the host filters, limits or counts what they do. The card itself
+keeps a virtual function to its MAC and VLAN, which libvirt sets; nothing keeps a whole card to any.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from magnetar_agent.servers import pci
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.merge import MEMORY
+from magnetar_core.hardware.pci import DIRECT, WHOLE, in_words
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
@@ -19,32 +21,50 @@ if TYPE_CHECKING:
 
 
 def check(found: Fields) -> None:
-    """Raises ``InvalidField`` where a server with these fields asks for what no virtual function has."""
+    """Raises ``InvalidField`` where a server with these fields asks for what no such NIC has."""
     functions = pci.functions(found)
     for at, nic in enumerate(found["networks"]):
         if nic not in functions:
             if nic.get("vlan"):
                 raise InvalidField(f"networks[{at}].vlan", "is for NICs of a physical_network", nic["vlan"])
         elif nic.get("port_security", True):
-            raise InvalidField(f"networks[{at}].port_security", "must be false for a virtual function of a "
-                               "physical_network: its frames pass the host by, which cannot filter them", True)
+            raise InvalidField(f"networks[{at}].port_security", "must be false for a device of a physical_network: its "
+                               "frames pass the host by, which cannot filter them", True)
         elif nic.get("allowed_addresses"):
-            raise InvalidField(f"networks[{at}].allowed_addresses", "must be left out for a virtual function, which "
-                               "the host does not filter", nic["allowed_addresses"])
+            raise InvalidField(f"networks[{at}].allowed_addresses", "must be left out for a device of a "
+                               "physical_network, which the host does not filter", nic["allowed_addresses"])
+        elif nic.get("vlan") and nic.get("vnic_type") == WHOLE:
+            raise InvalidField(f"networks[{at}].vlan", f"must be left out for vnic_type {WHOLE}: nothing keeps a whole "
+                               "card to a VLAN, and its guest tags frames itself", nic["vlan"])
     if functions and (found.get("hardware") or {}).get(MEMORY):
-        raise InvalidField(f"hardware.{MEMORY}", "must not be set for a server with a virtual function of a physical "
-                           "network: devices of the host cannot read encrypted memory; leave one of the two out", True)
+        raise InvalidField(f"hardware.{MEMORY}", "must not be set for a server with a device of a physical network, "
+                           "such as a virtual function: devices of the host cannot read encrypted memory; leave one of "
+                           "the two out", True)
     limit = next((name for name in found.get("hardware") or () if name.startswith("vif_")), None)
     if functions and limit:
-        raise InvalidField(f"hardware.{limit}", "limits NICs of the host, and the server has a virtual function of a "
-                           "physical network, which the host cannot limit; leave one of the two out",
-                           found["hardware"][limit])
+        raise InvalidField(f"hardware.{limit}", "limits NICs of the host, and the server has a device of a physical "
+                           "network, which the host cannot limit; leave one of the two out", found["hardware"][limit])
 
 
-def check_network(host: LocalHost, network: str, field: str) -> None:
-    """Raises ``Conflict`` where the host has no virtual functions of the physical *network*."""
-    there = sorted({one.physical_network for one in pci.devices(host) if one.of_network})
-    if network not in there:
-        raise Conflict(f"{field}.physical_network: host {host.name} has no virtual functions of {network}; it has "
-                       f"some of {', '.join(there) or 'none'}. Name their physical_network in its agent's setting "
-                       "pci_device_spec, or choose another host.", field=f"{field}.physical_network")
+def check_type(nic: Fields, kept: Fields | None, field: str) -> None:
+    """Raises ``InvalidField`` where the ``vnic_type`` of a *nic* says nothing; ``Conflict`` where it would be another
+    one than that of the NIC *kept* from before, which its guest has."""
+    if not nic.get("physical_network"):
+        if nic.get("vnic_type"):
+            raise InvalidField(f"{field}.vnic_type", "is for NICs of a physical_network", nic["vnic_type"])
+        return
+    new, old = nic.get("vnic_type") or DIRECT, (kept or nic).get("vnic_type") or DIRECT
+    if new != old and (kept or nic).get("physical_network"):
+        raise Conflict(f"{field}.vnic_type cannot change from {old} to {new}: the host has to get the device back "
+                       "first. Remove the NIC, and add it again with the other one.", field=f"{field}.vnic_type")
+
+
+def check_network(host: LocalHost, devices: str, field: str) -> None:
+    """Raises ``Conflict`` where the host has none of the *devices* (``core.hardware.pci.of_nic``)."""
+    there = {one.of_network for one in pci.devices(host) if one.of_network}
+    if devices not in there:
+        has = ", ".join(map(in_words, sorted(there))) or "none"
+        raise Conflict(f"{field}.physical_network: host {host.name} has no {in_words(devices)}; of such devices it has "
+                       f"{has}. Name their physical_network in its agent's setting pci_device_spec, or choose another "
+                       "host. A card is there as a whole while it has no virtual functions.",
+                       field=f"{field}.physical_network")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.hypervisor import Nic
+from magnetar_agent.networks import Nic
 from magnetar_agent.storage import Disk
 
 from . import disk_keys, qemu_img

@@ -18,8 +18,10 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_agent.hardware.cpu import cpu
 from magnetar_agent.hardware.devices import devices
 from magnetar_agent.hardware.pmem import LABELS_KIB
-from magnetar_agent.hypervisor import Domain, DomainSpec, Nic
+from magnetar_agent.hypervisor import Domain, DomainSpec
+from magnetar_agent.networks import Nic
 from magnetar_agent.storage import Backing, Disk, DiskKey, NetworkSource
+from magnetar_core.hardware.pci import DIRECT, MACVTAP, WHOLE
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 
 from .templates import FOLDER, NAMESPACE, fill
@@ -28,6 +30,8 @@ from .templates import FOLDER, NAMESPACE, fill
 #: balloon, random numbers), and for what is plugged in while it runs. Each costs the guest's firmware 20 ms under
 #: emulation.
 PORTS = 4 + 12
+#: Parts of ``Nic.alias``.
+NOTED = 12
 #: (state, reason) of virDomainGetState to state and reason; the reason None stands for any other.
 STATES: dict[tuple[int, int | None], tuple[str, str]] = {
     (libvirt.VIR_DOMAIN_RUNNING, None): (RUNNING, "unknown"),
@@ -108,8 +112,8 @@ def parse(xml: str) -> Domain:
     note = owner(root, "server")
     tags = {} if note is None else {t.get("of", ""): t.text for t in note.findall(f"{{{NAMESPACE}}}tag")}
     kind, devices = _below(root, "os", "type"), root.find("devices")
-    disks, nics, graphics, added = ([] if devices is None else devices.findall(name)
-                                    for name in ("disk", "interface", "graphics", "memory"))
+    disks, nics, graphics, added, given = ([] if devices is None else devices.findall(name)
+                                           for name in ("disk", "interface", "graphics", "memory", "hostdev"))
     memory = _below(root, "memoryBacking", "source")
     return Domain(
         uuid=root.findtext("uuid", ""),
@@ -120,7 +124,7 @@ def parse(xml: str) -> Domain:
         ram_mib=_mib(root.find("memory")) - sum(_mib(_below(one, "target", "size")) for one in added),
         machine="" if kind is None else kind.get("machine", ""),
         virt_type=root.get("type", ""),
-        nics=tuple(_nic(nic, tags) for nic in nics),
+        nics=(*(_nic(nic, tags) for nic in nics), *(card for one in given if (card := _card(one, tags)))),
         disks=tuple(_disk(disk, tags) for disk in disks),
         description=root.findtext("description", ""),
         title=root.findtext("title", ""),
@@ -149,6 +153,7 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
     mac, model, source, target = nic.find("mac"), nic.find("model"), nic.find("source"), nic.find("target")
     port, host, mtu = _below(nic, "virtualport", "parameters"), _below(nic, "driver", "host"), nic.find("mtu")
     is_function, vlan = nic.get("type") == "hostdev", _below(nic, "vlan", "tag")
+    over = nic.get("type") == "direct" and source is not None and source.get("mode") == "passthrough"
     address = "" if mac is None else mac.get("address", "")
     return Nic(
         mac=address,
@@ -161,9 +166,28 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
         port=None if port is None else port.get("interfaceid"),
         mtu=0 if mtu is None else int(mtu.get("size", "0")),
         checksums=host is None or host.get("csum") != "off",
-        device=host_address(nic) if is_function else None,
-        vlan=int(vlan.get("id", "0")) if is_function and vlan is not None else None,
+        device=host_address(nic) if is_function else _noted(nic)[1] if over else None,
+        vlan=int(vlan.get("id", "0")) if (is_function or over) and vlan is not None else None,
+        vnic_type=DIRECT if is_function else MACVTAP if over else None,
+        netdev=source.get("dev") if over and source is not None else None,
     )
+
+
+def _noted(device: ET.Element) -> tuple[str, str | None]:
+    """MAC and address of the NIC that a device is, as ``Nic.alias`` has them; nothing for another device."""
+    alias = device.find("alias")
+    parts = ("" if alias is None else alias.get("name", "")).split("-")
+    if parts[:2] != ["ua", "nic"] or len(parts) != NOTED:
+        return "", None
+    domain, bus, slot, function = parts[8:]
+    return ":".join(parts[2:8]), f"{domain}:{bus}:{slot}.{function}"
+
+
+def _card(device: ET.Element, tags: dict[str, str | None]) -> Nic | None:
+    """The NIC that a PCI device is, a whole card; ``None`` for a device that is none."""
+    mac, address = _noted(device)
+    return Nic(mac, "", tag=tags.get(mac), place=_place(device, "pci"), device=address, vnic_type=WHOLE,
+               managed=device.get("managed") == "yes") if address else None
 
 
 def host_address(device: ET.Element) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from magnetar_agent.hypervisor import Nic
+from magnetar_agent.networks import Nic
 from magnetar_agent.storage import Disk, DiskKey
 from magnetar_agent.volumes import content, keys, remote
 from magnetar_core.errors import Conflict

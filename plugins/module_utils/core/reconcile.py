@@ -16,6 +16,7 @@ from typing import Any, Optional
 
 from .errors import Conflict, Immutable, InUse, InvalidField
 from .fields import Kind
+from .hardware.pci import of_nic
 from .plan import Result, Step, diff
 
 #: A JSON object: the fields of a resource.
@@ -87,7 +88,7 @@ def _means(given: Document, nic: Document) -> bool:
     if given.get("mac"):
         return bool(given["mac"] == nic.get("mac"))
     if given.get("physical_network"):
-        return bool(given["physical_network"] == nic.get("physical_network"))
+        return bool(nic.get("physical_network")) and of_nic(given) == of_nic(nic)
     plug = given.get("network") or given.get("bridge") or given.get("port")
     return plug is not None and plug in (nic.get("network"), nic.get("_id"), nic.get("bridge"), nic.get("port"))
 

@@ -17,7 +17,8 @@ from magnetar_agent.hardware.firmware import firmware
 from magnetar_agent.hardware.pci import PciDevice
 from magnetar_agent.hardware.pmem import GuestPmem
 from magnetar_agent.hardware.sev import launch_security
-from magnetar_agent.hypervisor import DomainSpec, Nic
+from magnetar_agent.hypervisor import DomainSpec
+from magnetar_agent.networks import Nic
 from magnetar_agent.servers import encryption, spec
 from magnetar_agent.storage import Disk
 from magnetar_agent.virt.domain import render

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
+from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ import pytest
 import yaml
 from jinja2 import UndefinedError
 
-from magnetar_agent.hypervisor import DomainSpec, Nic
-from magnetar_agent.networks import NetworkSpec
+from magnetar_agent.hypervisor import DomainSpec
+from magnetar_agent.networks import NetworkSpec, Nic
 from magnetar_agent.storage import Backing, Disk, DiskKey, NetworkSource, SharedFolder
 from magnetar_agent.virt.domain import DomainState, parse, render, render_device, state
 from magnetar_agent.virt.power import FREE
@@ -78,15 +78,20 @@ def test_golden(path: Path) -> None:
     assert made == golden.read_text() and HIDDEN not in made
 
 
-if SCHEMAS.is_dir() and shutil.which("xmllint"):
+if SCHEMAS.is_dir():
 
     @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
     def test_libvirts_schema_accepts_it(path: Path) -> None:
+        """Asked of libvirt's test driver, which has no guests of ours, and says so when the schema has let one pass."""
         made = xml_of(path)
-        schema = SCHEMAS / ("network.rng" if made.startswith("<network") else "domain.rng")
-        checked = subprocess.run(["xmllint", "--noout", "--relaxng", str(schema), "-"], input=made.encode(),
-                                 capture_output=True, check=False)
-        assert checked.returncode == 0, checked.stderr.decode()
+        with closing(libvirt.open("test:///default")) as connection:
+            define, flag = (connection.networkDefineXMLFlags, libvirt.VIR_NETWORK_DEFINE_VALIDATE) if made.startswith(
+                "<network") else (connection.defineXMLFlags, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+            try:
+                define(made, flag)
+            except libvirt.libvirtError as error:
+                assert error.get_error_code() != libvirt.VIR_ERR_XML_INVALID_SCHEMA, error
+                assert "no emulator" in str(error) or "capabilities" in str(error), error
 
 
 def hostile() -> DomainSpec:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Iterator, Mapping
 
 from .merge import MEMORY, memory_model
-from .pci import VGPU, asked, is_vgpu, network_of, told
+from .pci import VGPU, asked, in_words, is_vgpu, network_of, told
 
 UEFI = "a UEFI firmware that libvirt knows; on Debian the package ovmf has it"
 SECURE_BOOT = "a UEFI firmware with secure boot and keys that libvirt knows; on Debian the package ovmf has it"
@@ -16,8 +16,8 @@ KVM = "KVM, without which a guest has no CPU of the host"
 PCI = ("PCI devices of alias %s: the server needs %d, and %d of %d are free (the agent's settings pci_device_spec and "
        "pci_alias say which there are)")
 NO_PCI = "PCI devices of alias %s (the agent's settings pci_device_spec and pci_alias say which there are)"
-FUNCTIONS = ("virtual functions of physical network %s: the server's ports need %d, and %d of %d are free (the agent's "
-             "setting pci_device_spec says which there are)")
+FUNCTIONS = ("%s: the server's ports need %d, and %d of %d are free (the agent's setting pci_device_spec says which "
+             "there are)")
 MDEV = "a free virtual GPU%s: %d of %d are free (the agent's setting enabled_mdev_types says which there are)"
 LUKS = "LUKS in QEMU, which encrypts disks; on Debian the package qemu-utils has it"
 SEV = ("memory encryption %s: a CPU of AMD that has it, switched on in the firmware and for the kernel "
@@ -64,9 +64,9 @@ def lacking_devices(wanted: Mapping[str, int], there: Mapping[str, Mapping[str, 
                 trait = name[len(VGPU) + 1:]
                 yield "vgpus", MDEV % (" of a device with trait %s" % trait if trait else "", *(
                     (0, 0) if known is None else (known["free"], known["total"])))
-        elif network := network_of(name):
+        elif network_of(name):
             if known is None or known["free"] < count:
-                yield "networks", FUNCTIONS % (network, count, *(
+                yield "networks", FUNCTIONS % (in_words(name), count, *(
                     (0, 0) if known is None else (known["free"], known["total"])))
         elif known is None:
             yield "pci_alias", NO_PCI % name

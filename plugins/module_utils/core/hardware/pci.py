@@ -70,16 +70,32 @@ def is_vgpu(name: str) -> bool:
     return name == VGPU or name.startswith(VGPU + ":")
 
 
-def of_network(network: str) -> str:
-    """The name by which the virtual functions of a physical network are counted, of which NICs have one; no alias can
-    have it."""
-    return "%s:%s" % (VF, network)
+#: How a NIC has a device: a virtual function whole, or its network device by macvtap; or a whole card.
+DIRECT, MACVTAP, WHOLE = VNIC_TYPES = ("direct", "macvtap", "direct-physical")
+
+
+def of_network(network: str, vnic_type: str = DIRECT) -> str:
+    """The name by which the devices of a physical network are counted of which NICs of *vnic_type* have one: its
+    virtual functions, or its cards that have none now. No alias can have it."""
+    return "%s:%s" % (PF if vnic_type == WHOLE else VF, network)
 
 
 def network_of(name: str) -> str:
     """The physical network that ``of_network`` has named so; empty for an alias."""
     kind, _colon, network = name.partition(":")
-    return network if kind == VF else ""
+    return network if kind in (PF, VF) else ""
+
+
+def of_nic(nic: Mapping[str, Any]) -> str:
+    """The same name, of what a *nic* of a server (with ``physical_network``) is."""
+    return of_network(nic["physical_network"], nic.get("vnic_type") or DIRECT)
+
+
+def in_words(name: str, one: bool = False) -> str:
+    """What ``of_network`` has named so, to be read: several of them, or *one*."""
+    kind = name.partition(":")[0]
+    return "%s of physical network %s" % (
+        ("card" if kind == PF else "virtual function") + ("" if one else "s"), network_of(name))
 
 
 def is_nic(name: str) -> bool:

@@ -7,7 +7,7 @@ from ..fields import FIXED, READ, Field, Kind
 from ..values import Boolean, Choices, ListOf, Mac, Nullable, Text, Uuid, Value
 from .common import REFERENCE, TAG
 from .guest_data import told
-from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PHYSICAL, PORT, VLAN, AllowedAddress
+from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PHYSICAL, PORT, VLAN, VNIC_TYPE, AllowedAddress
 
 MODELS = ("virtio", "e1000e", "e1000", "rtl8139")
 
@@ -25,8 +25,9 @@ class InterfaceAttachment(Kind):
     network = Field(REFERENCE, "A network known to the agent, or a libvirt network.", on=FIXED, sample="lan")
     bridge = Field(DEVICE, "A bridge of the host, in place of network.", on=FIXED, sample=None)
     port = Field(PORT, "A logical switch port of OVN, in place of network.", on=FIXED, sample=None)
-    physical_network = Field(PHYSICAL, "A physical network, of which the NIC is a virtual function, in place of "
+    physical_network = Field(PHYSICAL, "A physical network, of which the NIC is a device of the host, in place of "
                              "network.", on=FIXED, sample=None)
+    vnic_type = Field(VNIC_TYPE, "How the guest has such a NIC; V(direct) when omitted.", on=FIXED, sample=None)
     vlan = Field(VLAN, "The VLAN of such a NIC.", on=FIXED, sample=None)
     mac = Field(Mac(), "MAC address; drawn once when omitted.", on=FIXED, sample="52:54:00:12:34:56")
     model = Field(Choices(*MODELS), "Model of the card; V(virtio) when omitted.", on=FIXED, sample="virtio")

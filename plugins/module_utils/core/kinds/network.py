@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from ..errors import InvalidField
 from ..fields import FIXED, READ, Field
-from ..hardware.pci import PHYSICAL_NETWORK
+from ..hardware.pci import PHYSICAL_NETWORK, VNIC_TYPES
 from ..values import Boolean, Choices, Integer, Nullable, Text, Uuid
 from ..versions import Version
 from .common import NAME, REFERENCE, OrNone, Resource
@@ -21,6 +21,7 @@ ADDRESS = Text(7, 15, r"\d{1,3}(\.\d{1,3}){3}", "must be an IPv4 address")
 PORT = Uuid()
 PHYSICAL = Text(1, 63, PHYSICAL_NETWORK, "must be the name of a physical network")
 VLAN = Integer(1, 4094)
+VNIC_TYPE = Choices(*VNIC_TYPES)
 #: Most addresses of a NIC besides its own.
 ALLOWED_MAX = 64
 

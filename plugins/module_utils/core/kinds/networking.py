@@ -5,6 +5,7 @@ rbac_policy: what a cloud's network service has beside networks."""
 from __future__ import annotations
 
 from ..fields import FIXED, READ, Field, Kind, Record
+from ..hardware.pci import VNIC_TYPES
 from ..values import Boolean, Choices, Integer, ListOf, Mac, Nullable, Text, Uuid, Value
 from .common import DESCRIPTION, NAME, REFERENCE, OrNone, Resource
 
@@ -119,8 +120,9 @@ class NetworkPort(Resource):
         "Addresses that it may send from besides its own.", default=[], sample=[{"ip_address": "10.1.0.250"}])
     dns_name = Field(Text(0, 63, r"[A-Za-z0-9-]*", "may have letters, digits and - only"), "Its name in the domain of "
                      "its network, where DNS finds it. A server that takes it gives it its host name.", sample="web1")
-    vnic_type = Field(Choices("normal", "direct"), "V(normal), or V(direct): a virtual function (SR-IOV) of a card "
-                      "that hosts have on the physical network of its network, which nothing filters or limits.",
+    vnic_type = Field(Choices("normal", *VNIC_TYPES), "V(normal), or what hosts have on the physical network of its "
+                      "network, which nothing filters or limits: V(direct), a virtual function (SR-IOV) of a card; "
+                      "V(macvtap), a virtio NIC over such a one; V(direct-physical), a whole card.",
                       default="normal", sample="normal")
     qos_policy = qos_policy("Its QoS policy, by name or uuid; V(none) for that of its network.")
     admin_state_up = Field(Boolean(), "Whether packets pass.", default=True, sample=True)

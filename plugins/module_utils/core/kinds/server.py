@@ -30,7 +30,7 @@ from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Null
 from .common import REFERENCE, TAG, Resource
 from .flavor import sizes
 from .guest_data import GUEST_DATA, PASSWORD, VENDOR_DATA, told
-from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PHYSICAL, PORT, VLAN, AllowedAddress
+from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PHYSICAL, PORT, VLAN, VNIC_TYPE, AllowedAddress
 from .volume import BUSES, DISK_KEY, POOL, SIZE
 from .volume import DEVICE as DISK
 
@@ -54,6 +54,8 @@ def _nic() -> Record:
         physical_network=Field(PHYSICAL, "A physical network of the host, in place of network: the NIC is a virtual "
                                "function (SR-IOV) that the agent's setting pci_device_spec has there. It needs "
                                "port_security false, since nothing filters it."),
+        vnic_type=Field(VNIC_TYPE, "How the guest has such a NIC: V(direct), the virtual function itself; V(macvtap), "
+                        "a virtio NIC over it; V(direct-physical), a whole card. V(direct) when omitted."),
         network_affinity=Field(PHYSICAL, "What a cloud says of a port of OVN: the physical network, or "
                                "V(rp_tunnelled), near whose NUMA cells the server is to be."),
         vlan=Field(VLAN, "The VLAN of such a NIC; none when omitted."),
@@ -211,8 +213,8 @@ class Server(Resource):
     pci_devices = Field(MapOf(Text(), Text()), "PCI devices of the host that it has: address to the alias that asked "
                                                "for it, or to the MAC address of the NIC that it is. Of a single host.",
                         on=READ, sample={})
-    nic_devices = Field(MapOf(Text(), Value()), "MAC address of a NIC that is a virtual function to {pci_slot, "
-                        "pci_vendor_info, physical_network}. Of a single host.", on=READ, sample={})
+    nic_devices = Field(MapOf(Text(), Value()), "MAC address of a NIC that is a device of its host to {pci_slot, "
+                        "pci_vendor_info, physical_network}, and device_mac_address of a whole card. Of a single host.", on=READ, sample={})
     mdev = Field(Nullable(Value()), "The virtual GPU that it has: {uuid, parent, type}. Of a single host.", on=READ,
                  sample=None)
     pmem_namespaces = Field(ListOf(Text()), "Namespaces of persistent memory that it has. Of a single host.",
