@@ -360,6 +360,6 @@ def told_of_nics(want: Mapping[str, Any], look: Callable[[], Sequence[PciDevice]
     there, macs = {one.address: one for one in look()} if functions(want) else {}, want.get(MACS) or {}
     return {mac: {"pci_slot": one.address, "pci_vendor_info": f"{one.vendor_id}:{one.product_id}",
                   "physical_network": one.physical_network,
-                  **({"device_mac_address": macs[one.address]} if one.address in macs else {})}
+                  **({"device_mac_address": macs[one.address]} if macs.get(one.address) else {})}
             for mac, seen in seen_of_nics(want).items() if is_nic(mac)
             for one in [there.get(seen.address, seen)]}

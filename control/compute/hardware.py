@@ -106,11 +106,12 @@ def _check_aliases(caller: Caller, flavor: Mapping[str, Any], specs: Mapping[str
 
 
 def check_nics(flavor: Mapping[str, Any], image: Mapping[str, Any], nics: Iterable[Mapping[str, Any]]) -> None:
-    """Raises ``InvalidRequest`` for *nics* that are virtual functions of a server whose memory is encrypted: devices of
-    the host cannot read it (row A14.7)."""
+    """Raises ``InvalidRequest`` for *nics* that are devices of the host of a server whose memory is encrypted: they
+    cannot read it (row A14.7)."""
     if any(nic.get("devices") for nic in nics) and encrypts_memory(flavor, image):
-        raise InvalidRequest("Ports of vnic_type direct cannot be had by a server whose memory is encrypted "
-                             "(hw:mem_encryption, hw_mem_encryption). Use other ports, or another flavor or image.")
+        raise InvalidRequest("Ports that are devices of a host (vnic_type direct and others) cannot be had by a server "
+                             "whose memory is encrypted (hw:mem_encryption, hw_mem_encryption). Use other ports, or "
+                             "another flavor or image.")
 
 
 def check_placed(flavor: Mapping[str, Any], old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
@@ -153,7 +154,7 @@ def tied_by(server: servers.Found, live: bool) -> str:
     devices = devices_of(flavor, orjson.loads(server.interfaces or "[]"))
     otherwise = "Migrate it cold (migrate)" if live else "Stop it, or pause it"
     if any(map(network_of, devices)):
-        return ("ports of vnic_type direct: the state of a virtual function of its host cannot be saved. "
+        return ("ports that are devices of its host (vnic_type direct and others), whose state cannot be saved. "
                 f"{otherwise}, or detach the ports first.")
     if any(map(is_vgpu, devices)):
         return f"a virtual GPU (resources:VGPU), whose state cannot be saved. {otherwise}."

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Interface attachments: the ports that a server has. A new one is returned when the server has it, as in Nova. One
-that asks for bandwidth or a virtual function is refused with 400 where the server's host has not enough left."""
+that asks for bandwidth or a device of a host is refused with 400 where the server's host has not enough left."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def placed(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> list[dic
 
 
 def devices(resource: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """MAC to the virtual function that a NIC is, as the agent's *resource* tells."""
+    """MAC to the device of its host that a NIC is, as the agent's *resource* tells."""
     found: dict[str, dict[str, str]] = resource.get("nic_devices") or {}
     return found
 

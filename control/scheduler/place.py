@@ -12,7 +12,7 @@ from typing import Any
 from magnetar_control.store import aggregates, allocations, hosts
 from magnetar_control.store.database import Database
 from magnetar_core import bandwidth
-from magnetar_core.hardware.pci import network_of
+from magnetar_core.hardware import pci
 
 from .choose import Candidate, NoValidHost, choose
 from .hosts import HostStates
@@ -120,8 +120,7 @@ def hold_ports(database: Database, server_id: str, host_id: str, made_of: tuple[
 def in_words(nic: Mapping[str, Any]) -> str:
     """What a NIC asks of its host, to be read."""
     found = [bandwidth.in_words(nic["resources"])] if nic.get("resources") else []
-    return " and ".join([*found, *(f"a free virtual function of physical network {network_of(name)}"
-                                   for name in nic.get("devices") or ())])
+    return " and ".join([*found, *(f"a free {pci.in_words(name, one=True)}" for name in nic.get("devices") or ())])
 
 
 def read_host(database: Database, states: HostStates, name: str) -> None:

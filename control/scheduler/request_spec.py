@@ -137,7 +137,7 @@ def sizes(flavor: Mapping[str, Any]) -> dict[str, int]:
 
 
 def devices_of(flavor: Mapping[str, Any], nics: Iterable[Mapping[str, Any]] = ()) -> dict[str, int]:
-    """How many PCI devices of which alias, and virtual GPUs, a server of *flavor* has, and virtual functions of which
+    """How many PCI devices of which alias, and virtual GPUs, a server of *flavor* has, and devices of which
     physical network (``pci.of_network``) for its *nics*; only flavors and ports ask for some."""
     specs = flavor.get("extra_specs")
     found = Counter(asked_devices(said(specs, BY_SPEC)) if specs else {})

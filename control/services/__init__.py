@@ -149,7 +149,7 @@ class Networks(Protocol):
     def check_requested(self, context: Context, requested: Any, external: bool = False) -> list[Document]:
         """The networks that a server asks for, in normal form: [{network_id, port_id, fixed_ip, tag}], of a port with a
         name also dns_name, and of one that asks for bandwidth of its host resources, amounts by
-        ``bandwidth.resource``, and of one that is a virtual function devices, how many by ``pci.of_network``.
+        ``bandwidth.resource``, and of one that is a device of a host devices, how many by ``pci.of_network``.
         *requested*: "auto", "none", or Nova's list; an empty list is the default network.
         *external*: also external networks that are not shared with the caller. Raises ``InvalidRequest`` naming what
         does not exist, 409 for a port in use, ``Forbidden`` (``ExternalNetworkAttachForbidden``)."""
@@ -183,7 +183,7 @@ class Networks(Protocol):
     def bind(self, server_id: str, host: str, sure: Sure = always,
              devices: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> None:
         """The server's ports are on *host* now. *devices*: {pci_slot, pci_vendor_info, physical_network} of those that
-        are virtual functions there, by MAC."""
+        are devices there, by MAC."""
 
     def unbind(self, server_id: str, sure: Sure = always) -> None:
         """The server keeps its ports, and is on no host."""

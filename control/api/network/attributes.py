@@ -12,6 +12,7 @@ from magnetar_control.api.values import Address, Anything, Id, Number, OrEmpty, 
 from magnetar_control.services.network import address_groups, dns, sharing, trunks, virtual_functions
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
+from magnetar_core.hardware.pci import VNIC_TYPES
 from magnetar_core.values import Choices, ListOf, Mac, MapOf, Nullable, Text, Value
 from magnetar_core.versions import Version
 
@@ -154,19 +155,20 @@ class VnicType(Choices):
     """How a port reaches its server."""
 
     def __init__(self) -> None:
-        super().__init__(virtual_functions.NORMAL, virtual_functions.DIRECT)
+        super().__init__(virtual_functions.NORMAL, *VNIC_TYPES)
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         if value in OTHER_VNIC_TYPES:
-            raise InvalidField(path, "must be normal or direct (a virtual function): no host here gives ports a vDPA "
-                                     "device, an accelerator, or a virtual function by macvtap. A flavor with "
-                                     "pci_passthrough:alias gives a server a whole device", value)
+            raise InvalidField(path, "must be normal, direct (a virtual function), macvtap (a NIC over one) or "
+                                     "direct-physical (a whole card): no host here gives ports a vDPA device, an "
+                                     "accelerator or a device of a SmartNIC. A flavor with pci_passthrough:alias gives "
+                                     "a server a whole device of another kind", value)
         return super().check(value, path, version)
 
 
 #: Those of Neutron that no port here can have.
-OTHER_VNIC_TYPES = ("direct-physical", "macvtap", "vdpa", "accelerator-direct",
-                    "accelerator-direct-physical", "baremetal", "virtio-forwarder", "smart-nic", "remote-managed")
+OTHER_VNIC_TYPES = ("vdpa", "accelerator-direct", "accelerator-direct-physical", "baremetal", "virtio-forwarder",
+                    "smart-nic", "remote-managed")
 PORT = attributes(
     {"network_id": Id()},
     {"name": TEXT, "admin_state_up": TRUTH, "mac_address": Mac(), "device_id": TEXT, "device_owner": TEXT,

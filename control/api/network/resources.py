@@ -12,7 +12,7 @@ from magnetar_control.api.values import Number, Truth, to_second
 from magnetar_control.services import Document, Page
 from magnetar_control.services.network import qos
 from magnetar_control.services.network.resources import NetworkStore
-from magnetar_control.services.network.virtual_functions import is_one
+from magnetar_control.services.network.virtual_functions import is_one, vif_type
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
@@ -96,7 +96,7 @@ def port(row: Row, admin: bool) -> Document:
     function = is_one(row)
     binding = {"binding:host_id": row["host"], "binding:profile": row["profile"],
                "binding:vif_details": {"port_filter": False} if function and row["host"] else {},
-               "binding:vif_type": ("hw_veb" if function else "bridge") if row["host"] else "unbound",
+               "binding:vif_type": (vif_type(row) if function else "bridge") if row["host"] else "unbound",
                "resource_request": row["resource_request"]}
     pairs = [{"ip_address": one["ip_address"], "mac_address": one.get("mac_address") or row["mac_address"]}
              for one in row["pairs"]]

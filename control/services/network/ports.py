@@ -223,8 +223,8 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
 
 
 def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
-    """Whether it may be a virtual function, or be one no more; what it is, its server's host has claimed. One that
-    becomes a virtual function leaves OVN."""
+    """Whether it may be a device of a host, or be one no more; what it is, its server's host has claimed. One that
+    becomes one leaves OVN."""
     if values.get("vnic_type", row["vnic_type"]) != row["vnic_type"]:
         _let_go(connection, row)
         trunks.check_in_none(connection, row["id"])
@@ -232,7 +232,7 @@ def _check_function(connection: Connection, context: Context, row: RowMapping, v
             _leads_to(row)).limit(1)).scalar()
         if floating is not None:
             raise Conflict(f"Port {row['id']} has floating IP {floating}, or a port forwarding of it, which OVN gives "
-                           "and a virtual function cannot have. Take it from the port first.", type="PortInUse")
+                           "and a device of a host cannot have. Take it from the port first.", type="PortInUse")
     virtual_functions.check(find(connection, context, NETWORK, row["network_id"]), {**row, **values})
 
 

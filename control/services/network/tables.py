@@ -85,7 +85,7 @@ ports = Table(
     Column("arriving", Boolean, nullable=False, default=False),
     Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")),
     Column("dns_name", String(63), nullable=False, default=""),
-    # What it is on its host: pci_slot and so on of a virtual function.
+    # What it is on its host: pci_slot and so on of a device.
     Column("device", DOCUMENT, nullable=False, default="{}"), *stamped(), Index("ports_network", "network_id"),
     Index("ports_device", "device_id"), Index("ports_project", "project_id"), Index("ports_qos", "qos_policy_id"))
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ports that are virtual functions of a host's card (``vnic_type`` direct, SR-IOV): what they may be, and what they ask
-of the host of their server.
+"""Ports that are devices of a host (``vnic_type`` direct and macvtap, virtual functions by SR-IOV; direct-physical, a
+whole card): what they may be, and what they ask of the host of their server.
 
 Nothing of the host sees their packets: no OVN, no filter, no limit. So OVN is not told of them, and what it would have
 to do for one is refused. Source: Neutron's *SR-IOV* guide; its mechanism driver has no security groups either.
@@ -15,36 +15,42 @@ from sqlalchemy import Connection, select
 
 from magnetar_control.services import Document
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.hardware.pci import of_network
+from magnetar_core.hardware.pci import DIRECT, VNIC_TYPES, WHOLE, of_network
 
 from .tables import ports
 
-NORMAL, DIRECT = "normal", "direct"
+NORMAL = "normal"
 #: Types of networks that are on a physical network.
 PHYSICAL = ("flat", "vlan")
-#: What OVN would do for a port: the attribute, its only value of a virtual function, and the rule.
+#: What OVN would do for a port: the attribute, its only value of a device of a host, and the rule.
 _REFUSED = (
-    ("port_security_enabled", False, "must be false: nothing filters the packets of a virtual function"),
-    ("admin_state_up", True, "must be true: nothing stops the packets of a virtual function"),
-    ("qos_policy_id", None, "must be null: nothing limits or marks the packets of a virtual function"),
-    ("dns_name", "", "must be empty: it is OVN that answers for names, and a virtual function is not OVN's"))
+    ("port_security_enabled", False, "must be false: nothing filters the packets of a virtual function or a card"),
+    ("admin_state_up", True, "must be true: nothing stops the packets of a virtual function or a card"),
+    ("qos_policy_id", None, "must be null: nothing limits or marks the packets of a virtual function or a card"),
+    ("dns_name", "", "must be empty: it is OVN that answers for names, and a device of a host is not OVN's"))
 
 
 def is_one(row: Mapping[Any, Any]) -> bool:
-    """Whether a port is a virtual function."""
-    return bool(row["vnic_type"] == DIRECT)
+    """Whether a port is a device of a host."""
+    return row["vnic_type"] in VNIC_TYPES
+
+
+def vif_type(row: Mapping[Any, Any]) -> str:
+    """Nova's word for how such a port is plugged in."""
+    return "hostdev_physical" if row["vnic_type"] == WHOLE else "hw_veb"
 
 
 def devices(row: Mapping[Any, Any]) -> dict[str, int]:
     """What it asks of its server's host, as claims have it. *row*: with ``vnic_type``, and ``bridge`` of its network.
     """
-    return {of_network(row["bridge"]): 1} if is_one(row) else {}
+    return {of_network(row["bridge"], row["vnic_type"]): 1} if is_one(row) else {}
 
 
 def on_host(row: Mapping[Any, Any]) -> dict[str, Any]:
     """The NIC in the agent's form. *row*: with ``segment`` of its network too."""
     vlan = {} if row["segment"] is None else {"vlan": row["segment"]}
-    return {"physical_network": row["bridge"], **vlan, "port_security": False}
+    way = {} if row["vnic_type"] == DIRECT else {"vnic_type": row["vnic_type"]}  # agents of before know no other
+    return {"physical_network": row["bridge"], **way, **vlan, "port_security": False}
 
 
 def complete(values: Document) -> None:
@@ -54,34 +60,39 @@ def complete(values: Document) -> None:
 
 
 def check(network: Mapping[Any, Any], port: Mapping[Any, Any]) -> None:
-    """Raises ``InvalidField`` where a *port*, a virtual function as a whole, asks for what none does; ``Conflict``
-    where its network does."""
+    """Raises ``InvalidField`` where a *port*, seen as a whole, is a device of a host and asks for what none does;
+    ``Conflict`` where its network does."""
     if not is_one(port):
         return
     if network["type"] not in PHYSICAL:
-        raise InvalidField("binding:vnic_type", f"must be {NORMAL} on a network of type {network['type']}: virtual "
-                                                "functions are of physical networks (type flat or vlan)", DIRECT)
+        raise InvalidField("binding:vnic_type", f"must be {NORMAL} on a network of type {network['type']}: devices of "
+                                                "hosts are on physical networks (type flat or vlan)",
+                           port["vnic_type"])
+    if port["vnic_type"] == WHOLE and network["type"] != "flat":
+        raise InvalidField("binding:vnic_type", f"must be another one on a network of type {network['type']}: nothing "
+                                                "keeps a whole card to the network's VLAN, or its guest out of others; "
+                                                "use direct, or a network of type flat", WHOLE)
     for name, usual, rule in _REFUSED:
         if port.get(name, usual) != usual:
             raise InvalidField(name, rule, port[name])
     if network["qos_policy_id"]:
-        raise Conflict(f"Network {network['id']} has QoS policy {network['qos_policy_id']}, which acts on no virtual "
-                       "function. Take the policy from the network, or make the port on another one.",
+        raise Conflict(f"Network {network['id']} has QoS policy {network['qos_policy_id']}, which acts on no device "
+                       "of a host. Take the policy from the network, or make the port on another one.",
                        type="QosPolicyInUse")
 
 
 def check_reached(port: Mapping[Any, Any]) -> None:
     """Raises ``Conflict`` where OVN is to do something at a *port* that is none of its own."""
     if is_one(port):
-        raise Conflict(f"Port {port['id']} is a virtual function (binding:vnic_type {DIRECT}), which OVN does not see: "
-                       "it can have no floating IP or port forwarding, and be in no trunk and no router's interface. "
-                       f"Use a port of vnic_type {NORMAL}.", type="UnsupportedPortVnicType")
+        raise Conflict(f"Port {port['id']} is a device of a host (binding:vnic_type {port['vnic_type']}), which OVN "
+                       "does not see: it can have no floating IP or port forwarding, and be in no trunk and no router's "
+                       f"interface. Use a port of vnic_type {NORMAL}.", type="UnsupportedPortVnicType")
 
 
 def check_network(connection: Connection, id: str) -> None:
     """Raises ``Conflict`` where a network that is to get a QoS policy has such ports."""
     found = connection.execute(select(ports.c.id).where(
-        ports.c.network_id == id, ports.c.vnic_type == DIRECT).limit(1)).scalar()
+        ports.c.network_id == id, ports.c.vnic_type != NORMAL).limit(1)).scalar()
     if found is not None:
-        raise Conflict(f"Network {id} has port {found}, a virtual function ({DIRECT}), on which no QoS policy acts. "
+        raise Conflict(f"Network {id} has port {found}, a device of a host, on which no QoS policy acts. "
                        "Delete it first, or leave the network without a policy.", type="QosPolicyInUse")

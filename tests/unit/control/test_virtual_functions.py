@@ -17,7 +17,7 @@ from magnetar_control import serve
 from magnetar_control.conductor.audit import findings, read_state
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.store import hosts
-from tests.unit.agent.test_virtual_functions import card, plugged
+from tests.unit.agent.test_virtual_functions import card, netdev, part, plugged
 
 from .attachments.asking import until
 from .evacuate.evacuating import Evacuating
@@ -32,7 +32,7 @@ NAME = "type-VF:physnet0"
 
 
 def functions(folder: Path, name: str) -> dict[str, Any]:
-    """Settings of a host: kvm1 has two virtual functions, kvm2 one, kvm3 none."""
+    """Settings of a host: kvm1 has two virtual functions, kvm2 one, kvm3 a card without any."""
     sysfs = folder / f"{name}-sys"
     card(sysfs, f"{name[-1]}1", {"kvm1": 2, "kvm2": 1, "kvm3": 0}[name])
     return {"sysfs": sysfs, "pci_device_spec": [{"vendor_id": "8086", "physical_network": "physnet0"}]}
@@ -130,6 +130,7 @@ def some(cloud: Equipped) -> Iterator[Functions]:
     # The next test begins with what agents have told, and nothing that came and went before they told of it.
     hosts = cloud.parts.working.states.hosts
     until(lambda: all(hosts[name].pci.told[NAME]["free"] == count for name, count in free(cloud).items()))
+    until(lambda: hosts["kvm3"].pci.told[CARDS]["free"] == 1)
     for host in hosts.values():
         host.pci.freed()
         host.pci.refused()
@@ -138,7 +139,7 @@ def some(cloud: Equipped) -> Iterator[Functions]:
 def free(cloud: Equipped) -> dict[str, int]:
     """How many virtual functions hosts say that are free."""
     return {name: found[NAME]["free"] for name, kvm in cloud.kvm.items()
-            if (found := kvm.side().host["pci_devices"])}
+            if NAME in (found := kvm.side().host["pci_devices"])}
 
 
 # Ports --------------------------------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ def test_its_state_is_not_carried(some: Functions, body: dict[str, Any], instead
     reply = some.cloud.admin.post(f"/v2.1/servers/{id}/action", body, "2.30")
     assert reply.status == 409, reply
     said = reply.json["conflictingRequest"]["message"]
-    assert "which has ports of vnic_type direct" in said and instead in said
+    assert "which has ports that are devices of its host" in said and instead in said
     assert some.cloud.admin.get(f"/v2.1/servers/{id}/os-instance-actions").json["instanceActions"][0][
         "action"] == "create"
     assert some.has(id)[0] == "kvm1"
@@ -299,3 +300,44 @@ def test_evacuated(some: Functions) -> None:
         admin.up("kvm2")
     until(lambda: free(some.cloud) == {"kvm1": 1, "kvm2": 1} and len(held(some.cloud)[id]) == 1)
     assert some.has(id) == ("kvm1", {mac: "0x11 0x0"})
+
+
+# By macvtap, and whole cards -----------------------------------------------------------------------------------------
+CARDS = "type-PF:physnet0"
+
+
+@pytest.fixture
+def more(cloud: Equipped, some: Functions) -> Functions:
+    """The virtual function of kvm2, and the card without any of kvm3, have network devices."""
+    for name, address, mac in (("kvm2", "0000:21:02.0", ""), ("kvm3", "0000:31:00.0", "3c:fd:fe:00:00:01")):
+        sysfs = cloud.kvm[name].agent.host.settings.sysfs
+        if not (sysfs / "bus/pci/devices" / address / "net").exists():
+            netdev(sysfs, address, "ens1f0v0", mac)
+    return some
+
+
+def test_a_port_is_a_whole_card(more: Functions) -> None:
+    port = more.port(**{"binding:vnic_type": "direct-physical"})
+    id = more.make(port)
+    shown = more.shown(port)
+    assert shown["binding:profile"] == {
+        "pci_slot": "0000:31:00.0", "pci_vendor_info": "8086:1572", "physical_network": "physnet0",
+        "device_mac_address": "3c:fd:fe:00:00:01"}
+    assert (shown["binding:host_id"], shown["binding:vif_type"]) == ("kvm3", "hostdev_physical")
+    assert held(more.cloud)[id] == [("kvm3", {CARDS: 1})]
+    another = more.make(more.port(**{"binding:vnic_type": "direct-physical"}), status="ERROR")
+    details = more.cloud.admin.server(another)["fault"]["details"]
+    assert "lacks cards of physical network physnet0: the server's ports need 1, and" in details, details
+
+
+def test_a_port_by_macvtap(more: Functions) -> None:
+    port = more.port("tagged", **{"binding:vnic_type": "macvtap"})
+    id = more.make(port, host="kvm2")
+    assert held(more.cloud)[id] == [("kvm2", {NAME: 1})]
+    shown, found = more.shown(port), at(more.cloud, id)["kvm2"]
+    [tap] = part(more.cloud.kvm["kvm2"], "interface[@type='direct']", found["name"])
+    assert (tap.find("source").get("dev"), tap.find("vlan/tag").get("id")) == ("ens1f0v0", "7")  # type: ignore[union-attr]
+    assert (shown["binding:vif_type"], shown["binding:vnic_type"], shown["binding:profile"]["pci_slot"]) == (
+        "hw_veb", "macvtap", "0000:21:02.0")
+    refused = more.cloud.admin.put(f"/network/v2.0/ports/{port}", {"port": {"binding:vnic_type": "direct"}})
+    assert refused.status == 409
