@@ -50,6 +50,14 @@ class Nic:
 
 
 @dataclass(frozen=True)
+class FunctionSettings:
+    """What a card lets one of its virtual functions do; as it is, the usual. *trusted*: it may set other MACs, and hear
+    all that the card hears."""
+
+    trusted: bool = False
+
+
+@dataclass(frozen=True)
 class NetworkSpec:
     """A libvirt network that the agent makes. *mode* is nat or isolated; *hosts*: MACs with their addresses."""
 
@@ -176,6 +184,10 @@ class HypervisorNetworks(Protocol):
 
     def integration_bridge(self, name: str) -> IntegrationBridge:
         """The bridge of that name as Open vSwitch has it, and whether ovn-controller looks after it; never raises."""
+
+    def set_function(self, card: str, number: int, settings: FunctionSettings) -> None:
+        """Set virtual function *number* of the network device *card*. Raises ``HypervisorError`` where its driver
+        cannot."""
 
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
         """Device ("" without one) and network of the host's IPv4 routes, the default ones excepted, and of its

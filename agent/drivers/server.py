@@ -18,6 +18,7 @@ from magnetar_agent.servers import (
     addresses,
     block_devices,
     cpu_modes,
+    function_settings,
     image_links,
     mdevs,
     pci,
@@ -151,6 +152,7 @@ class ServerDriver:
         stand on, or what their taps are called, are defined anew, and so are those that have SPICE or lack it against
         the settings, have another CPU mode, memory in files or not, or may be on CPUs that the settings do not share:
         it holds from their next start."""
+        function_settings.give_back(host)
         floating = placement.shared(host)
         for id, domain in host.hypervisor.domains().items():
             old = (domain.probed or any(nic.tap is None and not nic.device for nic in domain.nics)

@@ -157,6 +157,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
         """Nothing runs any more and nobody knows why; managed saves and definitions are still there, mediated devices
         are not."""
         self._mdevs.clear()
+        self.functions.clear()
         with self._change(*(f"domain {uuid}" for uuid in self._domains)):
             for domain in self._domains.values():
                 if domain.state in (RUNNING, PAUSED, CRASHED):

@@ -11,7 +11,7 @@ from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.state import FakeDomain, State, parse
 from magnetar_agent.hardware.mdev import Mdev
 from magnetar_agent.hypervisor import DomainEvent
-from magnetar_agent.networks import Nic
+from magnetar_agent.networks import FunctionSettings, Nic
 from magnetar_agent.storage import Disk
 from magnetar_agent.virt.devices import plugged
 from magnetar_agent.virt.domain import render_device
@@ -47,6 +47,16 @@ class Devices(State):
     def remove_mdev(self, uuid: str) -> None:
         with self._call("remove_mdev"):
             self._mdevs.pop(uuid, None)
+
+    @property
+    def functions(self) -> dict[tuple[str, int], FunctionSettings]:
+        """What virtual functions are set to, by their card's network device and number."""
+        found: dict[tuple[str, int], FunctionSettings] = self.__dict__.setdefault("_set_functions", {})
+        return found
+
+    def set_function(self, card: str, number: int, settings: FunctionSettings) -> None:
+        with self._call("set_function"):
+            self.functions[card, number] = settings
 
     def empty_pmem(self, path: Path) -> None:
         with self._call("empty_pmem", f"pmem {path}"):

@@ -31,7 +31,7 @@ class PciDevice(NamedTuple):
     *type*: one of ``core.hardware.pci.TYPES``. *once*: a server that has had it leaves it to nobody. *parent*: the
     address of the physical function of a virtual one. *own_class*, *own_traits*: resource class and traits that the
     settings give it. *live*: its driver can carry its state to another host's. *physical_network*: what its NIC is
-    plugged into."""
+    plugged into. *trusted*: its card may trust it."""
 
     address: str
     vendor_id: str
@@ -45,6 +45,7 @@ class PciDevice(NamedTuple):
     own_traits: frozenset[str] = frozenset()
     live: bool = False
     physical_network: str = ""
+    trusted: bool = False
 
     @property
     def provider(self) -> str:
@@ -57,10 +58,13 @@ class PciDevice(NamedTuple):
         return self.own_class or class_of(self.vendor_id, self.product_id)
 
     @property
-    def of_network(self) -> str:
+    def of_network(self) -> tuple[str, ...]:
         """How NICs name it (``core.hardware.pci.of_network``); empty where it can be none."""
-        kind = {VF: DIRECT, PF: WHOLE}.get(self.type)
-        return of_network(self.physical_network, kind) if self.physical_network and kind else ""
+        kind = {VF: DIRECT, PF: WHOLE}.get(self.type) if self.physical_network else None
+        if kind is None:
+            return ()
+        plain = of_network(self.physical_network, kind)
+        return (plain, of_network(self.physical_network, kind, trusted=True)) if self.trusted else (plain,)
 
     def place(self) -> dict[str, str]:
         """Attributes of libvirt's ``address``."""
@@ -95,7 +99,8 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
                                           once=spec.get("one_time_use") == "yes",
                                           own_class=spec.get("resource_class", ""), own_traits=frozenset(traits(spec)),
                                           live=spec.get("live_migratable") == "yes",
-                                          physical_network=spec.get("physical_network", "")))
+                                          physical_network=spec.get("physical_network", ""),
+                                          trusted=one.type == VF and spec.get("trusted") == "yes"))
                 break
     return found
 
@@ -104,7 +109,7 @@ def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -
     """Whether *alias* names the device. One alias may stand several times in *aliases* (the setting ``pci_alias``).
     What has to do with SR-IOV is named by aliases of its type only (row PCI-09). What can be a NIC of a physical network
     has the name of that besides."""
-    if alias == device.of_network:
+    if alias in device.of_network:
         return True
     return any(one["name"] == alias and one.get("device_type", PCI) == device.type and _suits(device, one)
                and one.get("resource_class", device.resource_class) == device.resource_class
@@ -122,6 +127,23 @@ def mac_address(sysfs: Path, address: str) -> str:
     """The MAC of that network device; empty without one."""
     name = network_device(sysfs, address)
     return text(sysfs / "bus/pci/devices" / address / "net" / name / "address").lower() if name else ""
+
+
+class FunctionOf(NamedTuple):
+    """Which virtual function of a *card* (its network device) one is."""
+
+    card: str
+    number: int
+
+
+def card_of(sysfs: Path, address: str) -> FunctionOf | None:
+    """Whose the virtual function at an *address* is; ``None`` where it has gone, or its card has no network device."""
+    devices = sysfs / "bus/pci/devices"
+    parent = _parent(devices / address)
+    card = network_device(sysfs, parent) if parent else ""
+    number = next((one.name.removeprefix("virtfn") for one in entries(devices / parent)
+                   if one.name.startswith("virtfn") and one.is_symlink() and one.readlink().name == address), "")
+    return FunctionOf(card, int(number)) if card and number.isdecimal() else None
 
 
 def moves_live(alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
@@ -147,8 +169,8 @@ def check_parents(found: Sequence[PciDevice]) -> None:
 
 def names(device: PciDevice, aliases: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     """All of *aliases* that name the device, and its physical network."""
-    own = dict.fromkeys([*(one["name"] for one in aliases), device.of_network])
-    return tuple(alias for alias in own if alias and named(device, alias, aliases))
+    own = dict.fromkeys([*(one["name"] for one in aliases), *device.of_network])
+    return tuple(alias for alias in own if named(device, alias, aliases))
 
 
 def warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Mapping[str, str]]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from magnetar_agent.servers import pci, spec
+from magnetar_agent.servers import function_settings, pci, spec
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import MagnetarError
 
@@ -30,6 +30,7 @@ def plug(task: Task, networks: list[Fields]) -> None:
         for nic in seen.nics:
             if nic.mac not in wanted or not _alike(nic, wanted[nic.mac]):
                 attaching.unplug(host, id, nic, f"NIC {nic.mac}", task.operation)
+        function_settings.apply(host, task.document.want)
         for nic in wanted.values():
             attaching.plug(host, id, nic)
     except Exception:
@@ -42,6 +43,7 @@ def plug(task: Task, networks: list[Fields]) -> None:
     if pci.BEFORE in task.document.want:
         pci.follow_nics(task.document.want, failed=False)
         task.keep()
+        function_settings.give_back(host)
 
 
 def _back(task: Task, before: Domain) -> set[str]:

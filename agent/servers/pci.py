@@ -189,12 +189,12 @@ def choose(host: LocalHost, want: Mapping[str, Any], id: str, had: Mapping[str, 
     of: list[str] = []
     for holder, alias, count in _holders(want):
         own = next((one["numa_policy"] for one in aliases if one["name"] == alias and "numa_policy" in one), "")
-        suited = sorted(((had or {}).get(one.address) != holder, near.far(one.numa_node), one.address)
+        suited = sorted(((had or {}).get(one.address) != holder, near.far(one.numa_node), one.trusted, one.address)
                         for one in free if named(one, alias, aliases) and near.suits(one.numa_node, own)
                         and (holder not in taps or network_device(host.settings.sysfs, one.address)))
         if len(suited) < count:
             raise _too_few(host, [alias], count, len(suited), near)
-        units += [[address for _lost, _far, address in suited]] * count
+        units += [[address for *_order, address in suited]] * count
         of += [holder] * count
     room = dict.fromkeys((one.address for one in free), 1)
     found = assigned(_kept(units, of, had or {}), room)

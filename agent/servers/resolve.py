@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 #: What a NIC has that says nothing of it.
-USUAL: Fields = {"port_security": True, "allowed_addresses": [], "vnic_type": DIRECT}
+USUAL: Fields = {"port_security": True, "allowed_addresses": [], "vnic_type": DIRECT, "trusted": False}
 #: Network, bridge, port (of OVN) and devices (``pci.of_nic``) of a NIC; one of them is set.
 Plug = tuple[str | None, str | None, str | None, str | None]
 

@@ -18,6 +18,7 @@ from magnetar_agent.servers import (
     block_devices,
     encryption,
     folder,
+    function_settings,
     guest_data,
     image_links,
     mdevs,
@@ -181,6 +182,7 @@ def settle(host: LocalHost, document: Document) -> None:
     """CPUs, pages and devices of the host must be there when QEMU starts; the host may have fewer than before."""
     keep = partial(host.documents.write, document)
     _choose(host, document, keep)
+    function_settings.apply(host, document.want)
     if placement.REDEFINE in document.state:
         _define(host, document, keep)
 
@@ -267,6 +269,7 @@ def erase(task: Task) -> None:
         task.host.hypervisor.undefine(task.document.id)
     mdevs.remove(task.host, task.document)
     pmem.remove(task.host, task.document)
+    function_settings.give_back(task.host, task.document.id)
     place = folder(task.host, task.document.id)
     if place.exists():
         try:

@@ -33,6 +33,9 @@ def check(found: Fields) -> None:
         elif nic.get("allowed_addresses"):
             raise InvalidField(f"networks[{at}].allowed_addresses", "must be left out for a device of a "
                                "physical_network, which the host does not filter", nic["allowed_addresses"])
+        elif nic.get("trusted") and nic.get("vnic_type", DIRECT) != DIRECT:
+            raise InvalidField(f"networks[{at}].trusted", f"must be false but for vnic_type {DIRECT}: a card trusts "
+                               "virtual functions that guests have themselves", True)
         elif nic.get("vlan") and nic.get("vnic_type") == WHOLE:
             raise InvalidField(f"networks[{at}].vlan", f"must be left out for vnic_type {WHOLE}: nothing keeps a whole "
                                "card to a VLAN, and its guest tags frames itself", nic["vlan"])
@@ -47,21 +50,20 @@ def check(found: Fields) -> None:
 
 
 def check_type(nic: Fields, kept: Fields | None, field: str) -> None:
-    """Raises ``InvalidField`` where the ``vnic_type`` of a *nic* says nothing; ``Conflict`` where it would be another
-    one than that of the NIC *kept* from before, which its guest has."""
-    if not nic.get("physical_network"):
-        if nic.get("vnic_type"):
-            raise InvalidField(f"{field}.vnic_type", "is for NICs of a physical_network", nic["vnic_type"])
-        return
-    new, old = nic.get("vnic_type") or DIRECT, (kept or nic).get("vnic_type") or DIRECT
-    if new != old and (kept or nic).get("physical_network"):
-        raise Conflict(f"{field}.vnic_type cannot change from {old} to {new}: the host has to get the device back "
-                       "first. Remove the NIC, and add it again with the other one.", field=f"{field}.vnic_type")
+    """Raises ``InvalidField`` where the ``vnic_type`` of a *nic*, or whether it is ``trusted``, says nothing;
+    ``Conflict`` where it would be another one than that of the NIC *kept* from before, which its guest has."""
+    for name, usual in (("vnic_type", DIRECT), ("trusted", False)):
+        new, old = nic.get(name) or usual, (kept or nic).get(name) or usual
+        if nic.get(name) and not nic.get("physical_network"):
+            raise InvalidField(f"{field}.{name}", "is for NICs of a physical_network", nic[name])
+        if new != old and (kept or nic).get("physical_network"):
+            raise Conflict(f"{field}.{name} cannot change from {old} to {new}: the host has to get the device back "
+                           "first. Remove the NIC, and add it again with the other one.", field=f"{field}.{name}")
 
 
 def check_network(host: LocalHost, devices: str, field: str) -> None:
     """Raises ``Conflict`` where the host has none of the *devices* (``core.hardware.pci.of_nic``)."""
-    there = {one.of_network for one in pci.devices(host) if one.of_network}
+    there = {name for one in pci.devices(host) for name in one.of_network}
     if devices not in there:
         has = ", ".join(map(in_words, sorted(there))) or "none"
         raise Conflict(f"{field}.physical_network: host {host.name} has no {in_words(devices)}; of such devices it has "

@@ -13,11 +13,12 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.networks import IntegrationBridge, Lease, NetworkSeen, NetworkSpec, Tap
+from magnetar_agent.networks import FunctionSettings, IntegrationBridge, Lease, NetworkSeen, NetworkSpec, Tap
 from magnetar_core.errors import Conflict
 
 from . import dhcp, ovn, reservations, routes
 from .domain import owner
+from .process import run
 from .templates import fill
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ class LibvirtNetworks:
     def bridges(self) -> frozenset[str]:
         """Devices under /sys/class/net that are bridges."""
         return frozenset(path.parent.name for path in NET.glob("*/bridge"))
+
+    def set_function(self, card: str, number: int, settings: FunctionSettings) -> None:
+        """ip-link(8), which asks the card's driver."""
+        run(["ip", "link", "set", "dev", card, "vf", str(number), "trust", "on" if settings.trusted else "off"],
+            f"set virtual function {number} of {card}")
 
     def integration_bridge(self, name: str) -> IntegrationBridge:
         """See ``ovn``."""

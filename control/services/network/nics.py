@@ -27,7 +27,7 @@ _OF_NETWORKS = select(networks.c.id.label("of"), *networks.c["port_security_enab
     subnets.c.created_at, subnets.c.id).with_for_update(read=True, of=networks)
 _BY_SERVER = select(
     *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host", "port_security_enabled",
-              "vnic_type"],
+              "vnic_type", "profile"],
     networks.c.name.label("network"), reservations.POLICY.label("policy"),
     *networks.c["type", "bridge", "segment", "mtu", "by_engine"],
     *addresses.c["subnet_id", "ip_address"],

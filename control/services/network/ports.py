@@ -57,6 +57,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
         raise forbidden("create_port", "the network is another project's; as an external one, routers and floating IPs "
                                        "have addresses of it")
     virtual_functions.complete(values)
+    virtual_functions.check_trust(values)
     _may_choose(context, network, values)
     _may_mark(connection, context, "create", values)
     _may_secure(context, network, "create", values, network["port_security_enabled"])
@@ -200,7 +201,7 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
         groups = values.get("security_groups") or []
         values["security_groups"] = _groups(connection, {**row, **values, "security_groups": groups})
     _check_with_network(connection, context, row, values)
-    if virtual_functions.is_one({**row, **values}) or "vnic_type" in values:
+    if virtual_functions.is_one({**row, **values}) or "vnic_type" in values or "profile" in values:
         _check_function(connection, context, row, values)
     if (fixed := values.pop("fixed_ips", None)) is not None:
         _readdress(connection, row, fixed)
@@ -225,6 +226,9 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
 def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Whether it may be a device of a host, or be one no more; what it is, its server's host has claimed. One that
     becomes one leaves OVN."""
+    virtual_functions.check_trust({**row, **values})
+    if virtual_functions.is_trusted({**row, **values}) != virtual_functions.is_trusted(row):
+        _let_go(connection, row)
     if values.get("vnic_type", row["vnic_type"]) != row["vnic_type"]:
         _let_go(connection, row)
         trunks.check_in_none(connection, row["id"])

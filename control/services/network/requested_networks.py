@@ -35,7 +35,7 @@ _ANY = _EACH.where(sharing.own_or_shared_with(networks, _PROJECT)).limit(2)
 _UP = _ANY.where(networks.c.admin_state_up)
 _NAMED = _EACH.where(networks.c.id.in_(_IDS))
 _PORTS = select(ports.c.id.label("port_id"),
-                *ports.c["network_id", "device_id", "device_owner", "dns_name", "vnic_type"],
+                *ports.c["network_id", "device_id", "device_owner", "dns_name", "vnic_type", "profile"],
                 addresses.c.ip_address, reservations.POLICY.label("policy"),
                 *networks.c["id", "by_engine", "type", "bridge"], _OUTSIDE).join(
     networks, networks.c.id == ports.c.network_id).outerjoin(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, select
 
 from magnetar_control.services import Document
@@ -20,6 +21,8 @@ from magnetar_core.hardware.pci import DIRECT, VNIC_TYPES, WHOLE, of_network
 from .tables import ports
 
 NORMAL = "normal"
+#: What ``binding:profile`` says of a port that its card is to trust.
+TRUST = "trusted"
 #: Types of networks that are on a physical network.
 PHYSICAL = ("flat", "vlan")
 #: What OVN would do for a port: the attribute, its only value of a device of a host, and the rule.
@@ -41,22 +44,53 @@ def vif_type(row: Mapping[Any, Any]) -> str:
 
 
 def devices(row: Mapping[Any, Any]) -> dict[str, int]:
-    """What it asks of its server's host, as claims have it. *row*: with ``vnic_type``, and ``bridge`` of its network.
-    """
-    return {of_network(row["bridge"], row["vnic_type"]): 1} if is_one(row) else {}
+    """What it asks of its server's host, as claims have it. *row*: with ``vnic_type`` and ``profile``, and ``bridge``
+    of its network."""
+    return {of_network(row["bridge"], row["vnic_type"], is_trusted(row)): 1} if is_one(row) else {}
+
+
+def is_trusted(row: Mapping[Any, Any]) -> bool:
+    """Whether a port's ``profile`` asks that its card trust it."""
+    return is_one(row) and _truth(_profile(row).get(TRUST)) is True
+
+
+def _profile(row: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """That of a port as the database has it, or as somebody gives it."""
+    found = row["profile"]
+    return found if isinstance(found, Mapping) else orjson.loads(found)
+
+
+def _truth(value: Any) -> bool | None:
+    """What Nova takes for a truth value (``bool_from_string``); ``None`` for another."""
+    return {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False,
+            "none": False}.get(str(value).strip().lower())
 
 
 def on_host(row: Mapping[Any, Any]) -> dict[str, Any]:
     """The NIC in the agent's form. *row*: with ``segment`` of its network too."""
     vlan = {} if row["segment"] is None else {"vlan": row["segment"]}
     way = {} if row["vnic_type"] == DIRECT else {"vnic_type": row["vnic_type"]}  # agents of before know no other
-    return {"physical_network": row["bridge"], **way, **vlan, "port_security": False}
+    trust = {"trusted": True} if is_trusted(row) else {}
+    return {"physical_network": row["bridge"], **way, **trust, **vlan, "port_security": False}
 
 
 def complete(values: Document) -> None:
     """A new port of which nobody says it has no port security."""
     if is_one(values):
         values.setdefault("port_security_enabled", False)
+
+
+def check_trust(port: Mapping[Any, Any]) -> None:
+    """Raises ``InvalidField`` where the ``profile`` of a *port*, seen as a whole, asks for trust that no card gives."""
+    profile = _profile(port)
+    if TRUST not in profile:
+        return
+    said = _truth(profile[TRUST])
+    if said is None:
+        raise InvalidField("binding:profile.trusted", "must be true or false", profile[TRUST])
+    if said and port["vnic_type"] != DIRECT:
+        raise InvalidField("binding:profile.trusted", f"must be left out but for vnic_type {DIRECT}: a card trusts "
+                           "virtual functions that guests have themselves", profile[TRUST])
 
 
 def check(network: Mapping[Any, Any], port: Mapping[Any, Any]) -> None:

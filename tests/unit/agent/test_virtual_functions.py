@@ -13,7 +13,8 @@ import pytest
 
 from magnetar_agent import inventory, reconcile
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.servers import guest_data, pci, placement
+from magnetar_agent.networks import FunctionSettings
+from magnetar_agent.servers import function_settings, guest_data, pci, placement
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings, MagnetarError
 from magnetar_core.kinds import Server
@@ -232,9 +233,9 @@ def test_what_is_refused(big: Host, fields: dict[str, Any], error: type[Magnetar
     assert free(big)[NAME]["free"] == 2
 
 
-@pytest.mark.parametrize("word", ["trusted", "remote_managed"])
+@pytest.mark.parametrize("word", ["remote_managed"])
 def test_words_of_nova_that_nothing_acts_on(word: str) -> None:
-    with pytest.raises(InvalidSettings, match=r"pci_device_spec\[0\]: must have some of .*physical_network, and noth"):
+    with pytest.raises(InvalidSettings, match=r"pci_device_spec\[0\]: must have some of .*physical_network, trusted, and noth"):
         AgentSettings(pci_device_spec=[{"vendor_id": "8086", word: True}])
 
 
@@ -447,3 +448,102 @@ def test_cards_move_cold(pair: Pair, tmp_path: Path) -> None:
     document = pair.two.agent.host.documents.get("server", id)
     assert document is not None and document.want[pci.MACS] == {"0000:b1:00.0": "3c:fd:fe:00:00:b1"}
     assert [one.find("source/address").get("bus") for one in part(pair.two, "hostdev")] == ["0xb1"]  # type: ignore[union-attr]
+
+
+# Trust ----------------------------------------------------------------------------------------------------------------
+TRUSTING = FunctionSettings(trusted=True)
+TRUSTED_NAME = f"{NAME}:trusted"
+
+
+@pytest.fixture
+def trusting(tmp_path: Path) -> Iterator[Host]:
+    """A host with two virtual functions, of which the first may be trusted."""
+    sysfs = tmp_path / "sys"
+    card(sysfs, "31", 2)
+    netdev(sysfs, "0000:31:00.0", "ens1f0")
+    host = Host(tmp_path, sysfs=sysfs, pci_device_spec=[
+        {"address": "0000:31:02.0", "physical_network": "Physnet-0", "trusted": "true"},
+        {"vendor_id": "8086", "physical_network": "Physnet-0"}])
+    host.start()
+    yield host
+    host.agent.close()
+
+
+def noted(host: Host) -> list[str]:
+    """The functions that are noted as set."""
+    folder = host.agent.host.settings.state_dir / function_settings.FOLDER
+    return sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
+
+
+def test_a_trusted_nic(trusting: Host) -> None:
+    assert free(trusting) == {NAME: {"total": 2, "free": 2}, TRUSTED_NAME: {"total": 1, "free": 1}}
+    wanted = [nic(1, trusted=True)]
+    trusting.ensure("server", "web1", {"flavor": SMALL, "networks": wanted})
+    assert plugged(trusting) == {MAC(1): "0x31 0x0"} and trusting.fake.functions == {("ens1f0", 0): TRUSTING}
+    assert noted(trusting) == ["0000:31:02.0"]
+    assert not trusting.ensure("server", "web1", {"networks": wanted}).changed
+    with pytest.raises(Conflict, match="needs 1 trusted virtual functions of physical network Physnet-0, and host .* 0"):
+        trusting.ensure("server", "web2", {"flavor": SMALL, "networks": [nic(2, trusted=True)]})
+    trusting.ensure("server", "web1", None)
+    assert trusting.fake.functions == {("ens1f0", 0): FunctionSettings()} and noted(trusting) == []
+
+
+def test_who_asks_for_no_trust_takes_others_first(trusting: Host) -> None:
+    trusting.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1)]})
+    assert plugged(trusting) == {MAC(1): "0x31 0x1"}
+    trusting.ensure("server", "web2", {"flavor": SMALL, "networks": [nic(2)]})
+    assert plugged(trusting, "web2") == {MAC(2): "0x31 0x0"} and trusting.fake.functions == {}
+
+
+def test_trust_comes_and_goes_with_a_nic(trusting: Host) -> None:
+    trusting.ensure("server", "web1", {"flavor": SMALL, "networks": []})
+    trusting.ensure("server", "web1", {"networks": [nic(1, trusted=True)]})
+    assert trusting.fake.functions == {("ens1f0", 0): TRUSTING} and noted(trusting) == ["0000:31:02.0"]
+    trusting.ensure("server", "web1", {"networks": []})
+    assert trusting.fake.functions == {("ens1f0", 0): FunctionSettings()} and noted(trusting) == []
+
+
+def test_trust_is_set_before_each_start(trusting: Host) -> None:
+    trusting.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, trusted=True)]})
+    trusting.ensure("server", "web1", {"power": "off"})
+    trusting.fake.functions.clear()  # by a boot of the host
+    trusting.ensure("server", "web1", {"power": "running"})
+    assert trusting.fake.functions == {("ens1f0", 0): TRUSTING}
+
+
+def test_a_card_that_does_not_trust(trusting: Host, tmp_path: Path) -> None:
+    trusting.fake.fail_next("set_function", HypervisorError("The agent could not set virtual function 0 of ens1f0."))
+    with pytest.raises(HypervisorError, match="could not set virtual function 0"):
+        trusting.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, trusted=True)]})
+    assert noted(trusting) == []  # a server that was not made holds nothing
+    (tmp_path / "sys/bus/pci/devices/0000:31:00.0/net").rename(tmp_path / "net")
+    with pytest.raises(Conflict, match="its card has no network device there"):
+        trusting.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, trusted=True)]})
+    (tmp_path / "net").rename(tmp_path / "sys/bus/pci/devices/0000:31:00.0/net")
+    trusting.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, trusted=True)]})
+    assert trusting.fake.functions == {("ens1f0", 0): TRUSTING}
+
+
+def test_what_a_killed_agent_left_set(trusting: Host, tmp_path: Path) -> None:
+    """A function that nobody has is as usual after the agent's next start; and so is one for its next server."""
+    folder = trusting.agent.host.settings.state_dir / function_settings.FOLDER
+    folder.mkdir()
+    (folder / "0000:31:02.1").touch()
+    (folder / "0000:31:02.7").touch()  # it has gone since
+    trusting.fake.functions["ens1f0", 1] = TRUSTING
+    function_settings.give_back(trusting.agent.host)
+    assert trusting.fake.functions == {("ens1f0", 1): FunctionSettings()} and noted(trusting) == []
+    (folder / "0000:31:02.1").touch()
+    trusting.fake.functions["ens1f0", 1] = TRUSTING
+    trusting.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1)]})
+    assert plugged(trusting) == {MAC(1): "0x31 0x1"}
+    assert trusting.fake.functions == {("ens1f0", 1): FunctionSettings()} and noted(trusting) == []
+
+
+@pytest.mark.parametrize(("fields", "error", "says"), [
+    ({"networks": [nic(1, trusted=True, vnic_type="macvtap")]}, InvalidField, "must be false but for vnic_type direct"),
+    ({"networks": [{"bridge": "br0", "trusted": True}]}, InvalidField, "trusted: is for NICs of a physical_network"),
+])
+def test_what_cannot_be_trusted(trusting: Host, fields: dict[str, Any], error: type[MagnetarError], says: str) -> None:
+    with pytest.raises(error, match=says):
+        trusting.ensure("server", "web1", {"flavor": SMALL, **fields})

@@ -35,7 +35,10 @@ def functions(folder: Path, name: str) -> dict[str, Any]:
     """Settings of a host: kvm1 has two virtual functions, kvm2 one, kvm3 a card without any."""
     sysfs = folder / f"{name}-sys"
     card(sysfs, f"{name[-1]}1", {"kvm1": 2, "kvm2": 1, "kvm3": 0}[name])
-    return {"sysfs": sysfs, "pci_device_spec": [{"vendor_id": "8086", "physical_network": "physnet0"}]}
+    netdev(sysfs, f"0000:{name[-1]}1:00.0", "ens1", "3c:fd:fe:00:00:01")
+    return {"sysfs": sysfs, "pci_device_spec": [
+        {"address": "0000:11:02.1", "physical_network": "physnet0", "trusted": True},
+        {"vendor_id": "8086", "physical_network": "physnet0"}]}
 
 
 class Equipped(Inside):
@@ -308,11 +311,10 @@ CARDS = "type-PF:physnet0"
 
 @pytest.fixture
 def more(cloud: Equipped, some: Functions) -> Functions:
-    """The virtual function of kvm2, and the card without any of kvm3, have network devices."""
-    for name, address, mac in (("kvm2", "0000:21:02.0", ""), ("kvm3", "0000:31:00.0", "3c:fd:fe:00:00:01")):
-        sysfs = cloud.kvm[name].agent.host.settings.sysfs
-        if not (sysfs / "bus/pci/devices" / address / "net").exists():
-            netdev(sysfs, address, "ens1f0v0", mac)
+    """The virtual function of kvm2 has a network device, too."""
+    sysfs = cloud.kvm["kvm2"].agent.host.settings.sysfs
+    if not (sysfs / "bus/pci/devices/0000:21:02.0/net").exists():
+        netdev(sysfs, "0000:21:02.0", "ens1f0v0")
     return some
 
 
@@ -328,6 +330,28 @@ def test_a_port_is_a_whole_card(more: Functions) -> None:
     another = more.make(more.port(**{"binding:vnic_type": "direct-physical"}), status="ERROR")
     details = more.cloud.admin.server(another)["fault"]["details"]
     assert "lacks cards of physical network physnet0: the server's ports need 1, and" in details, details
+
+
+def test_a_trusted_port(more: Functions) -> None:
+    """Of the virtual functions of kvm1 its settings trust the second."""
+    port = more.port(**{"binding:profile": {"trusted": "True"}})
+    id = more.make(port)
+    mac = more.shown(port)["mac_address"]
+    assert plugged(more.cloud.kvm["kvm1"], at(more.cloud, id)["kvm1"]["name"]) == {mac: "0x11 0x1"}
+    assert held(more.cloud)[id] == [("kvm1", {f"{NAME}:trusted": 1})]
+    assert more.cloud.kvm["kvm1"].fake.functions["ens1", 1].trusted
+    assert more.shown(port)["binding:profile"] == {
+        "trusted": "True", "pci_slot": "0000:11:02.1", "pci_vendor_info": "8086:154c", "physical_network": "physnet0"}
+    path = f"/network/v2.0/ports/{port}"
+    refused = more.cloud.admin.put(path, {"port": {"binding:profile": {"trusted": False}}})
+    assert refused.status == 409, refused
+    another = more.make(more.port(**{"binding:profile": {"trusted": True}}), status="ERROR")
+    details = more.cloud.admin.server(another)["fault"]["details"]
+    assert "lacks trusted virtual functions of physical network physnet0: the server's ports need 1, and" in details
+    more.cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert more.cloud.admin.settled(id) is None
+    assert not more.cloud.kvm["kvm1"].fake.functions["ens1", 1].trusted
+    assert more.cloud.admin.put(path, {"port": {"binding:profile": {"trusted": False}}}).status == 200
 
 
 def test_a_port_by_macvtap(more: Functions) -> None:

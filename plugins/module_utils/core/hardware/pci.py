@@ -74,28 +74,29 @@ def is_vgpu(name: str) -> bool:
 DIRECT, MACVTAP, WHOLE = VNIC_TYPES = ("direct", "macvtap", "direct-physical")
 
 
-def of_network(network: str, vnic_type: str = DIRECT) -> str:
+def of_network(network: str, vnic_type: str = DIRECT, trusted: bool = False) -> str:
     """The name by which the devices of a physical network are counted of which NICs of *vnic_type* have one: its
-    virtual functions, or its cards that have none now. No alias can have it."""
-    return "%s:%s" % (PF if vnic_type == WHOLE else VF, network)
+    virtual functions (with *trusted* those that may be), or its cards that have none now. No alias can have it."""
+    return "%s:%s%s" % (PF if vnic_type == WHOLE else VF, network, ":trusted" if trusted else "")
 
 
 def network_of(name: str) -> str:
     """The physical network that ``of_network`` has named so; empty for an alias."""
     kind, _colon, network = name.partition(":")
-    return network if kind in (PF, VF) else ""
+    return network.partition(":")[0] if kind in (PF, VF) else ""
 
 
 def of_nic(nic: Mapping[str, Any]) -> str:
     """The same name, of what a *nic* of a server (with ``physical_network``) is."""
-    return of_network(nic["physical_network"], nic.get("vnic_type") or DIRECT)
+    return of_network(nic["physical_network"], nic.get("vnic_type") or DIRECT, bool(nic.get("trusted")))
 
 
 def in_words(name: str, one: bool = False) -> str:
     """What ``of_network`` has named so, to be read: several of them, or *one*."""
-    kind = name.partition(":")[0]
-    return "%s of physical network %s" % (
-        ("card" if kind == PF else "virtual function") + ("" if one else "s"), network_of(name))
+    kind, _network, *trusted = name.split(":")
+    return "%s%s%s of physical network %s" % (
+        "trusted " if trusted else "", "card" if kind == PF else "virtual function", "" if one else "s",
+        network_of(name))
 
 
 def is_nic(name: str) -> bool:
@@ -309,14 +310,16 @@ def class_of(vendor_id: str, product_id: str) -> str:
 # What settings say of devices ---------------------------------------------------------------------------------------
 _KIND = ("vendor_id", "product_id", "resource_class", "traits", "live_migratable")
 #: What an entry of ``pci_device_spec`` and of ``pci_alias`` may have.
-DEVICE_WORDS = (*_KIND, "address", "managed", "one_time_use", "physical_network")
+DEVICE_WORDS = (*_KIND, "address", "managed", "one_time_use", "physical_network", "trusted")
 ALIAS_WORDS = ("name", *_KIND, "device_type", "numa_policy")
+_TRUTH = "yes|no"
 _RULES = {
     "name": (NAME, "must have letters, digits, and . - _ only"),
     "address": (r"[0-9a-f:.*?]{1,12}", "must be like 0000:81:00.0, and may have * and ?"),
-    "managed": ("yes|no", "must be true or false"),
-    "one_time_use": ("yes|no", "must be true or false"),
-    "live_migratable": ("yes|no", "must be true or false"),
+    "managed": (_TRUTH, "must be true or false"),
+    "one_time_use": (_TRUTH, "must be true or false"),
+    "live_migratable": (_TRUTH, "must be true or false"),
+    "trusted": (_TRUTH, "must be true or false"),
     "physical_network": (PHYSICAL_NETWORK, "must be the name of a physical network: letters, digits, and . - _ only"),
     "resource_class": (r"[^\x00-\x1f]{1,200}", "must be the name of a resource class, such as CUSTOM_GPU or PGPU"),
     "traits": (r"[^\x00-\x1f]{1,1000}", "must be names of traits with commas between, such as CUSTOM_NVLINK"),
@@ -336,6 +339,8 @@ def checked(word: str, value: Any) -> str:
         value = "yes" if value else "no"
     pattern, rule = _RULES.get(word, _ID)
     text = value.lower() if isinstance(value, str) and word not in _AS_GIVEN else value
+    if pattern == _TRUTH:
+        text = {"true": "yes", "false": "no"}.get(text, text)  # as Nova writes some
     if not isinstance(text, str) or not re.fullmatch(pattern, text):
         raise ValueError("%s: %s (got %r)" % (word, rule, value))
     if word == "resource_class":

@@ -28,6 +28,7 @@ class InterfaceAttachment(Kind):
     physical_network = Field(PHYSICAL, "A physical network, of which the NIC is a device of the host, in place of "
                              "network.", on=FIXED, sample=None)
     vnic_type = Field(VNIC_TYPE, "How the guest has such a NIC; V(direct) when omitted.", on=FIXED, sample=None)
+    trusted = Field(Boolean(), "Whether the card trusts such a NIC; V(false) when omitted.", on=FIXED, sample=None)
     vlan = Field(VLAN, "The VLAN of such a NIC.", on=FIXED, sample=None)
     mac = Field(Mac(), "MAC address; drawn once when omitted.", on=FIXED, sample="52:54:00:12:34:56")
     model = Field(Choices(*MODELS), "Model of the card; V(virtio) when omitted.", on=FIXED, sample="virtio")

@@ -58,6 +58,9 @@ def _nic() -> Record:
                         "a virtio NIC over it; V(direct-physical), a whole card. V(direct) when omitted."),
         network_affinity=Field(PHYSICAL, "What a cloud says of a port of OVN: the physical network, or "
                                "V(rp_tunnelled), near whose NUMA cells the server is to be."),
+        trusted=Field(Boolean(), "Whether the card trusts such a virtual function (V(direct)): its guest may set other "
+                      "MACs, and hear all that the card hears. The setting pci_device_spec says of which it may. "
+                      "V(false) when omitted."),
         vlan=Field(VLAN, "The VLAN of such a NIC; none when omitted."),
         mac=Field(Mac(), "MAC address; drawn once when omitted."),
         model=Field(Choices("virtio", "e1000e", "e1000", "rtl8139"), "Model of the card.", default="virtio"),
