@@ -125,8 +125,9 @@ class InterfaceDriver(DocumentDriver):
 
     def _shown(self, server: Document | None, nic: Fields, addresses: list[Fields]) -> Fields:
         mac = nic.get("mac", "")
-        known = {**(OF_DEVICE if nic.get("physical_network") else USUAL), **nic, "id": identity(server.id, mac) if server else None,
-                 "server": server.id if server else None, "server_name": server.name if server else "",
+        known = {**(OF_DEVICE if nic.get("physical_network") else USUAL), **nic,
+                 "id": identity(server.id, mac) if server else None, "server": server.id if server else None,
+                 "server_name": server.name if server else "",
                  "addresses": addresses, "model": nic.get("model", "virtio")}
         return {f.name: known.get(f.name) for f in self.kind.fields if SHOW in f.on}
 

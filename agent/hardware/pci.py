@@ -107,8 +107,8 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
 
 def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
     """Whether *alias* names the device. One alias may stand several times in *aliases* (the setting ``pci_alias``).
-    What has to do with SR-IOV is named by aliases of its type only (row PCI-09). What can be a NIC of a physical network
-    has the name of that besides."""
+    What has to do with SR-IOV is named by aliases of its type only (row PCI-09). What can be a NIC of a physical
+    network has names of that besides."""
     if alias in device.of_network:
         return True
     return any(one["name"] == alias and one.get("device_type", PCI) == device.type and _suits(device, one)

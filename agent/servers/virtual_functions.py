@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NICs that are devices of the host, virtual functions (SR-IOV) or whole cards: what a server may ask of them. Which one
-a NIC gets: ``pci``.
+"""NICs that are devices of the host, virtual functions (SR-IOV) or whole cards: what a server may ask of them. Which
+one a NIC gets: ``pci``.
 
 They send and receive past the host, so that nothing of the host filters, limits or counts what they do. The card itself
 keeps a virtual function to its MAC and VLAN, which libvirt sets; nothing keeps a whole card to any.

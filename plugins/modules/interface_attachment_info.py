@@ -62,8 +62,14 @@ interface_attachments:
       description: A logical switch port of OVN, in place of network.
       type: str
     physical_network:
-      description: A physical network, of which the NIC is a virtual function, in place of network.
+      description: A physical network, of which the NIC is a device of the host, in place of network.
       type: str
+    vnic_type:
+      description: How the guest has such a NIC; C(direct) when omitted.
+      type: str
+    trusted:
+      description: Whether the card trusts such a NIC; C(false) when omitted.
+      type: bool
     vlan:
       description: The VLAN of such a NIC.
       type: int

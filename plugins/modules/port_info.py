@@ -100,8 +100,9 @@ ports:
       type: str
       sample: web1
     vnic_type:
-      description: 'C(normal), or C(direct): a virtual function (SR-IOV) of a card that hosts have on the physical
-        network of its network, which nothing filters or limits.'
+      description: 'C(normal), or what hosts have on the physical network of its network, which nothing filters
+        or limits: C(direct), a virtual function (SR-IOV) of a card; C(macvtap), a virtio NIC over such a one; C(direct-physical),
+        a whole card.'
       type: str
       sample: normal
     qos_policy:

@@ -244,8 +244,8 @@ server:
       type: dict
       sample: {}
     nic_devices:
-      description: MAC address of a NIC that is a virtual function to {pci_slot, pci_vendor_info, physical_network}.
-        Of a single host.
+      description: MAC address of a NIC that is a device of its host to {pci_slot, pci_vendor_info, physical_network},
+        and device_mac_address of a whole card. Of a single host.
       type: dict
       sample: {}
     mdev:

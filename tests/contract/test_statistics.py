@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from magnetar_agent.networks import Nic
-from magnetar_agent.networks import NetworkSpec
+from magnetar_agent.networks import NetworkSpec, Nic
 from magnetar_agent.statistics import DISK, NIC
 from magnetar_core.errors import Conflict
 

@@ -167,8 +167,8 @@ class VolumeAttachments(Attached):
 
 class InterfaceAttachments(Attached):
     kind, other, known_by = InterfaceAttachment, "network", ("mac", "network", "_network")
-    host_only = {"bridge": None, "port": None, "physical_network": None, "vnic_type": None, "trusted": None, "vlan": None,
-                 "model": "virtio"}
+    host_only = {"bridge": None, "port": None, "physical_network": None, "vnic_type": None, "trusted": None,
+                 "vlan": None, "model": "virtio"}
     making = removing = (Step("plug", "change the NICs"), Step("define", "define the domain"))
 
     def from_key(self, what: str) -> Document:

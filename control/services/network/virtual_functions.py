@@ -119,8 +119,8 @@ def check_reached(port: Mapping[Any, Any]) -> None:
     """Raises ``Conflict`` where OVN is to do something at a *port* that is none of its own."""
     if is_one(port):
         raise Conflict(f"Port {port['id']} is a device of a host (binding:vnic_type {port['vnic_type']}), which OVN "
-                       "does not see: it can have no floating IP or port forwarding, and be in no trunk and no router's "
-                       f"interface. Use a port of vnic_type {NORMAL}.", type="UnsupportedPortVnicType")
+                       "does not see: it can have no floating IP or port forwarding, and be in no trunk and no "
+                       f"router's interface. Use a port of vnic_type {NORMAL}.", type="UnsupportedPortVnicType")
 
 
 def check_network(connection: Connection, id: str) -> None:

@@ -18,8 +18,7 @@ import pytest
 from magnetar_agent import inventory
 from magnetar_agent.cli import main
 from magnetar_agent.hypervisor import MigrationParams
-from magnetar_agent.networks import Nic
-from magnetar_agent.networks import IntegrationBridge, Port, tap_name
+from magnetar_agent.networks import IntegrationBridge, Nic, Port, tap_name
 from magnetar_agent.servers import guest_data
 from magnetar_agent.virt import ovn
 from magnetar_agent.virt.domain import parse, render_device
