@@ -16,8 +16,8 @@ from typing import Any, Protocol
 class Nic:
     """A network card of a domain; exactly one of *network* (libvirt's name), *bridge* and *device* (the address of the
     device of the host that it is, which libvirt takes from the host's driver when *managed*; *vlan*: its tag) is set.
-    *vnic_type*: how the guest has the device (``core.hardware.pci.VNIC_TYPES``); ``None`` without one. *netdev*: the
-    host's network device of a virtual function that the guest has by macvtap.
+    *vnic_type*: how the guest has the device (``core.hardware.pci.VNIC_TYPES``); ``None`` without one. *netdev*: what
+    the host calls the virtual function's network device (macvtap), or the character device of its vDPA device.
     *place*: bus and address, where libvirt has said them. *tap*: the name of the host's end. *port*: *bridge* is Open
     vSwitch's, and this the interface id by which OVN knows the NIC. *mtu*: that of tap and card; 0 for the bridge's.
     *checksums*: whether the guest may leave them, and segmentation, to the card. *queues*, *packed* (rings),
@@ -55,6 +55,17 @@ class FunctionSettings:
     all that the card hears."""
 
     trusted: bool = False
+
+
+@dataclass(frozen=True)
+class RepresentorPort:
+    """What a representor of a virtual function is in Open vSwitch: at which *bridge*, and for OVN the *port* with a
+    *mac* that a *server* has."""
+
+    bridge: str
+    port: str
+    mac: str
+    server: str
 
 
 @dataclass(frozen=True)
@@ -188,6 +199,9 @@ class HypervisorNetworks(Protocol):
     def set_function(self, card: str, number: int, settings: FunctionSettings) -> None:
         """Set virtual function *number* of the network device *card*. Raises ``HypervisorError`` where its driver
         cannot."""
+
+    def plug_representor(self, netdev: str, wanted: RepresentorPort | None) -> None:
+        """Have Open vSwitch have the network device as *wanted*; ``None``: not at all. Raises ``HypervisorError``."""
 
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
         """Device ("" without one) and network of the host's IPv4 routes, the default ones excepted, and of its

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import servers
+from magnetar_agent.servers import virtual_functions
 from magnetar_core.errors import Ambiguous, Immutable, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.hardware.pci import DIRECT
@@ -52,7 +53,7 @@ class InterfaceDriver(DocumentDriver):
         given: Fields = self.kind.check(want)
         wanted = {name: given[name] for name in NIC_FIELDS if name in given}
         plugs = sum(name in wanted for name in PLUGS)
-        if plugs > 1 or not (plugs or "mac" in wanted):
+        if (plugs > 1 and not virtual_functions.is_forwarded(wanted)) or not (plugs or "mac" in wanted):
             raise InvalidField("network", "or bridge, port or physical_network must say where the NIC goes, and one of "
                                "them only")
         server = host.documents.standing("server", given["server"])

@@ -11,7 +11,7 @@ from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.state import FakeDomain, State, parse
 from magnetar_agent.hardware.mdev import Mdev
 from magnetar_agent.hypervisor import DomainEvent
-from magnetar_agent.networks import FunctionSettings, Nic
+from magnetar_agent.networks import FunctionSettings, Nic, RepresentorPort
 from magnetar_agent.storage import Disk
 from magnetar_agent.virt.devices import plugged
 from magnetar_agent.virt.domain import render_device
@@ -57,6 +57,19 @@ class Devices(State):
     def set_function(self, card: str, number: int, settings: FunctionSettings) -> None:
         with self._call("set_function"):
             self.functions[card, number] = settings
+
+    @property
+    def representors(self) -> dict[str, RepresentorPort]:
+        """What Open vSwitch has of representors."""
+        found: dict[str, RepresentorPort] = self.__dict__.setdefault("_representors", {})
+        return found
+
+    def plug_representor(self, netdev: str, wanted: RepresentorPort | None) -> None:
+        with self._call("plug_representor"):
+            if wanted is None:
+                self.representors.pop(netdev, None)
+            else:
+                self.representors[netdev] = wanted
 
     def empty_pmem(self, path: Path) -> None:
         with self._call("empty_pmem", f"pmem {path}"):

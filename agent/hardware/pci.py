@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
+from magnetar_core.bandwidth import TUNNELS
 from magnetar_core.errors import InvalidSettings
-from magnetar_core.hardware.pci import DIRECT, PCI, PF, VF, WHOLE, class_of, of_network
+from magnetar_core.hardware.pci import DIRECT, PCI, PF, VDPA, VF, WHOLE, class_of, of_network
 
 from .sysfs import entries, text
 
@@ -31,7 +32,8 @@ class PciDevice(NamedTuple):
     *type*: one of ``core.hardware.pci.TYPES``. *once*: a server that has had it leaves it to nobody. *parent*: the
     address of the physical function of a virtual one. *own_class*, *own_traits*: resource class and traits that the
     settings give it. *live*: its driver can carry its state to another host's. *physical_network*: what its NIC is
-    plugged into. *trusted*: its card may trust it."""
+    plugged into. *trusted*: its card may trust it. *vdpa*: what the host calls the character device of its vDPA device,
+    such as ``vhost-vdpa-0``; no alias names it then."""
 
     address: str
     vendor_id: str
@@ -46,6 +48,7 @@ class PciDevice(NamedTuple):
     live: bool = False
     physical_network: str = ""
     trusted: bool = False
+    vdpa: str = ""
 
     @property
     def provider(self) -> str:
@@ -60,11 +63,11 @@ class PciDevice(NamedTuple):
     @property
     def of_network(self) -> tuple[str, ...]:
         """How NICs name it (``core.hardware.pci.of_network``); empty where it can be none."""
-        kind = {VF: DIRECT, PF: WHOLE}.get(self.type) if self.physical_network else None
-        if kind is None:
+        kind = VDPA if self.vdpa else {VF: DIRECT, PF: WHOLE}.get(self.type)
+        if kind is None or not self.physical_network or (self.physical_network == TUNNELS and kind != VDPA):
             return ()
-        plain = of_network(self.physical_network, kind)
-        return (plain, of_network(self.physical_network, kind, trusted=True)) if self.trusted else (plain,)
+        trusts = (False, True) if self.trusted and not self.vdpa else (False,)
+        return tuple(of_network(self.physical_network, kind, trusted) for trusted in trusts)
 
     def place(self) -> dict[str, str]:
         """Attributes of libvirt's ``address``."""
@@ -84,7 +87,7 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
     ones, and none whose address no guest's configuration can say."""
     if not specs:
         return []
-    found = []
+    found, vdpa = [], vdpa_devices(sysfs)
     for folder in entries(sysfs / "bus/pci/devices"):
         if text(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
             continue
@@ -100,7 +103,8 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
                                           own_class=spec.get("resource_class", ""), own_traits=frozenset(traits(spec)),
                                           live=spec.get("live_migratable") == "yes",
                                           physical_network=spec.get("physical_network", ""),
-                                          trusted=one.type == VF and spec.get("trusted") == "yes"))
+                                          trusted=one.type == VF and spec.get("trusted") == "yes",
+                                          vdpa=vdpa.get(one.address, "") if one.type == VF else ""))
                 break
     return found
 
@@ -111,10 +115,11 @@ def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -
     network has names of that besides."""
     if alias in device.of_network:
         return True
-    return any(one["name"] == alias and one.get("device_type", PCI) == device.type and _suits(device, one)
-               and one.get("resource_class", device.resource_class) == device.resource_class
-               and device.own_traits.issuperset(traits(one))
-               and one.get("live_migratable", _word(device.live)) == _word(device.live) for one in aliases)
+    return not device.vdpa and any(
+        one["name"] == alias and one.get("device_type", PCI) == device.type and _suits(device, one)
+        and one.get("resource_class", device.resource_class) == device.resource_class
+        and device.own_traits.issuperset(traits(one))
+        and one.get("live_migratable", _word(device.live)) == _word(device.live) for one in aliases)
 
 
 def network_device(sysfs: Path, address: str) -> str:
@@ -127,6 +132,31 @@ def mac_address(sysfs: Path, address: str) -> str:
     """The MAC of that network device; empty without one."""
     name = network_device(sysfs, address)
     return text(sysfs / "bus/pci/devices" / address / "net" / name / "address").lower() if name else ""
+
+
+def vdpa_devices(sysfs: Path) -> dict[str, str]:
+    """Address of a PCI device to the character device of its vDPA device, where that has the driver vhost_vdpa."""
+    found = {}
+    for one in entries(sysfs / "bus/vdpa/devices"):
+        place = one.resolve()
+        parent = next((above.name for above in place.parents if _ADDRESS.fullmatch(above.name)), "")
+        device = next((inside.name for inside in entries(place) if inside.name.startswith("vhost-vdpa-")), "")
+        if parent and device:
+            found[parent] = device
+    return found
+
+
+def representor_of(sysfs: Path, address: str) -> str:
+    """The host's network device that stands for the virtual function at an *address* while its card is a switch
+    (switchdev); empty for another."""
+    of, net = card_of(sysfs, address), sysfs / "class/net"
+    switch = text(net / of.card / "phys_switch_id") if of else ""
+    if of is None or not switch:
+        return ""
+    number = _parent(sysfs / "bus/pci/devices" / address).rpartition(".")[2]
+    port = re.compile(rf"(c\d+)?pf{number}vf{of.number}|{of.number}")
+    return next((one.name for one in entries(net) if one.name != of.card and text(one / "phys_switch_id") == switch
+                 and port.fullmatch(text(one / "phys_port_name"))), "")
 
 
 class FunctionOf(NamedTuple):

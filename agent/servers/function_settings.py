@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What virtual functions may do beyond what libvirt sets (MAC and VLAN): whether their card trusts them.
+"""What virtual functions are set to beyond what libvirt does (MAC and VLAN): whether their card trusts them; and of
+those that make vDPA devices, which port of OVN their packets are of, which come out at their representor.
 
-The card keeps it, whoever has the function. So a function that is set is noted first, in a file of its address
-(``FOLDER``), and whoever starts with it next, or comes upon it free, gives the card its usual setting back.
+The card keeps it, whoever has the function, and so does Open vSwitch. So a function that is set is noted first, in a
+file of its address (``FOLDER``), and whoever starts with it next, or comes upon it free, gives its usual setting back.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from magnetar_agent.documents import sync_folder
-from magnetar_agent.hardware.pci import FunctionOf, card_of
+from magnetar_agent.hardware.pci import card_of, representor_of
 from magnetar_agent.locks import CHOICES
-from magnetar_agent.networks import FunctionSettings
+from magnetar_agent.networks import FunctionSettings, RepresentorPort
 from magnetar_agent.servers import pci
 from magnetar_core.errors import Conflict
+from magnetar_core.hardware.pci import VDPA
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
+    from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
 
 #: Folder of the state: a file, named by its address, for each virtual function that was set.
@@ -27,40 +29,33 @@ FOLDER = "set_functions"
 USUAL = FunctionSettings()
 
 
-def wanted(want: Mapping[str, Any]) -> dict[str, FunctionSettings]:
-    """The virtual functions of a server, by address, and what each is to be set to."""
-    of = {nic["mac"]: FunctionSettings(trusted=bool(nic.get("trusted"))) for nic in pci.functions(want)}
-    return {address: of[holder] for address, holder in (want.get(pci.FIELD) or {}).items() if holder in of}
-
-
-def apply(host: LocalHost, want: Mapping[str, Any]) -> None:
-    """Before a guest of these fields gets its NICs: set those that are virtual functions. Raises ``Conflict`` where
-    one's card is out of reach."""
-    given = wanted(want)
+def apply(host: LocalHost, document: Document) -> None:
+    """Before the guest of a server gets its NICs: set those that are virtual functions. Raises ``Conflict`` where one's
+    card is out of reach."""
+    of = {nic["mac"]: nic for nic in pci.functions(document.want)}
+    given = {address: of[holder] for address, holder in (document.want.get(pci.FIELD) or {}).items() if holder in of}
     if not given:
         return
     notes = _notes(host)
-    for address, settings in given.items():
-        if settings != USUAL:
+    for address, nic in given.items():
+        if nic.get("trusted") or nic.get("vnic_type") == VDPA:
             _note(host, address)
-            _set(host, address, settings)
+            _set(host, address, nic, document.id)
         elif address in notes:
-            _set(host, address, USUAL)
+            _unset(host, address)
             notes[address].unlink(missing_ok=True)
     give_back(host)
 
 
 def give_back(host: LocalHost, without: str = "") -> None:
-    """Have virtual functions that no server has, but for the server *without*, be as usual. One that has gone, or
-    whose card is out of reach, forgets by itself: its driver makes it anew."""
+    """Have virtual functions that no server has, but for the server *without*, be as usual."""
     if not _notes(host):
         return
     with host.locks.hold(*CHOICES):  # nobody gets one meanwhile
         held = pci.held(host, without)
         for address, note in _notes(host).items():
             if address not in held:
-                if card_of(host.settings.sysfs, address):
-                    _set(host, address, USUAL)
+                _unset(host, address)
                 note.unlink(missing_ok=True)
 
 
@@ -78,10 +73,29 @@ def _note(host: LocalHost, address: str) -> None:
     sync_folder(folder)
 
 
-def _set(host: LocalHost, address: str, settings: FunctionSettings) -> None:
-    found: FunctionOf | None = card_of(host.settings.sysfs, address)
-    if found is None:
-        raise Conflict(f"Virtual function {address} of host {host.name} cannot be set as its server's NIC wants it: "
-                       "its card has no network device there. Have the card's driver take it (drivers_probe in "
-                       "/sys/bus/pci), or let the server have another one.")
-    host.hypervisor.set_function(found.card, found.number, settings)
+def _set(host: LocalHost, address: str, nic: Fields, server: str) -> None:
+    of, sysfs = card_of(host.settings.sysfs, address), host.settings.sysfs
+    if nic.get("vnic_type") != VDPA:
+        if of is None:
+            raise Conflict(f"Virtual function {address} of host {host.name} cannot be set as its server's NIC "
+                           f"{nic['mac']} wants it: its card has no network device there. Have the card's driver take "
+                           "it (drivers_probe in /sys/bus/pci), or let the server have another one.")
+        host.hypervisor.set_function(of.card, of.number, FunctionSettings(trusted=True))
+        return
+    representor = representor_of(sysfs, address)
+    if not representor:
+        raise Conflict(f"Virtual function {address} of host {host.name} has no representor, at which OVN finds the "
+                       f"packets of its server's NIC {nic['mac']}. Have its card be a switch (devlink dev eswitch set "
+                       "pci/ADDRESS mode switchdev, of the card), and Open vSwitch offload to it (other_config "
+                       "hw-offload=true).")
+    host.hypervisor.plug_representor(
+        representor, RepresentorPort(host.settings.integration_bridge, nic["port"], nic["mac"], server))
+
+
+def _unset(host: LocalHost, address: str) -> None:
+    """One that has gone, or whose card is out of reach, forgets by itself: its driver makes it anew."""
+    representor, of = representor_of(host.settings.sysfs, address), card_of(host.settings.sysfs, address)
+    if representor:
+        host.hypervisor.plug_representor(representor, None)
+    elif of is not None:
+        host.hypervisor.set_function(of.card, of.number, USUAL)

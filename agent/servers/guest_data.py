@@ -127,7 +127,7 @@ def _nic(host: LocalHost, want: Fields, wanted: Fields) -> GuestNic:
 
 def _link_type(wanted: Fields) -> str:
     """Nova's type of VIF: ``hw_veb`` of a virtual function."""
-    if wanted.get("physical_network"):
+    if wanted.get("physical_network") and not wanted.get("port"):
         return "hostdev_physical" if wanted.get("vnic_type") == WHOLE else "hw_veb"
     return "ovs" if wanted.get("port") else "bridge"
 

@@ -30,7 +30,7 @@ def plug(task: Task, networks: list[Fields]) -> None:
         for nic in seen.nics:
             if nic.mac not in wanted or not _alike(nic, wanted[nic.mac]):
                 attaching.unplug(host, id, nic, f"NIC {nic.mac}", task.operation)
-        function_settings.apply(host, task.document.want)
+        function_settings.apply(host, task.document)
         for nic in wanted.values():
             attaching.plug(host, id, nic)
     except Exception:

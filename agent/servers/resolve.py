@@ -247,7 +247,7 @@ def plug(nic: Fields, field: str) -> Plug:
     """Where the NIC is plugged in. Raises ``InvalidField`` unless it is one place."""
     devices = of_nic(nic) if nic.get("physical_network") else None
     found = (nic.get("network"), nic.get("bridge"), nic.get("port"), devices)
-    if sum(one is not None for one in found) != 1:
+    if sum(one is not None for one in found) != 1 and not virtual_functions.is_forwarded(nic):
         raise InvalidField(field, "must name either a network, a bridge, a port or a physical network")
     return found
 
@@ -264,6 +264,7 @@ def check_plug(host: LocalHost, asked: Plug, field: str) -> None:
     network, bridge, port, devices = asked
     if devices is not None:
         virtual_functions.check_network(host, devices, field)
+    if devices is not None and port is None:
         return
     if port is not None:
         lacks = host.hypervisor.integration_bridge(host.settings.integration_bridge).reason

@@ -37,7 +37,7 @@ from magnetar_agent.volumes import attaching
 from magnetar_core import local_disks as core_disks
 from magnetar_core.errors import Conflict
 from magnetar_core.hardware.merge import memory_model
-from magnetar_core.hardware.pci import DIRECT, MACVTAP
+from magnetar_core.hardware.pci import DIRECT, MACVTAP, VDPA
 from magnetar_core.local_disks import SWAP, LocalDisk
 from magnetar_core.server_plan import ROOT as ROOT_FILE
 from magnetar_core.server_plan import disk_sizes, hardware, root_volume
@@ -78,10 +78,11 @@ def nic(host: LocalHost, wanted: Fields, functions: Mapping[str, PciDevice] = Ma
     at the integration bridge. *functions*: ``pci.of_nics`` of its server."""
     if wanted.get("physical_network"):
         one, way = functions.get(wanted["mac"]), wanted.get("vnic_type") or DIRECT
-        netdev = network_device(host.settings.sysfs, one.address) if one and way == MACVTAP else None
-        return Nic(wanted["mac"], wanted["model"] if way == MACVTAP else "", tag=wanted.get("tag"),
+        netdev = None if one is None else one.vdpa if way == VDPA else network_device(
+            host.settings.sysfs, one.address) if way == MACVTAP else None
+        return Nic(wanted["mac"], wanted["model"] if way in (MACVTAP, VDPA) else "", tag=wanted.get("tag"),
                    vlan=wanted.get("vlan"), device=one.address if one else None, managed=one is None or one.managed,
-                   vnic_type=way, netdev=netdev)
+                   vnic_type=way, netdev=netdev or None)
     network, bridge, port = wanted.get("network"), wanted.get("bridge"), wanted.get("port")
     if port:
         return Nic(wanted["mac"], wanted["model"], None, host.settings.integration_bridge, wanted.get("tag"), port=port,
@@ -103,10 +104,11 @@ def nics(host: LocalHost, document: Document) -> tuple[Nic, ...]:
     named = (one if one.device else replace(one, tap=tap_name(host.settings.state_dir, document.id, one.mac))
              for one in plain)
     found = [devices.nic(wanted, one, vcpus) for one in named]
-    if lost := next((one for one in found if one.vnic_type == MACVTAP and not one.netdev), None):
-        raise Conflict(f"NIC {lost.mac} is to be a macvtap device over virtual function {lost.device}, which no driver "
-                       f"of host {host.name} has, so that it has no network device. Bind it to its driver again "
-                       "(drivers_probe in /sys/bus/pci).")
+    if lost := next((one for one in found if one.vnic_type in (MACVTAP, VDPA) and not one.netdev), None):
+        lacks = "network device" if lost.vnic_type == MACVTAP else "vDPA device with the driver vhost_vdpa"
+        raise Conflict(f"NIC {lost.mac} is to be of virtual function {lost.device} ({lost.vnic_type}), which has no "
+                       f"{lacks} on host {host.name} now. Bind it to its driver again (drivers_probe in /sys/bus/pci), "
+                       "and make its vDPA device (vdpa dev add) where it is to have one.")
     return tuple(replace(one, checksums=switch is None or switch.checksums) if one.port else one for one in found)
 
 

@@ -182,7 +182,7 @@ def settle(host: LocalHost, document: Document) -> None:
     """CPUs, pages and devices of the host must be there when QEMU starts; the host may have fewer than before."""
     keep = partial(host.documents.write, document)
     _choose(host, document, keep)
-    function_settings.apply(host, document.want)
+    function_settings.apply(host, document)
     if placement.REDEFINE in document.state:
         _define(host, document, keep)
 

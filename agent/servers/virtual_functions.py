@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from magnetar_agent.servers import pci
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.merge import MEMORY
-from magnetar_core.hardware.pci import DIRECT, WHOLE, in_words
+from magnetar_core.hardware.pci import DIRECT, VDPA, WHOLE, in_words
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
@@ -24,21 +24,14 @@ def check(found: Fields) -> None:
     """Raises ``InvalidField`` where a server with these fields asks for what no such NIC has."""
     functions = pci.functions(found)
     for at, nic in enumerate(found["networks"]):
+        field = f"networks[{at}]"
         if nic not in functions:
             if nic.get("vlan"):
-                raise InvalidField(f"networks[{at}].vlan", "is for NICs of a physical_network", nic["vlan"])
-        elif nic.get("port_security", True):
-            raise InvalidField(f"networks[{at}].port_security", "must be false for a device of a physical_network: its "
-                               "frames pass the host by, which cannot filter them", True)
-        elif nic.get("allowed_addresses"):
-            raise InvalidField(f"networks[{at}].allowed_addresses", "must be left out for a device of a "
-                               "physical_network, which the host does not filter", nic["allowed_addresses"])
-        elif nic.get("trusted") and nic.get("vnic_type", DIRECT) != DIRECT:
-            raise InvalidField(f"networks[{at}].trusted", f"must be false but for vnic_type {DIRECT}: a card trusts "
-                               "virtual functions that guests have themselves", True)
-        elif nic.get("vlan") and nic.get("vnic_type") == WHOLE:
-            raise InvalidField(f"networks[{at}].vlan", f"must be left out for vnic_type {WHOLE}: nothing keeps a whole "
-                               "card to a VLAN, and its guest tags frames itself", nic["vlan"])
+                raise InvalidField(f"{field}.vlan", "is for NICs of a physical_network", nic["vlan"])
+        elif nic.get("vnic_type") == VDPA:
+            _check_vdpa(nic, field)
+        else:
+            _check_past_host(nic, field)
     if functions and (found.get("hardware") or {}).get(MEMORY):
         raise InvalidField(f"hardware.{MEMORY}", "must not be set for a server with a device of a physical network, "
                            "such as a virtual function: devices of the host cannot read encrypted memory; leave one of "
@@ -47,6 +40,39 @@ def check(found: Fields) -> None:
     if functions and limit:
         raise InvalidField(f"hardware.{limit}", "limits NICs of the host, and the server has a device of a physical "
                            "network, which the host cannot limit; leave one of the two out", found["hardware"][limit])
+
+
+def is_forwarded(nic: Fields) -> bool:
+    """Whether a NIC is both a device of the host and a port of OVN, whose packets the card forwards as OVN says."""
+    return bool(nic.get("port") and nic.get("physical_network") and nic.get("vnic_type") == VDPA
+                and not nic.get("network") and not nic.get("bridge"))
+
+
+def _check_past_host(nic: Fields, field: str) -> None:
+    if nic.get("port_security", True):
+        raise InvalidField(f"{field}.port_security", "must be false for a device of a physical_network: its frames "
+                           "pass the host by, which cannot filter them", True)
+    if nic.get("allowed_addresses"):
+        raise InvalidField(f"{field}.allowed_addresses", "must be left out for a device of a physical_network, which "
+                           "the host does not filter", nic["allowed_addresses"])
+    if nic.get("trusted") and nic.get("vnic_type", DIRECT) != DIRECT:
+        raise InvalidField(f"{field}.trusted", f"must be false but for vnic_type {DIRECT}: a card trusts virtual "
+                           "functions that guests have themselves", True)
+    if nic.get("vlan") and nic.get("vnic_type") == WHOLE:
+        raise InvalidField(f"{field}.vlan", f"must be left out for vnic_type {WHOLE}: nothing keeps a whole card to a "
+                           "VLAN, and its guest tags frames itself", nic["vlan"])
+
+
+def _check_vdpa(nic: Fields, field: str) -> None:
+    if not nic.get("port"):
+        raise InvalidField(f"{field}.port", f"must name a port of OVN for vnic_type {VDPA}: the card forwards as OVN "
+                                            "says")
+    if nic.get("vlan") or nic.get("trusted"):
+        name = "vlan" if nic.get("vlan") else "trusted"
+        raise InvalidField(f"{field}.{name}", f"must be left out for vnic_type {VDPA}, which OVN looks after",
+                           nic[name])
+    if nic["model"] != "virtio":
+        raise InvalidField(f"{field}.model", f"must be virtio for vnic_type {VDPA}", nic["model"])
 
 
 def check_type(nic: Fields, kept: Fields | None, field: str) -> None:

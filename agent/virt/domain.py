@@ -21,7 +21,7 @@ from magnetar_agent.hardware.pmem import LABELS_KIB
 from magnetar_agent.hypervisor import Domain, DomainSpec
 from magnetar_agent.networks import Nic
 from magnetar_agent.storage import Backing, Disk, DiskKey, NetworkSource
-from magnetar_core.hardware.pci import DIRECT, MACVTAP, WHOLE
+from magnetar_core.hardware.pci import DIRECT, MACVTAP, VDPA, WHOLE
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 
 from .templates import FOLDER, NAMESPACE, fill
@@ -153,7 +153,8 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
     mac, model, source, target = nic.find("mac"), nic.find("model"), nic.find("source"), nic.find("target")
     port, host, mtu = _below(nic, "virtualport", "parameters"), _below(nic, "driver", "host"), nic.find("mtu")
     is_function, vlan = nic.get("type") == "hostdev", _below(nic, "vlan", "tag")
-    over = nic.get("type") == "direct" and source is not None and source.get("mode") == "passthrough"
+    over = {"direct": MACVTAP, "vdpa": VDPA}.get(nic.get("type", ""))
+    over = None if over == MACVTAP and (source is None or source.get("mode") != "passthrough") else over
     address = "" if mac is None else mac.get("address", "")
     return Nic(
         mac=address,
@@ -168,8 +169,8 @@ def _nic(nic: ET.Element, tags: dict[str, str | None]) -> Nic:
         checksums=host is None or host.get("csum") != "off",
         device=host_address(nic) if is_function else _noted(nic)[1] if over else None,
         vlan=int(vlan.get("id", "0")) if (is_function or over) and vlan is not None else None,
-        vnic_type=DIRECT if is_function else MACVTAP if over else None,
-        netdev=source.get("dev") if over and source is not None else None,
+        vnic_type=DIRECT if is_function else over,
+        netdev=source.get("dev", "").removeprefix("/dev/") if over and source is not None else None,
     )
 
 

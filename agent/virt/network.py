@@ -13,7 +13,15 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
-from magnetar_agent.networks import FunctionSettings, IntegrationBridge, Lease, NetworkSeen, NetworkSpec, Tap
+from magnetar_agent.networks import (
+    FunctionSettings,
+    IntegrationBridge,
+    Lease,
+    NetworkSeen,
+    NetworkSpec,
+    RepresentorPort,
+    Tap,
+)
 from magnetar_core.errors import Conflict
 
 from . import dhcp, ovn, reservations, routes
@@ -47,6 +55,17 @@ class LibvirtNetworks:
         """ip-link(8), which asks the card's driver."""
         run(["ip", "link", "set", "dev", card, "vf", str(number), "trust", "on" if settings.trusted else "off"],
             f"set virtual function {number} of {card}")
+
+    def plug_representor(self, netdev: str, wanted: RepresentorPort | None) -> None:
+        """ovs-vsctl(8), as libvirt does for taps, and ip-link(8)."""
+        what = f"plug {netdev} into Open vSwitch, or pull it out"
+        if wanted is None:
+            run(["ovs-vsctl", "--timeout=30", "--if-exists", "del-port", netdev], what)
+            return
+        about = {"iface-id": wanted.port, "iface-status": "active", "attached-mac": wanted.mac, "vm-id": wanted.server}
+        run(["ovs-vsctl", "--timeout=30", "--may-exist", "add-port", wanted.bridge, netdev, "--", "set", "Interface",
+             netdev, *(f'external_ids:{name}="{value}"' for name, value in about.items())], what)
+        run(["ip", "link", "set", "dev", netdev, "up"], f"switch {netdev} on")
 
     def integration_bridge(self, name: str) -> IntegrationBridge:
         """See ``ovn``."""

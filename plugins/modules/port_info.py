@@ -100,9 +100,9 @@ ports:
       type: str
       sample: web1
     vnic_type:
-      description: 'C(normal), or what hosts have on the physical network of its network, which nothing filters
-        or limits: C(direct), a virtual function (SR-IOV) of a card; C(macvtap), a virtio NIC over such a one; C(direct-physical),
-        a whole card.'
+      description: C(normal), or a device of its server's host, on the physical network of its network. Nothing
+        filters C(direct), a virtual function (SR-IOV), C(macvtap), a virtio NIC over one, and C(direct-physical),
+        a whole card. OVN looks after C(vdpa), a virtio NIC that the card makes.
       type: str
       sample: normal
     qos_policy:

@@ -96,7 +96,7 @@ def port(row: Row, admin: bool) -> Document:
     function = is_one(row)
     binding = {"binding:host_id": row["host"], "binding:profile": row["profile"],
                "binding:vif_details": {"port_filter": False} if function and row["host"] else {},
-               "binding:vif_type": (vif_type(row) if function else "bridge") if row["host"] else "unbound",
+               "binding:vif_type": vif_type(row) if row["host"] else "unbound",
                "resource_request": row["resource_request"]}
     pairs = [{"ip_address": one["ip_address"], "mac_address": one.get("mac_address") or row["mac_address"]}
              for one in row["pairs"]]

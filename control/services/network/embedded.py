@@ -17,6 +17,7 @@ from magnetar_control.store.database import Database, added, now
 from magnetar_core import addresses
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, Unavailable
 from magnetar_core.flows import Sure, always
+from magnetar_core.hardware.pci import PAST_OVN
 
 from . import changes, dns, nics, qos, quotas, requested_networks, sharing
 from . import networks as network_resource
@@ -37,7 +38,6 @@ from .subnet_pools import SUBNET_POOL
 from .subnets import check_range, resource
 from .tables import TAKEN, networks, ports, security_groups, subnet_pools, subnets
 from .trunks import TRUNK, TrunkStore
-from .virtual_functions import NORMAL
 from .worker import EngineWorker, Wait
 
 # Statements that each server needs, made once: to make one takes longer than to execute it.
@@ -50,7 +50,7 @@ _LET_GO = update(ports).where(_RELEASED).values(
 _BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving"]).join(
     networks, networks.c.id == ports.c.network_id).where(
-    ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine, ports.c.vnic_type == NORMAL)
+    ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN))
 _DEFAULT_POOL = select(subnet_pools.c.id).where(subnet_pools.c.is_default).limit(1)
 #: What there is with an engine besides routers.
 OF_ENGINE = {"port_forwardings": PORT_FORWARDING, **{f"{one.name}s": one for one in qos.RULES}}

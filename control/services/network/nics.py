@@ -63,7 +63,7 @@ def allocated(connection: Connection, context: Context, server: tuple[str, str, 
             continue
         place += 1
         network, choices = there[wanted["network_id"]]
-        by_engine = network["by_engine"] and not wanted.get("devices")
+        by_engine = network["by_engine"] and not virtual_functions.is_past_ovn(wanted.get("devices") or {})
         told = {"dns_name": dns.of_server(hostname), "host": host} if by_engine else {"dns_name": ""}
         values = {"device_id": server_id, "device_owner": OWNER, "place": place, "tag": wanted.get("tag"), **told}
         if wanted.get("port_id"):
@@ -164,7 +164,8 @@ def _nic(rows: Sequence[RowMapping], states: bool) -> Document:
     function = virtual_functions.is_one(row)
     engine = row["by_engine"] and not function
     fixed = [{"subnet_id": one["subnet_id"], "ip_address": one["ip_address"]} for one in rows if one["ip_address"]]
-    on_host = virtual_functions.on_host(row) if function else {"port": row["id"]} if engine else {
+    devices = virtual_functions.devices(row)
+    on_host = virtual_functions.on_host(row) if devices else {"port": row["id"]} if engine else {
         "bridge": row["bridge"]} if flat else {"network": host_name(row["network_id"])}
     on_host["mac"] = row["mac_address"]
     four = [one for one in rows if one["ip_address"] and not _is_six(one)]
@@ -179,7 +180,7 @@ def _nic(rows: Sequence[RowMapping], states: bool) -> Document:
     nic = {"port_id": row["id"], "network_id": row["network_id"], "network": row["network"], "mac": row["mac_address"],
            "fixed_ips": fixed, "tag": row["tag"], "created": row["made_for_server"], "on_host": on_host,
            **({"network_affinity": near} if (near := reservations.near(row)) else {}),
-           **({"devices": virtual_functions.devices(row)} if function else {}),
+           **({"devices": devices} if devices else {}),
            **({"told": told} if (told := _told(rows)) else {})}
     return {**nic, "port_state": row["status"], "host": row["host"]} if states else nic
 

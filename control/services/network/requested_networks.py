@@ -113,7 +113,8 @@ def _marked(one: Document, network: Row[Any]) -> Document:
     """With ``by_engine`` where an engine has its network: not every host can have such a NIC; and with
     ``network_affinity`` (``reservations.near``)."""
     near = reservations.near(network._mapping)  # noqa: SLF001 - SQLAlchemy's name
-    return {**one, **({"by_engine": True} if network.by_engine and not one.get("devices") else {}),
+    past = virtual_functions.is_past_ovn(one.get("devices") or {})
+    return {**one, **({"by_engine": True} if network.by_engine and not past else {}),
             **({"network_affinity": near} if near else {})}
 
 

@@ -16,8 +16,9 @@ from sqlalchemy import Connection, select
 
 from magnetar_control.services import Document
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.hardware.pci import DIRECT, VNIC_TYPES, WHOLE, of_network
+from magnetar_core.hardware.pci import DIRECT, PAST_OVN, VDPA, WHOLE, network_of, of_network
 
+from .reservations import place
 from .tables import ports
 
 NORMAL = "normal"
@@ -34,18 +35,27 @@ _REFUSED = (
 
 
 def is_one(row: Mapping[Any, Any]) -> bool:
-    """Whether a port is a device of a host."""
-    return row["vnic_type"] in VNIC_TYPES
+    """Whether a port is a device of a host that sends past OVN."""
+    return row["vnic_type"] in PAST_OVN
+
+
+def is_past_ovn(devices: Mapping[str, int]) -> bool:
+    """The same of what a port asks of its server's host (``devices``)."""
+    return any(network_of(name) and not name.startswith(f"{VDPA}:") for name in devices)
 
 
 def vif_type(row: Mapping[Any, Any]) -> str:
-    """Nova's word for how such a port is plugged in."""
-    return "hostdev_physical" if row["vnic_type"] == WHOLE else "hw_veb"
+    """Nova's word for how a port is plugged in."""
+    if row["vnic_type"] == VDPA:
+        return "ovs"
+    return "hostdev_physical" if row["vnic_type"] == WHOLE else "hw_veb" if is_one(row) else "bridge"
 
 
 def devices(row: Mapping[Any, Any]) -> dict[str, int]:
-    """What it asks of its server's host, as claims have it. *row*: with ``vnic_type`` and ``profile``, and ``bridge``
-    of its network."""
+    """What it asks of its server's host, as claims have it. *row*: with ``vnic_type`` and ``profile``, and
+    ``type`` and ``bridge`` of its network."""
+    if row["vnic_type"] == VDPA:
+        return {of_network(place(row["type"], row["bridge"]), VDPA): 1}
     return {of_network(row["bridge"], row["vnic_type"], is_trusted(row)): 1} if is_one(row) else {}
 
 
@@ -67,7 +77,9 @@ def _truth(value: Any) -> bool | None:
 
 
 def on_host(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """The NIC in the agent's form. *row*: with ``segment`` of its network too."""
+    """The NIC in the agent's form. *row*: with ``id`` and ``segment`` of its network too."""
+    if row["vnic_type"] == VDPA:
+        return {"port": row["id"], "vnic_type": VDPA, "physical_network": place(row["type"], row["bridge"])}
     vlan = {} if row["segment"] is None else {"vlan": row["segment"]}
     way = {} if row["vnic_type"] == DIRECT else {"vnic_type": row["vnic_type"]}  # agents of before know no other
     trust = {"trusted": True} if is_trusted(row) else {}
@@ -96,6 +108,9 @@ def check_trust(port: Mapping[Any, Any]) -> None:
 def check(network: Mapping[Any, Any], port: Mapping[Any, Any]) -> None:
     """Raises ``InvalidField`` where a *port*, seen as a whole, is a device of a host and asks for what none does;
     ``Conflict`` where its network does."""
+    if port["vnic_type"] == VDPA and not network["by_engine"]:
+        raise InvalidField("binding:vnic_type", f"must be another one on a network of type {network['type']}: it is "
+                                                "OVN that has cards forward the packets of vDPA devices", VDPA)
     if not is_one(port):
         return
     if network["type"] not in PHYSICAL:
@@ -126,7 +141,7 @@ def check_reached(port: Mapping[Any, Any]) -> None:
 def check_network(connection: Connection, id: str) -> None:
     """Raises ``Conflict`` where a network that is to get a QoS policy has such ports."""
     found = connection.execute(select(ports.c.id).where(
-        ports.c.network_id == id, ports.c.vnic_type != NORMAL).limit(1)).scalar()
+        ports.c.network_id == id, ports.c.vnic_type.in_(PAST_OVN)).limit(1)).scalar()
     if found is not None:
         raise Conflict(f"Network {id} has port {found}, a device of a host, on which no QoS policy acts. "
                        "Delete it first, or leave the network without a policy.", type="QosPolicyInUse")

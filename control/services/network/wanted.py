@@ -11,8 +11,9 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, Row, RowMapping, select, true
 
 from magnetar_control.store.tables import hosts
+from magnetar_core.hardware.pci import PAST_OVN
 
-from . import qos, router_ports, virtual_functions
+from . import qos, router_ports
 from .engine import (
     LogicalAddresses,
     LogicalForwarding,
@@ -102,7 +103,7 @@ def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[Logica
             networks, networks.c.id == ports.c.network_id).outerjoin(
             subports, subports.c.port_id == ports.c.id).outerjoin(trunks, trunks.c.id == subports.c.trunk_id).outerjoin(
             parents, parents.c.id == trunks.c.port_id).where(
-            networks.c.by_engine, ports.c.vnic_type == virtual_functions.NORMAL,
+            networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN),
             ports.c.device_owner != router_ports.FLOATING, condition)
         given: dict[str, list[tuple[str, str]]] = {}
         for row in connection.execute(select(*addresses.c["port_id", "subnet_id", "ip_address"]).where(

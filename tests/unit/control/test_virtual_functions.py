@@ -17,7 +17,7 @@ from magnetar_control import serve
 from magnetar_control.conductor.audit import findings, read_state
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.store import hosts
-from tests.unit.agent.test_virtual_functions import card, netdev, part, plugged
+from tests.unit.agent.test_virtual_functions import card, netdev, part, plugged, switched
 
 from .attachments.asking import until
 from .evacuate.evacuating import Evacuating
@@ -32,11 +32,14 @@ NAME = "type-VF:physnet0"
 
 
 def functions(folder: Path, name: str) -> dict[str, Any]:
-    """Settings of a host: kvm1 has two virtual functions, kvm2 one, kvm3 a card without any."""
+    """Settings of a host: kvm1 has two virtual functions, kvm2 one and a vDPA device, kvm3 a card without any."""
     sysfs = folder / f"{name}-sys"
     card(sysfs, f"{name[-1]}1", {"kvm1": 2, "kvm2": 1, "kvm3": 0}[name])
     netdev(sysfs, f"0000:{name[-1]}1:00.0", "ens1", "3c:fd:fe:00:00:01")
+    if name == "kvm2":
+        switched(sysfs, "91", 1)
     return {"sysfs": sysfs, "pci_device_spec": [
+        {"address": "0000:91:*", "physical_network": None},
         {"address": "0000:11:02.1", "physical_network": "physnet0", "trusted": True},
         {"vendor_id": "8086", "physical_network": "physnet0"}]}
 
@@ -365,3 +368,53 @@ def test_a_port_by_macvtap(more: Functions) -> None:
         "hw_veb", "macvtap", "0000:21:02.0")
     refused = more.cloud.admin.put(f"/network/v2.0/ports/{port}", {"port": {"binding:vnic_type": "direct"}})
     assert refused.status == 409
+
+
+# vDPA -----------------------------------------------------------------------------------------------------------------
+VDPA = {"binding:vnic_type": "vdpa"}
+
+
+def test_a_vdpa_port(more: Functions) -> None:
+    """It is OVN's, and its host has the virtual function's representor plugged in as a tap would be."""
+    port, worker, fake = more.port("tunnelled", **VDPA), more.cloud.services.network.worker, more.cloud.kvm["kvm2"].fake
+    until(lambda: f"port/{port}" in worker.engine.units)
+    id = more.make(port)
+    shown = more.shown(port)
+    assert shown["port_security_enabled"] and shown["security_groups"]
+    assert (shown["binding:host_id"], shown["binding:vif_type"], shown["binding:vnic_type"]) == ("kvm2", "ovs", "vdpa")
+    assert shown["binding:profile"]["pci_slot"] == "0000:91:02.0"
+    assert held(more.cloud)[id] == [("kvm2", {"vdpa:rp_tunnelled": 1})]
+    assert fake.representors["ens1f0_0"].port == port and fake.representors["ens1f0_0"].mac == shown["mac_address"]
+    assert part(more.cloud.kvm["kvm2"], "interface[@type='vdpa']", at(more.cloud, id)["kvm2"]["name"])
+    another = more.make(more.port("tunnelled", **VDPA), status="ERROR")
+    details = more.cloud.admin.server(another)["fault"]["details"]
+    assert "lacks vDPA devices of networks between hosts: the server's ports need 1, and" in details, details
+    for body in ({"os-migrateLive": {"host": "kvm1", "block_migration": "auto"}}, {"suspend": None}):
+        reply = more.cloud.admin.post(f"/v2.1/servers/{id}/action", body, "2.30")
+        assert reply.status == 409 and "ports that are devices of its host" in str(reply.json), reply
+    refused = more.cloud.admin.put(f"/network/v2.0/ports/{port}", {"port": {"binding:vnic_type": "normal"}})
+    assert refused.status == 409
+    more.cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert more.cloud.admin.settled(id) is None
+    assert fake.representors == {}
+
+
+def test_a_vdpa_port_is_attached_and_detached(more: Functions) -> None:
+    port, admin = more.port("tunnelled", **VDPA), more.cloud.admin
+    id = admin.boot("plain", "2.74", flavorRef="small", networks="none", host="kvm2")["id"]
+    more.servers.append(id)
+    path = f"/v2.1/servers/{id}/os-interface"
+    assert admin.post(path, {"interfaceAttachment": {"port_id": port}}).status == 200
+    assert held(more.cloud)[id] == [("kvm2", {"vdpa:rp_tunnelled": 1})]
+    assert list(more.cloud.kvm["kvm2"].fake.representors) == ["ens1f0_0"]
+    assert admin.call("DELETE", f"{path}/{port}").status == 202
+    until(lambda: more.shown(port)["device_id"] == "" and not more.cloud.kvm["kvm2"].fake.representors)
+    until(lambda: held(more.cloud)[id] == [("kvm2", {})])
+
+
+def test_a_vdpa_port_moves_cold_only_where_there_is_another(more: Functions) -> None:
+    id = more.make(more.port("tunnelled", **VDPA))
+    reply = more.cloud.admin.post(f"/v2.1/servers/{id}/action", {"migrate": None}, "2.30")
+    assert reply.status in (400, 202), reply
+    assert more.cloud.admin.settled(id)["status"] == "ACTIVE"  # type: ignore[index]
+    assert held(more.cloud)[id] == [("kvm2", {"vdpa:rp_tunnelled": 1})]

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
+from ..bandwidth import TUNNELS
 from ..errors import InvalidField
 from ..values import Text
 from ..versions import Version
@@ -71,19 +72,23 @@ def is_vgpu(name: str) -> bool:
 
 
 #: How a NIC has a device: a virtual function whole, or its network device by macvtap; or a whole card.
-DIRECT, MACVTAP, WHOLE = VNIC_TYPES = ("direct", "macvtap", "direct-physical")
+DIRECT, MACVTAP, WHOLE = PAST_OVN = ("direct", "macvtap", "direct-physical")
+#: And a virtio device that a virtual function makes in hardware, whose packets OVN has the card forward.
+VDPA = "vdpa"
+VNIC_TYPES = (*PAST_OVN, VDPA)
 
 
 def of_network(network: str, vnic_type: str = DIRECT, trusted: bool = False) -> str:
-    """The name by which the devices of a physical network are counted of which NICs of *vnic_type* have one: its
-    virtual functions (with *trusted* those that may be), or its cards that have none now. No alias can have it."""
-    return "%s:%s%s" % (PF if vnic_type == WHOLE else VF, network, ":trusted" if trusted else "")
+    """The name by which the devices of a physical network (or ``TUNNELS``) are counted of which NICs of *vnic_type*
+    have one: its virtual functions (with *trusted* those that may be), its cards that have none now, or its vDPA
+    devices. No alias can have it."""
+    return "%s:%s%s" % ({WHOLE: PF, VDPA: VDPA}.get(vnic_type, VF), network, ":trusted" if trusted else "")
 
 
 def network_of(name: str) -> str:
     """The physical network that ``of_network`` has named so; empty for an alias."""
     kind, _colon, network = name.partition(":")
-    return network.partition(":")[0] if kind in (PF, VF) else ""
+    return network.partition(":")[0] if kind in (PF, VF, VDPA) else ""
 
 
 def of_nic(nic: Mapping[str, Any]) -> str:
@@ -94,9 +99,10 @@ def of_nic(nic: Mapping[str, Any]) -> str:
 def in_words(name: str, one: bool = False) -> str:
     """What ``of_network`` has named so, to be read: several of them, or *one*."""
     kind, _network, *trusted = name.split(":")
-    return "%s%s%s of physical network %s" % (
-        "trusted " if trusted else "", "card" if kind == PF else "virtual function", "" if one else "s",
-        network_of(name))
+    network = network_of(name)
+    return "%s%s%s of %s" % (
+        "trusted " if trusted else "", {PF: "card", VDPA: "vDPA device"}.get(kind, "virtual function"),
+        "" if one else "s", "networks between hosts" if network == TUNNELS else "physical network %s" % network)
 
 
 def is_nic(name: str) -> bool:
@@ -335,6 +341,8 @@ _ID = (r"[0-9a-f]{4}", "must be four hexadecimal digits as a text, such as \"10d
 
 def checked(word: str, value: Any) -> str:
     """The *value* of a *word* of a device or an alias in its normal form. Raises ``ValueError`` with what is wrong."""
+    if word == "physical_network" and value is None:  # as Nova writes it
+        return TUNNELS
     if isinstance(value, bool):  # as YAML reads yes and no
         value = "yes" if value else "no"
     pattern, rule = _RULES.get(word, _ID)

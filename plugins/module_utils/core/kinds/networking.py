@@ -120,9 +120,10 @@ class NetworkPort(Resource):
         "Addresses that it may send from besides its own.", default=[], sample=[{"ip_address": "10.1.0.250"}])
     dns_name = Field(Text(0, 63, r"[A-Za-z0-9-]*", "may have letters, digits and - only"), "Its name in the domain of "
                      "its network, where DNS finds it. A server that takes it gives it its host name.", sample="web1")
-    vnic_type = Field(Choices("normal", *VNIC_TYPES), "V(normal), or what hosts have on the physical network of its "
-                      "network, which nothing filters or limits: V(direct), a virtual function (SR-IOV) of a card; "
-                      "V(macvtap), a virtio NIC over such a one; V(direct-physical), a whole card.",
+    vnic_type = Field(Choices("normal", *VNIC_TYPES), "V(normal), or a device of its server's host, on the physical "
+                      "network of its network. Nothing filters V(direct), a virtual function (SR-IOV), V(macvtap), "
+                      "a virtio NIC over one, and V(direct-physical), a whole card. OVN looks after V(vdpa), a virtio "
+                      "NIC that the card makes.",
                       default="normal", sample="normal")
     qos_policy = qos_policy("Its QoS policy, by name or uuid; V(none) for that of its network.")
     admin_state_up = Field(Boolean(), "Whether packets pass.", default=True, sample=True)

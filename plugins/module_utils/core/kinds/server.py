@@ -55,7 +55,8 @@ def _nic() -> Record:
                                "function (SR-IOV) that the agent's setting pci_device_spec has there. It needs "
                                "port_security false, since nothing filters it."),
         vnic_type=Field(VNIC_TYPE, "How the guest has such a NIC: V(direct), the virtual function itself; V(macvtap), "
-                        "a virtio NIC over it; V(direct-physical), a whole card. V(direct) when omitted."),
+                        "a virtio NIC over it; V(direct-physical), a whole card; V(vdpa), with port, a virtio NIC that "
+                        "the card makes. V(direct) when omitted."),
         network_affinity=Field(PHYSICAL, "What a cloud says of a port of OVN: the physical network, or "
                                "V(rp_tunnelled), near whose NUMA cells the server is to be."),
         trusted=Field(Boolean(), "Whether the card trusts such a virtual function (V(direct)): its guest may set other "
