@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -47,14 +47,6 @@ class Nic:
     def alias(self) -> str:
         """The alias by which libvirt keeps what its XML does not say of a NIC that is a device: MAC and address."""
         return f"ua-nic-{self.mac}-{self.device}".replace(":", "-").replace(".", "-")
-
-
-@dataclass(frozen=True)
-class FunctionSettings:
-    """What a card lets one of its virtual functions do; as it is, the usual. *trusted*: it may set other MACs, and hear
-    all that the card hears."""
-
-    trusted: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,9 +188,9 @@ class HypervisorNetworks(Protocol):
     def integration_bridge(self, name: str) -> IntegrationBridge:
         """The bridge of that name as Open vSwitch has it, and whether ovn-controller looks after it; never raises."""
 
-    def set_function(self, card: str, number: int, settings: FunctionSettings) -> None:
-        """Set virtual function *number* of the network device *card*. Raises ``HypervisorError`` where its driver
-        cannot."""
+    def set_function(self, card: str, number: int, settings: Mapping[str, str]) -> None:
+        """Set virtual function *number* of the network device *card*, in the words of ip-link(8): ``trust``,
+        ``max_tx_rate``, ``min_tx_rate`` (Mbit/s, 0 for none). Raises ``HypervisorError`` where its driver cannot."""
 
     def plug_representor(self, netdev: str, wanted: RepresentorPort | None) -> None:
         """Have Open vSwitch have the network device as *wanted*; ``None``: not at all. Raises ``HypervisorError``."""

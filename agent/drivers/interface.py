@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 PLUGS = ("network", "bridge", "port", "physical_network")
 #: Namespace of the uuids of NICs: one for each server and MAC.
 NAMESPACE = uuid.UUID("c1d9f6de-5a0b-5d7c-8b8e-52540093be11")
-NIC_FIELDS = (*PLUGS, "vnic_type", "trusted", "vlan", "mac", "model", "tag", "address", "port_security",
-              "allowed_addresses", "told")
+NIC_FIELDS = (*PLUGS, "vnic_type", "trusted", "max_tx_rate", "min_tx_rate", "vlan", "mac", "model", "tag",
+              "address", "port_security", "allowed_addresses", "told")
 #: What changes while the guest keeps the NIC.
-QUIET = frozenset(("address", "port_security", "allowed_addresses"))
+QUIET = frozenset(("address", "port_security", "allowed_addresses", "max_tx_rate", "min_tx_rate"))
 #: What a NIC has that says nothing of it.
 USUAL: Mapping[str, Any] = {"port_security": True, "allowed_addresses": []}
 #: And one that is a device of the host.
-OF_DEVICE: Mapping[str, Any] = {**USUAL, "vnic_type": DIRECT, "trusted": False}
+OF_DEVICE: Mapping[str, Any] = {**USUAL, "vnic_type": DIRECT, "trusted": False, "max_tx_rate": 0, "min_tx_rate": 0}
 #: What says which NIC is meant, the surest first.
 MARKS = ("mac", *PLUGS)
 

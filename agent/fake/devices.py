@@ -11,7 +11,7 @@ from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.state import FakeDomain, State, parse
 from magnetar_agent.hardware.mdev import Mdev
 from magnetar_agent.hypervisor import DomainEvent
-from magnetar_agent.networks import FunctionSettings, Nic, RepresentorPort
+from magnetar_agent.networks import Nic, RepresentorPort
 from magnetar_agent.storage import Disk
 from magnetar_agent.virt.devices import plugged
 from magnetar_agent.virt.domain import render_device
@@ -21,6 +21,7 @@ from magnetar_core.hardware.pci import WHOLE
 from magnetar_core.power import LIVE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from magnetar_agent.hypervisor import Domain
@@ -49,14 +50,14 @@ class Devices(State):
             self._mdevs.pop(uuid, None)
 
     @property
-    def functions(self) -> dict[tuple[str, int], FunctionSettings]:
+    def functions(self) -> dict[tuple[str, int], dict[str, str]]:
         """What virtual functions are set to, by their card's network device and number."""
-        found: dict[tuple[str, int], FunctionSettings] = self.__dict__.setdefault("_set_functions", {})
+        found: dict[tuple[str, int], dict[str, str]] = self.__dict__.setdefault("_set_functions", {})
         return found
 
-    def set_function(self, card: str, number: int, settings: FunctionSettings) -> None:
+    def set_function(self, card: str, number: int, settings: Mapping[str, str]) -> None:
         with self._call("set_function"):
-            self.functions[card, number] = settings
+            self.functions.setdefault((card, number), {}).update(settings)
 
     @property
     def representors(self) -> dict[str, RepresentorPort]:

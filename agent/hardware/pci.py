@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _BRIDGE = "0x06"
 #: What libvirt takes for an address: the kernel numbers domains of its own, such as those of VMD, from 0x10000 on (row
 #: NET-01).
-_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
+ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
 class PciDevice(NamedTuple):
@@ -91,7 +91,7 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
     for folder in entries(sysfs / "bus/pci/devices"):
         if text(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
             continue
-        if not _ADDRESS.fullmatch(folder.name):
+        if not ADDRESS.fullmatch(folder.name):
             continue
         vendor, product = (text(folder / name).removeprefix("0x").lower() for name in ("vendor", "device"))
         one = PciDevice(folder.name, vendor, product, int(text(folder / "numa_node") or -1), type=_type(folder),
@@ -139,7 +139,7 @@ def vdpa_devices(sysfs: Path) -> dict[str, str]:
     found = {}
     for one in entries(sysfs / "bus/vdpa/devices"):
         place = one.resolve()
-        parent = next((above.name for above in place.parents if _ADDRESS.fullmatch(above.name)), "")
+        parent = next((above.name for above in place.parents if ADDRESS.fullmatch(above.name)), "")
         device = next((inside.name for inside in entries(place) if inside.name.startswith("vhost-vdpa-")), "")
         if parent and device:
             found[parent] = device

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 #: What a NIC has that says nothing of it.
-USUAL: Fields = {"port_security": True, "allowed_addresses": [], "vnic_type": DIRECT, "trusted": False}
+USUAL: Fields = {"port_security": True, "allowed_addresses": [], "vnic_type": DIRECT, "trusted": False,
+                "max_tx_rate": 0, "min_tx_rate": 0}
 #: Network, bridge, port (of OVN) and devices (``pci.of_nic``) of a NIC; one of them is set.
 Plug = tuple[str | None, str | None, str | None, str | None]
 

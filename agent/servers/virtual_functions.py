@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 from magnetar_agent.servers import pci
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.merge import MEMORY
-from magnetar_core.hardware.pci import DIRECT, VDPA, WHOLE, in_words
+from magnetar_core.hardware.pci import DIRECT, MACVTAP, VDPA, WHOLE, in_words
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
     from magnetar_agent.host import LocalHost
+
+#: How much a virtual function sends at most, and is sure of.
+RATES = ("max_tx_rate", "min_tx_rate")
 
 
 def check(found: Fields) -> None:
@@ -25,6 +28,8 @@ def check(found: Fields) -> None:
     functions = pci.functions(found)
     for at, nic in enumerate(found["networks"]):
         field = f"networks[{at}]"
+        if rate := next((name for name in RATES if nic.get(name)), None):
+            _check_rate(nic, f"{field}.{rate}", nic[rate])
         if nic not in functions:
             if nic.get("vlan"):
                 raise InvalidField(f"{field}.vlan", "is for NICs of a physical_network", nic["vlan"])
@@ -46,6 +51,15 @@ def is_forwarded(nic: Fields) -> bool:
     """Whether a NIC is both a device of the host and a port of OVN, whose packets the card forwards as OVN says."""
     return bool(nic.get("port") and nic.get("physical_network") and nic.get("vnic_type") == VDPA
                 and not nic.get("network") and not nic.get("bridge"))
+
+
+def _check_rate(nic: Fields, field: str, rate: int) -> None:
+    if not nic.get("physical_network") or nic.get("vnic_type", DIRECT) not in (DIRECT, MACVTAP):
+        raise InvalidField(field, f"is for virtual functions of a physical_network (vnic_type {DIRECT} or {MACVTAP}), "
+                                  "which their card limits", rate)
+    most, least = (nic.get(name) or 0 for name in RATES)
+    if most and least > most:
+        raise InvalidField(field, f"must not be less than min_tx_rate, which is {least}", most)
 
 
 def _check_past_host(nic: Fields, field: str) -> None:

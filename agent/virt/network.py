@@ -14,7 +14,6 @@ from xml.etree import ElementTree as ET
 import libvirt  # type: ignore[import-untyped]
 
 from magnetar_agent.networks import (
-    FunctionSettings,
     IntegrationBridge,
     Lease,
     NetworkSeen,
@@ -30,7 +29,7 @@ from .process import run
 from .templates import fill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from .connection import Connection
 
@@ -51,10 +50,10 @@ class LibvirtNetworks:
         """Devices under /sys/class/net that are bridges."""
         return frozenset(path.parent.name for path in NET.glob("*/bridge"))
 
-    def set_function(self, card: str, number: int, settings: FunctionSettings) -> None:
+    def set_function(self, card: str, number: int, settings: Mapping[str, str]) -> None:
         """ip-link(8), which asks the card's driver."""
-        run(["ip", "link", "set", "dev", card, "vf", str(number), "trust", "on" if settings.trusted else "off"],
-            f"set virtual function {number} of {card}")
+        words = [word for one in settings.items() for word in one]
+        run(["ip", "link", "set", "dev", card, "vf", str(number), *words], f"set virtual function {number} of {card}")
 
     def plug_representor(self, netdev: str, wanted: RepresentorPort | None) -> None:
         """ovs-vsctl(8), as libvirt does for taps, and ip-link(8)."""

@@ -89,6 +89,12 @@ interface_attachment:
     trusted:
       description: Whether the card trusts such a NIC; C(false) when omitted.
       type: bool
+    max_tx_rate:
+      description: How much such a NIC sends at most, in Mbit/s; C(0) for no limit.
+      type: int
+    min_tx_rate:
+      description: How much of its card it is sure of, in Mbit/s; C(0) for nothing.
+      type: int
     vlan:
       description: The VLAN of such a NIC.
       type: int

@@ -168,6 +168,7 @@ class VolumeAttachments(Attached):
 class InterfaceAttachments(Attached):
     kind, other, known_by = InterfaceAttachment, "network", ("mac", "network", "_network")
     host_only = {"bridge": None, "port": None, "physical_network": None, "vnic_type": None, "trusted": None,
+                 "max_tx_rate": None, "min_tx_rate": None,
                  "vlan": None, "model": "virtio"}
     making = removing = (Step("plug", "change the NICs"), Step("define", "define the domain"))
 

@@ -103,7 +103,7 @@ class _References:
                                                   "one of a bridge)", given["bridge"])
         if given.get("port"):
             raise InvalidField(f"{where}.port", "is for a single host; in a cloud, name a network", given["port"])
-        for name in ("physical_network", "vnic_type", "trusted", "vlan"):
+        for name in ("physical_network", "vnic_type", "trusted", "max_tx_rate", "min_tx_rate", "vlan"):
             if given.get(name):
                 raise InvalidField(f"{where}.{name}", "is for a single host; in a cloud, a port of vnic_type direct is "
                                                       "such a NIC (openstack server create --port)", given[name])

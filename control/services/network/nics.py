@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import orjson
 from sqlalchemy import Connection, RowMapping, bindparam, select, update
@@ -127,8 +127,9 @@ def found(connection: Connection, server_id: str, *, states: bool, lock: bool = 
     for row in connection.execute(_BY_SERVER, {"server": server_id}).mappings():
         rows.setdefault(row["id"], []).append(row)
     asked = reservations.of_ports(connection, [each[0] for each in rows.values()], lock=lock)
-    return [{**_nic(sorted(each, key=_is_six), states), **({"resources": asked[id]} if id in asked else {})}
-            for id, each in rows.items()]
+    rates = virtual_functions.rates(connection, [each[0] for each in rows.values()])
+    return [{**_nic(sorted(each, key=_is_six), states, rates.get(id, {})),
+             **({"resources": asked[id]} if id in asked else {})} for id, each in rows.items()]
 
 
 def _is_six(row: RowMapping | Document) -> bool:
@@ -158,14 +159,14 @@ def floating(connection: Connection, server_ids: Sequence[str]) -> dict[str, dic
     return given
 
 
-def _nic(rows: Sequence[RowMapping], states: bool) -> Document:
-    """The NIC of a port's *rows*, one for each address."""
+def _nic(rows: Sequence[RowMapping], states: bool, rate: Mapping[str, int]) -> Document:
+    """The NIC of a port's *rows*, one for each address; *rate*: what its QoS policy says of a virtual function."""
     row, flat = rows[0], rows[0]["type"] == "flat"
     function = virtual_functions.is_one(row)
     engine = row["by_engine"] and not function
     fixed = [{"subnet_id": one["subnet_id"], "ip_address": one["ip_address"]} for one in rows if one["ip_address"]]
     devices = virtual_functions.devices(row)
-    on_host = virtual_functions.on_host(row) if devices else {"port": row["id"]} if engine else {
+    on_host = virtual_functions.on_host(row, rate) if devices else {"port": row["id"]} if engine else {
         "bridge": row["bridge"]} if flat else {"network": host_name(row["network_id"])}
     on_host["mac"] = row["mac_address"]
     four = [one for one in rows if one["ip_address"] and not _is_six(one)]

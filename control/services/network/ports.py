@@ -66,7 +66,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     _check_pairs(network, values)
     dns.check_name(network, values["dns_name"])
     qos.check(connection, context, network, values)
-    virtual_functions.check(network, values)
+    virtual_functions.check(connection, network, values)
     mac = ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now())
     if mac is None:
         raise _mac_in_use(values)
@@ -227,7 +227,8 @@ def _check_function(connection: Connection, context: Context, row: RowMapping, v
     """Whether it may be a device of a host, or be one no more; what it is, its server's host has claimed. One that
     becomes one leaves OVN."""
     virtual_functions.check_trust({**row, **values})
-    if virtual_functions.is_trusted({**row, **values}) != virtual_functions.is_trusted(row):
+    other = values.get("qos_policy_id", row["qos_policy_id"]) != row["qos_policy_id"] and virtual_functions.is_one(row)
+    if other or virtual_functions.is_trusted({**row, **values}) != virtual_functions.is_trusted(row):
         _let_go(connection, row)
     if values.get("vnic_type", row["vnic_type"]) != row["vnic_type"]:
         _let_go(connection, row)
@@ -237,7 +238,7 @@ def _check_function(connection: Connection, context: Context, row: RowMapping, v
         if floating is not None:
             raise Conflict(f"Port {row['id']} has floating IP {floating}, or a port forwarding of it, which OVN gives "
                            "and a device of a host cannot have. Take it from the port first.", type="PortInUse")
-    virtual_functions.check(find(connection, context, NETWORK, row["network_id"]), {**row, **values})
+    virtual_functions.check(connection, find(connection, context, NETWORK, row["network_id"]), {**row, **values})
 
 
 def _change_mac(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:

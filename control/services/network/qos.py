@@ -17,7 +17,7 @@ from magnetar_control.services import Context, Document
 from magnetar_control.store.database import advisory_lock, now
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, NotFound
 
-from . import changes, reservations, sharing
+from . import changes, reservations, sharing, virtual_functions
 from .resources import NetworkResource, NetworkStore, add, find
 from .router_ports import OWN
 from .tables import networks, ports, qos_policies, qos_rules
@@ -136,6 +136,7 @@ def _create_rule(kind: str, connection: Connection, context: Context, values: Do
 def _check_rule(connection: Connection, policy_id: str, rule: Document) -> None:
     """Raises ``Conflict`` for a rule that contradicts another, or changes what servers have claimed."""
     reservations.check_rule(connection, policy_id, rule)
+    virtual_functions.check_rule(connection, policy_id, rule)
     if rule["kind"] == reservations.KIND:
         reservations.check_promises(connection, policy_id)
 
@@ -160,6 +161,7 @@ def _change_rule(connection: Connection, context: Context, row: RowMapping, valu
 
 def _drop_rule(connection: Connection, context: Context, row: RowMapping) -> None:
     find(connection, context, POLICY, row["policy_id"], lock=True)
+    virtual_functions.check_rule(connection, row["policy_id"], None)
     if row["kind"] == reservations.KIND:
         reservations.check_promises(connection, row["policy_id"])
 
@@ -192,6 +194,8 @@ class PolicyStore(NetworkStore):
         touched = {one["kind"] for one in other} | {kind for kind, direction in have.keys() - want.keys()}
         if reservations.KIND in touched:
             reservations.check_promises(connection, row["id"])
+        for rule in [*other, *([None] if gone else [])]:
+            virtual_functions.check_rule(connection, row["id"], rule)
         if gone:
             connection.execute(deleting(qos_rules).where(qos_rules.c.id.in_(gone)))
         for one in other:

@@ -8,7 +8,8 @@ to do for one is refused. Source: Neutron's *SR-IOV* guide; its mechanism driver
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -19,18 +20,19 @@ from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.pci import DIRECT, PAST_OVN, VDPA, WHOLE, network_of, of_network
 
 from .reservations import place
-from .tables import ports
+from .tables import TAKEN, ports, qos_rules
 
 NORMAL = "normal"
 #: What ``binding:profile`` says of a port that its card is to trust.
 TRUST = "trusted"
+#: Kinds of rules of QoS policies that act on virtual functions, and the kbit/s of a Mbit/s.
+LIMIT, PROMISE, MEGA = "bandwidth_limit", "minimum_bandwidth", 1000
 #: Types of networks that are on a physical network.
 PHYSICAL = ("flat", "vlan")
 #: What OVN would do for a port: the attribute, its only value of a device of a host, and the rule.
 _REFUSED = (
     ("port_security_enabled", False, "must be false: nothing filters the packets of a virtual function or a card"),
     ("admin_state_up", True, "must be true: nothing stops the packets of a virtual function or a card"),
-    ("qos_policy_id", None, "must be null: nothing limits or marks the packets of a virtual function or a card"),
     ("dns_name", "", "must be empty: it is OVN that answers for names, and a device of a host is not OVN's"))
 
 
@@ -76,14 +78,27 @@ def _truth(value: Any) -> bool | None:
             "none": False}.get(str(value).strip().lower())
 
 
-def on_host(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """The NIC in the agent's form. *row*: with ``id`` and ``segment`` of its network too."""
+def rates(connection: Connection, rows: Sequence[Mapping[Any, Any]]) -> dict[str, dict[str, int]]:
+    """Port to what its QoS policy says of the virtual function that it is, in the agent's form: Mbit/s, of which cards
+    know whole ones. *rows*: of ports, with ``policy``, which are only looked at for such."""
+    policies = {row["policy"] for row in rows if row["policy"] and is_one(row)}
+    found: dict[str, dict[str, int]] = {}
+    for rule in connection.execute(select(*qos_rules.c["policy_id", "kind", "max_kbps", "min_kbps"]).where(
+            qos_rules.c.policy_id.in_(policies))) if policies else ():
+        found.setdefault(rule.policy_id, {}).update(
+            {"max_tx_rate": max(1, rule.max_kbps // MEGA)} if rule.kind == LIMIT else
+            {"min_tx_rate": -(-rule.min_kbps // MEGA)})
+    return {row["id"]: found[row["policy"]] for row in rows if row["policy"] in found and is_one(row)}
+
+
+def on_host(row: Mapping[Any, Any], rate: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
+    """The NIC in the agent's form. *row*: with ``id`` and ``segment`` of its network too; *rate*: of ``rates``."""
     if row["vnic_type"] == VDPA:
         return {"port": row["id"], "vnic_type": VDPA, "physical_network": place(row["type"], row["bridge"])}
     vlan = {} if row["segment"] is None else {"vlan": row["segment"]}
     way = {} if row["vnic_type"] == DIRECT else {"vnic_type": row["vnic_type"]}  # agents of before know no other
     trust = {"trusted": True} if is_trusted(row) else {}
-    return {"physical_network": row["bridge"], **way, **trust, **vlan, "port_security": False}
+    return {"physical_network": row["bridge"], **way, **trust, **vlan, **rate, "port_security": False}
 
 
 def complete(values: Document) -> None:
@@ -105,7 +120,46 @@ def check_trust(port: Mapping[Any, Any]) -> None:
                            "virtual functions that guests have themselves", profile[TRUST])
 
 
-def check(network: Mapping[Any, Any], port: Mapping[Any, Any]) -> None:
+def check_rule(connection: Connection, policy_id: str, rule: Mapping[Any, Any] | None) -> None:
+    """Raises ``Conflict`` where virtual functions have the QoS policy and its new *rule* (``None``: one goes) does not
+    act on such, or servers have some of them, which keep what they began with. Call it with the policy locked."""
+    used = connection.execute(select(ports.c.id, ports.c.device_id, TAKEN.label("taken")).where(
+        ports.c.qos_policy_id == policy_id, ports.c.vnic_type.in_(PAST_OVN)).order_by(
+        ports.c.device_id.desc()).limit(1)).first()
+    if used is None:
+        return
+    if used.taken:
+        raise Conflict(f"The rules of QoS policy {policy_id} cannot change while server {used.device_id} has port "
+                       f"{used.id}, a virtual function whose card has been told them. Detach the port first: openstack "
+                       f"server remove port {used.device_id} {used.id}.", type="QosPolicyInUse")
+    if rule is not None and (odd := _unfit(rule)):
+        raise Conflict(f"QoS policy {policy_id} is that of port {used.id}, a virtual function: {odd}.",
+                       type="QosPolicyInUse")
+
+
+def _unfit(rule: Mapping[Any, Any]) -> str:
+    """Why a rule does not act on a virtual function; empty where it does."""
+    if rule["kind"] not in (LIMIT, PROMISE) or rule["direction"] != "egress":
+        return (f"a rule {rule['kind']} ({rule['direction']}) acts on none, as cards limit and promise only what "
+                "guests send")
+    return ("max_burst_kbps must be 0, as cards know no bursts" if rule["kind"] == LIMIT and rule["max_burst_kbps"]
+            else "")
+
+
+def _check_policy(connection: Connection, port: Mapping[Any, Any]) -> None:
+    if not port.get("qos_policy_id"):
+        return
+    if port["vnic_type"] == WHOLE:
+        raise InvalidField("qos_policy_id", "must be null: nothing limits or marks the packets of a whole card",
+                           port["qos_policy_id"])
+    for rule in connection.execute(select(qos_rules).where(
+            qos_rules.c.policy_id == port["qos_policy_id"])).mappings():
+        if odd := _unfit(rule):
+            raise InvalidField("qos_policy_id", f"must be a policy that acts on virtual functions: {odd}",
+                               port["qos_policy_id"])
+
+
+def check(connection: Connection, network: Mapping[Any, Any], port: Mapping[Any, Any]) -> None:
     """Raises ``InvalidField`` where a *port*, seen as a whole, is a device of a host and asks for what none does;
     ``Conflict`` where its network does."""
     if port["vnic_type"] == VDPA and not network["by_engine"]:
@@ -124,9 +178,10 @@ def check(network: Mapping[Any, Any], port: Mapping[Any, Any]) -> None:
     for name, usual, rule in _REFUSED:
         if port.get(name, usual) != usual:
             raise InvalidField(name, rule, port[name])
+    _check_policy(connection, port)
     if network["qos_policy_id"]:
-        raise Conflict(f"Network {network['id']} has QoS policy {network['qos_policy_id']}, which acts on no device "
-                       "of a host. Take the policy from the network, or make the port on another one.",
+        raise Conflict(f"Network {network['id']} has QoS policy {network['qos_policy_id']}, which counts "
+                       "for its ports of OVN. Take the policy from the network, and give it to its ports.",
                        type="QosPolicyInUse")
 
 
@@ -143,5 +198,6 @@ def check_network(connection: Connection, id: str) -> None:
     found = connection.execute(select(ports.c.id).where(
         ports.c.network_id == id, ports.c.vnic_type.in_(PAST_OVN)).limit(1)).scalar()
     if found is not None:
-        raise Conflict(f"Network {id} has port {found}, a device of a host, on which no QoS policy acts. "
-                       "Delete it first, or leave the network without a policy.", type="QosPolicyInUse")
+        raise Conflict(f"Network {id} has port {found}, a device of a host, for which no policy of a "
+                       "network counts. Delete it first, or give ports a policy, and not the network.",
+                       type="QosPolicyInUse")

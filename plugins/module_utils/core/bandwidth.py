@@ -44,8 +44,12 @@ def in_words(resources: Mapping[str, int]) -> str:
 
 def traits(network: str) -> frozenset[str]:
     """What the provider of a physical network has: by these ports ask for it."""
-    own = TUNNEL_TRAIT if network == TUNNELS else f"CUSTOM_PHYSNET_{re.sub('[^A-Z0-9_]', '_', network.upper())}"
-    return frozenset({own, NORMAL_TRAIT})
+    return frozenset({own_trait(network), NORMAL_TRAIT})
+
+
+def own_trait(network: str) -> str:
+    """The one that says of which network a provider is."""
+    return TUNNEL_TRAIT if network == TUNNELS else f"CUSTOM_PHYSNET_{re.sub('[^A-Z0-9_]', '_', network.upper())}"
 
 
 def check_setting(values: Iterable[str]) -> str:

@@ -17,8 +17,8 @@ from .module import ABSENT, PRESENT, is_uuid, key_of
 from .resource import ResourceModule
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
-NIC_KEYS = ("network", "bridge", "port", "physical_network", "vnic_type", "trusted", "vlan", "mac", "model", "tag",
-            "address", "port_security", "allowed_addresses")
+NIC_KEYS = ("network", "bridge", "port", "physical_network", "vnic_type", "trusted", "max_tx_rate", "min_tx_rate",
+            "vlan", "mac", "model", "tag", "address", "port_security", "allowed_addresses")
 #: Of these, those that may be ``null``, which means that there is to be none.
 NULLABLE = ("address",)
 #: Keys of an item of ``nics``, as in openstack.cloud.server -> keys of an item of ``networks``.
@@ -56,8 +56,9 @@ SPECIFIC = collect(
     **{name: _size(name) for name in SIZES},
     networks=Option(
         ListOf(Value()), "NICs in order. Each is the name of a network, or a mapping with V(network) (also V(name)) or "
-        "V(bridge), V(port) or V(physical_network), and V(vnic_type), V(trusted), V(vlan), V(mac), V(model), V(tag), "
-        "V(address), V(port_security), V(allowed_addresses). A MAC address is drawn once when it is omitted."),
+        "V(bridge), V(port) or V(physical_network), and V(vnic_type), V(trusted), V(max_tx_rate), V(min_tx_rate), "
+        "V(vlan), V(mac), V(model), V(tag), V(address), V(port_security), V(allowed_addresses). A MAC address is "
+        "drawn once when it is omitted."),
     nics=Option(
         ListOf(Value()), "NICs in the words of C(openstack.cloud.server), a string such as "
         "V(net-name=lan,tag=front) or a mapping with V(net-name) or V(net-id), V(tag)."),

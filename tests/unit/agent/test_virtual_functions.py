@@ -13,7 +13,7 @@ import pytest
 
 from magnetar_agent import inventory, reconcile
 from magnetar_agent.fake import FakeHypervisor
-from magnetar_agent.networks import FunctionSettings, RepresentorPort
+from magnetar_agent.networks import RepresentorPort
 from magnetar_agent.servers import function_settings, guest_data, pci, placement
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, InvalidSettings, MagnetarError
@@ -451,7 +451,7 @@ def test_cards_move_cold(pair: Pair, tmp_path: Path) -> None:
 
 
 # Trust ----------------------------------------------------------------------------------------------------------------
-TRUSTING = FunctionSettings(trusted=True)
+TRUSTING, USUAL = {"trust": "on"}, {"trust": "off"}
 TRUSTED_NAME = f"{NAME}:trusted"
 
 
@@ -485,7 +485,7 @@ def test_a_trusted_nic(trusting: Host) -> None:
     with pytest.raises(Conflict, match="1 trusted virtual functions of physical network Physnet-0, and host .* 0"):
         trusting.ensure("server", "web2", {"flavor": SMALL, "networks": [nic(2, trusted=True)]})
     trusting.ensure("server", "web1", None)
-    assert trusting.fake.functions == {("ens1f0", 0): FunctionSettings()} and noted(trusting) == []
+    assert trusting.fake.functions == {("ens1f0", 0): USUAL} and noted(trusting) == []
 
 
 def test_who_asks_for_no_trust_takes_others_first(trusting: Host) -> None:
@@ -500,7 +500,7 @@ def test_trust_comes_and_goes_with_a_nic(trusting: Host) -> None:
     trusting.ensure("server", "web1", {"networks": [nic(1, trusted=True)]})
     assert trusting.fake.functions == {("ens1f0", 0): TRUSTING} and noted(trusting) == ["0000:31:02.0"]
     trusting.ensure("server", "web1", {"networks": []})
-    assert trusting.fake.functions == {("ens1f0", 0): FunctionSettings()} and noted(trusting) == []
+    assert trusting.fake.functions == {("ens1f0", 0): USUAL} and noted(trusting) == []
 
 
 def test_trust_is_set_before_each_start(trusting: Host) -> None:
@@ -528,16 +528,16 @@ def test_what_a_killed_agent_left_set(trusting: Host, tmp_path: Path) -> None:
     """A function that nobody has is as usual after the agent's next start; and so is one for its next server."""
     folder = trusting.agent.host.settings.state_dir / function_settings.FOLDER
     folder.mkdir()
-    (folder / "0000:31:02.1").touch()
+    (folder / "0000:31:02.1").write_text("trust")
     (folder / "0000:31:02.7").touch()  # it has gone since
-    trusting.fake.functions["ens1f0", 1] = TRUSTING
+    trusting.fake.functions["ens1f0", 1] = dict(TRUSTING)
     function_settings.give_back(trusting.agent.host)
-    assert trusting.fake.functions == {("ens1f0", 1): FunctionSettings()} and noted(trusting) == []
-    (folder / "0000:31:02.1").touch()
-    trusting.fake.functions["ens1f0", 1] = TRUSTING
+    assert trusting.fake.functions == {("ens1f0", 1): USUAL} and noted(trusting) == []
+    (folder / "0000:31:02.1").write_text("trust")
+    trusting.fake.functions["ens1f0", 1] = dict(TRUSTING)
     trusting.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1)]})
     assert plugged(trusting) == {MAC(1): "0x31 0x1"}
-    assert trusting.fake.functions == {("ens1f0", 1): FunctionSettings()} and noted(trusting) == []
+    assert trusting.fake.functions == {("ens1f0", 1): USUAL} and noted(trusting) == []
 
 
 @pytest.mark.parametrize(("fields", "error", "says"), [
@@ -546,6 +546,33 @@ def test_what_a_killed_agent_left_set(trusting: Host, tmp_path: Path) -> None:
 ])
 def test_what_cannot_be_trusted(trusting: Host, fields: dict[str, Any], error: type[MagnetarError], says: str) -> None:
     with pytest.raises(error, match=says):
+        trusting.ensure("server", "web1", {"flavor": SMALL, **fields})
+
+
+def test_how_much_a_nic_sends(trusting: Host) -> None:
+    """It may change while the guest runs; the function has none of it afterwards."""
+    trusting.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, max_tx_rate=100, min_tx_rate=10)]})
+    functions, key = trusting.fake.functions, ("ens1f0", 1)
+    assert functions == {key: {"max_tx_rate": "100", "min_tx_rate": "10"}}
+    assert trusting.ensure("server", "web1", {"networks": [nic(1, max_tx_rate=200)]}).changed
+    assert functions == {key: {"max_tx_rate": "200", "min_tx_rate": "0"}} and noted(trusting) == ["0000:31:02.1"]
+    assert trusting.ensure("server", "web1", {"networks": [nic(1)]}).changed
+    assert functions == {key: {"max_tx_rate": "0", "min_tx_rate": "0"}} and noted(trusting) == []
+    assert not trusting.ensure("server", "web1", {"networks": [nic(1, max_tx_rate=0)]}).changed
+    functions.clear()
+    trusting.ensure("interface_attachment", f"web1:{MAC(1)}", {"server": "web1", "mac": MAC(1), "max_tx_rate": 50})
+    assert functions == {key: {"max_tx_rate": "50"}}
+    trusting.ensure("server", "web1", None)
+    assert functions == {key: {"max_tx_rate": "0"}} and noted(trusting) == []
+
+
+@pytest.mark.parametrize(("fields", "says"), [
+    ({"networks": [{"bridge": "br0", "max_tx_rate": 5}]}, r"networks\[0\].max_tx_rate: is for virtual functions"),
+    ({"networks": [{"bridge": "br0", "min_tx_rate": 5}]}, "min_tx_rate: is for virtual functions"),
+    ({"networks": [nic(1, min_tx_rate=5, max_tx_rate=4)]}, "must not be less than min_tx_rate, which is 5"),
+])
+def test_rates_that_nothing_limits(trusting: Host, fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidField, match=says):
         trusting.ensure("server", "web1", {"flavor": SMALL, **fields})
 
 

@@ -38,7 +38,7 @@ def functions(folder: Path, name: str) -> dict[str, Any]:
     netdev(sysfs, f"0000:{name[-1]}1:00.0", "ens1", "3c:fd:fe:00:00:01")
     if name == "kvm2":
         switched(sysfs, "91", 1)
-    return {"sysfs": sysfs, "pci_device_spec": [
+    return {"sysfs": sysfs, "resource_provider_bandwidths": ["physnet0:10000:10000"], "pci_device_spec": [
         {"address": "0000:91:*", "physical_network": None},
         {"address": "0000:11:02.1", "physical_network": "physnet0", "trusted": True},
         {"vendor_id": "8086", "physical_network": "physnet0"}]}
@@ -342,7 +342,7 @@ def test_a_trusted_port(more: Functions) -> None:
     mac = more.shown(port)["mac_address"]
     assert plugged(more.cloud.kvm["kvm1"], at(more.cloud, id)["kvm1"]["name"]) == {mac: "0x11 0x1"}
     assert held(more.cloud)[id] == [("kvm1", {f"{NAME}:trusted": 1})]
-    assert more.cloud.kvm["kvm1"].fake.functions["ens1", 1].trusted
+    assert more.cloud.kvm["kvm1"].fake.functions["ens1", 1] == {"trust": "on"}
     assert more.shown(port)["binding:profile"] == {
         "trusted": "True", "pci_slot": "0000:11:02.1", "pci_vendor_info": "8086:154c", "physical_network": "physnet0"}
     path = f"/network/v2.0/ports/{port}"
@@ -353,7 +353,7 @@ def test_a_trusted_port(more: Functions) -> None:
     assert "lacks trusted virtual functions of physical network physnet0: the server's ports need 1, and" in details
     more.cloud.admin.delete(f"/v2.1/servers/{id}")
     assert more.cloud.admin.settled(id) is None
-    assert not more.cloud.kvm["kvm1"].fake.functions["ens1", 1].trusted
+    assert more.cloud.kvm["kvm1"].fake.functions["ens1", 1] == {"trust": "off"}
     assert more.cloud.admin.put(path, {"port": {"binding:profile": {"trusted": False}}}).status == 200
 
 
@@ -418,3 +418,68 @@ def test_a_vdpa_port_moves_cold_only_where_there_is_another(more: Functions) -> 
     assert reply.status in (400, 202), reply
     assert more.cloud.admin.settled(id)["status"] == "ACTIVE"  # type: ignore[index]
     assert held(more.cloud)[id] == [("kvm2", {"vdpa:rp_tunnelled": 1})]
+
+
+# QoS ------------------------------------------------------------------------------------------------------------------
+def policy(admin: Any, *rules: tuple[str, dict[str, Any]]) -> str:
+    """A QoS policy with rules."""
+    id: str = admin.post("/network/v2.0/qos/policies", {"policy": {"name": "fast"}}).json["policy"]["id"]
+    for kind, rule in rules:
+        reply = admin.post(f"/network/v2.0/qos/policies/{id}/{kind}_rules", {f"{kind}_rule": rule})
+        assert reply.status == 201, reply
+    return id
+
+
+LIMIT, PROMISE = ("bandwidth_limit", {"max_kbps": 4500}), ("minimum_bandwidth", {"min_kbps": 2500})
+
+
+def bandwidth_of(cloud: Any, id: str) -> list[dict[str, int]]:
+    """What a server claims of bandwidth."""
+    with cloud.parts.api_database.read() as connection:
+        return [json.loads(row.resources) for row in connection.exec_driver_sql(
+            f"SELECT resources FROM allocations WHERE server_id = '{id}'")]
+
+
+def test_a_policy_of_a_virtual_function(more: Functions) -> None:
+    """Its card limits what the guest sends, and promises what is claimed of the host."""
+    admin = more.cloud.admin
+    both = policy(admin, LIMIT, PROMISE)
+    port = more.port(qos_policy_id=both)
+    id = more.make(port, host="kvm1")
+    assert more.cloud.kvm["kvm1"].fake.functions["ens1", 0] == {"max_tx_rate": "4", "min_tx_rate": "3"}
+    assert bandwidth_of(more.cloud, id) == [{"NET_BW_EGR_KILOBIT_PER_SEC:physnet0": 2500}]
+    [group] = more.shown(port)["resource_request"]["request_groups"]
+    assert (group["required"], group["resources"]) == (
+        ["CUSTOM_PHYSNET_PHYSNET0"], {"NET_BW_EGR_KILOBIT_PER_SEC": 2500})
+    [rule] = [one for one in admin.get(f"/network/v2.0/qos/policies/{both}").json["policy"]["rules"]
+              if one["type"] == "bandwidth_limit"]
+    path = f"/network/v2.0/qos/policies/{both}/bandwidth_limit_rules"
+    for reply in (admin.put(f"{path}/{rule['id']}", {"bandwidth_limit_rule": {"max_kbps": 9000}}),
+                  admin.delete(f"{path}/{rule['id']}"),
+                  admin.put(f"/network/v2.0/ports/{port}", {"port": {"qos_policy_id": None}})):
+        assert reply.status == 409, reply
+    admin.delete(f"/v2.1/servers/{id}")
+    assert admin.settled(id) is None
+    assert more.cloud.kvm["kvm1"].fake.functions["ens1", 0] == {"max_tx_rate": "0", "min_tx_rate": "0"}
+    assert admin.put(f"{path}/{rule['id']}", {"bandwidth_limit_rule": {"max_kbps": 9000}}).status == 200
+    reply = admin.post(f"/network/v2.0/qos/policies/{both}/dscp_marking_rules", {"dscp_marking_rule": {"dscp_mark": 8}})
+    assert reply.status == 409 and "acts on none, as cards limit and promise only" in str(reply.json), reply
+
+
+@pytest.mark.parametrize(("rule", "says"), [
+    (("bandwidth_limit", {"max_kbps": 5000, "direction": "ingress"}), "acts on none, as cards limit and promise only"),
+    (("bandwidth_limit", {"max_kbps": 5000, "max_burst_kbps": 9}), "max_burst_kbps must be 0, as cards know no bursts"),
+    (("dscp_marking", {"dscp_mark": 8}), "acts on none, as cards limit"),
+])
+def test_policies_that_act_on_no_virtual_function(cloud: Equipped, rule: tuple[str, dict[str, Any]], says: str) -> None:
+    body = {"network_id": cloud.networks["plain"], "binding:vnic_type": "macvtap",  # type: ignore[attr-defined]
+            "qos_policy_id": policy(cloud.admin, rule)}
+    reply = cloud.admin.post("/network/v2.0/ports", {"port": body})
+    assert reply.status == 400 and says in str(reply.json), reply
+
+
+def test_no_policy_acts_on_a_whole_card(cloud: Equipped) -> None:
+    body = {"network_id": cloud.networks["plain"], "binding:vnic_type": "direct-physical",  # type: ignore[attr-defined]
+            "qos_policy_id": policy(cloud.admin, LIMIT)}
+    reply = cloud.admin.post("/network/v2.0/ports", {"port": body})
+    assert reply.status == 400 and "must be null: nothing limits or marks" in str(reply.json), reply

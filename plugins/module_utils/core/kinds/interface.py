@@ -7,7 +7,7 @@ from ..fields import FIXED, READ, Field, Kind
 from ..values import Boolean, Choices, ListOf, Mac, Nullable, Text, Uuid, Value
 from .common import REFERENCE, TAG
 from .guest_data import told
-from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PHYSICAL, PORT, VLAN, VNIC_TYPE, AllowedAddress
+from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PHYSICAL, PORT, TX_RATE, VLAN, VNIC_TYPE, AllowedAddress
 
 MODELS = ("virtio", "e1000e", "e1000", "rtl8139")
 
@@ -29,6 +29,8 @@ class InterfaceAttachment(Kind):
                              "network.", on=FIXED, sample=None)
     vnic_type = Field(VNIC_TYPE, "How the guest has such a NIC; V(direct) when omitted.", on=FIXED, sample=None)
     trusted = Field(Boolean(), "Whether the card trusts such a NIC; V(false) when omitted.", on=FIXED, sample=None)
+    max_tx_rate = Field(TX_RATE, "How much such a NIC sends at most, in Mbit/s; V(0) for no limit.", sample=None)
+    min_tx_rate = Field(TX_RATE, "How much of its card it is sure of, in Mbit/s; V(0) for nothing.", sample=None)
     vlan = Field(VLAN, "The VLAN of such a NIC.", on=FIXED, sample=None)
     mac = Field(Mac(), "MAC address; drawn once when omitted.", on=FIXED, sample="52:54:00:12:34:56")
     model = Field(Choices(*MODELS), "Model of the card; V(virtio) when omitted.", on=FIXED, sample="virtio")

@@ -22,6 +22,8 @@ PORT = Uuid()
 PHYSICAL = Text(1, 63, PHYSICAL_NETWORK, "must be the name of a physical network")
 VLAN = Integer(1, 4094)
 VNIC_TYPE = Choices(*VNIC_TYPES)
+#: Mbit/s of a virtual function.
+TX_RATE = Integer(0, 2**31 - 1)
 #: Most addresses of a NIC besides its own.
 ALLOWED_MAX = 64
 

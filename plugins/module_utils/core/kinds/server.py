@@ -30,7 +30,7 @@ from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Null
 from .common import REFERENCE, TAG, Resource
 from .flavor import sizes
 from .guest_data import GUEST_DATA, PASSWORD, VENDOR_DATA, told
-from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PHYSICAL, PORT, VLAN, VNIC_TYPE, AllowedAddress
+from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PHYSICAL, PORT, TX_RATE, VLAN, VNIC_TYPE, AllowedAddress
 from .volume import BUSES, DISK_KEY, POOL, SIZE
 from .volume import DEVICE as DISK
 
@@ -62,6 +62,10 @@ def _nic() -> Record:
         trusted=Field(Boolean(), "Whether the card trusts such a virtual function (V(direct)): its guest may set other "
                       "MACs, and hear all that the card hears. The setting pci_device_spec says of which it may. "
                       "V(false) when omitted."),
+        max_tx_rate=Field(TX_RATE, "How much such a virtual function (V(direct), V(macvtap)) sends at most, in Mbit/s; "
+                          "V(0) for no limit, which it is when omitted."),
+        min_tx_rate=Field(TX_RATE, "How much of its card it is sure of, in Mbit/s; V(0) for nothing, which it is when "
+                          "omitted."),
         vlan=Field(VLAN, "The VLAN of such a NIC; none when omitted."),
         mac=Field(Mac(), "MAC address; drawn once when omitted."),
         model=Field(Choices("virtio", "e1000e", "e1000", "rtl8139"), "Model of the card.", default="virtio"),
