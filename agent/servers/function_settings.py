@@ -60,6 +60,12 @@ def _words(nic: Fields) -> dict[str, str]:
     return {word: said[word] for word, usual in USUAL.items() if said[word] != usual}
 
 
+def remove(host: LocalHost, document: Document) -> None:
+    """The server goes: what it has is as usual."""
+    if pci.FIELD in document.want or pci.BEFORE in document.want:
+        give_back(host, document.id)
+
+
 def give_back(host: LocalHost, without: str = "") -> None:
     """Have virtual functions that no server has, but for the server *without*, be as usual."""
     if not _notes(host):

@@ -269,7 +269,7 @@ def erase(task: Task) -> None:
         task.host.hypervisor.undefine(task.document.id)
     mdevs.remove(task.host, task.document)
     pmem.remove(task.host, task.document)
-    function_settings.give_back(task.host, task.document.id)
+    function_settings.remove(task.host, task.document)
     place = folder(task.host, task.document.id)
     if place.exists():
         try:

@@ -549,6 +549,33 @@ def test_what_cannot_be_trusted(trusting: Host, fields: dict[str, Any], error: t
         trusting.ensure("server", "web1", {"flavor": SMALL, **fields})
 
 
+def test_a_nic_that_could_not_be_plugged_is_not_trusted(trusting: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    trusting.ensure("server", "web1", {"flavor": SMALL, "networks": []})
+
+    def broken(*_args: Any) -> None:
+        raise HypervisorError("libvirt could not attach it.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trusting.fake, "attach", broken)
+        with pytest.raises(HypervisorError):
+            trusting.ensure("server", "web1", {"networks": [nic(1, trusted=True)]})
+    assert trusting.fake.functions == {("ens1f0", 0): USUAL} and noted(trusting) == []
+
+
+def test_trust_moves_with_its_server(pair: Pair, tmp_path: Path) -> None:
+    """The function of the host that it leaves is as usual then."""
+    for kvm, bus in ((pair.one, "31"), (pair.two, "b1")):
+        card(tmp_path / bus, bus, 1)
+        netdev(tmp_path / bus, f"0000:{bus}:00.0", f"ens{bus}")
+        spec = AgentSettings(pci_device_spec=[{"vendor_id": "8086", "physical_network": "Physnet-0", "trusted": True}])
+        for name, value in (("sysfs", tmp_path / bus), ("pci_device_spec", spec.pci_device_spec)):
+            object.__setattr__(kvm.agent.host.settings, name, value)
+    pair.make(flavor=SMALL, networks=[nic(1, trusted=True)])
+    assert pair.one.fake.functions == {("ens31", 0): TRUSTING}
+    assert pair.migrate(type="cold") == WAY
+    assert (pair.one.fake.functions, pair.two.fake.functions) == ({("ens31", 0): USUAL}, {("ensb1", 0): TRUSTING})
+
+
 def test_how_much_a_nic_sends(trusting: Host) -> None:
     """It may change while the guest runs; the function has none of it afterwards."""
     trusting.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, max_tx_rate=100, min_tx_rate=10)]})
