@@ -19,6 +19,7 @@ from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.pci import (
     MACVTAP,
     MANAGED,
+    VDPA,
     WHOLE,
     Affinity,
     assigned,
@@ -75,6 +76,11 @@ def of_flavor(want: Mapping[str, Any]) -> dict[str, int]:
 def functions(want: Mapping[str, Any]) -> list[Fields]:
     """Its NICs that are devices of the host: virtual functions, or whole cards."""
     return [nic for nic in want.get("networks") or () if nic.get("physical_network")]
+
+
+def are_by_name(want: Mapping[str, Any]) -> bool:
+    """Whether its domain has devices by what the host calls them, which another boot of the host may change."""
+    return any(nic.get("vnic_type") in (MACVTAP, VDPA) for nic in functions(want))
 
 
 def _holders(want: Mapping[str, Any]) -> list[tuple[str, str, int]]:

@@ -183,7 +183,7 @@ def settle(host: LocalHost, document: Document) -> None:
     keep = partial(host.documents.write, document)
     _choose(host, document, keep)
     function_settings.apply(host, document)
-    if placement.REDEFINE in document.state:
+    if placement.REDEFINE in document.state or pci.are_by_name(document.want):
         _define(host, document, keep)
 
 

@@ -669,6 +669,19 @@ def test_a_vdpa_nic_comes_and_goes_while_the_guest_runs(vdpa: Host) -> None:
     assert part(vdpa, "interface", live=True) == [] and vdpa.fake.representors == {} and noted(vdpa) == []
 
 
+def test_devices_that_the_host_calls_otherwise_after_a_boot(vdpa: Host, tmp_path: Path) -> None:
+    """The guest gets its own, and not what has its name now."""
+    vdpa.ensure("server", "web1", {"flavor": SMALL, "networks": [port_nic(1)]})
+    vdpa.ensure("server", "web1", {"power": "off"})
+    devices = tmp_path / "sys/bus/pci/devices"
+    for at in (0, 1):
+        made = devices / f"0000:31:02.{at}/vdpa{at}"
+        (made / f"vhost-vdpa-{at}").rename(made / f"vhost-vdpa-{1 - at}")
+    vdpa.ensure("server", "web1", {"power": "running"})
+    assert part(vdpa, "interface/source", live=True)[0].get("dev") == "/dev/vhost-vdpa-1"
+    assert vdpa.show()["pci_devices"] == {"0000:31:02.0": MAC(1)}
+
+
 def test_a_guest_sees_a_port_of_ovn(vdpa: Host) -> None:
     vdpa.ensure("server", "web1", {"flavor": SMALL, "networks": [port_nic(1)]})
     document = vdpa.agent.host.documents.find("server", "web1")
