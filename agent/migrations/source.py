@@ -250,7 +250,7 @@ class _Move:
         plan = talk.call("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
                         live=self.live, disks=self.document.want["manifest"]["disks"], volumes=lent,
-                        key=encryption.leave(self.host, self.server),
+                        key=encryption.leave(self.host, self.server), tpm_secret=tpm.leave(self.host, self.server),
                         native_tls=self.live and self.host.settings.native_tls,
                         files=list(states), states=states)
         self.document.state[NATIVE] = bool(plan.get(NATIVE))

@@ -223,6 +223,7 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
         raise Conflict("The source sends another server than was agreed.")
     _discard(host, id)
     encryption.arrive(host, given, line.get("key"))
+    tpm.arrive(host, given, line.get("tpm_secret"))
     document.state["server"], document.state["disks"] = given, line["disks"] if line["live"] else []
     document.state[NATIVE] = bool(line.get(NATIVE)) and host.settings.native_tls
     with host.locks.hold(*CHOICES):

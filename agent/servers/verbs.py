@@ -142,7 +142,7 @@ def define(task: Task) -> None:
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     task.host.hypervisor.permit([place])
     _choose(task.host, task.document, task.keep)
-    tpm.draw_secret(task)
+    tpm.keep_secret(task)
     encryption.draw(task)
     _define(task.host, task.document, task.keep)
 
@@ -164,7 +164,8 @@ def start(task: Task) -> None:
     _reach_volumes(task)
     task.keep_notes()
     settle(task.host, task.document)
-    tpm.start(task.host, task.document)
+    tpm.keep_secret(task)
+    tpm.start(task.host, task.document, given=task.operation.given.get(tpm.GIVEN))
 
 
 def start_paused(task: Task) -> None:
@@ -174,7 +175,8 @@ def start_paused(task: Task) -> None:
     _reach_volumes(task)
     task.keep_notes()
     settle(task.host, task.document)
-    tpm.start(task.host, task.document, paused=True)
+    tpm.keep_secret(task)
+    tpm.start(task.host, task.document, paused=True, given=task.operation.given.get(tpm.GIVEN))
 
 
 def settle(host: LocalHost, document: Document) -> None:
@@ -263,7 +265,7 @@ def undefine(task: Task) -> None:
 def erase(task: Task) -> None:
     """Remove the server's folder, its virtual GPU, what is in its persistent memory, and what is in its TPM where its
     domain has gone before."""
-    if tpm.SECRET in task.document.state:
+    if task.document.state.get(tpm.HAD):
         task.host.hypervisor.undefine(task.document.id)
     mdevs.remove(task.host, task.document)
     pmem.remove(task.host, task.document)

@@ -14,11 +14,11 @@ from magnetar_control.notifications import END, START, ActionFault, Initiator, S
 from magnetar_control.store import servers
 from magnetar_control.store.database import Database
 from magnetar_core.actions import ACTIONS, ANY, rule_of
-from magnetar_core.errors import Cancelled, Conflict, NotFound
-from magnetar_core.hardware.merge import encrypts
+from magnetar_core.errors import Cancelled, Conflict, Forbidden, NotFound
+from magnetar_core.hardware.merge import USER, encrypts, tpm_security
 
 from .caller import Caller
-from .hardware import has_tpm, tied_by
+from .hardware import tied_by
 
 #: Actions of the API whose notification is one, and has neither start nor end.
 ATOMIC = ("lock", "unlock")
@@ -55,7 +55,8 @@ def not_found(id: str) -> NotFound:
 
 
 def guard(caller: Caller, target: Target, key: str) -> None:
-    """Raises ``Conflict`` when the server's lock, states or missing host do not let the action *key* be done."""
+    """Raises ``Conflict`` when the server's lock, states or missing host do not let the action *key* be done, and
+    ``Forbidden`` where it takes a secret of another user."""
     action, server = ACTIONS[key], target.row
     if action.locked:
         check_unlocked(caller, server)
@@ -63,7 +64,10 @@ def guard(caller: Caller, target: Target, key: str) -> None:
     if action.bare and server.shares != servers.NO_SHARES:
         raise Conflict(f"Cannot '{word}' instance {server.id}: it has shares, which bind it to its host. Detach them "
                        "first.")
-    if not action.tpm and has_tpm(orjson.loads(server.flavor), orjson.loads(server.image)):
+    if action.starts and server.user_id != caller.context.user_id and _tpm(server) == USER:
+        raise Forbidden(f"Operation '{word}' not allowed for instance {server.id}: only the user who made it may have "
+                        "its TPM opened (hw:tpm_secret_security is user, or not said).")
+    if not action.tpm and _tpm(server):
         raise Conflict(f"Operation '{word}' not supported for vTPM-enabled instance ({server.id}): what is in its TPM "
                        "would not come along.")
     if (action.copies or not action.encrypted) and (why := _encrypted(server, action.copies)):
@@ -79,6 +83,13 @@ def guard(caller: Caller, target: Target, key: str) -> None:
         raise Conflict(f"Cannot '{word}' instance {server.id} while it is in task_state {server.task_state}")
     raise Conflict(f"Instance {server.id} is not ready: it has no host, so '{word}' is not possible. Delete it; its "
                    "fault says why it got none.")
+
+
+def _tpm(server: servers.Found) -> str:
+    """See ``tpm_security``."""
+    if "tpm_version" not in server.flavor and "tpm_version" not in server.image:
+        return ""
+    return tpm_security(orjson.loads(server.flavor), orjson.loads(server.image))
 
 
 def on_volume(server: servers.Found) -> bool:

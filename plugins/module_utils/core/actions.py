@@ -39,7 +39,8 @@ class Action(NamedTuple):
     conductors. *alone*: it is refused while one such is queued or done, of which a task_state need not tell. *over*:
     task_states in which it comes over what is done: what has not begun is dropped, and what has begun ends first.
     *bare*: it is refused while the server has shares. *tpm*: whether a server with a TPM may be asked for it, and
-    *encrypted*, one whose own disks are encrypted. *carries*: it saves or moves what a running guest is, and is refused
+    *encrypted*, one whose own disks are encrypted. *starts*: it starts the guest, so it is its user's alone where only
+    they may open its TPM. *carries*: it saves or moves what a running guest is, and is refused
     where devices of the host hold a part of that. *copies*: it makes an image of the root disk. *notification*: what
     its notifications are called, below ``instance.``; empty for an action that sends none."""
 
@@ -60,6 +61,7 @@ class Action(NamedTuple):
     bare: bool = False
     tpm: bool = True
     encrypted: bool = True
+    starts: bool = False
     carries: bool = False
     copies: bool = False
     notification: str = ""
@@ -101,23 +103,24 @@ ACTIONS: dict[str, Action] = {
                          event="compute_soft_delete_instance", placed=False, rule="servers:delete",
                          notification="soft_delete"),
     "restore": Action((SOFT_DELETED,), "restoring", ACTIVE, label="restore", event="compute_restore_instance",
-                      rule="os-deferred-delete:restore", notification="restore"),
-    "os-start": _power((STOPPED,), "powering-on", RUNNING, "start", "servers:start", notification="power_on"),
+                      rule="os-deferred-delete:restore", starts=True, notification="restore"),
+    "os-start": _power((STOPPED,), "powering-on", RUNNING, "start", "servers:start", notification="power_on",
+                       starts=True),
     "os-stop": _power((ACTIVE, ERROR), "powering-off", OFF, "stop", "servers:stop", notification="power_off"),
     "pause": _power((ACTIVE,), "pausing", PAUSED, "pause", "os-pause-server:pause"),
     "unpause": _power((PAUSED,), "unpausing", RUNNING, "unpause", "os-pause-server:unpause"),
     "suspend": _power((ACTIVE,), "suspending", SUSPENDED, "suspend", "os-suspend-server:suspend",
                       bare=True, carries=True),
-    "resume": _power((SUSPENDED,), "resuming", RUNNING, "resume", "os-suspend-server:resume"),
+    "resume": _power((SUSPENDED,), "resuming", RUNNING, "resume", "os-suspend-server:resume", starts=True),
     "reboot-soft": Action((ACTIVE,), "rebooting", ACTIVE, label="reboot", event="compute_reboot_instance",
-                          rule="servers:reboot", notification="reboot"),
+                          rule="servers:reboot", starts=True, notification="reboot"),
     "reboot-hard": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED, ERROR), "rebooting_hard", ACTIVE, label="reboot",
                           event="compute_reboot_instance", rule="servers:reboot", over=(
                               "rebooting", "rebooting_hard", "pausing", "unpausing", "suspending", "resuming"),
-                          notification="reboot"),
+                          starts=True, notification="reboot"),
     "rebuild": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, label="rebuild",
                       event="compute_rebuild_instance", kind="build", rule="servers:rebuild", bare=True,
-                      notification="rebuild"),
+                      starts=True, notification="rebuild"),
     "evacuate": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, locked=False, busy=True, label="evacuate",
                        event="rebuild_server", kind="build", rule="os-evacuate", alone=True, bare=True, tpm=False,
                        notification="rebuild"),
@@ -126,13 +129,14 @@ ACTIONS: dict[str, Action] = {
     "unrescue": Action((RESCUED,), "unrescuing", ACTIVE, label="unrescue", event="compute_unrescue_instance",
                        rule="os-unrescue", plain=True, notification="unrescue"),
     "resize": Action((ACTIVE, STOPPED), "resize_prep", RESIZED, label="resize", event="compute_prep_resize",
-                     kind="build", rule="servers:resize", bare=True, notification="resize"),
+                     kind="build", rule="servers:resize", bare=True, starts=True, notification="resize"),
     "migrate": Action((ACTIVE, STOPPED), "resize_prep", RESIZED, label="migrate", event="compute_prep_resize",
-                      kind="build", rule="os-migrate-server:migrate", bare=True, notification="resize"),
+                      kind="build", rule="os-migrate-server:migrate", bare=True, starts=True, notification="resize"),
     "confirmResize": Action((RESIZED,), None, None, label="confirmResize", event="compute_confirm_resize",
                             rule="servers:confirm_resize", plain=True, alone=True, notification="resize_confirm"),
     "revertResize": Action((RESIZED,), "resize_reverting", None, label="revertResize", event="compute_revert_resize",
-                           rule="servers:revert_resize", plain=True, alone=True, notification="resize_revert"),
+                           rule="servers:revert_resize", plain=True, alone=True, starts=True,
+                           notification="resize_revert"),
     "os-migrateLive": Action((ACTIVE, PAUSED), "migrating", None, label="live-migration",
                              event="compute_live_migration", kind="live", rule="os-migrate-server:migrate_live",
                              bare=True, tpm=False, encrypted=False, carries=True,

@@ -93,7 +93,7 @@ def test_a_server_with_a_tpm_is_not_asked_for_what_loses_it(cloud: Cloud) -> Non
     caller = cloud.admin
     trusted = flavor(caller, "trusted", {"hw:tpm_version": "2.0", "os:secure_boot": "required"})
     made = caller.boot("tpm", flavorRef=trusted, imageRef=image(caller, "efi", hw_firmware_type="uefi"))
-    want = {"tpm_version": "2.0", "firmware": "uefi", "secure_boot": "required"}
+    want = {"tpm_version": "2.0", "tpm_secret_security": "user", "firmware": "uefi", "secure_boot": "required"}
     assert on_host(cloud, made["id"])["hardware"] == want
     live = {"host": None, "block_migration": False, "disk_over_commit": False}
     for action, args in (("os-migrateLive", live), ("shelve", None), ("rescue", {}),
@@ -105,6 +105,7 @@ def test_a_server_with_a_tpm_is_not_asked_for_what_loses_it(cloud: Cloud) -> Non
     act(caller, made["id"], "confirmResize", None, "ACTIVE")
     assert on_host(cloud, made["id"])["hardware"] == want
     caller.delete(f"/v2.1/servers/{made['id']}")
+    assert caller.settled(made["id"]) is None
 
 
 LIVE = {"host": None, "block_migration": False, "disk_over_commit": False}

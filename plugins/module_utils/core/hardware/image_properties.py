@@ -27,7 +27,7 @@ ROWS = (
     *(Spec(name_pattern(name), ANY, row=row) for name, row in BY_PROPERTY.items()),
     Spec(r"hw_floppy_bus", ANY, lacks="guests have no floppy"),
     Spec(r"hw_rng_model", ANY, usual="virtio", lacks="the random number generator is virtio"),
-    Spec(r"hw_tpm_secret_security", ANY, usual="host", lacks="the secret of a TPM is kept by the server's host"),
+    Spec(r"hw_tpm_secret_security", ANY, lacks="flavors say who has the secret of a TPM (hw:tpm_secret_security)"),
     Spec(r"hw_firmware_stateless", ANY, usual=FALSE, lacks="the variables of UEFI are kept"),
     Spec(r"hw_ephemeral_encryption_format", ANY, usual="luks", lacks=NO_FORMAT),
     Spec(r"hw_ephemeral_encryption_secret_uuid|os_(en|de)crypt_\w+", ANY, lacks="images that are encrypted are not "
