@@ -64,7 +64,12 @@ def named(document: Document) -> DiskKey | None:
 
 def by_name(parts: Fields, id: str) -> DiskKey | None:
     """The same, of the server with this *id* and its hardware."""
-    return DiskKey(str(uuid.uuid5(NAMESPACE, id))) if parts.get(FIELD) else None
+    return DiskKey(name_of(id)) if parts.get(FIELD) else None
+
+
+def name_of(id: str) -> str:
+    """The uuid by which libvirt knows the key of the server with this *id*."""
+    return str(uuid.uuid5(NAMESPACE, id))
 
 
 def of(host: LocalHost, document: Document) -> DiskKey | None:

@@ -2,8 +2,9 @@
 """TPMs of servers: the secret that what is in them is encrypted with, and their way to another host.
 
 Who has the secret, ``tpm_secret_security`` of the hardware says. With ``host`` it stands in the document's state,
-sealed as keys of volumes are. With ``user`` and ``deployment`` the key manager of a cloud has it: it comes with the wish that
-starts the guest (``GIVEN``), and is in this process only until that is done. libvirt has it while a guest starts.
+sealed as keys of volumes are. With ``user`` and ``deployment`` the key manager of a cloud has it: it comes with the
+wish that starts the guest (``GIVEN``), and is in this process only until that is done. libvirt has it while a guest
+starts.
 
 libvirt keeps what is in the TPM in a folder of its own, so a cold migration takes a copy in the server's folder;
 ``tpm_came`` notes at the target that it is still to be put in its place.

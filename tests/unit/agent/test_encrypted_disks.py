@@ -10,7 +10,7 @@ import pytest
 
 from magnetar_agent.servers import encryption
 from magnetar_agent.volumes import keys
-from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 
 from .conftest import Host
 from .pair import Pair
@@ -147,8 +147,32 @@ def test_it_goes_cold_with_its_server(pair: Pair, power: str) -> None:
     assert pair.two.agent.host.documents.get("server", id).state[keys.SEALED] != sealed  # type: ignore[union-attr]
 
 
-def test_it_does_not_go_live(pair: Pair) -> None:
+def test_it_goes_live_with_its_key(pair: Pair) -> None:
+    """The target's disks are encrypted too, and libvirt there forgets the key when the guest has arrived."""
+    id = pair.make(hardware=HIDDEN, flavor=DISKS)
+    drawn = _secret(pair.one.agent)
+    made, lent = pair.two.fake.make_disk, []
+
+    def make(*args: Any, **named: Any) -> None:
+        lent.append((named["key"].secret, dict(pair.two.fake.lent)))
+        made(*args, **named)
+
+    pair.two.fake.make_disk = make  # type: ignore[method-assign]
+    pair.migrate()
+    assert len(lent) == 3 and all(key == drawn and list(there.values()) == [drawn] for key, there in lent)
+    pair.check(id, pair.two)
+    assert _secret(pair.two.agent) == drawn and not pair.two.fake.lent
+    for one in (pair.one, pair.two):
+        assert drawn not in _documents(one.agent)
+    pair.two.side().client.ensure("server", "web1", {"power": "off"})
+    pair.two.side().client.ensure("server", "web1", {"power": "running"})
+
+
+def test_a_live_migration_that_fails_leaves_no_key(pair: Pair) -> None:
     id = pair.make(hardware=HIDDEN)
-    with pytest.raises(Conflict, match="are encrypted, and do not go live. Ask for type cold"):
+    pair.one.fake.fail_next("migrate", HypervisorError("no"), 1)
+    with pytest.raises(HypervisorError):
         pair.migrate()
-    pair.check(id, pair.one)
+    assert pair.one.runs(id) and not pair.two.fake.lent
+    pair.migrate()
+    pair.check(id, pair.two)

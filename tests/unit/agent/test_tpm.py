@@ -84,9 +84,20 @@ def test_it_goes_cold_with_its_server(pair: Pair, power: str) -> None:
     assert kept.read_text() == before and before.startswith(drawn)
 
 
-def test_it_does_not_go_live(pair: Pair) -> None:
+def test_it_goes_live_with_the_secret_of_a_host(pair: Pair) -> None:
     id = pair.make(hardware=TPM)
-    with pytest.raises(Conflict, match="has a TPM, and what is in it does not go live. Ask for type cold"):
+    drawn = secret(pair.one.agent)
+    pair.migrate()
+    pair.check(id, pair.two)
+    assert secret(pair.two.agent) == drawn and not pair.two.fake.lent
+    assert drawn and drawn not in _documents(pair.one.agent) + _documents(pair.two.agent)
+    pair.two.side().client.ensure("server", "web1", {"power": "off"})
+    pair.two.side().client.ensure("server", "web1", {"power": "running"})
+
+
+def test_it_does_not_go_live_where_its_secret_is_away(pair: Pair) -> None:
+    id = pair.make(hardware=AWAY, tpm_secret=GIVEN)
+    with pytest.raises(Conflict, match="a TPM whose secret this host does not keep .* Ask for type cold"):
         pair.migrate()
     pair.check(id, pair.one)
 

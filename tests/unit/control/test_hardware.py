@@ -120,7 +120,7 @@ def test_the_key_of_encrypted_disks(cloud: Cloud) -> None:
     assert len(first) == 64 and (folder / id).stat().st_mode & 0o777 == 0o600
     for reply in (caller.get(f"/v2.1/servers/{id}", "2.100"), caller.get("/v1/server/hidden")):
         assert reply.status == 200 and first not in str(reply.json)
-    for action, args in (("os-migrateLive", LIVE), ("shelve", None), ("createImage", {"name": "leak"}),
+    for action, args in (("shelve", None), ("createImage", {"name": "leak"}),
                          ("createBackup", {"name": "leak", "backup_type": "daily", "rotation": 1})):
         reply = caller.act(id, action, args)
         assert reply.status == 409 and "whose local disks are encrypted" in reply.json["conflictingRequest"]["message"]
@@ -131,6 +131,9 @@ def test_the_key_of_encrypted_disks(cloud: Cloud) -> None:
     assert reply.status == 400 and "decided when an instance is made" in reply.json["badRequest"]["message"]
     act(caller, id, "migrate", None, "VERIFY_RESIZE")
     act(caller, id, "confirmResize", None, "ACTIVE")
+    before = caller.server(id)["OS-EXT-SRV-ATTR:host"]
+    act(caller, id, "os-migrateLive", LIVE, "ACTIVE")
+    assert caller.server(id)["OS-EXT-SRV-ATTR:host"] != before
     assert on_host(cloud, id)["hardware"] == {"ephemeral_encryption": True}
     act(caller, id, "rebuild", {"imageRef": image(caller, "shown")}, "ACTIVE")
     kept = [one.name for one in folder.iterdir()]

@@ -14,7 +14,7 @@ from magnetar_control.services.key_manager import EmbeddedKeys
 from magnetar_core.errors import Forbidden, NotFound
 
 from .cloud import Caller, Cloud
-from .test_hardware import act, on_host
+from .test_hardware import LIVE, act, on_host
 from .test_specs import flavor, image
 
 
@@ -85,8 +85,8 @@ def test_it_goes_with_the_server_to_other_hosts_and_flavors(cloud: Cloud) -> Non
     id = made(cloud, caller)
     drawn = [one.read_text() for one in keys(cloud)]
     for word in ("host", "", "none"):
-        specs = {} if word == "none" else {"hw:tpm_version": "2.0", **({"hw:tpm_secret_security": word} if word else {})}
-        to = flavor(cloud.admin, f"to-{word or 'usual'}", specs)
+        specs = {"hw:tpm_version": "2.0", **({"hw:tpm_secret_security": word} if word else {})}
+        to = flavor(cloud.admin, f"to-{word or 'usual'}", {} if word == "none" else specs)
         act(caller, id, "resize", {"flavorRef": to}, "VERIFY_RESIZE")
         assert on_host(cloud, id)["power_state"] == "running"
         act(caller, id, "revertResize", None, "ACTIVE")
@@ -106,6 +106,11 @@ def test_others_may_have_such_servers_started(cloud: Cloud, security: str) -> No
     act(cloud.admin, id, "os-start", None, "ACTIVE")
     act(cloud.admin, id, "migrate", None, "VERIFY_RESIZE")
     act(cloud.admin, id, "confirmResize", None, "ACTIVE")
+    reply = cloud.admin.act(id, "os-migrateLive", LIVE)
+    if security == "host":
+        assert reply.status == 202 and (cloud.admin.settled(id) or {})["status"] == "ACTIVE"
+    else:
+        assert reply.status == 409 and "its secret is the deployment's" in reply.json["conflictingRequest"]["message"]
     assert on_host(cloud, id)["power_state"] == "running" and not kept(cloud)
     reply = caller.act(id, "resize", {"flavorRef": flavor(cloud.admin, f"not-{security}", {
         "hw:tpm_version": "2.0", "hw:tpm_secret_security": "user" if security == "deployment" else "deployment"})})
@@ -117,8 +122,8 @@ def test_a_build_that_fails_leaves_no_secret(cloud: Cloud) -> None:
     caller = cloud.caller("tina", "tpms")
     reply = caller.post("/v2.1/servers", {"server": {
         "name": "big", "imageRef": image(caller, "big"), "networks": "none", "flavorRef": flavor(
-            cloud.admin, "big", {"hw:tpm_version": "2.0", "trait:COMPUTE_SECURITY_TPM_SECRET_SECURITY_USER": "forbidden"}
-        )}}, "2.60")
+            cloud.admin, "big", {"hw:tpm_version": "2.0", "trait:COMPUTE_SECURITY_TPM_SECRET_SECURITY_USER":
+                                 "forbidden"})}}, "2.60")
     assert reply.status == 202, reply
     id = reply.json["server"]["id"]
     found = caller.settled(id)

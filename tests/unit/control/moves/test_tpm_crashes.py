@@ -63,7 +63,7 @@ def test_starts_and_moves(cloud: Inside, late: bool, security: str) -> None:
 
 
 @pytest.mark.parametrize("fails", [1, 99])
-def test_a_build_that_fails_when_the_secret_is_drawn(cloud: Inside, fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_fails_with_its_secret(cloud: Inside, fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next try has the same secret; what is left of a server that cannot be built goes with it."""
     ask, asked = EmbeddedKeys.key, []
 
