@@ -160,7 +160,8 @@ class HypervisorDisks(Protocol):
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
-        """Copy and convert, complete or not at all; sparse; flushed to disk."""
+        """Copy and convert, complete or not at all; sparse; flushed to disk. The *key* opens the source, where that is
+        encrypted, and the copy, which is a qcow2 or of the format luks, is encrypted with it."""
 
     def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
         """Have the keys of encrypted disks, and the *secret* of its TPM, ready for a domain that comes running, until

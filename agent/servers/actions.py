@@ -28,7 +28,7 @@ from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Server
 from magnetar_core.power import CRASHED, LIVE, MISSING, OFF, RUNNING, SUSPENDED
 from magnetar_core.server_plan import root_volume
-from magnetar_core.values import Boolean, Integer, Text
+from magnetar_core.values import Boolean, Integer, Nullable, Text, Uuid
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
@@ -105,6 +105,13 @@ def _rebooted(host: LocalHost, document: Document, before: int, operation: Opera
         operation.raise_if_cancelled()
         host.changes.wait(id, 0.5)
     return True
+
+
+class HostCreateImageArgs(CreateImageArgs):
+    """Arguments of making an image on a host, which a cloud may give more."""
+
+    secret_uuid = Field(Nullable(Uuid()), "What the server's own key is called in the cloud's key manager: an image of "
+                        "its encrypted root disk is encrypted with that.", default=None)
 
 
 class HostRebootArgs(RebootArgs):
@@ -260,7 +267,7 @@ class EventAction:
 ACTIONS: Mapping[str, EventAction] = {
     "reboot": EventAction(HostRebootArgs, reboot, again=lambda args: args["type"] == "hard"),
     "rebuild": EventAction(HostRebuildArgs, rebuild, again=_always),
-    "create_image": EventAction(CreateImageArgs, create_image, again=_always),
+    "create_image": EventAction(HostCreateImageArgs, create_image, again=_always),
     "crash_dump": EventAction(CrashDumpArgs, crash_dump),
     "change_password": EventAction(ChangePasswordArgs, change_password, again=_always),
     "clear_password": EventAction(ClearPasswordArgs, clear_password, again=_always),

@@ -12,6 +12,7 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from magnetar_agent.images import importing
 from magnetar_agent.storage import DiskKey
 from magnetar_agent.volumes import keys
 from magnetar_core.errors import Conflict, InvalidField
@@ -55,6 +56,14 @@ def complete(host: LocalHost, found: Fields, old: Fields, root_format: str) -> N
         if root_format == "raw":
             raise InvalidField("root_format", f"must be qcow2 for a server with {FIELD}, or auto", "raw")
         found["root_format"] = "qcow2"
+
+
+def check_image(found: Fields, image: Document) -> None:
+    """Raise ``InvalidField`` for an *image* with encrypted content, unless a cloud gives its key, which is the server's
+    then."""
+    if importing.is_encrypted(image.want) and not (is_wanted(found) and found.get(GIVEN)):
+        raise InvalidField("image", f"must be one that can be read: the content of {image.name!r} is encrypted, as it "
+                                    "is the root disk of a shelved server. Unshelve that server")
 
 
 def named(document: Document) -> DiskKey | None:

@@ -71,6 +71,8 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     found["virt_type"] = _virt_type(host, want["virt_type"], old.get("virt_type"))
     hardware.complete(host, found, old, image)
     encryption.complete(host, found, old, want["root_format"])
+    if image and found["image"] != old.get("image"):
+        encryption.check_image(found, image)
     tpm.check_given(found, document)
     found[block_devices.FIELD] = block_devices.complete(host, found, document)
     id = document.id if document else want.get("id", "")

@@ -77,7 +77,8 @@ def _hold(task: Task, place: Path) -> None:
     document.state[shutdown.FIELD] = held[shutdown.FIELD]
     if held["boot"]:
         document.state["boot"] = held["boot"]
-    document.state["base"] = {name: held[name] for name in ("image", "format", "virtual_size")}
+    document.state["base"] = {name: held[name] for name in ("image", "format", "virtual_size", "encrypted")
+                              if name != "encrypted" or held[name]}
     task.note(place)
 
 
@@ -85,8 +86,9 @@ def _holds(document: Document, base: Fields, place: Path) -> bool:
     """Whether what is noted of the server's image is true of what it stands on."""
     if base.get("image", document.want["image"]) != document.want["image"]:
         return False
-    copied = document.want["root_format"] == "raw" and (place / "disk").exists()
-    return copied or (place / ("kernel" if base["format"] == "aki" else "base")).exists()
+    copied = document.want["root_format"] == "raw" or base.get("encrypted")
+    held = place / ("kernel" if base["format"] == "aki" else "base")
+    return bool(copied and (place / "disk").exists()) or held.exists()
 
 
 def _root(task: Task, place: Path, key: DiskKey | None) -> int:
@@ -103,8 +105,8 @@ def _root(task: Task, place: Path, key: DiskKey | None) -> int:
         host.hypervisor.make_disk(place / "disk", "qcow2", size, backing, key=key)
         return int(size)
     new = place / "disk.new"
-    host.hypervisor.copy_disk(base, held["format"], new, "raw", task.operation.advance)
-    host.hypervisor.grow_disk(new, "raw", size)
+    host.hypervisor.copy_disk(base, held["format"], new, want["root_format"], task.operation.advance, key)
+    host.hypervisor.grow_disk(new, want["root_format"], size, key)
     new.rename(place / "disk")
     base.unlink(missing_ok=True)
     sync_folder(place)

@@ -25,6 +25,7 @@ from magnetar_core.hardware.merge import (
 )
 from magnetar_core.hardware.pci import counts, is_vgpu, network_of
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, asks, said
+from magnetar_core.image_format import SECRET_UUID
 
 from .caller import Caller
 
@@ -59,6 +60,7 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         _check_classes(caller, flavor, of_image)
         _check_aliases(caller, flavor, specs)
     if image:
+        check_clear(image)
         properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}
         if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
             raise InvalidRequest(f"Image {image.get('name') or image['id']}, {odd}.")
@@ -71,6 +73,14 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         return told
     raise InvalidRequest(f"{told} Remove it, or choose another flavor or image; an operator may let it pass with the "
                          "setting specs_without_effect: warn.")
+
+
+def check_clear(image: Mapping[str, Any]) -> None:
+    """Raises ``InvalidRequest`` for an *image* with encrypted content: that of a shelved server, of which nothing but
+    the server is made."""
+    if SECRET_UUID in (image.get("properties") or {}):
+        raise InvalidRequest(f"The content of image {image.get('name') or image['id']} is encrypted ({SECRET_UUID}), "
+                             "as it is the root disk of a shelved server. Unshelve that server, or use another image.")
 
 
 def _check_classes(caller: Caller, flavor: Mapping[str, Any], image: Mapping[str, Any]) -> None:

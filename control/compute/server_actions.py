@@ -33,7 +33,7 @@ from .block_devices import snapshots
 from .caller import Caller, Owner
 from .cloud import HostView
 from .flavors import check_memory
-from .hardware import check_keys, check_nics, check_placed, check_specs, kept_of_image, root_name
+from .hardware import check_clear, check_keys, check_nics, check_placed, check_specs, kept_of_image, root_name
 from .server_create import find_flavor, find_image, find_public_key, trusted_certificates
 from .target import ServerUseCase, Target, enqueue, guard, note_done, notify, of_server, on_volume, tell_stopped
 
@@ -237,6 +237,7 @@ def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volum
         caller.context, image_id)
     if image is None:
         raise InvalidRequest(f"Image {image_id} could not be found.")
+    check_clear(image)
     try:
         device = stable(image.get("properties") or {})
     except InvalidField as error:

@@ -80,6 +80,10 @@ def test_an_encrypted_qcow2(place: Place) -> None:
     hypervisor.grow_disk(folder / "hidden", "qcow2", 16 * MIB, key=key)
     assert hypervisor.disk(folder / "hidden", "qcow2") == DiskSeen("qcow2", 16 * MIB, folder / "base", True)
     assert hypervisor.disk(folder / "swap", "qcow2") == DiskSeen("qcow2", 8 * MIB, None, True)
+    for given in (None, key):
+        with nullcontext() if given else pytest.raises(HypervisorError):
+            hypervisor.copy_disk(folder / "hidden", "qcow2", folder / "whole", "qcow2", lambda done, total: None, given)
+    assert hypervisor.disk(folder / "whole", "qcow2") == DiskSeen("qcow2", 16 * MIB, None, True)
     hidden = DiskKey(key.id)
     disks = (Disk(folder / "hidden", "vdb", backing=Backing(folder / "base", "raw"), key=hidden),
              Disk(folder / "swap", "vdc", key=hidden))

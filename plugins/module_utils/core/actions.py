@@ -43,8 +43,8 @@ class Action(NamedTuple):
     *bare*: it is refused while the server has shares. *tpm*: which servers with a TPM may be asked for it: those of
     whose secret ``tpm_secret_security`` says one of these words. *starts*: it starts the guest, so it is its user's
     alone where only they may open its TPM. *carries*: it saves or moves what a running guest is, and is refused where
-    devices of the host hold a part of that. *copies*: it makes an image of the root disk. *notification*: what its
-    notifications are called, below ``instance.``; empty for an action that sends none."""
+    devices of the host hold a part of that. *copies*: it makes an image of the root disk, for others to read.
+    *notification*: what its notifications are called, below ``instance.``; empty for an action that sends none."""
 
     states: tuple[str, ...]
     task: Optional[str]
@@ -152,7 +152,7 @@ ACTIONS: dict[str, Action] = {
                              event="compute_set_admin_password", rule="os-admin-password"),
     "shelve": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "shelving", None, label="shelve",
                      event="compute_shelve_instance", rule="os-shelve:shelve", bare=True, tpm=(),
-                     copies=True, notification="shelve"),
+                     notification="shelve"),
     "shelveOffload": Action((SHELVED,), "shelving_offloading", OFFLOADED, label="shelveOffload",
                             event="compute_shelve_offload_instance", rule="os-shelve:shelve_offload", plain=True,
                             notification="shelve_offload"),
