@@ -74,7 +74,7 @@ def _image(work: Work, id: str) -> Document:
         work.confirm_lease()
         fields, secret = work.args["fields"], disk_keys.of_image(work)
         if secret:
-            fields = {**fields, "properties": {**fields["properties"], SECRET_UUID: secret}}
+            fields = {**fields, "properties": {**(fields.get("properties") or {}), SECRET_UUID: secret}}
         found = work.conductor.services.image.create(work.context(), id=id, **fields)
     return found
 
