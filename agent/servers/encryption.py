@@ -39,9 +39,10 @@ def has_disks(want: Fields) -> bool:
     return is_wanted(want) and (root_volume(want) is None or bool(disk_sizes(want)))
 
 
-def complete(host: LocalHost, found: Fields, old: Fields, root_format: str) -> None:
+def complete(host: LocalHost, found: Fields, old: Fields, root_format: str, image: Document | None) -> None:
     """Seal the key that is given, and choose the format of the root disk. *root_format*: the one asked for. Raises
-    ``InvalidField`` for what an encrypted server cannot have, and for one that is to become one, or be one no more."""
+    ``InvalidField`` for what an encrypted server cannot have, for one that is to become one, or be one no more, and for
+    an *image* that it cannot open."""
     wanted = is_wanted(found)
     if old and wanted != is_wanted(old):
         raise InvalidField(f"hardware.{FIELD}", "is decided when a server is made: its disks are encrypted, or not, "
@@ -56,9 +57,11 @@ def complete(host: LocalHost, found: Fields, old: Fields, root_format: str) -> N
         if root_format == "raw":
             raise InvalidField("root_format", f"must be qcow2 for a server with {FIELD}, or auto", "raw")
         found["root_format"] = "qcow2"
+    if image and found["image"] != old.get("image"):
+        _check_image(found, image)
 
 
-def check_image(found: Fields, image: Document) -> None:
+def _check_image(found: Fields, image: Document) -> None:
     """Raise ``InvalidField`` for an *image* with encrypted content, unless a cloud gives its key, which is the server's
     then."""
     if importing.is_encrypted(image.want) and not (is_wanted(found) and found.get(GIVEN)):
