@@ -72,8 +72,9 @@ def release(conductor: Environment, host: str, found: Sequence[Mapping[str, Any]
     try:
         with conductor.database.read() as connection:
             lost = {one.server_id for one in migrations.evacuated(connection, host)}
-            mine = connection.execute(select(table.c.id, table.c.flavor, table.c.image).where(
-                table.c.id.in_(held), table.c.host == host, table.c.deleted_at.is_(None))).all()
+            mine = connection.execute(select(
+                table.c.id, table.c.flavor, table.c.image, table.c.user_id, table.c.project_id).where(
+                    table.c.id.in_(held), table.c.host == host, table.c.deleted_at.is_(None))).all()
         items = [{"key": one.id, "want": tpm_secrets.after_boot(conductor, one)} for one in mine if one.id not in lost]
         with conductor.agents.make(conductor.endpoint(host)) as client:
             for at in range(0, len(items), BATCH_MAX):

@@ -8,6 +8,7 @@ server before it is drawn, so that it goes with the server whatever flavor that 
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -16,11 +17,13 @@ import orjson
 
 from magnetar_control.services import Context
 from magnetar_control.store import servers
+from magnetar_core.errors import MagnetarError
 from magnetar_core.hardware.merge import DEPLOYMENT, SECURITY, USER, tpm_security
 
 from .environment import Environment
 from .work import ROLES, Work
 
+log = logging.getLogger(__name__)
 #: Namespace of the uuids of secrets; the note in a server's ``request``; the field of the agent's server.
 NAMESPACE = uuid.UUID("5f5b3f0e-6f0c-5c1e-8a2b-2f4d7b1c9e63")
 DRAWN, FIELD = "tpm_secret_drawn", "tpm_secret"
@@ -41,11 +44,16 @@ def given(work: Work, hardware: Mapping[str, Any] | None = None) -> dict[str, st
 
 
 def after_boot(conductor: Environment, server: Any) -> dict[str, str]:
-    """The same for a server (its row) whose host was booted, which nobody asks for: where any conductor may."""
+    """The same for a server (its row) whose host was booted, which nobody asks for: where any conductor may. Without
+    its secret it does not start, and its host says why."""
     if _security(server) != DEPLOYMENT:
         return {}
-    nobody = Context("", None)
-    return {FIELD: conductor.services.key_manager.key(nobody, _id(server.id))}
+    try:
+        return {FIELD: conductor.services.key_manager.key(
+            Context(server.user_id, server.project_id, ROLES), _id(server.id))}
+    except MagnetarError as error:
+        log.warning("server %s: the secret of its TPM: %s", server.id, error.message, extra={"server": server.id})
+        return {}
 
 
 def forget(work: Work) -> None:

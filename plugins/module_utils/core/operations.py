@@ -133,6 +133,7 @@ class Operation:
 
     def _end(self, status: str) -> None:
         self.seconds = time.perf_counter() - self._began
+        self.given = {}
         self.ended_at = now()
         with self._lock:
             self.status = status

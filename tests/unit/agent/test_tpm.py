@@ -10,6 +10,7 @@ import pytest
 from magnetar_agent.servers.tpm import CAME, COPY, SEALED
 from magnetar_agent.volumes import keys
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
+from magnetar_core.operations import Operation
 
 from .conftest import SMALL, Host
 from .pair import Pair
@@ -200,3 +201,9 @@ def test_it_goes_cold_without_its_secret(pair: Pair) -> None:
     pair.check(id, pair.two)
     for one in (pair.one, pair.two):
         assert GIVEN not in _documents(one.agent)
+
+
+def test_an_operation_that_has_ended_has_no_secret() -> None:
+    operation = Operation("ensure")
+    operation.run(lambda this: this.given.update(tpm_secret=GIVEN))
+    assert operation.status == "succeeded" and not operation.given and GIVEN not in str(operation.as_dict())
