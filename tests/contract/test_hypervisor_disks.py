@@ -96,6 +96,28 @@ def test_an_encrypted_qcow2(place: Place) -> None:
     assert place.state(spec.uuid) == RUNNING and hypervisor.running(spec.uuid).disks[1].key == hidden
 
 
+def test_keys_of_a_domain_that_comes(place: Place) -> None:
+    """libvirt has them until they are taken back, and nobody else's goes with them."""
+    hypervisor, uuid, other = place.hypervisor, str(uuid4()), str(uuid4())
+    key, foreign = DiskKey(str(uuid4()), "0123456789abcdef" * 4), DiskKey(str(uuid4()), "f" * 64)
+
+    def there() -> set[str]:
+        held = getattr(hypervisor, "lent", None)
+        found = held if held is not None else hypervisor.connection.call("list secrets", lambda c: c.listSecrets())
+        return set(found) & {uuid, other, key.id, foreign.id}
+
+    hypervisor.lend_keys(other, [foreign], None)
+    for secret, has in (("a" * 64, {uuid, key.id}), (None, {key.id})):
+        for _again in range(2):
+            hypervisor.lend_keys(uuid, [key], secret)
+            assert there() == {*has, foreign.id}
+        for _again in range(2):
+            hypervisor.take_back_keys(uuid, [key.id])
+            assert there() == {foreign.id}
+    hypervisor.take_back_keys(other, [foreign.id])
+    assert not there()
+
+
 def test_what_a_guest_writes_into_a_raw_disk_says_nothing(place: Place) -> None:
     hypervisor, path = place.hypervisor, place.folder / "disk"
     hypervisor.make_disk(place.folder / "base", "raw", MIB)
