@@ -72,8 +72,8 @@ class PowerSync:
     def hold(self) -> None:
         """After a boot of the host, before anything starts: servers of a cloud that ran wait for its word."""
         for document in self.host.documents.list("server") if self._rebooted() else ():
-            if CLOUD in document.state and not document.deleting and (document.state.get("unfinished") or (
-                    document.want["power"] in LIVE and document.want["resume_on_host_boot"])):
+            if CLOUD in document.state and not document.deleting and (
+                    document.state.get("unfinished") or _resumes(document)):
                 document.state[HELD] = True
                 document.state.pop(remote.AWAITED, None)
                 self.host.documents.write(document)
@@ -159,6 +159,10 @@ class PowerSync:
     def _restart(self, document: Document, reason: str) -> bool:
         """Start a crashed server again where that is wanted, unless it crashes too often."""
         if not (document.want["restart_on_crash"] or self.host.settings.restart_on_crash):
+            return False
+        if tpm.is_away(document.want):
+            log.warning("server %s crashed and stays off: its cloud has the secret of its TPM", document.name,
+                        extra={"server": document.id})
             return False
         long_ago = time.monotonic() - CRASH_SPAN
         self._crashes = {id: times for id, times in self._crashes.items() if times[-1] > long_ago}
@@ -261,7 +265,7 @@ class PowerSync:
         if document.state.get(HELD):
             log.info("server %s starts when its cloud says so", document.name, extra={"server": document.id})
             return
-        if wanted in LIVE and document.want["resume_on_host_boot"]:
+        if _resumes(document):
             self._again(Server, document, {"power": wanted})
         elif wanted in LIVE:
             with self.host.locks.hold("server", document.id):
@@ -294,6 +298,11 @@ class PowerSync:
 
     def _file(self) -> Path:
         return Path(self.host.settings.state_dir) / "boot_id"
+
+
+def _resumes(document: Document) -> bool:
+    """Whether it starts again by itself after a boot of the host: not where only its user can open its TPM."""
+    return document.want["power"] in LIVE and document.want["resume_on_host_boot"] and not tpm.is_users(document.want)
 
 
 def _lasts(document: Document) -> bool:

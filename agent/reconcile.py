@@ -156,6 +156,8 @@ class _Change(Change):
         known = None if fresh else document.state.get(REPLACEMENT, document.want)
         wanted = self.wanted(known)
         want = self._complete({**wanted, "id": document.id} if fresh else wanted, None if fresh else document)
+        for name in self.kind.passing():
+            self.operation.given[name] = want.pop(name, None)
         have = None if fresh else self.driver.observe(self.host, document)
         predicted = document.copy()
         if self.operation.cloud:

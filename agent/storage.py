@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -160,7 +160,15 @@ class HypervisorDisks(Protocol):
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
-        """Copy and convert, complete or not at all; sparse; flushed to disk."""
+        """Copy and convert, complete or not at all; sparse; flushed to disk. The *key* opens the source, where that is
+        encrypted, and the copy, which is a qcow2 or of the format luks, is encrypted with it."""
+
+    def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
+        """Have the keys of encrypted disks, and the *secret* of its TPM, ready for a domain that comes running, until
+        ``take_back_keys``."""
+
+    def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
+        """Have the secret of the domain's TPM, and the keys with these *ids*, no more; fine where there are none."""
 
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
         """Copy into what is there already, a raw disk in a storage pool; flushed, but not complete when it raises."""

@@ -76,7 +76,7 @@ class ImageDriver(DocumentDriver):
                                                 "another name, or remove it first", source["volume"])
         if "path" in source:
             with sources.open_file(source["path"], host.settings.image_paths) as file:
-                _look(host, file, want.get("disk_format"))
+                _look(host, file, want)
                 check_digests({name: hashlib.file_digest(file, name).hexdigest()
                        for name in [want["checksum"].partition(":")[0]]}, want["checksum"])
 
@@ -237,18 +237,18 @@ def _new(host: LocalHost, want: Fields, document: Document | None) -> None:
             raise InvalidField("checksum", "is required with source.url, as sha256:HEX or sha512:HEX")
     elif "path" in source:
         with sources.open_file(source["path"], host.settings.image_paths) as file:
-            _look(host, file, want.get("disk_format"))
+            _look(host, file, want)
     elif "volume" in source:
         want.update(of_volume.complete(host, want))
     elif source["upload"] is not True:
         raise InvalidField("source.upload", "must be true; give a path or a url otherwise")
 
 
-def _look(host: LocalHost, file: BufferedReader, claimed: str | None) -> Facts:
+def _look(host: LocalHost, file: BufferedReader, want: Fields) -> Facts:
     head = file.read(HEAD)
     size = file.seek(0, 2)
     file.seek(0)
-    return importing.inspected(host, head, size, claimed)
+    return importing.inspected(host, head, size, want)
 
 
 def _same(host: LocalHost, want: Fields, document: Document) -> None:
@@ -269,7 +269,7 @@ def _compare(host: LocalHost, want: Fields, document: Document, source: dict[str
     with sources.open_file(source["path"], host.settings.image_paths) as file:
         if sources.origin(source["path"], file) == state["origin"]:
             return
-        facts = _look(host, file, None)
+        facts = _look(host, file, {"properties": want.get("properties")})
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found == state["digests"]["sha256"]:
         return

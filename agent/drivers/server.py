@@ -28,6 +28,7 @@ from magnetar_agent.servers import (
     resize,
     resolve,
     spec,
+    tpm,
     verbs,
 )
 from magnetar_agent.servers.rebuild import is_volume_away, missing_image
@@ -62,7 +63,9 @@ class ServerDriver:
     def complete(self, host: LocalHost, want: Fields, document: Document | None) -> Fields:
         """Resolve flavor, image, networks, key and kind of virtualisation; draw MACs."""
         refuse_while_it_moves(host, document)
-        return resolve.complete(host, want, document)
+        found = resolve.complete(host, want, document)
+        tpm.check_given(found, document)
+        return found
 
     def check_replacement(self, host: LocalHost, want: Fields, given: Fields, document: Document) -> None:
         """What it is made from must still be here; the server's own hold on it goes with the old one."""

@@ -54,6 +54,7 @@ class Disks(Exports):
             seen = read(source, source_format)
             if seen is None:
                 raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
+            _check_key("luks" if seen.encrypted else format, key)
             with complete(path) as part:
                 for tenth in range(11):
                     progress(seen.virtual_size * tenth // 10, seen.virtual_size)
@@ -61,7 +62,7 @@ class Disks(Exports):
                 if source_format == format == "raw":
                     sparse(source, part)
                 else:
-                    write(part, DiskSeen(format, seen.virtual_size))
+                    write(part, DiskSeen(format, seen.virtual_size, None, key is not None and format == "qcow2"))
 
     def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
         with self._call("grow_disk", needs_libvirt=False):

@@ -14,14 +14,17 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.fake.state import FakeDomain, State
+from magnetar_agent.fake.state import FakeDomain, State, parse
 from magnetar_agent.hypervisor import DomainEvent
 from magnetar_agent.virt.migrated_xml import local_disks, there
 from magnetar_core.errors import HypervisorError
 from magnetar_core.power import LIVE, OFF, PAUSED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from magnetar_agent.hypervisor import Going, Gone, MigrationParams
+    from magnetar_agent.storage import DiskKey
 
 #: Bytes that the path of a unix socket may have (sockaddr_un).
 LONGEST = 107
@@ -95,7 +98,7 @@ class Migrations(State):
         for tenth in range(11):
             going({"done": tenth, "total": 10, "remaining": 10 - tenth, "dirty_rate": 4096 * tenth})
         here, folder = passage.folder
-        sent = {"uuid": uuid, "live": there(domain.xml, passage), "xml": passage.persistent,
+        sent = {"uuid": uuid, "tpm": domain.tpm, "live": there(domain.xml, passage), "xml": passage.persistent,
                 "disks": {str(folder / path.relative_to(here)): base64.b64encode(path.read_bytes()).decode()
                           for path in disks}}
         answer = b""
@@ -116,6 +119,17 @@ class Migrations(State):
             raise HypervisorError(f"libvirt could not migrate the domain {uuid}: connection reset.")
         gone()
 
+    def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
+        with self._call("lend_keys"):
+            self.lent.update({key.id: key.secret for key in keys})
+            if secret is not None:
+                self.lent[uuid] = secret
+
+    def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
+        with self._call("take_back_keys"):
+            for id in (uuid, *ids):
+                self.lent.pop(id, None)
+
     def _serve(self, listener: socket.socket) -> None:
         while True:
             try:
@@ -125,12 +139,18 @@ class Migrations(State):
             with sock, sock.makefile("rwb") as talk:
                 line = talk.readline()
                 if line:
-                    self._come(json.loads(line))
+                    try:
+                        self._come(json.loads(line))
+                    except HypervisorError:  # a key is lacking: the other side hears nothing of it
+                        continue
                     talk.write(b"{}\n")
 
     def _come(self, sent: dict[str, Any]) -> None:
+        if any(disk.key and not self.lent.get(disk.key.id) for disk in parse(sent["live"]).disks) or (
+                sent["tpm"] and not sent["tpm"].startswith(self.lent.get(sent["uuid"], "-"))):
+            raise HypervisorError("There is no secret.")
         for path, content in sent["disks"].items():
             Path(path).write_bytes(base64.b64decode(content))
         with self._change(f"domain {sent['uuid']}"):
-            self._domains[sent["uuid"]] = FakeDomain(sent["xml"], PAUSED, live=sent["live"])
+            self._domains[sent["uuid"]] = FakeDomain(sent["xml"], PAUSED, live=sent["live"], tpm=sent["tpm"])
             self._events.append(DomainEvent(sent["uuid"], "started"))

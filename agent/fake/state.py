@@ -77,6 +77,8 @@ class State:
         self.interrupted: list[str] = []
         self.post_copied: list[str] = []
         self._copies: set[str] = set()
+        #: Keys of disks by their uuids, and secrets of TPMs by domains, for domains that come.
+        self.lent: dict[str, str] = {}
         #: The guests' ends of consoles that are open.
         self._consoles: dict[str, list[socket.socket]] = {}
         self.permitted: list[Path] = []

@@ -20,7 +20,7 @@ from magnetar_agent import hypervisor as hv
 from magnetar_agent.boot import boot_id
 from magnetar_agent.documents import Document
 from magnetar_agent.link.rpc import Rpc
-from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, NATIVE, QEMU, refuse_while_it_moves, volumes
+from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, MARK, NATIVE, QEMU, keys, refuse_while_it_moves, volumes
 from magnetar_agent.migrations.console_logs import LOG, Logs
 from magnetar_agent.migrations.source_cleanup import (
     RUN,
@@ -31,7 +31,7 @@ from magnetar_agent.migrations.source_cleanup import (
     target_address,
 )
 from magnetar_agent.migrations.transfer import send
-from magnetar_agent.servers import MIB, encryption, folder, pci, placement, spec, tpm, verbs
+from magnetar_agent.servers import MIB, folder, pci, placement, spec, tpm, verbs
 from magnetar_core.errors import (
     Conflict,
     HypervisorDown,
@@ -41,6 +41,7 @@ from magnetar_core.errors import (
     TimedOut,
     Unreachable,
 )
+from magnetar_core.hardware.merge import SECURITY
 from magnetar_core.power import LIVE, OFF, PAUSED, RUNNING, SUSPENDED
 from magnetar_core.server_plan import hardware
 
@@ -92,10 +93,9 @@ def _check_live(found: Document, power: str) -> None:
     if found.want.get("rescue"):
         raise Conflict(f"Server {found.name!r} is rescued, and only a server as it is meant to be goes live. Unrescue "
                        "it first, or ask for type cold.")
-    if hardware(found.want).get("tpm_version"):
-        raise Conflict(f"Server {found.name!r} has a TPM, and what is in it does not go live. Ask for type cold.")
-    if encryption.has_disks(found.want):
-        raise Conflict(f"The disks of server {found.name!r} are encrypted, and do not go live. Ask for type cold.")
+    if tpm.is_away(found.want):
+        raise Conflict(f"Server {found.name!r} has a TPM whose secret this host does not keep (hardware.{SECURITY}: "
+                       f"{tpm.security(found.want)}), so no other host could open it now. Ask for type cold.")
 
 
 def manifest(host: LocalHost, server: Document) -> Fields:
@@ -250,7 +250,7 @@ class _Move:
         plan = talk.call("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
                         live=self.live, disks=self.document.want["manifest"]["disks"], volumes=lent,
-                        key=encryption.leave(self.host, self.server),
+                        **keys.leave(self.host, self.server),
                         native_tls=self.live and self.host.settings.native_tls,
                         files=list(states), states=states)
         self.document.state[NATIVE] = bool(plan.get(NATIVE))

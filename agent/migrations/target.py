@@ -8,11 +8,10 @@ can be dropped. From the line that notes the arrival on, the server is this host
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,9 @@ from magnetar_agent.documents import Document, sync_folder
 from magnetar_agent.link import Offer
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.locks import CHOICES
-from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, becoming, volumes
-from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present, receive
-from magnetar_agent.servers import GIB, addresses, encryption, folder, hardware, mdevs, memory, pci, resolve, spec, tpm
+from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, becoming, keys, volumes
+from magnetar_agent.migrations.transfer import NOTE, checked_name, kept, receive
+from magnetar_agent.servers import GIB, addresses, folder, hardware, mdevs, memory, pci, resolve, spec, tpm
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound, unforeseen
 from magnetar_core.hardware.needs import lacking
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
     from magnetar_agent.task import Task
 
 log = logging.getLogger(__name__)
-
-#: What a file of a server may be called.
-NAME = re.compile(r"[a-z][a-z0-9.-]{0,63}")
 
 
 # Before -----------------------------------------------------------------------------------------------------------
@@ -166,7 +162,10 @@ def offer(host: LocalHost, document: Document) -> None:
 def resume(host: LocalHost) -> None:
     """After a start of the agent: let sources in again, and finish what has arrived."""
     for document in host.documents.list("migration"):
-        if document.want["side"] == "target" and not document.state.get("settled") and not document.deleting:
+        if document.want["side"] != "target" or document.state.get("settled"):
+            continue
+        keys.take_back(host, document.want["server"])  # the talk for which libvirt had them has ended
+        if not document.deleting:
             offer(host, document)
             if document.state.get("arrived") and host.documents.get("server", document.want["server"]) is None:
                 try:
@@ -182,14 +181,17 @@ def run_folder(host: LocalHost, id: str) -> Path:
 
 # The talk ---------------------------------------------------------------------------------------------------------
 def _talk(host: LocalHost, id: str, sock: socket.socket, _peer: str) -> None:
-    """Answer the calls of the source."""
-    with Rpc(sock) as talk:
+    """Answer the calls of the source. What it has keys for ends with the talk: a repetition lends them anew."""
+    with Rpc(sock) as talk, ExitStack() as lent:
         while (line := talk.receive()) is not None:
             try:
                 op = OPS.get(str(line.get("op")))
                 if op is None:
                     raise InvalidRequest(f"The target does not know {line.get('op')!r}; is its agent older?")
-                answer = op(host, _document(host, id), talk, line)
+                document = _document(host, id)
+                if op is _ready:
+                    lent.callback(keys.take_back, host, document.want["server"])
+                answer = op(host, document, talk, line)
             except MagnetarError as error:
                 talk.send({"error": error.as_dict()})
                 if line.get("op") == "file":
@@ -222,7 +224,7 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
     if given["id"] != id:
         raise Conflict("The source sends another server than was agreed.")
     _discard(host, id)
-    encryption.arrive(host, given, line.get("key"))
+    keys.arrive(host, given, line)
     document.state["server"], document.state["disks"] = given, line["disks"] if line["live"] else []
     document.state[NATIVE] = bool(line.get(NATIVE)) and host.settings.native_tls
     with host.locks.hold(*CHOICES):
@@ -230,7 +232,7 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
         host.documents.write(document)
     place = folder(host, id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
-    kept = _kept(place, line["files"], line.get("states") or {})
+    there = kept(place, line["files"], line.get("states") or {})
     run = run_folder(host, document.id)
     shutil.rmtree(run, ignore_errors=True)  # nothing in it is ours: QEMU's user may have put it there
     run.mkdir(mode=0o750, parents=True)
@@ -240,28 +242,18 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
     server = _server(document)
     return {
         # "have" is what earlier agents go by: they do not say states, and are to send everything.
-        "have": {}, "kept": kept, "folder": str(place), "run": str(run),
+        "have": {}, "kept": there, "folder": str(place), "run": str(run),
         "nics": {nic.mac: [nic.network, nic.bridge, nic.tap, nic.port] for nic in spec.nics(host, server)},
         NATIVE: document.state[NATIVE],
         "xml": host.hypervisor.render(spec.domain(host, server)),
     }
 
 
-def _kept(place: Path, files: list[str], states: Fields) -> Fields:
-    """How much of each file is here of the state that the source has now. All else in the folder goes, such as a disk
-    that the server had at an earlier attempt only."""
-    names = {_checked(name) for name in files}
-    for path in place.iterdir():
-        if path.name.removesuffix(NOTE).removesuffix(PART) not in names and (path.is_symlink() or not path.is_dir()):
-            path.unlink()
-    return {name: bytes_present(place / name, states.get(name)) for name in sorted(names)}
-
-
 def _file(host: LocalHost, document: Document, talk: Rpc, line: Fields) -> Fields:
     """One file."""
     _not_arrived(document)
     place = folder(host, document.want["server"])
-    path = place / _checked(line["name"])
+    path = place / checked_name(line["name"])
     receive(talk, path, int(line["offset"]), bool(line.get("append")), line.get("state"))
     path.chmod(int(line["mode"]) & 0o755)
     return {}
@@ -273,9 +265,10 @@ def _ready(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fi
     place = folder(host, document.want["server"])
     server = _server(document)
     backing = spec.root_backing(server.want, server.state, place)
+    key = keys.lend(host, server) if document.want["type"] == "live" else None
     for disk in document.state["disks"]:
         host.hypervisor.make_disk(place / disk["name"], disk["format"], disk["virtual_size"],
-                                   backing if disk["name"] == "disk" else None)
+                                  backing if disk["name"] == "disk" else None, key=key)
     sync_folder(place)
     host.hypervisor.permit([place])
     return {}
@@ -306,12 +299,6 @@ def _drop(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fie
 OPS: Mapping[str, Callable[[LocalHost, Document, Rpc, Any], Fields]] = {
     "look": _look, "begin": _begin, "file": _file, "ready": _ready, "arrive": _arrive, "drop": _drop,
 }
-
-
-def _checked(name: str) -> str:
-    if not isinstance(name, str) or not NAME.fullmatch(name) or name.endswith((".part", ".at")):
-        raise InvalidRequest(f"The source sends a file with the name {name!r}, which no file of a server has.")
-    return name
 
 
 def _not_arrived(document: Document) -> None:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from magnetar_agent.documents import sync_folder, write_atomically
 from magnetar_agent.link.rpc import Rpc
@@ -26,6 +28,8 @@ _FRAME = struct.Struct(">QI16s")
 PIECE, SURE = 1 << 20, 64 << 20
 #: Ends of names: of an incomplete file, and of the note of its state and of how many bytes are flushed.
 PART, NOTE = ".part", ".part.at"
+#: What a file of a server may be called.
+NAME = re.compile(r"[a-z][a-z0-9.-]{0,63}")
 
 
 # Sending --------------------------------------------------------------------------------------------------------
@@ -65,6 +69,23 @@ def pieces(descriptor: int, offset: int) -> Iterator[tuple[int, bytes]]:
 
 
 # Receiving ------------------------------------------------------------------------------------------------------
+def checked_name(name: Any) -> str:
+    """What the source calls a file. Raises ``InvalidRequest`` where no file of a server is called so."""
+    if not isinstance(name, str) or not NAME.fullmatch(name) or name.endswith((".part", ".at")):
+        raise InvalidRequest(f"The source sends a file with the name {name!r}, which no file of a server has.")
+    return name
+
+
+def kept(place: Path, files: list[str], states: Mapping[str, Any]) -> dict[str, Any]:
+    """How much of each file is here of the state that the source has now. All else in the folder goes, such as a disk
+    that the server had at an earlier attempt only."""
+    names = {checked_name(name) for name in files}
+    for path in place.iterdir():
+        if path.name.removesuffix(NOTE).removesuffix(PART) not in names and (path.is_symlink() or not path.is_dir()):
+            path.unlink()
+    return {name: bytes_present(place / name, states.get(name)) for name in sorted(names)}
+
+
 def bytes_present(path: Path, state: str | None) -> int | None:
     """How many bytes of a file are flushed to disk here; ``None``: all of it. Bytes of another or unknown *state* are
     thrown away."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import reconcile
 from magnetar_agent.metadata import password
-from magnetar_agent.servers import shares, shutdown, snapshot, verbs
+from magnetar_agent.servers import shares, shutdown, snapshot, tpm, verbs
 from magnetar_agent.task import Task
 from magnetar_core.errors import Conflict
 from magnetar_core.events import (
@@ -28,7 +28,7 @@ from magnetar_core.fields import Field, Kind
 from magnetar_core.kinds import Server
 from magnetar_core.power import CRASHED, LIVE, MISSING, OFF, RUNNING, SUSPENDED
 from magnetar_core.server_plan import root_volume
-from magnetar_core.values import Boolean, Integer, Text
+from magnetar_core.values import Boolean, Integer, Nullable, Text, Uuid
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
@@ -81,6 +81,8 @@ def power_cycle(call: EventCall) -> None:
     its disks, volumes and NICs. A saved memory is dropped. What a crash cuts short is finished when the agent starts
     again; the request's id in the document keeps the plug from being pulled twice."""
     host, document, state = call.host, call.document, call.state()
+    given = call.args.get(tpm.GIVEN)
+    tpm.secret(host, document, given)  # before the plug is pulled
     if document.state.get("power_cycled") != call.request:
         document.want["power"] = RUNNING
         document.state["unfinished"] = True
@@ -90,8 +92,8 @@ def power_cycle(call: EventCall) -> None:
             host.hypervisor.discard_save(document.id)
         document.state["power_cycled"] = call.request
     verbs.define(Task(host, document, call.operation))
-    reconcile.change(call.drivers, Server, document, {"power": RUNNING}, {"on_immutable": "fail", "merge": []},
-                     call.operation)
+    reconcile.change(call.drivers, Server, document, {"power": RUNNING, tpm.GIVEN: given},
+                     {"on_immutable": "fail", "merge": []}, call.operation)
 
 
 def _rebooted(host: LocalHost, document: Document, before: int, operation: Operation) -> bool:
@@ -105,6 +107,19 @@ def _rebooted(host: LocalHost, document: Document, before: int, operation: Opera
     return True
 
 
+class HostCreateImageArgs(CreateImageArgs):
+    """Arguments of making an image on a host, which a cloud may give more."""
+
+    secret_uuid = Field(Nullable(Uuid()), "What the server's own key is called in the cloud's key manager: an image of "
+                        "its encrypted root disk is encrypted with that.", default=None)
+
+
+class HostRebootArgs(RebootArgs):
+    """Arguments of a reboot on a host, which a cloud may give more."""
+
+    tpm_secret = Field(Server.field("tpm_secret").value, "What its TPM is opened with.", secret=True)
+
+
 class HostRebuildArgs(RebuildArgs):
     """Arguments of a rebuild on a host, which takes more for the guest."""
 
@@ -113,6 +128,7 @@ class HostRebuildArgs(RebuildArgs):
     vendor_data = Field(Server.field("vendor_data").value, "What the operator has it told.", secret=True)
     admin_pass = Field(Server.field("admin_pass").value, "Password that it is told once.", secret=True)
     disk_key = Field(Server.field("disk_key").value, "What its own disks are encrypted with from now on.", secret=True)
+    tpm_secret = Field(Server.field("tpm_secret").value, "What its TPM is opened with.", secret=True)
     hardware = Field(Server.field("hardware").value, "What it has besides sizes from now on.")
     machine = Field(Server.field("machine").value, "Machine type from now on.")
     keep_volume = Field(Boolean(), "Whether a root disk that is a volume stays as it is.", default=False)
@@ -125,7 +141,8 @@ def rebuild(call: EventCall) -> Fields:
     if state.get("rebuilt") == call.request:
         return {}
     if (state.get("rebuild") or {}).get("request") == call.request:
-        reconcile.change(call.drivers, Server, document, {}, {"on_immutable": "fail", "merge": []}, call.operation)
+        reconcile.change(call.drivers, Server, document, {tpm.GIVEN: call.args.get(tpm.GIVEN)},
+                         {"on_immutable": "fail", "merge": []}, call.operation)
         return {}
     if call.state() == SUSPENDED:
         raise Conflict(f"Server {document.name!r} is suspended, and a rebuild would lose its memory. Start it or stop "
@@ -248,9 +265,9 @@ class EventAction:
 
 
 ACTIONS: Mapping[str, EventAction] = {
-    "reboot": EventAction(RebootArgs, reboot, again=lambda args: args["type"] == "hard"),
+    "reboot": EventAction(HostRebootArgs, reboot, again=lambda args: args["type"] == "hard"),
     "rebuild": EventAction(HostRebuildArgs, rebuild, again=_always),
-    "create_image": EventAction(CreateImageArgs, create_image, again=_always),
+    "create_image": EventAction(HostCreateImageArgs, create_image, again=_always),
     "crash_dump": EventAction(CrashDumpArgs, crash_dump),
     "change_password": EventAction(ChangePasswordArgs, change_password, again=_always),
     "clear_password": EventAction(ClearPasswordArgs, clear_password, again=_always),

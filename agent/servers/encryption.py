@@ -12,6 +12,7 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from magnetar_agent.images import importing
 from magnetar_agent.storage import DiskKey
 from magnetar_agent.volumes import keys
 from magnetar_core.errors import Conflict, InvalidField
@@ -38,9 +39,10 @@ def has_disks(want: Fields) -> bool:
     return is_wanted(want) and (root_volume(want) is None or bool(disk_sizes(want)))
 
 
-def complete(host: LocalHost, found: Fields, old: Fields, root_format: str) -> None:
+def complete(host: LocalHost, found: Fields, old: Fields, root_format: str, image: Document | None) -> None:
     """Seal the key that is given, and choose the format of the root disk. *root_format*: the one asked for. Raises
-    ``InvalidField`` for what an encrypted server cannot have, and for one that is to become one, or be one no more."""
+    ``InvalidField`` for what an encrypted server cannot have, for one that is to become one, or be one no more, and for
+    an *image* that it cannot open."""
     wanted = is_wanted(found)
     if old and wanted != is_wanted(old):
         raise InvalidField(f"hardware.{FIELD}", "is decided when a server is made: its disks are encrypted, or not, "
@@ -55,6 +57,16 @@ def complete(host: LocalHost, found: Fields, old: Fields, root_format: str) -> N
         if root_format == "raw":
             raise InvalidField("root_format", f"must be qcow2 for a server with {FIELD}, or auto", "raw")
         found["root_format"] = "qcow2"
+    if image and found["image"] != old.get("image"):
+        _check_image(found, image)
+
+
+def _check_image(found: Fields, image: Document) -> None:
+    """Raise ``InvalidField`` for an *image* with encrypted content, unless a cloud gives its key, which is the server's
+    then."""
+    if importing.is_encrypted(image.want) and not (is_wanted(found) and found.get(GIVEN)):
+        raise InvalidField("image", f"must be one that can be read: the content of {image.name!r} is encrypted, as it "
+                                    "is the root disk of a shelved server. Unshelve that server")
 
 
 def named(document: Document) -> DiskKey | None:
@@ -64,7 +76,12 @@ def named(document: Document) -> DiskKey | None:
 
 def by_name(parts: Fields, id: str) -> DiskKey | None:
     """The same, of the server with this *id* and its hardware."""
-    return DiskKey(str(uuid.uuid5(NAMESPACE, id))) if parts.get(FIELD) else None
+    return DiskKey(name_of(id)) if parts.get(FIELD) else None
+
+
+def name_of(id: str) -> str:
+    """The uuid by which libvirt knows the key of the server with this *id*."""
+    return str(uuid.uuid5(NAMESPACE, id))
 
 
 def of(host: LocalHost, document: Document) -> DiskKey | None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hypervisor import Domain
+from magnetar_agent.images import importing
 from magnetar_agent.servers import encryption, folder, image_links
 from magnetar_agent.storage import Backing, Disk, DiskKey
 from magnetar_agent.volumes import attaching
@@ -46,6 +47,7 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
             host.documents.standing("image", reference) is None) and asked in (None, stable(kept)):
         return kept
     image = image_links.bootable_image(host, reference, "rescue.image")
+    importing.check_clear(image)
     if image.state["disk_format"] == "aki":
         raise InvalidField("rescue.image", f"must have a disk, and {image.name!r} is only a kernel")
     try:

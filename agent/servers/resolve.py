@@ -71,7 +71,7 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
         found["root_format"] = old.get("root_format") or host.settings.root_format
     found["virt_type"] = _virt_type(host, want["virt_type"], old.get("virt_type"))
     hardware.complete(host, found, old, image)
-    encryption.complete(host, found, old, want["root_format"])
+    encryption.complete(host, found, old, want["root_format"], image)
     found[block_devices.FIELD] = block_devices.complete(host, found, document)
     id = document.id if document else want.get("id", "")
     if found["flavor"] != old.get("flavor"):

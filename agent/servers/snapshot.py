@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import Document
 from magnetar_agent.images import importing
-from magnetar_agent.servers import GIB, folder, spec
+from magnetar_agent.servers import GIB, encryption, folder, spec
 from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import remote
 from magnetar_core.errors import Conflict
+from magnetar_core.image_format import SECRET_UUID
 from magnetar_core.kinds import Image
 from magnetar_core.power import MISSING, OFF, RUNNING, SUSPENDED, WANTED
 from magnetar_core.server_plan import root_volume
@@ -52,7 +53,7 @@ def create(host: LocalHost, document: Document, args: Fields, operation: Operati
         document.state["imaging"] = True
         host.documents.write(document)
         try:
-            image.state["consistency"] = _copy(host, document, state, path, operation)
+            image.state["consistency"] = _copy(host, document, state, path, operation, args["secret_uuid"])
             importing.adopt(host, image, path, operation)
         except Exception:
             clear(host, document)
@@ -109,18 +110,18 @@ def _size(host: LocalHost, document: Document) -> int:
     return int(volume.want["size"] if volume else item.get("volume_size", 0)) * GIB
 
 
-def _root(host: LocalHost, document: Document) -> Disk:
-    """The root disk, which may be a volume, also of another host."""
+def _root(host: LocalHost, document: Document, secret: str | None) -> Disk:
+    """The root disk, which may be a volume, also of another host. *secret*: see ``actions.HostCreateImageArgs``."""
     item = root_volume(document.want)
     root = spec.arranged(host, document, rescued=False)[0]
     if item and root.serial != item["volume"]:
         raise Conflict(f"The root disk of server {document.name!r} is the volume {item['volume']}, which is not "
                        "attached to it any more. Attach it again, then repeat the call.")
-    if root.key and not item:
+    if root.key and not item and not secret:
         raise Conflict(f"The disks of server {document.name!r} are encrypted, so no image is made of it: the image "
                        "would hold their content in clear text. Copy what matters out of the guest, or use a server "
                        "that boots from an encrypted volume, of which there are snapshots.")
-    if root.key:
+    if root.key and item:
         raise Conflict(f"Server {document.name!r} boots from an encrypted volume, so no image is made of it: the image "
                        "would hold its content in clear text. Take a volume_snapshot of the volume instead.")
     if root.remote:
@@ -140,6 +141,9 @@ def _described(host: LocalHost, document: Document, args: Fields) -> Document:
     if document.state.get("boot"):
         want.update(_boot(document, base))
     properties.update(args["metadata"], image_type="snapshot", instance_uuid=document.id)
+    properties.pop(SECRET_UUID, None)
+    if args["secret_uuid"] and encryption.is_wanted(document.want):
+        properties[SECRET_UUID] = args["secret_uuid"]
     want["min_disk"] = -(-_size(host, document) // GIB)
     want["properties"] = Image.field("properties").value.check(properties, "metadata")
     return Document("image", str(uuid.uuid4()), args["name"], want)
@@ -154,15 +158,20 @@ def _boot(document: Document, base: Document | None) -> Fields:
     return {name: base.want.get(name) for name in ("kernel", "ramdisk", "cmdline")}
 
 
-def _copy(host: LocalHost, document: Document, state: str, path: Path, operation: Operation) -> str:
+def _copy(host: LocalHost, document: Document, state: str, path: Path, operation: Operation,
+          secret: str | None) -> str:
     """Copy the root disk to *path*; returns the consistency of the content."""
-    hypervisor, id, root = host.hypervisor, document.id, _root(host, document)
+    hypervisor, id, root = host.hypervisor, document.id, _root(host, document, secret)
+    if root.key and state not in (OFF, SUSPENDED):
+        raise Conflict(f"Server {document.name!r} runs, and an encrypted image is made of one that is off. Stop it, "
+                       "then repeat the call.", power_state=state)
 
     def advance(done: int, total: int) -> None:
         operation.advance(done, total, "bytes", "copy the root disk")
 
     if state in (OFF, SUSPENDED):
-        hypervisor.copy_disk(root.remote or root.path, root.format, path, "qcow2", advance)
+        key = encryption.of(host, document) if root.key else None
+        hypervisor.copy_disk(root.remote or root.path, root.format, path, "qcow2", advance, key)
         return STOPPED if state == OFF else CRASH
     with host.locks.hold("copy", id):  # QEMU makes one at a time, and volumes are copied too
         frozen = hypervisor.freeze(id) if state == RUNNING else False

@@ -127,7 +127,7 @@ def root_backing(want: Fields, state: Fields, place: Path) -> Backing | None:
     """What the root disk in the server's folder stands on: the image's content; ``None`` for a disk that stands alone.
     """
     held = state.get("base")
-    if held is None or held["format"] in ("iso", "aki") or want["root_format"] != "qcow2":
+    if held is None or held["format"] in ("iso", "aki") or want["root_format"] != "qcow2" or held.get("encrypted"):
         return None
     return Backing(place / "base", held["format"])
 

@@ -78,7 +78,8 @@ def _hold(task: Task, place: Path) -> None:
     document.state[shutdown.FIELD] = held[shutdown.FIELD]
     if held["boot"]:
         document.state["boot"] = held["boot"]
-    document.state["base"] = {name: held[name] for name in ("image", "format", "virtual_size")}
+    document.state["base"] = {name: held[name] for name in ("image", "format", "virtual_size", "encrypted")
+                              if name != "encrypted" or held[name]}
     task.note(place)
 
 
@@ -86,8 +87,9 @@ def _holds(document: Document, base: Fields, place: Path) -> bool:
     """Whether what is noted of the server's image is true of what it stands on."""
     if base.get("image", document.want["image"]) != document.want["image"]:
         return False
-    copied = document.want["root_format"] == "raw" and (place / "disk").exists()
-    return copied or (place / ("kernel" if base["format"] == "aki" else "base")).exists()
+    copied = document.want["root_format"] == "raw" or base.get("encrypted")
+    held = place / ("kernel" if base["format"] == "aki" else "base")
+    return bool(copied and (place / "disk").exists()) or held.exists()
 
 
 def _root(task: Task, place: Path, key: DiskKey | None) -> int:
@@ -104,8 +106,8 @@ def _root(task: Task, place: Path, key: DiskKey | None) -> int:
         host.hypervisor.make_disk(place / "disk", "qcow2", size, backing, key=key)
         return int(size)
     new = place / "disk.new"
-    host.hypervisor.copy_disk(base, held["format"], new, "raw", task.operation.advance)
-    host.hypervisor.grow_disk(new, "raw", size)
+    host.hypervisor.copy_disk(base, held["format"], new, want["root_format"], task.operation.advance, key)
+    host.hypervisor.grow_disk(new, want["root_format"], size, key)
     new.rename(place / "disk")
     base.unlink(missing_ok=True)
     sync_folder(place)
@@ -143,7 +145,7 @@ def define(task: Task) -> None:
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     task.host.hypervisor.permit([place])
     _choose(task.host, task.document, task.keep)
-    tpm.draw_secret(task)
+    tpm.keep_secret(task)
     encryption.draw(task)
     _define(task.host, task.document, task.keep)
 
@@ -165,7 +167,8 @@ def start(task: Task) -> None:
     _reach_volumes(task)
     task.keep_notes()
     settle(task.host, task.document)
-    tpm.start(task.host, task.document)
+    tpm.keep_secret(task)
+    tpm.start(task.host, task.document, given=task.operation.given.get(tpm.GIVEN))
 
 
 def start_paused(task: Task) -> None:
@@ -175,7 +178,8 @@ def start_paused(task: Task) -> None:
     _reach_volumes(task)
     task.keep_notes()
     settle(task.host, task.document)
-    tpm.start(task.host, task.document, paused=True)
+    tpm.keep_secret(task)
+    tpm.start(task.host, task.document, paused=True, given=task.operation.given.get(tpm.GIVEN))
 
 
 def settle(host: LocalHost, document: Document) -> None:
@@ -265,7 +269,7 @@ def undefine(task: Task) -> None:
 def erase(task: Task) -> None:
     """Remove the server's folder, its virtual GPU, what is in its persistent memory, and what is in its TPM where its
     domain has gone before."""
-    if tpm.SECRET in task.document.state:
+    if task.document.state.get(tpm.HAD):
         task.host.hypervisor.undefine(task.document.id)
     mdevs.remove(task.host, task.document)
     pmem.remove(task.host, task.document)

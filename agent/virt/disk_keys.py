@@ -46,6 +46,21 @@ def unlocked(conn: Any, keys: Iterable[DiskKey | None]) -> Iterator[None]:
                         conn.secretLookupByUUIDString(key.id).undefine()
 
 
+def lend(conn: Any, keys: Iterable[DiskKey]) -> None:
+    """libvirt has these keys until they are taken back."""
+    for key in keys:
+        conn.secretDefineXML(_XML.format(key.id)).setValue(key.secret.encode())
+
+
+def take_back(conn: Any, ids: Iterable[str]) -> None:
+    """libvirt has the keys with these *ids* no more, but for what opens a disk just now."""
+    with _guard:
+        for id in ids:
+            if not _held[id]:
+                with suppress(libvirt.libvirtError):
+                    conn.secretLookupByUUIDString(id).undefine()
+
+
 def name_of(number: int) -> str:
     """The name of the object for a key, for ``key-secret``."""
     return f"key{number}"

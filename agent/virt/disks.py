@@ -51,13 +51,14 @@ class Disks:
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
-        """``qemu-img convert``; *progress* may end it by raising. What is encrypted is not zero where nothing was
-        written, so zeros are written too."""
+        """``qemu-img convert``; *progress* may end it by raising. A disk that is encrypted as a whole is not zero where
+        nothing was written, so zeros are written too."""
         total = self._copied_size(source, source_format)
         with complete(path) as part:
             if key is not None:
-                make_encrypted(part, total, key)
-                self._convert(source, source_format, part, format, total, progress, key=key)
+                make_encrypted(part, total, key, format)
+                zero = ["--target-is-zero"] if format == "qcow2" else []
+                self._convert(source, source_format, part, format, total, progress, *zero, key=key)
             else:
                 _empty(part, format, total)
                 self._convert(source, source_format, part, format, total, progress, "--target-is-zero")

@@ -11,7 +11,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,12 @@ import libvirt  # type: ignore[import-untyped]
 
 from magnetar_core.errors import Cancelled, HypervisorError, TimedOut
 
-from . import cpu_models
+from . import cpu_models, disk_keys, tpm
 from .migrated_xml import local_disks, there
 
 if TYPE_CHECKING:
     from magnetar_agent.hypervisor import Going, Gone, MigrationParams
+    from magnetar_agent.storage import DiskKey
 
     from .connection import Connection
 
@@ -71,6 +72,23 @@ class Migrations:
                     return False
                 raise
         return self.connection.call(f"read the domain {uuid}", see)
+
+    def lend_keys(self, uuid: str, keys: Sequence[DiskKey], secret: str | None) -> None:
+        """virSecretDefineXML, private and ephemeral."""
+        def lend(conn: Any) -> None:
+            disk_keys.lend(conn, keys)
+            if secret is not None:
+                tpm.lend(conn, uuid, secret)
+        self.connection.call(f"have the keys of the domain {uuid}", lend)
+
+    def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
+        """virSecretUndefine."""
+        def take_back(conn: Any) -> None:
+            there = set(conn.listSecrets())
+            disk_keys.take_back(conn, there.intersection(ids))
+            if uuid in there:
+                tpm.take_back(conn, uuid)
+        self.connection.call(f"forget the keys of the domain {uuid}", take_back)
 
     def stray(self, uuid: str) -> None:
         """Abort a job that no thread of this process watches, and wait for its end."""

@@ -98,7 +98,10 @@ class Nodes:
         if isinstance(target, NetworkSource):
             return ["-O", "raw"], "json:" + json.dumps(_remote(target))
         file = self._file(self._open(target, write=True))
-        format = f"luks,key-secret={disk_keys.name_of(0)}" if format == "luks" else format
+        if format == "luks":
+            format = f"luks,key-secret={disk_keys.name_of(0)}"
+        elif self.options:
+            format = f"{format},encrypt.format=luks,encrypt.key-secret={disk_keys.name_of(0)}"
         return ["--target-image-opts"], f"driver={format},file.driver={file['driver']},file.filename={file['filename']}"
 
     def _beneath(self, disk: DiskSeen, path: Path) -> dict[str, Any] | None:

@@ -129,10 +129,19 @@ def unlocked(conn: Any, uuid: str, secret: str | None) -> Iterator[None]:
     if secret is None:
         yield
         return
-    held = conn.secretDefineXML(_XML.format(uuid=uuid))
+    lend(conn, uuid, secret)
     try:
-        held.setValue(secret.encode())
         yield
     finally:
-        with suppress(libvirt.libvirtError):  # another start of the same domain was quicker
-            held.undefine()
+        take_back(conn, uuid)
+
+
+def lend(conn: Any, uuid: str, secret: str) -> None:
+    """libvirt has the secret of the domain's TPM until it is taken back."""
+    conn.secretDefineXML(_XML.format(uuid=uuid)).setValue(secret.encode())
+
+
+def take_back(conn: Any, uuid: str) -> None:
+    """libvirt has it no more; fine where it had not."""
+    with suppress(libvirt.libvirtError):  # another start of the same domain was quicker
+        conn.secretLookupByUUIDString(uuid).undefine()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 def from_image(task: Task, pool: Pool, size: int, format: str, image: str) -> None:
     """A copy of the content of the image with this uuid."""
+    importing.check_clear(task.host.documents.get("image", image))
     path, found = importing.content_by_id(task.host, image)
     source = Disk(path, "", "qcow2" if found == "qcow2" else "raw")
     pool.fill(task.document.id, format, size, source, task.operation.advance, keys.of(task.host, task.document))

@@ -45,16 +45,22 @@ def seal(host: LocalHost, key: str) -> str:
 
 def of(host: LocalHost, document: Document) -> DiskKey | None:
     """The key of a volume or snapshot; ``None`` for one that is not encrypted. Raises ``Conflict`` where it is lost."""
-    sealed = document.state.get(SEALED)
+    secret = opened(host, document, SEALED)
+    return None if secret is None else DiskKey(document.id, secret)
+
+
+def opened(host: LocalHost, document: Document, name: str) -> str | None:
+    """The key that is sealed under this *name* in the document's state; ``None`` where there is none. Raises
+    ``Conflict`` where it is lost."""
+    sealed = document.state.get(name)
     if sealed is None:
         return None
     try:
-        secret = _opened(host, sealed)
+        return _opened(host, sealed)
     except (InvalidTag, FileNotFoundError):
         raise Conflict(f"The key of the encrypted {document.kind.replace('_', ' ')} {document.name!r} cannot be read: "
                        f"{_path(host)} is missing, or not the one with which it was sealed. Restore that file from a "
                        "backup of this host; without it the content cannot be read by anybody.") from None
-    return DiskKey(document.id, secret)
 
 
 def is_sealed(host: LocalHost, key: str, sealed: str) -> bool:

@@ -14,9 +14,18 @@ from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.hardware import groups, numa, pmem
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
-from magnetar_core.hardware.merge import MEMORY_KEY, asked_of, encrypts, encrypts_memory, root_device
+from magnetar_core.hardware.merge import (
+    DEPLOYMENT,
+    MEMORY_KEY,
+    asked_of,
+    encrypts,
+    encrypts_memory,
+    root_device,
+    tpm_security,
+)
 from magnetar_core.hardware.pci import counts, is_vgpu, network_of
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, asks, said
+from magnetar_core.image_format import SECRET_UUID
 
 from .caller import Caller
 
@@ -51,6 +60,7 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         _check_classes(caller, flavor, of_image)
         _check_aliases(caller, flavor, specs)
     if image:
+        check_clear(image)
         properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}
         if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
             raise InvalidRequest(f"Image {image.get('name') or image['id']}, {odd}.")
@@ -63,6 +73,14 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         return told
     raise InvalidRequest(f"{told} Remove it, or choose another flavor or image; an operator may let it pass with the "
                          "setting specs_without_effect: warn.")
+
+
+def check_clear(image: Mapping[str, Any]) -> None:
+    """Raises ``InvalidRequest`` for an *image* with encrypted content: that of a shelved server, of which nothing but
+    the server is made."""
+    if SECRET_UUID in (image.get("properties") or {}):
+        raise InvalidRequest(f"The content of image {image.get('name') or image['id']} is encrypted ({SECRET_UUID}), "
+                             "as it is the root disk of a shelved server. Unshelve that server, or use another image.")
 
 
 def _check_classes(caller: Caller, flavor: Mapping[str, Any], image: Mapping[str, Any]) -> None:
@@ -129,22 +147,21 @@ def check_placed(flavor: Mapping[str, Any], old: Mapping[str, Any] | None, new: 
                              "or resize the instance.")
 
 
-def check_encrypted(had: tuple[Mapping[str, Any], Mapping[str, Any]],
-                    wanted: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
+def check_keys(had: tuple[Mapping[str, Any], Mapping[str, Any]],
+               wanted: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
     """Raises ``InvalidRequest`` where the disks of a server (flavor and image that it *had*) would become encrypted, or
-    be so no more, by the flavor and image that are *wanted*."""
+    be so no more, by the flavor and image that are *wanted*, or the secret of its TPM would be another's."""
+    words = [tpm_security(*one) for one in (had, wanted)]
+    if all(words) and words[0] != words[1] and DEPLOYMENT in words:
+        raise InvalidRequest(f"The secret of the instance's TPM is the {words[0]}'s, and would be the {words[1]}'s "
+                             "(hw:tpm_secret_security): that is decided when an instance is made. Only user and host "
+                             "may follow one another. Choose another flavor.")
     before, after = encrypts(*had), encrypts(*wanted)
     if before != after:
         raise InvalidRequest(f"The local disks of the instance are {'' if before else 'not '}encrypted, and flavor and "
                              f"image would have them {'' if after else 'not '}encrypted (hw:ephemeral_encryption, "
                              "hw_ephemeral_encryption): that is decided when an instance is made. Choose another "
                              "flavor or image, or make another instance.")
-
-
-def has_tpm(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
-    """Whether a server of *flavor* and *image* has a TPM."""
-    asked = {**said(flavor.get("extra_specs") or {}, BY_SPEC), **said(image.get("properties") or {}, BY_PROPERTY)}
-    return "tpm_version" in asked
 
 
 def tied_by(server: servers.Found, live: bool) -> str:

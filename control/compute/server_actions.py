@@ -33,7 +33,7 @@ from .block_devices import snapshots
 from .caller import Caller, Owner
 from .cloud import HostView
 from .flavors import check_memory
-from .hardware import check_encrypted, check_nics, check_placed, check_specs, kept_of_image, root_name
+from .hardware import check_clear, check_keys, check_nics, check_placed, check_specs, kept_of_image, root_name
 from .server_create import find_flavor, find_image, find_public_key, trusted_certificates
 from .target import ServerUseCase, Target, enqueue, guard, note_done, notify, of_server, on_volume, tell_stopped
 
@@ -78,7 +78,7 @@ def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | No
     quotas.check_flavor(caller, Owner(server.project_id, server.user_id), old, flavor)
     image = orjson.loads(server.image)
     warning = check_specs(caller, flavor, None, image)
-    check_encrypted((old, image), (flavor, image))
+    check_keys((old, image), (flavor, image))
     check_nics(flavor, image, orjson.loads(server.interfaces or "[]"))
     enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config, **_cells(caller, target)},
             message=warning)
@@ -169,7 +169,7 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
                              "volume-backed server.")
     warning = check_specs(caller, None, image, flavor)
     check_placed(flavor, orjson.loads(server.image), image)
-    check_encrypted((flavor, orjson.loads(server.image)), (flavor, image or {}))
+    check_keys((flavor, orjson.loads(server.image)), (flavor, image or {}))
     limits = quotas.limits(caller)
     quotas.check_metadata(limits["metadata_items"], wanted.metadata)
     quotas.check_files(limits, wanted.files or ())
@@ -237,6 +237,7 @@ def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volum
         caller.context, image_id)
     if image is None:
         raise InvalidRequest(f"Image {image_id} could not be found.")
+    check_clear(image)
     try:
         device = stable(image.get("properties") or {})
     except InvalidField as error:

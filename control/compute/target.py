@@ -13,12 +13,12 @@ from sqlalchemy import Connection
 from magnetar_control.notifications import END, START, ActionFault, Initiator, ServerEvent, failed, key_of
 from magnetar_control.store import servers
 from magnetar_control.store.database import Database
-from magnetar_core.actions import ACTIONS, ANY, rule_of
-from magnetar_core.errors import Cancelled, Conflict, NotFound
-from magnetar_core.hardware.merge import encrypts
+from magnetar_core.actions import ACTIONS, ANY, ANY_TPM, rule_of
+from magnetar_core.errors import Cancelled, Conflict, Forbidden, NotFound
+from magnetar_core.hardware.merge import USER, encrypts, tpm_security
 
 from .caller import Caller
-from .hardware import has_tpm, tied_by
+from .hardware import tied_by
 
 #: Actions of the API whose notification is one, and has neither start nor end.
 ATOMIC = ("lock", "unlock")
@@ -55,7 +55,8 @@ def not_found(id: str) -> NotFound:
 
 
 def guard(caller: Caller, target: Target, key: str) -> None:
-    """Raises ``Conflict`` when the server's lock, states or missing host do not let the action *key* be done."""
+    """Raises ``Conflict`` when the server's lock, states or missing host do not let the action *key* be done, and
+    ``Forbidden`` where it takes a secret of another user."""
     action, server = ACTIONS[key], target.row
     if action.locked:
         check_unlocked(caller, server)
@@ -63,12 +64,16 @@ def guard(caller: Caller, target: Target, key: str) -> None:
     if action.bare and server.shares != servers.NO_SHARES:
         raise Conflict(f"Cannot '{word}' instance {server.id}: it has shares, which bind it to its host. Detach them "
                        "first.")
-    if not action.tpm and has_tpm(orjson.loads(server.flavor), orjson.loads(server.image)):
-        raise Conflict(f"Operation '{word}' not supported for vTPM-enabled instance ({server.id}): what is in its TPM "
-                       "would not come along.")
-    if (action.copies or not action.encrypted) and (why := _encrypted(server, action.copies)):
+    if action.starts and server.user_id != caller.context.user_id and _tpm(server) == USER:
+        raise Forbidden(f"Operation '{word}' not allowed for instance {server.id}: only the user who made it may have "
+                        "its TPM opened (hw:tpm_secret_security is user, or not said).")
+    if action.tpm != ANY_TPM and (security := _tpm(server)) and security not in action.tpm:
+        why = (f"its secret is the {security}'s (hw:tpm_secret_security), and no other host could open it now. Migrate "
+               "it cold (migrate)." if action.tpm else "what is in its TPM would not come along.")
+        raise Conflict(f"Operation '{word}' not supported for vTPM-enabled instance ({server.id}): {why}")
+    if action.copies and encrypts(orjson.loads(server.flavor), orjson.loads(server.image)) and not on_volume(server):
         raise Conflict(f"Operation '{word}' not supported for instance {server.id}, whose local disks are encrypted: "
-                       f"{why}")
+                       "the image would hold what they hold in clear text.")
     if action.carries and (why := tied_by(server, live=action.kind == "live")):
         raise Conflict(f"Operation '{word}' not supported for instance {server.id}, which has {why}")
     if servers.allowed(server, key):
@@ -81,21 +86,16 @@ def guard(caller: Caller, target: Target, key: str) -> None:
                    "fault says why it got none.")
 
 
+def _tpm(server: servers.Found) -> str:
+    """See ``tpm_security``."""
+    if "tpm_version" not in server.flavor and "tpm_version" not in server.image:
+        return ""
+    return tpm_security(orjson.loads(server.flavor), orjson.loads(server.image))
+
+
 def on_volume(server: servers.Found) -> bool:
     """Whether its root disk is a volume, which has its own size whatever the flavor says."""
     return not server.image_id or any(one["boot_index"] == 0 for one in orjson.loads(server.volumes))
-
-
-def _encrypted(server: servers.Found, copies: bool) -> str:
-    """Why an action that *copies* the root disk, or has the server move while it runs, cannot be done to one with
-    encrypted disks of its own; "" for any other."""
-    flavor, backed = orjson.loads(server.flavor), on_volume(server)
-    if not encrypts(flavor, orjson.loads(server.image)):
-        return ""
-    if copies:
-        return "" if backed else "the image would hold what they hold in clear text."
-    own = not backed or flavor["ephemeral"] or flavor["swap"]
-    return "they do not move while the guest runs. Migrate it cold (migrate)." if own else ""
 
 
 def check_unlocked(caller: Caller, server: servers.Found) -> None:

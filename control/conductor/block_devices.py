@@ -180,11 +180,11 @@ def _item(block: Mapping[str, Any], entry: Mapping[str, Any], order: int | None,
     return {name: value for name, value in known.items() if value is not None}
 
 
-def finish_build(work: Work, host: str, resource: Document, abroad: Collection[str], power: str, *,
+def finish_build(work: Work, host: str, resource: Document, abroad: Collection[str], want: Document, *,
                  held: bool) -> Document:
     """After the build: attach the volumes *abroad*, save devices here and at the volume service, and start the server
-    if it waited for these volumes, or for something else (*held*). Returns the agent's resource. *power*: what the
-    server is to be."""
+    if it waited for these volumes, or for something else (*held*). Returns the agent's resource. *want*: what the
+    server is to be, ``power`` and what that takes."""
     seen = {one["id"]: one["device"] for one in resource.get("volumes_attached") or ()}
     devices: dict[str, str] = {}
     for entry in work.volumes:
@@ -195,10 +195,10 @@ def finish_build(work: Work, host: str, resource: Document, abroad: Collection[s
             work.conductor.services.volume.attached(entry["attachment_id"], host, f"/dev/{device}", work.confirm_lease)
     if devices:
         _save(work, devices)
-    if not (abroad or held) or power == OFF:
+    if not (abroad or held) or want["power"] == OFF:
         return resource
     with work.client(host) as client:
-        found: Document = client.ensure("server", work.id, {"power": power}, progress=work.progress)["resource"]
+        found: Document = client.ensure("server", work.id, want, progress=work.progress)["resource"]
     return found
 
 

@@ -23,7 +23,7 @@ from magnetar_core.hardware.image_properties import shutdown_timeout
 from magnetar_core.hardware.merge import asked_of
 from magnetar_core.power import OFF, POWERS, RUNNING
 
-from . import block_devices, disk_keys, images, nics
+from . import block_devices, disk_keys, images, nics, tpm_secrets
 from .guest_data import told
 from .resize import agent_flavor
 from .schedule import spec_of
@@ -62,10 +62,10 @@ def build(work: Work) -> None:
 def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str | None = None) -> dict[str, Any]:
     """Make the server with its NICs on *host*, also one that was on a host before; returns the agent's resource.
     *power*: what it is to be, if not what follows from its request."""
-    power = power or power_of(work)
+    power, secret = power or power_of(work), tpm_secrets.given(work)
     with work.client(host) as client:
         nics.networks(work, client, host, ports)
-        document = {**document_of(work, ports), **told(work, host), **disk_keys.given(work), "power": power,
+        document = {**document_of(work, ports), **told(work, host), **disk_keys.given(work), **secret, "power": power,
                     "networks": nics.placed(work, host, ports)}
         if document["image"]:
             images.deliver(work, client, host, document["image"])
@@ -77,7 +77,8 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
     if not ready:
         nics.await_ports(work, host)
     work.conductor.services.network.bind(work.id, host, work.confirm_old_lease, nics.devices(answer["resource"]))
-    return block_devices.finish_build(work, host, answer["resource"], abroad, power, held=not ready)
+    return block_devices.finish_build(work, host, answer["resource"], abroad, {"power": power, **secret},
+                                      held=not ready)
 
 
 def power_of(work: Work) -> str:

@@ -18,7 +18,7 @@ from magnetar_control.store.tables import migrations, server_group_members, serv
 from magnetar_core.errors import Conflict
 from magnetar_core.power import DELETED
 
-from . import block_devices, disk_keys, migration_halves
+from . import block_devices, disk_keys, migration_halves, tpm_secrets
 from .retry import attempt, last_try
 from .shelve import delete_image
 from .work import HostDown, Work, full_is_down
@@ -49,6 +49,7 @@ def delete_server(work: Work) -> None:
         work.conductor.services.network.release(work.id, sure=work.confirm_lease)
         delete_image(work, server.shelved_image_id)
         disk_keys.forget(work)
+        tpm_secrets.forget(work)
         _release_claims(work)
         moment = now()
         return {"deleted_at": moment, "terminated_at": server.terminated_at or moment, "vm_state": DELETED,

@@ -39,6 +39,12 @@ def renewed(work: Work) -> dict[str, str]:
     return {"disk_key": work.conductor.services.key_manager.create_key(new)}
 
 
+def of_image(work: Work) -> str | None:
+    """The uuid of the key with which the image of a shelved server is encrypted, as its root disk is; ``None`` for one
+    in clear text."""
+    return _known(work)[-1] if _is_encrypted(work) else None
+
+
 def settle(work: Work) -> None:
     """A rebuild is done: the keys before the last one open nothing any more."""
     known = _known(work)

@@ -19,6 +19,7 @@ from magnetar_core.ensure import BATCH_MAX
 from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.power import LIVE, OFF
 
+from . import tpm_secrets
 from .environment import Environment
 from .migration_halves import remove
 
@@ -71,9 +72,10 @@ def release(conductor: Environment, host: str, found: Sequence[Mapping[str, Any]
     try:
         with conductor.database.read() as connection:
             lost = {one.server_id for one in migrations.evacuated(connection, host)}
-            mine = connection.execute(select(table.c.id).where(
-                table.c.id.in_(held), table.c.host == host, table.c.deleted_at.is_(None))).scalars().all()
-        items = [{"key": id, "want": {}} for id in mine if id not in lost]
+            mine = connection.execute(select(
+                table.c.id, table.c.flavor, table.c.image, table.c.user_id, table.c.project_id).where(
+                    table.c.id.in_(held), table.c.host == host, table.c.deleted_at.is_(None))).all()
+        items = [{"key": one.id, "want": tpm_secrets.after_boot(conductor, one)} for one in mine if one.id not in lost]
         with conductor.agents.make(conductor.endpoint(host)) as client:
             for at in range(0, len(items), BATCH_MAX):
                 for one in client.ensure_many("server", items[at:at + BATCH_MAX])["results"]:

@@ -24,7 +24,7 @@ from magnetar_control.store import allocations, consoles, migrations, servers
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.flows import migrate
 
-from . import cross_cell, live_policy, nics
+from . import cross_cell, live_policy, nics, tpm_secrets
 from .migration_halves import MigrationMonitor
 from .schedule import RANDOM, spec_of
 from .work import HostDown, Work, admin_message, full_is_down, leased
@@ -296,6 +296,7 @@ class MigrationTask:
         """Have the server on a host as *want* says; it may be restarted for that. Returns the agent's resource."""
         self.work.confirm_lease()
         with self.work.client(host) as client, self.work.guest(client) as watch:
-            found: dict[str, Any] = client.ensure("server", self.work.id, dict(want), allow_reboot=True,
+            wish = {**want, **tpm_secrets.given(self.work, want.get("hardware"))}
+            found: dict[str, Any] = client.ensure("server", self.work.id, wish, allow_reboot=True,
                                                   progress=watch)["resource"]
         return found

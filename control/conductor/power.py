@@ -11,6 +11,7 @@ from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, NotFound
 from magnetar_core.power import LIVE, SUSPENDED, number
 
+from . import tpm_secrets
 from .retry import of_host
 from .work import Work
 
@@ -29,12 +30,17 @@ def stop_guest(work: Work, host: str) -> None:
                 client.ensure("server", work.id, {"power": "off"}, progress=watch)
 
 
+def _secret(work: Work) -> dict[str, str]:
+    """What the guest's TPM is opened with, where the action starts the guest."""
+    return tpm_secrets.given(work) if work.rule.starts else {}
+
+
 @of_host(Work.failed)
 def converge(work: Work, client: Client) -> dict[str, Any]:
     """Actions whose row in ``ACTIONS`` says what the agent's server shall be (``want``)."""
     work.begin()
     with work.guest(client) as watch:
-        answer = client.ensure("server", work.id, dict(work.rule.want or {}), progress=watch)
+        answer = client.ensure("server", work.id, {**(work.rule.want or {}), **_secret(work)}, progress=watch)
     return {"power_state": number(answer["resource"]["power_state"]), "fault": None}
 
 
@@ -49,8 +55,8 @@ def reboot(work: Work, client: Client) -> dict[str, Any]:
             with contextlib.suppress(Conflict, NotFound):  # it has ended meanwhile
                 client.cancel(operation["id"])
 
-    client.event("server", work.id, "reboot", {"type": work.args["type"]}, request_id=work.idempotency_key,
-                 progress=watch if work.args["type"] == "soft" else None)
+    client.event("server", work.id, "reboot", {"type": work.args["type"], **_secret(work)},
+                 request_id=work.idempotency_key, progress=watch if work.args["type"] == "soft" else None)
     return {"power_state": number(client.get("server", work.id)["power_state"]), "fault": None}
 
 

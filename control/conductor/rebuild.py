@@ -19,7 +19,7 @@ from magnetar_core.errors import MagnetarError
 from magnetar_core.hardware.merge import asked_of
 from magnetar_core.power import STOPPED, number
 
-from . import block_devices, disk_keys
+from . import block_devices, disk_keys, tpm_secrets
 from .guest_data import told
 from .images import deliver
 from .retry import attempt, retry_forever
@@ -61,7 +61,8 @@ def _rebuilt(work: Work, client: Client) -> dict[str, Any]:
         client.event("server", work.id, "rebuild", _anew(work), request_id=work.idempotency_key, progress=watch)
     disk_keys.settle(work)
     found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
-                                              "power": "off" if before == STOPPED else "running"})
+                                              "power": "off" if before == STOPPED else "running",
+                                              **tpm_secrets.given(work)})
     return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
             "power_state": number(found["resource"]["power_state"])}
 
@@ -100,4 +101,4 @@ def _anew(work: Work) -> dict[str, Any]:
         work.note(request=servers.text({**work.request, **replaced}))
     if "personality" in replaced:
         args["personality"] = replaced["personality"] or None
-    return {**args, **told(work, work.server.host), **disk_keys.renewed(work)}
+    return {**args, **told(work, work.server.host), **disk_keys.renewed(work), **tpm_secrets.given(work)}

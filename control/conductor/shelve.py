@@ -17,9 +17,10 @@ from magnetar_control.services import Document
 from magnetar_control.store import allocations, servers
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, MagnetarError
+from magnetar_core.image_format import SECRET_UUID
 from magnetar_core.power import ACTIVE, LIVE, OFF, OFFLOADED, POWERS, SHELVED, SUSPENDED, number
 
-from . import block_devices, snapshot
+from . import block_devices, disk_keys, snapshot
 from .environment import Environment
 from .expired import ask_for_expired, waiting_since
 from .power import stop_guest
@@ -71,7 +72,10 @@ def _image(work: Work, id: str) -> Document:
     found = snapshot.image(work, id)
     if found is None:
         work.confirm_lease()
-        found = work.conductor.services.image.create(work.context(), id=id, **work.args["fields"])
+        fields, secret = work.args["fields"], disk_keys.of_image(work)
+        if secret:
+            fields = {**fields, "properties": {**(fields.get("properties") or {}), SECRET_UUID: secret}}
+        found = work.conductor.services.image.create(work.context(), id=id, **fields)
     return found
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from magnetar_control.services import Context, Document
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 
+from . import disk_keys
 from .retry import attempt
 from .work import Work
 
@@ -106,7 +107,9 @@ def upload(work: Work, id: str, pending: str = "image_pending_upload", uploading
     """Have the host copy the root disk, and give it to the image. *pending*, *uploading*: the task_states meanwhile."""
     with work.client() as client:
         work.note(task_state=pending)
-        client.event("server", work.id, "create_image", {"name": _name(work)}, request_id=work.idempotency_key)
+        secret = disk_keys.of_image(work)
+        args = {"name": _name(work), **({"secret_uuid": secret} if secret else {})}
+        client.event("server", work.id, "create_image", args, request_id=work.idempotency_key)
         work.note(task_state=uploading)
         pieces, size = client.receive("image", _name(work))
         work.conductor.services.image.upload(id, _until_cancelled(work, pieces), size=size)

@@ -18,6 +18,7 @@ from magnetar_core.client import Client
 from magnetar_core.errors import Conflict
 from magnetar_core.power import OFF, RESIZED, RUNNING, SOFT_DELETED, number
 
+from . import tpm_secrets
 from .environment import Environment
 from .expired import ask_for_expired, waiting_since
 from .power import stop_guest
@@ -49,7 +50,7 @@ def soft_delete(work: Work) -> None:
 @of_host(Work.failed, retry_forever)
 def restore(work: Work, client: Client) -> dict[str, Any]:
     """Start the guest of a soft-deleted server, from its root disk. It stays soft-deleted when that fails."""
-    client.ensure("server", work.id, {"rescue": None, "power": RUNNING})
+    client.ensure("server", work.id, {"rescue": None, "power": RUNNING, **tpm_secrets.given(work)})
     return {"power_state": number(RUNNING), "fault": None, "soft_deleted_at": None}
 
 

@@ -305,14 +305,18 @@ class Volumes(Protocol):
 
 
 class KeyManager(Protocol):
-    """Barbican, as Nova and Cinder use it: certificates for images that are signed, keys of encrypted volumes."""
+    """Barbican, as Nova and Cinder use it: certificates for images that are signed, keys of encrypted volumes and
+    disks, secrets of TPMs."""
 
     def certificate(self, context: Context, id: str) -> bytes:
         """The X.509 certificate with this uuid, PEM or DER. Raises ``NotFound``."""
 
-    def create_key(self, id: str, like: str | None = None) -> str:
+    def create_key(self, id: str, like: str | None = None, owner: str | None = None) -> str:
         """The key with this uuid, 64 hexadecimal digits; it is drawn, or is the same as the key *like*, when there is
-        none yet. Raises ``NotFound`` where there is no key *like*."""
+        none yet. *owner*: the user whose it is then. Raises ``NotFound`` where there is no key *like*."""
+
+    def key(self, context: Context, id: str) -> str:
+        """The key with this uuid, for who asks. Raises ``NotFound``, and ``Forbidden`` where it is another user's."""
 
     def delete_key(self, id: str) -> None:
         """Forget a key; fine where there is none. What it encrypts can be read by nobody who has not got it."""

@@ -10,7 +10,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from magnetar_core.errors import Conflict, NotFound
+from magnetar_core.errors import Conflict, Forbidden, NotFound
 
 from . import Context
 
@@ -45,13 +45,14 @@ class CertificateFolder:
 
 class EmbeddedKeys(CertificateFolder):
     """Implements ``services.KeyManager``: beside the certificates, the key UUID is the file ``UUID`` in the folder
-    *keys*, which nobody but the service can read. Machines that share the database share both folders."""
+    *keys*, which nobody but the service can read: the key, and on the next line the uuid of the user whose it is, if it
+    is a user's. Machines that share the database share both folders."""
 
     def __init__(self, folder: Path, keys: Path) -> None:
         super().__init__(folder)
         self.keys = keys
 
-    def create_key(self, id: str, like: str | None = None) -> str:
+    def create_key(self, id: str, like: str | None = None, owner: str | None = None) -> str:
         """Written beside its place and linked, so that a key is there in full, and the first of two stays."""
         if like is not None and self._key(like) is None and self._key(id) is None:
             raise NotFound(f"There is no key {like} in the key manager.", kind="key", key=like)
@@ -62,6 +63,8 @@ class EmbeddedKeys(CertificateFolder):
             try:
                 with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                     file.write((like and self._key(like)) or secrets.token_hex(KEY))
+                    if owner:
+                        file.write(f"\n{owner}")
                     file.flush()
                     os.fsync(file.fileno())
                 with suppress(FileExistsError):
@@ -73,7 +76,17 @@ class EmbeddedKeys(CertificateFolder):
                 os.fsync(held)
             finally:
                 os.close(held)
-        return path.read_text()
+        return str(self._key(id))
+
+    def key(self, context: Context, id: str) -> str:
+        """See ``services.KeyManager``."""
+        try:
+            found, *owner = self._path(id).read_text().split("\n")
+        except FileNotFoundError:
+            raise NotFound(f"There is no key {id} in the key manager.", kind="key", key=id) from None
+        if owner and owner != [context.user_id]:
+            raise Forbidden(f"The key {id} in the key manager is another user's. Its user must ask.")
+        return found
 
     def delete_key(self, id: str) -> None:
         """See ``services.KeyManager``."""
@@ -81,7 +94,7 @@ class EmbeddedKeys(CertificateFolder):
 
     def _key(self, id: str) -> str | None:
         path = self._path(id)
-        return path.read_text() if path.exists() else None
+        return path.read_text().partition("\n")[0] if path.exists() else None
 
     def _path(self, id: str) -> Path:
         return self.keys / str(uuid.UUID(id))  # an id is never a path

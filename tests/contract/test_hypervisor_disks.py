@@ -80,6 +80,10 @@ def test_an_encrypted_qcow2(place: Place) -> None:
     hypervisor.grow_disk(folder / "hidden", "qcow2", 16 * MIB, key=key)
     assert hypervisor.disk(folder / "hidden", "qcow2") == DiskSeen("qcow2", 16 * MIB, folder / "base", True)
     assert hypervisor.disk(folder / "swap", "qcow2") == DiskSeen("qcow2", 8 * MIB, None, True)
+    for given in (None, key):
+        with nullcontext() if given else pytest.raises(HypervisorError):
+            hypervisor.copy_disk(folder / "hidden", "qcow2", folder / "whole", "qcow2", lambda done, total: None, given)
+    assert hypervisor.disk(folder / "whole", "qcow2") == DiskSeen("qcow2", 16 * MIB, None, True)
     hidden = DiskKey(key.id)
     disks = (Disk(folder / "hidden", "vdb", backing=Backing(folder / "base", "raw"), key=hidden),
              Disk(folder / "swap", "vdc", key=hidden))
@@ -90,6 +94,28 @@ def test_an_encrypted_qcow2(place: Place) -> None:
         hypervisor.start(spec.uuid)
     hypervisor.start(spec.uuid, keys=[key])
     assert place.state(spec.uuid) == RUNNING and hypervisor.running(spec.uuid).disks[1].key == hidden
+
+
+def test_keys_of_a_domain_that_comes(place: Place) -> None:
+    """libvirt has them until they are taken back, and nobody else's goes with them."""
+    hypervisor, uuid, other = place.hypervisor, str(uuid4()), str(uuid4())
+    key, foreign = DiskKey(str(uuid4()), "0123456789abcdef" * 4), DiskKey(str(uuid4()), "f" * 64)
+
+    def there() -> set[str]:
+        held = getattr(hypervisor, "lent", None)
+        found = held if held is not None else hypervisor.connection.call("list secrets", lambda c: c.listSecrets())
+        return set(found) & {uuid, other, key.id, foreign.id}
+
+    hypervisor.lend_keys(other, [foreign], None)
+    for secret, has in (("a" * 64, {uuid, key.id}), (None, {key.id})):
+        for _again in range(2):
+            hypervisor.lend_keys(uuid, [key], secret)
+            assert there() == {*has, foreign.id}
+        for _again in range(2):
+            hypervisor.take_back_keys(uuid, [key.id])
+            assert there() == {foreign.id}
+    hypervisor.take_back_keys(other, [foreign.id])
+    assert not there()
 
 
 def test_what_a_guest_writes_into_a_raw_disk_says_nothing(place: Place) -> None:

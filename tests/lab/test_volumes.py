@@ -346,8 +346,8 @@ def test_a_server_whose_own_disks_are_encrypted(lab: LabAgent) -> None:
     """It boots from an encrypted root disk, grows, and finds what it wrote; nothing of that is in clear text on the
     host's disks, nor is a key with libvirt."""
     flavor = {**SIZES, "ephemeral": 1, "swap": 32}
-    shown = lab.ensure("server", "own", {"flavor": flavor, "image": "disk", "hardware": {
-        "ephemeral_encryption": True}})["resource"]
+    hidden = {"hardware": {"ephemeral_encryption": True}, "disk_key": "0123456789abcdef" * 4}
+    shown = lab.ensure("server", "own", {"flavor": flavor, "image": "disk", **hidden})["resource"]
     lab.up("own")
     place, end = lab.state / "servers" / shown["id"], {"vda": 900, "vdb": 900, "vdc": 20}
     for name, at in end.items():
@@ -365,8 +365,21 @@ def test_a_server_whose_own_disks_are_encrypted(lab: LabAgent) -> None:
     assert not lab.libvirt.listSecrets()
     with pytest.raises(Conflict, match="in clear text"), lab.client() as client:
         client.event("server", "own", "create_image", {"name": "leak"})
+    lab.ensure("server", "own", {"power": "off"}, timeout=120)
+    with lab.client() as client:  # as a cloud shelves it: its image is encrypted with its key, and it is made of that
+        client.event("server", "own", "create_image", {"name": "shelved", "secret_uuid": shown["id"]})
+    content = next(lab.state.glob(f"images/{lab.show('image', 'shelved')['id']}/*"))
+    assert subprocess.run([*search, str(content)], check=False).returncode == 1
     lab.delete("server", "own")
     assert not place.exists()
+    lab.ensure("server", "own", {"flavor": {**flavor, "disk": 3}, "image": "shelved", **hidden})
+    lab.delete("image", "shelved")
+    lab.up("own")
+    read_it = f"dd if=/dev/vda bs=1M skip={end['vda']} count=1 2>/dev/null | head -c 24"
+    assert lab.sh("own", read_it).startswith("magnetar-in-its-own-dark")
+    assert {one["name"]: one["bytes"] for one in lab.ask("own", "disks")["disks"]}["vda"] == 3 * GIB
+    assert not lab.libvirt.listSecrets()
+    lab.delete("server", "own")
 
 
 def test_a_full_pool(lab: LabAgent) -> None:

@@ -49,8 +49,10 @@ class Content:
             path.unlink(missing_ok=True)
             os.close(part)
 
-    def take(self, part: int, chunks: Iterable[bytes], claimed: str, empty: bool = False) -> Document:
-        """Write *chunks* to the *part* and look at them; *empty*: there may be none. Gives the image's columns about
+    def take(self, part: int, chunks: Iterable[bytes], claimed: str, empty: bool = False,
+             encrypted: bool = False) -> Document:
+        """Write *chunks* to the *part* and look at them; *empty*: there may be none. *encrypted*: see
+        ``image_format.inspect``. Gives the image's columns about
         them, sizes in bytes. Raises ``InvalidRequest``, 413 or 507; nothing is kept then."""
         md5, sha512 = hashlib.md5(usedforsecurity=False), hashlib.sha512()
         head, size = bytearray(), 0
@@ -61,7 +63,7 @@ class Content:
             sha512.update(chunk)
             head += chunk[:image_format.HEAD - len(head)]
             self._write(part, chunk)
-        virtual = 0 if empty and not size else self._inspected(bytes(head), size, claimed)
+        virtual = 0 if empty and not size else self._inspected(bytes(head), size, claimed, encrypted)
         os.ftruncate(part, size)  # it may end in a hole
         os.fsync(part)
         return {"size": size, "virtual_size": virtual, "checksum": md5.hexdigest(), "os_hash_value": sha512.hexdigest()}
@@ -71,10 +73,10 @@ class Content:
         if length > self.limit:
             raise TooLarge(f"The content has more than the {self.limit} bytes that an image may have here.")
 
-    def _inspected(self, head: bytes, size: int, claimed: str) -> int:
+    def _inspected(self, head: bytes, size: int, claimed: str, encrypted: bool) -> int:
         """The virtual size of content in bytes. Raises ``InvalidRequest`` unless it is taken, and as *claimed*."""
         try:
-            format, virtual = image_format.inspect(head, size, claimed)
+            format, virtual = image_format.inspect(head, size, claimed, encrypted)
             if format != claimed:
                 raise ImageRefused(f"disk_format says {claimed}, and the content is {format}. Give the right "
                                    "disk_format.")

@@ -27,6 +27,8 @@ from .power import (
 )
 
 ANY = ("*",)
+#: Who may have the secret of a server's TPM.
+ANY_TPM = ("user", "host", "deployment")
 
 
 class Action(NamedTuple):
@@ -38,10 +40,11 @@ class Action(NamedTuple):
     *rule*: who may, below ``os_compute_api:``. *plain*: it has no arguments, so the API only writes it down for the
     conductors. *alone*: it is refused while one such is queued or done, of which a task_state need not tell. *over*:
     task_states in which it comes over what is done: what has not begun is dropped, and what has begun ends first.
-    *bare*: it is refused while the server has shares. *tpm*: whether a server with a TPM may be asked for it, and
-    *encrypted*, one whose own disks are encrypted. *carries*: it saves or moves what a running guest is, and is refused
-    where devices of the host hold a part of that. *copies*: it makes an image of the root disk. *notification*: what
-    its notifications are called, below ``instance.``; empty for an action that sends none."""
+    *bare*: it is refused while the server has shares. *tpm*: which servers with a TPM may be asked for it: those of
+    whose secret ``tpm_secret_security`` says one of these words. *starts*: it starts the guest, so it is its user's
+    alone where only they may open its TPM. *carries*: it saves or moves what a running guest is, and is refused where
+    devices of the host hold a part of that. *copies*: it makes an image of the root disk, for others to read.
+    *notification*: what its notifications are called, below ``instance.``; empty for an action that sends none."""
 
     states: tuple[str, ...]
     task: Optional[str]
@@ -58,8 +61,8 @@ class Action(NamedTuple):
     alone: bool = False
     over: tuple[str, ...] = ()
     bare: bool = False
-    tpm: bool = True
-    encrypted: bool = True
+    tpm: tuple[str, ...] = ANY_TPM
+    starts: bool = False
     carries: bool = False
     copies: bool = False
     notification: str = ""
@@ -101,41 +104,43 @@ ACTIONS: dict[str, Action] = {
                          event="compute_soft_delete_instance", placed=False, rule="servers:delete",
                          notification="soft_delete"),
     "restore": Action((SOFT_DELETED,), "restoring", ACTIVE, label="restore", event="compute_restore_instance",
-                      rule="os-deferred-delete:restore", notification="restore"),
-    "os-start": _power((STOPPED,), "powering-on", RUNNING, "start", "servers:start", notification="power_on"),
+                      rule="os-deferred-delete:restore", starts=True, notification="restore"),
+    "os-start": _power((STOPPED,), "powering-on", RUNNING, "start", "servers:start", notification="power_on",
+                       starts=True),
     "os-stop": _power((ACTIVE, ERROR), "powering-off", OFF, "stop", "servers:stop", notification="power_off"),
     "pause": _power((ACTIVE,), "pausing", PAUSED, "pause", "os-pause-server:pause"),
     "unpause": _power((PAUSED,), "unpausing", RUNNING, "unpause", "os-pause-server:unpause"),
     "suspend": _power((ACTIVE,), "suspending", SUSPENDED, "suspend", "os-suspend-server:suspend",
                       bare=True, carries=True),
-    "resume": _power((SUSPENDED,), "resuming", RUNNING, "resume", "os-suspend-server:resume"),
+    "resume": _power((SUSPENDED,), "resuming", RUNNING, "resume", "os-suspend-server:resume", starts=True),
     "reboot-soft": Action((ACTIVE,), "rebooting", ACTIVE, label="reboot", event="compute_reboot_instance",
-                          rule="servers:reboot", notification="reboot"),
+                          rule="servers:reboot", starts=True, notification="reboot"),
     "reboot-hard": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED, ERROR), "rebooting_hard", ACTIVE, label="reboot",
                           event="compute_reboot_instance", rule="servers:reboot", over=(
                               "rebooting", "rebooting_hard", "pausing", "unpausing", "suspending", "resuming"),
-                          notification="reboot"),
+                          starts=True, notification="reboot"),
     "rebuild": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, label="rebuild",
                       event="compute_rebuild_instance", kind="build", rule="servers:rebuild", bare=True,
-                      notification="rebuild"),
+                      starts=True, notification="rebuild"),
     "evacuate": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, locked=False, busy=True, label="evacuate",
-                       event="rebuild_server", kind="build", rule="os-evacuate", alone=True, bare=True, tpm=False,
+                       event="rebuild_server", kind="build", rule="os-evacuate", alone=True, bare=True, tpm=(),
                        notification="rebuild"),
     "rescue": Action((ACTIVE, STOPPED, ERROR), "rescuing", RESCUED, label="rescue", event="compute_rescue_instance",
-                     rule="os-rescue", tpm=False, notification="rescue"),
+                     rule="os-rescue", tpm=(), notification="rescue"),
     "unrescue": Action((RESCUED,), "unrescuing", ACTIVE, label="unrescue", event="compute_unrescue_instance",
                        rule="os-unrescue", plain=True, notification="unrescue"),
     "resize": Action((ACTIVE, STOPPED), "resize_prep", RESIZED, label="resize", event="compute_prep_resize",
-                     kind="build", rule="servers:resize", bare=True, notification="resize"),
+                     kind="build", rule="servers:resize", bare=True, starts=True, notification="resize"),
     "migrate": Action((ACTIVE, STOPPED), "resize_prep", RESIZED, label="migrate", event="compute_prep_resize",
-                      kind="build", rule="os-migrate-server:migrate", bare=True, notification="resize"),
+                      kind="build", rule="os-migrate-server:migrate", bare=True, starts=True, notification="resize"),
     "confirmResize": Action((RESIZED,), None, None, label="confirmResize", event="compute_confirm_resize",
                             rule="servers:confirm_resize", plain=True, alone=True, notification="resize_confirm"),
     "revertResize": Action((RESIZED,), "resize_reverting", None, label="revertResize", event="compute_revert_resize",
-                           rule="servers:revert_resize", plain=True, alone=True, notification="resize_revert"),
+                           rule="servers:revert_resize", plain=True, alone=True, starts=True,
+                           notification="resize_revert"),
     "os-migrateLive": Action((ACTIVE, PAUSED), "migrating", None, label="live-migration",
                              event="compute_live_migration", kind="live", rule="os-migrate-server:migrate_live",
-                             bare=True, tpm=False, encrypted=False, carries=True,
+                             bare=True, tpm=("host",), carries=True,
                              notification="live_migration_rollback"),
     "createImage": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_snapshot", None, locked=False,
                           label="createImage", event="compute_snapshot_instance", rule="servers:create_image",
@@ -146,8 +151,8 @@ ACTIONS: dict[str, Action] = {
     "changePassword": Action((ACTIVE,), "updating_password", None, label="changePassword",
                              event="compute_set_admin_password", rule="os-admin-password"),
     "shelve": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "shelving", None, label="shelve",
-                     event="compute_shelve_instance", rule="os-shelve:shelve", bare=True, tpm=False,
-                     copies=True, notification="shelve"),
+                     event="compute_shelve_instance", rule="os-shelve:shelve", bare=True, tpm=(),
+                     notification="shelve"),
     "shelveOffload": Action((SHELVED,), "shelving_offloading", OFFLOADED, label="shelveOffload",
                             event="compute_shelve_offload_instance", rule="os-shelve:shelve_offload", plain=True,
                             notification="shelve_offload"),

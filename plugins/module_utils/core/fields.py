@@ -38,15 +38,16 @@ class Field:
     further names there; ``option=False`` hides the field from modules. *secret* keeps the value out of logs, diffs and
     Ansible output. *default* is what an omitted field means when the resource is made. *required* asks for it then.
     ``compared=False``: the field says how to make the resource, not what it is, so a difference in it is none.
+    ``kept=False``: an agent has it while it does what it was given with, and writes it nowhere.
     """
 
     def __init__(self, value: Value, doc: str, on: str = ALWAYS, required: bool = False, default: Any = UNSET,
                  secret: bool = False, option: Union[str, bool, None] = None, aliases: Iterable[str] = (),
-                 sample: Any = None, compared: bool = True) -> None:
+                 sample: Any = None, compared: bool = True, kept: bool = True) -> None:
         self.value, self.doc, self.on = value, doc, frozenset(on.split())
         self.required, self.default, self.secret = required, default, secret
         self.option, self.aliases, self.sample = option, tuple(aliases), sample
-        self.compared = compared
+        self.compared, self.kept = compared, kept
         self.settable = bool(self.on & SETTABLE)
         #: Set at creation only.
         self.fixed = CREATE in self.on and UPDATE not in self.on
@@ -156,6 +157,7 @@ class Kind:
     _by_operation: ClassVar[Mapping[str, Mapping[str, Field]]] = _Fields.by_operation(())
     _settable: ClassVar[tuple[Field, ...]] = ()
     _secrets: ClassVar[frozenset[str]] = frozenset()
+    _passing: ClassVar[frozenset[str]] = frozenset()
     #: Whether reports can be narrowed (by name, uuid, fields, filters). False for what is reported as a whole.
     selectable: ClassVar[bool] = True
     #: Fixed fields that a rebuild (``on_immutable: rebuild``) may change.
@@ -176,6 +178,7 @@ class Kind:
         cls._by_operation = _Fields.by_operation(cls.fields)
         cls._settable = tuple(f for f in cls.fields if f.settable)
         cls._secrets = frozenset(f.name for f in cls.fields if f.secret)
+        cls._passing = frozenset(f.name for f in cls.fields if not f.kept)
 
     @classmethod
     def rebuilds(cls, name: str, _old: Any, _new: Any) -> bool:
@@ -235,3 +238,8 @@ class Kind:
     def secrets(cls) -> frozenset[str]:
         """Names of fields whose values are never shown."""
         return cls._secrets
+
+    @classmethod
+    def passing(cls) -> frozenset[str]:
+        """Names of fields whose values are kept nowhere (``kept=False``)."""
+        return cls._passing

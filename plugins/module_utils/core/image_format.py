@@ -30,16 +30,19 @@ class Facts(NamedTuple):
     virtual_size: int
 
 
-def inspect(head: bytes, size: int, claimed: Optional[str] = None) -> Facts:
+def inspect(head: bytes, size: int, claimed: Optional[str] = None, encrypted: bool = False) -> Facts:
     """What the content of *size* bytes that begins with *head* is. *head* has ``HEAD`` bytes, or all of it.
 
     *claimed* is the format that the user says; it decides nothing but whether a bare compressed file may be a ramdisk.
-    Raises ``ImageRefused`` with the reason, whatever the bytes are, and nothing else.
+    *encrypted*: nothing is taken but a qcow2 whose content is encrypted with LUKS; else that is refused. Raises
+    ``ImageRefused`` with the reason, whatever the bytes are, and nothing else.
     """
     if not size:
         raise ImageRefused("The image is empty.")
     try:
-        return _inspect(head, size, claimed)
+        if encrypted and format_of(head, claimed) != "qcow2":
+            raise ImageRefused("The image is said to be encrypted (%s), and only a qcow2 can be." % SECRET_UUID)
+        return _qcow2(head, size, LUKS) if encrypted else _inspect(head, size, claimed)
     except ImageRefused:
         raise
     except Exception as error:  # the content is hostile or damaged: a parser that trips over it must not pass it
@@ -125,7 +128,11 @@ QCOW2_REFUSED = {
 QCOW2_KNOWN = {*QCOW2_REFUSED, 3, 4}  # 3: compression type, 4: extended L2 entries
 
 
-def _qcow2(head: bytes, size: int) -> Facts:
+#: The property of an image whose content is encrypted: uuid of the key in the key manager. What a qcow2's header says.
+SECRET_UUID, LUKS = "hw_ephemeral_encryption_secret_uuid", 2
+
+
+def _qcow2(head: bytes, size: int, crypt_wanted: int = 0) -> Facts:
     if len(head) < 104:
         raise ImageRefused("The qcow2 header is cut short.")
     (version, backing, backing_length, cluster_bits, virtual, crypt, l1_size, l1_at, refcounts_at,
@@ -135,7 +142,8 @@ def _qcow2(head: bytes, size: int) -> Facts:
         (version not in (2, 3), f"its version is {version}, and 2 and 3 are known"),
         (backing or backing_length, "it has a backing file, which could be any file of the host; flatten it with "
                                     "qemu-img convert"),
-        (crypt, "it is encrypted"),
+        (crypt != crypt_wanted, "it is encrypted" if not crypt_wanted else
+         "it is not encrypted with LUKS, and %s says so" % SECRET_UUID),
         (not 9 <= cluster_bits <= 21, f"its cluster size of 2^{cluster_bits} bytes is out of range"),
         *((features >> bit & 1, why) for bit, why in QCOW2_REFUSED.items()),
         (any(features >> bit & 1 for bit in range(64) if bit not in QCOW2_KNOWN),

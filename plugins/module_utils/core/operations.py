@@ -54,6 +54,8 @@ class Operation:
         self.error: Optional[dict[str, Any]] = None
         #: What the function raised; the HTTP layer raises it again for a caller that waited.
         self.exception: Optional[Exception] = None
+        #: What it was given to do its work with, and nobody keeps (``fields.Field.kept``).
+        self.given: dict[str, Any] = {}
         #: Whether it is kept when it has ended.
         self.kept = True
         self._began = time.perf_counter()
@@ -131,6 +133,7 @@ class Operation:
 
     def _end(self, status: str) -> None:
         self.seconds = time.perf_counter() - self._began
+        self.given = {}
         self.ended_at = now()
         with self._lock:
             self.status = status

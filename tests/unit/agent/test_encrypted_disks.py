@@ -10,7 +10,8 @@ import pytest
 
 from magnetar_agent.servers import encryption
 from magnetar_agent.volumes import keys
-from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.errors import Conflict, HypervisorError, ImageRefused, InvalidField
+from magnetar_core.image_format import SECRET_UUID, qcow2_header
 
 from .conftest import Host
 from .pair import Pair
@@ -116,6 +117,43 @@ def test_what_cannot_be_is_refused(host: Host) -> None:
     assert host.show()["power_state"] == "running"
 
 
+def test_an_image_of_it_is_encrypted_with_its_key(pair: Pair) -> None:
+    """A cloud that keeps the key has the root disk in an image, and makes the server of it anew on another host."""
+    id = pair.make(hardware=HIDDEN, disk_key=KEY)
+    one, two = pair.one.side().client, pair.two.side().client
+    with pytest.raises(Conflict, match="is made of one that is off"):
+        one.event("server", "web1", "create_image", {"name": "away", "secret_uuid": id})
+    one.ensure("server", "web1", {"power": "off"})
+    with pytest.raises(Conflict, match="would hold their content in clear text"):
+        one.event("server", "web1", "create_image", {"name": "away"})
+    made = one.event("server", "web1", "create_image", {"name": "away", "secret_uuid": id})["image"]
+    properties = one.get("image", made["id"])["properties"]
+    assert properties[SECRET_UUID] == id
+    pieces, size = one.receive("image", "away")
+    content = b"".join(pieces)
+    assert size == len(content) and qcow2_header(content).encrypted
+    with pytest.raises(ImageRefused, match="it is encrypted"):
+        two.ensure("image", "open", {"source": {"upload": True}})
+        two.send("image", "open", [content], size)
+    two.ensure("image", "away", {"source": {"upload": True}, "properties": {SECRET_UUID: id}})
+    two.send("image", "away", [content], size)
+    wish = {"image": "away", "flavor": DISKS, "hardware": HIDDEN}
+    for less in ({}, {"hardware": {}}):
+        with pytest.raises(InvalidField, match="is encrypted, as it is the root disk"):
+            two.ensure("server", "web2", {**wish, **less})
+    with pytest.raises(Conflict, match="Nothing is made of it but that server"):
+        two.ensure("volume", "leak", {"image": "away", "size": 1})
+    found = two.ensure("server", "web2", {**wish, "disk_key": KEY})["resource"]
+    place = pair.two.agent.host.settings.state_dir / "servers" / found["id"]
+    assert found["power_state"] == "running" and not (place / "base").exists()
+    seen = pair.two.fake.disk(place / "disk", "qcow2")
+    assert seen and seen.encrypted and seen.backing is None and seen.virtual_size == DISKS["disk"] << 30
+    assert not two.ensure("server", "web2", {"name": "web2"})["changed"]
+    two.event("server", "web2", "reboot", {"type": "hard"})
+    two.delete("image", "away")
+    two.event("server", "web2", "reboot", {"type": "hard"})
+
+
 def test_without_the_key_of_the_host_nothing_starts(host: Host) -> None:
     host.server(hardware=HIDDEN)
     host.ensure("server", "web1", {"power": "off"})
@@ -147,8 +185,32 @@ def test_it_goes_cold_with_its_server(pair: Pair, power: str) -> None:
     assert pair.two.agent.host.documents.get("server", id).state[keys.SEALED] != sealed  # type: ignore[union-attr]
 
 
-def test_it_does_not_go_live(pair: Pair) -> None:
+def test_it_goes_live_with_its_key(pair: Pair) -> None:
+    """The target's disks are encrypted too, and libvirt there forgets the key when the guest has arrived."""
+    id = pair.make(hardware=HIDDEN, flavor=DISKS)
+    drawn = _secret(pair.one.agent)
+    made, lent = pair.two.fake.make_disk, []
+
+    def make(*args: Any, **named: Any) -> None:
+        lent.append((named["key"].secret, dict(pair.two.fake.lent)))
+        made(*args, **named)
+
+    pair.two.fake.make_disk = make  # type: ignore[method-assign]
+    pair.migrate()
+    assert len(lent) == 3 and all(key == drawn and list(there.values()) == [drawn] for key, there in lent)
+    pair.check(id, pair.two)
+    assert _secret(pair.two.agent) == drawn and not pair.two.fake.lent
+    for one in (pair.one, pair.two):
+        assert drawn not in _documents(one.agent)
+    pair.two.side().client.ensure("server", "web1", {"power": "off"})
+    pair.two.side().client.ensure("server", "web1", {"power": "running"})
+
+
+def test_a_live_migration_that_fails_leaves_no_key(pair: Pair) -> None:
     id = pair.make(hardware=HIDDEN)
-    with pytest.raises(Conflict, match="are encrypted, and do not go live. Ask for type cold"):
+    pair.one.fake.fail_next("migrate", HypervisorError("no"), 1)
+    with pytest.raises(HypervisorError):
         pair.migrate()
-    pair.check(id, pair.one)
+    assert pair.one.runs(id) and not pair.two.fake.lent
+    pair.migrate()
+    pair.check(id, pair.two)

@@ -363,7 +363,8 @@ POINTS = tuple(pytest.param(side, part, method, marks=[pytest.mark.deep(
     shard="agents that die in a move")] if part == "documents" else []) for side, part, methods in (
         ("source", "documents", ("write", "remove")), ("target", "documents", ("write", "remove")),
         ("source", "hypervisor", ("migrate", "stray", "destroy", "undefine", "shutdown", "save_tpm")),
-        ("target", "hypervisor", ("resume", "define", "render", "start", "make_disk", "arrived", "load_tpm")),
+        ("target", "hypervisor", ("resume", "define", "render", "start", "make_disk", "arrived", "load_tpm",
+                                  "lend_keys", "take_back_keys")),
     ) for method in methods)
 
 
@@ -371,8 +372,8 @@ POINTS = tuple(pytest.param(side, part, method, marks=[pytest.mark.deep(
 @pytest.mark.parametrize(("side", "part", "method"), POINTS)
 def test_an_agent_dies(pair: Pair, kind: str, side: str, part: str, method: str) -> None:
     """At each call in turn; then both agents start anew, and somebody runs the flow again. There and back. What is in
-    the server's TPM goes with it."""
-    id = pair.make(hardware={"tpm_version": "2.0"} if kind == "cold" else {})
+    the server's TPM goes with it, its disks are encrypted, and no key is left with libvirt."""
+    id = pair.make(hardware={"tpm_version": "2.0", "ephemeral_encryption": True})
     inside = _in_tpm(pair.one, id)
     here, there = pair.one, pair.two
     for number in range(1, 40):
@@ -391,7 +392,7 @@ def test_an_agent_dies(pair: Pair, kind: str, side: str, part: str, method: str)
         for _step in Migrate(here.side(), there.side(), "web1", {"type": kind}).steps():
             pass
         pair.check(id, there)
-        assert _in_tpm(there, id) == inside
+        assert _in_tpm(there, id) == inside and not here.fake.lent and not there.fake.lent
         if not killer.died:
             return
         here, there = there, here

@@ -12,6 +12,7 @@ import pytest
 
 from magnetar_core.client import Client
 from magnetar_core.errors import NotFound
+from magnetar_core.image_format import qcow2_header
 
 from .cloud import Caller, Cloud
 from .test_specs import flavor, image
@@ -93,7 +94,7 @@ def test_a_server_with_a_tpm_is_not_asked_for_what_loses_it(cloud: Cloud) -> Non
     caller = cloud.admin
     trusted = flavor(caller, "trusted", {"hw:tpm_version": "2.0", "os:secure_boot": "required"})
     made = caller.boot("tpm", flavorRef=trusted, imageRef=image(caller, "efi", hw_firmware_type="uefi"))
-    want = {"tpm_version": "2.0", "firmware": "uefi", "secure_boot": "required"}
+    want = {"tpm_version": "2.0", "tpm_secret_security": "user", "firmware": "uefi", "secure_boot": "required"}
     assert on_host(cloud, made["id"])["hardware"] == want
     live = {"host": None, "block_migration": False, "disk_over_commit": False}
     for action, args in (("os-migrateLive", live), ("shelve", None), ("rescue", {}),
@@ -105,6 +106,7 @@ def test_a_server_with_a_tpm_is_not_asked_for_what_loses_it(cloud: Cloud) -> Non
     act(caller, made["id"], "confirmResize", None, "ACTIVE")
     assert on_host(cloud, made["id"])["hardware"] == want
     caller.delete(f"/v2.1/servers/{made['id']}")
+    assert caller.settled(made["id"]) is None
 
 
 LIVE = {"host": None, "block_migration": False, "disk_over_commit": False}
@@ -119,7 +121,7 @@ def test_the_key_of_encrypted_disks(cloud: Cloud) -> None:
     assert len(first) == 64 and (folder / id).stat().st_mode & 0o777 == 0o600
     for reply in (caller.get(f"/v2.1/servers/{id}", "2.100"), caller.get("/v1/server/hidden")):
         assert reply.status == 200 and first not in str(reply.json)
-    for action, args in (("os-migrateLive", LIVE), ("shelve", None), ("createImage", {"name": "leak"}),
+    for action, args in (("createImage", {"name": "leak"}),
                          ("createBackup", {"name": "leak", "backup_type": "daily", "rotation": 1})):
         reply = caller.act(id, action, args)
         assert reply.status == 409 and "whose local disks are encrypted" in reply.json["conflictingRequest"]["message"]
@@ -130,11 +132,40 @@ def test_the_key_of_encrypted_disks(cloud: Cloud) -> None:
     assert reply.status == 400 and "decided when an instance is made" in reply.json["badRequest"]["message"]
     act(caller, id, "migrate", None, "VERIFY_RESIZE")
     act(caller, id, "confirmResize", None, "ACTIVE")
+    before = caller.server(id)["OS-EXT-SRV-ATTR:host"]
+    act(caller, id, "os-migrateLive", LIVE, "ACTIVE")
+    assert caller.server(id)["OS-EXT-SRV-ATTR:host"] != before
     assert on_host(cloud, id)["hardware"] == {"ephemeral_encryption": True}
     act(caller, id, "rebuild", {"imageRef": image(caller, "shown")}, "ACTIVE")
     kept = [one.name for one in folder.iterdir()]
     assert len(kept) == 1 and kept != [id] and (folder / kept[0]).read_text() != first
     act(caller, id, "reboot", {"type": "HARD"}, "ACTIVE")
+    caller.delete(f"/v2.1/servers/{id}")
+    assert caller.settled(id) is None and not list(folder.iterdir())
+
+
+def test_a_server_with_encrypted_disks_is_shelved_in_an_encrypted_image(cloud: Cloud) -> None:
+    """Its key stays in the key manager, and nothing but the server is made of the image."""
+    caller, folder = cloud.admin, cloud.folder / "control/keys"
+    hidden = flavor(caller, "hidden-too", {"hw:ephemeral_encryption": "true"})
+    id = caller.boot("put-away", flavorRef=hidden, imageRef=image(caller, "shown"))["id"]
+    act(caller, id, "rebuild", {"imageRef": image(caller, "shown")}, "ACTIVE")  # which draws another key
+    (key,) = folder.iterdir()
+    drawn = key.read_text()
+    act(caller, id, "shelve", None, "SHELVED_OFFLOADED")
+    (shelved,) = caller.get("/image/v2/images?name=put-away-shelved").json["images"]
+    assert shelved["hw_ephemeral_encryption_secret_uuid"] == key.name and shelved["status"] == "active"
+    content = next(cloud.folder.glob(f"control/**/{shelved['id']}")).read_bytes()
+    assert qcow2_header(content).encrypted and drawn.encode() not in content and key.read_text() == drawn
+    body = {"name": "leak", "flavorRef": hidden, "networks": "none", "imageRef": shelved["id"]}
+    for reply in (caller.post("/v2.1/servers", {"server": body}, "2.60"),
+                  caller.post("/volume/v3/volumes", {"volume": {"size": 1, "imageRef": shelved["id"]}})):
+        assert reply.status == 400 and "is encrypted" in reply.json["badRequest"]["message"], reply
+    act(caller, id, "unshelve", None, "ACTIVE")
+    assert on_host(cloud, id)["power_state"] == "running" and [one.read_text() for one in folder.iterdir()] == [drawn]
+    assert caller.get("/image/v2/images?name=put-away-shelved").json["images"] == []
+    for action, args, status in (("os-migrateLive", LIVE, "ACTIVE"), ("shelve", None, "SHELVED_OFFLOADED")):
+        act(caller, id, action, args, status)
     caller.delete(f"/v2.1/servers/{id}")
     assert caller.settled(id) is None and not list(folder.iterdir())
 

@@ -25,8 +25,6 @@ ROWS = (
     Spec(r"hw:ephemeral_encryption_format", "plain|luks|luksv2", usual="luks", lacks=NO_FORMAT),
     Spec(r"hw:redirected_usb_ports", NUMBER, usual="0", lacks="no USB devices are redirected"),
     Spec(r"hw:sound_model", "sb16|es1370|pcspk|ac97|ich6|ich9|usb|virtio", lacks="guests have no sound"),
-    Spec(r"hw:tpm_secret_security", "user|host|deployment", usual="host",
-         lacks="the secret of a TPM is kept by the server's host"),
     Spec(r"hw:usb_model", ANY, lacks="the USB controller is qemu-xhci, where there is one (hw_pointer_model)"),
     Spec(r"os:monitors", "[1-8]", usual="1", lacks="each guest has one monitor"),
     Spec(r"os:vram", "64|128|256|512|1024", lacks="it is for Hyper-V; here there is hw_video:ram_max_mb"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any, Iterator, Mapping, Optional
 
+from ..image_format import SECRET_UUID
 from . import AGENT, API, SCHEDULER, Spec, Table
 from .rows import ANY, BY_PROPERTY, FALSE, NO_FORMAT, TRUE, name_pattern
 from .traits import KNOWN
@@ -27,11 +28,11 @@ ROWS = (
     *(Spec(name_pattern(name), ANY, row=row) for name, row in BY_PROPERTY.items()),
     Spec(r"hw_floppy_bus", ANY, lacks="guests have no floppy"),
     Spec(r"hw_rng_model", ANY, usual="virtio", lacks="the random number generator is virtio"),
-    Spec(r"hw_tpm_secret_security", ANY, usual="host", lacks="the secret of a TPM is kept by the server's host"),
+    Spec(r"hw_tpm_secret_security", ANY, lacks="flavors say who has the secret of a TPM (hw:tpm_secret_security)"),
     Spec(r"hw_firmware_stateless", ANY, usual=FALSE, lacks="the variables of UEFI are kept"),
     Spec(r"hw_ephemeral_encryption_format", ANY, usual="luks", lacks=NO_FORMAT),
-    Spec(r"hw_ephemeral_encryption_secret_uuid|os_(en|de)crypt_\w+", ANY, lacks="images that are encrypted are not "
-         "opened"),
+    Spec(SECRET_UUID, "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", _HOST),  # of servers that are shelved
+    Spec(r"os_(en|de)crypt_\w+", ANY, lacks="images that are encrypted are not opened"),
     Spec(r"hw_(cpu_realtime|ipxe_boot)|os_require_quiesce", ANY, usual=FALSE),
     Spec(r"hw_emulation_architecture", ANY, lacks="guests have the architecture of their host"),
     Spec(r"os_skip_agent_inject_(at_boot|ssh)", ANY, usual=TRUE, lacks="nothing is injected into guests that run"),

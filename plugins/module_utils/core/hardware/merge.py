@@ -41,6 +41,8 @@ WITH_RAM = ("vga", "vmvga", "qxl", "bochs")
 LEAST: Mapping[str, int] = {"cpu_period": 1000, "cpu_quota": 1000, "cpu_shares": 2}
 #: The fields of memory that the CPU encrypts.
 MEMORY, MODEL = "mem_encryption", "mem_encryption_model"
+#: The field that says who has the secret of a TPM, and its words; that for clouds where flavors say nothing is user.
+SECURITY, USER, HOST, DEPLOYMENT = "tpm_secret_security", "user", "host", "deployment"
 #: The resource class of which a server with such memory has one.
 MEMORY_KEY = "MEM_ENCRYPTION_CONTEXT"
 _DISK = tuple("disk_%%s_%s" % unit for unit in ("bytes_sec", "iops_sec"))
@@ -84,7 +86,18 @@ def asked_of(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, A
     machine = found.pop("machine", None)
     check_machine(found, machine or MACHINE)
     numa.check(found, flavor["vcpus"], flavor.get("ram"))
+    if "tpm_version" in found:
+        found.setdefault(SECURITY, USER)
     return {**({"hardware": found} if found else {}), **({"machine": machine} if machine else {})}
+
+
+def tpm_security(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
+    """Who has the secret of the TPM of a cloud's server of *flavor* and *image*: ``user``, ``host`` or ``deployment``;
+    "" where it has no TPM."""
+    specs, properties = flavor.get("extra_specs") or {}, image.get("properties") or {}
+    if "hw:tpm_version" not in specs and "hw_tpm_version" not in properties:
+        return ""
+    return str(said(specs, BY_SPEC).get(SECURITY, USER))
 
 
 def encrypts_memory(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
@@ -253,8 +266,8 @@ def _base(name: str) -> str:
         return name[:-len("_max")]
     if name.startswith("vif_") and not name.endswith("_average"):
         return name.rpartition("_")[0] + "_average"
-    return {"rng_period": "rng_bytes", "tpm_model": "tpm_version", "maxphysaddr_bits": "maxphysaddr_mode",
-            "cpu_realtime_mask": "cpu_realtime", MODEL: MEMORY,
+    return {"rng_period": "rng_bytes", "tpm_model": "tpm_version", SECURITY: "tpm_version",
+            "maxphysaddr_bits": "maxphysaddr_mode", "cpu_realtime_mask": "cpu_realtime", MODEL: MEMORY,
             "vgpu_trait": "vgpus"}.get(name, "")
 
 

@@ -233,6 +233,10 @@ ROWS: tuple[Row, ...] = (
         needs="swtpm on the host"),
     Row("tpm_model", Choices("tpm-tis", "tpm-crb"), "How the guest speaks to its TPM; V(tpm-tis) when left out.", None,
         "hw:tpm_model", "hw_tpm_model", ALIKE, needs="tpm_version, and for tpm-crb version 2.0"),
+    Row("tpm_secret_security", Choices("host", "user", "deployment"), "Who has the secret that encrypts what is in the "
+        "TPM. V(user): the key manager gives it for starts that the server's user asks for. V(deployment): it gives it "
+        "for every start. V(host): the host keeps it. When left out, V(user) in a cloud and V(host) without one.", None,
+        "hw:tpm_secret_security", needs="tpm_version; a cloud for user and deployment"),
     Row("ephemeral_encryption", Boolean(), "Whether what the guest writes to its own disks (root, ephemeral, swap, and "
         "that of a rescue) is encrypted, by QEMU's LUKS (AES-256 in XTS mode), with a key of the server's own.", False,
         "hw:ephemeral_encryption", "hw_ephemeral_encryption", ALIKE,

@@ -47,9 +47,10 @@ ARCHITECTURES: Mapping[str, str] = {word: "COMPUTE_ARCH_%s" % name for word, nam
     "mipsel": "MIPSEL"}.items()}
 #: By what ``kinds.Host`` tells in ``firmware`` and ``tpm_versions``; the interface of TPMs follows from the version.
 FIRMWARE: Mapping[str, str] = {"bios": "COMPUTE_FIRMWARE_BIOS", "uefi": "COMPUTE_FIRMWARE_UEFI"}
+_SECRETS = tuple("COMPUTE_SECURITY_TPM_SECRET_SECURITY_%s" % word for word in ("USER", "HOST", "DEPLOYMENT"))
 TPM: Mapping[str, tuple[str, ...]] = {
-    "1.2": ("COMPUTE_SECURITY_TPM_1_2", "COMPUTE_SECURITY_TPM_TIS"),
-    "2.0": ("COMPUTE_SECURITY_TPM_2_0", "COMPUTE_SECURITY_TPM_TIS", "COMPUTE_SECURITY_TPM_CRB")}
+    "1.2": ("COMPUTE_SECURITY_TPM_1_2", "COMPUTE_SECURITY_TPM_TIS", *_SECRETS),
+    "2.0": ("COMPUTE_SECURITY_TPM_2_0", "COMPUTE_SECURITY_TPM_TIS", "COMPUTE_SECURITY_TPM_CRB", *_SECRETS)}
 #: By what it tells in ``disk_encryption``.
 ENCRYPTION: Mapping[str, tuple[str, ...]] = {
     "luks": ("COMPUTE_EPHEMERAL_ENCRYPTION", "COMPUTE_EPHEMERAL_ENCRYPTION_LUKS")}

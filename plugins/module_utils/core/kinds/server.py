@@ -181,6 +181,9 @@ class Server(Resource):
                        "forgotten then.", default=None, on="create update", secret=True, option=False, compared=False)
     disk_key = Field(DISK_KEY, "What a cloud has its own disks encrypted with, those that are made next.", default=None,
                      on="create update", secret=True, option=False, compared=False)
+    tpm_secret = Field(DISK_KEY, "What a cloud has the content of its TPM encrypted with. The host keeps it where "
+                       "tpm_secret_security is host, else it has it until the guest has started.", default=None,
+                       on="create update", secret=True, option=False, compared=False, kept=False)
     metadata = Field(MapOf(Text(1, 255), META), "Keys and values, 255 characters each at most.", default={},
                      sample={"role": "web"})
     tags = Field(ListOf(TAG, 50, unique=True), "Tags, at most 50 of 60 characters.", default=[], sample=["shop"])

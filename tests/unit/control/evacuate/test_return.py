@@ -10,6 +10,7 @@ from magnetar_control.store.database import now
 from magnetar_core.errors import HypervisorError
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.moves.clouds import claims, row
+from tests.unit.control.test_specs import flavor
 
 from .evacuating import ENGINES
 
@@ -163,3 +164,20 @@ def test_a_host_that_is_forced_down_and_answers(admin, two):
         admin.clean(gone, there)
     finally:
         assert admin.force_down(host, False).status == 200
+
+
+@pytest.mark.parametrize("security", ["user", "host", "deployment"])
+def test_a_guest_with_a_tpm_starts_where_its_secret_is_to_be_had(admin, security):
+    """Only its user may open a TPM whose secret is theirs: such a server is off after the boot, and shown so."""
+    specs = {"hw:tpm_version": "2.0", "hw:tpm_secret_security": security}
+    id = admin.server(flavorRef=flavor(admin.call, f"tpm-{security}", specs))["id"]
+    host = admin.host_of(id)
+    admin.down(host)
+    admin.boots(host)
+    admin.up(host)
+    if security == "user":
+        until(lambda: admin.call.server(id)["status"] == "SHUTOFF")
+        assert not admin.cloud.kvm[host].runs(id)
+        assert admin.call.act(id, "os-start").status == 202
+    until(lambda: admin.cloud.kvm[host].runs(id))
+    until(lambda: admin.call.server(id)["status"] == "ACTIVE")

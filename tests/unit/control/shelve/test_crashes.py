@@ -11,6 +11,7 @@ import pytest
 
 from magnetar_control.conductor.flows import CELL
 from magnetar_control.conductor.work import LeaseLost
+from magnetar_core.image_format import qcow2_header
 from magnetar_core.power import OFFLOADED, SHELVED
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.test_build import block
@@ -18,6 +19,7 @@ from tests.unit.control.moves.clouds import at, check, claims, flavors, row
 from tests.unit.control.moves.dying import Fate, Stall, ask, take, through, turn
 from tests.unit.control.moves.inside import Inside
 from tests.unit.control.moves.test_crashes import until_none
+from tests.unit.control.test_specs import flavor
 
 from .shelving import ENGINES, settings
 
@@ -72,6 +74,30 @@ def test_a_server_that_leaves_its_host_at_once(owner, late):
         assert [one["volumeId"] for one in owner.attached(id)] == [volume] and owner.state(volume) == "in-use"
 
     until_none(owner.cloud, id, late, (there, back))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_server_with_encrypted_disks_keeps_its_key(owner, late):
+    hidden = flavor(owner.cloud.admin, f"hidden-{late}", {"hw:ephemeral_encryption": "true"})
+    id = owner.server(flavorRef=hidden)["id"]
+    [key] = (owner.cloud.folder / "control/keys").iterdir()
+    drawn = key.read_text()
+
+    def there(fate):
+        assert shelve(owner, id, fate).vm_state == OFFLOADED, (fate.number, row(owner.cloud, id).fault)
+        [image] = owner.named("web1-shelved")
+        assert image["status"] == "active", fate.number
+        content = next(owner.cloud.folder.glob(f"control/**/{image['id']}"))
+        assert qcow2_header(content.read_bytes()).encrypted, fate.number
+        assert key.read_text() == drawn, fate.number
+
+    def back(fate):
+        unshelve(owner, id, fate)
+        assert [one.read_text() for one in key.parent.iterdir()] == [drawn], fate.number
+
+    until_none(owner.cloud, id, late, (there, back))
+    through(owner.cloud, id, "delete", Fate(3, late))
+    assert not list(key.parent.iterdir())
 
 
 @pytest.mark.parametrize("late", [False, True])

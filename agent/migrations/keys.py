@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keys of a server that moves: of its encrypted disks, and the secret of its TPM where its host keeps that.
+
+They go over the link, and are sealed at the target as its own. A guest that goes on running is opened there by libvirt,
+which the source's libvirt asks: so libvirt has them in its memory, from when the files are there until the source has
+done what it began.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from magnetar_agent.servers import encryption, tpm
+from magnetar_core.errors import MagnetarError
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document, Fields
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.storage import DiskKey
+
+
+def leave(host: LocalHost, server: Document) -> dict[str, str | None]:
+    """What is sent of them."""
+    return {"key": encryption.leave(host, server), "tpm_secret": tpm.leave(host, server)}
+
+
+def arrive(host: LocalHost, server: Fields, sent: Fields) -> None:
+    """Seal what was *sent* with a *server*, parts of a document."""
+    encryption.arrive(host, server, sent.get("key"))
+    tpm.arrive(host, server, sent.get("tpm_secret"))
+
+
+def lend(host: LocalHost, server: Document) -> DiskKey | None:
+    """Let libvirt open what comes of a guest that goes on running. Returns the key of its disks."""
+    own = encryption.of(host, server)
+    secret = tpm.secret(host, server, None)
+    if own or secret:
+        host.hypervisor.lend_keys(server.id, [own] if own else [], secret)
+    return own
+
+
+def take_back(host: LocalHost, server: str) -> None:
+    """libvirt has no keys of the *server* (its uuid) any more; fine where it had none, or is away: it forgets them."""
+    with suppress(MagnetarError):
+        host.hypervisor.take_back_keys(server, [encryption.name_of(server)])

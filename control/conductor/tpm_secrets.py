@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Secrets of servers' TPMs, which the key manager has. ``hw:tpm_secret_security`` says who gets one: with ``user`` the
+server's user alone, with ``host`` the host once, which keeps it, with ``deployment`` any conductor.
+
+A server's secret has a uuid that follows from the server's. That there may be one is noted in the request that made the
+server before it is drawn, so that it goes with the server whatever flavor that has by then.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from magnetar_control.services import Context
+from magnetar_control.store import servers
+from magnetar_core.errors import MagnetarError
+from magnetar_core.hardware.merge import DEPLOYMENT, SECURITY, USER, tpm_security
+
+from .environment import Environment
+from .work import ROLES, Work
+
+log = logging.getLogger(__name__)
+#: Namespace of the uuids of secrets; the note in a server's ``request``; the field of the agent's server.
+NAMESPACE = uuid.UUID("5f5b3f0e-6f0c-5c1e-8a2b-2f4d7b1c9e63")
+DRAWN, FIELD = "tpm_secret_drawn", "tpm_secret"
+
+
+def given(work: Work, hardware: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """The field by which the server's host starts a guest with a TPM; nothing for one without. *hardware*: what it is
+    to have, where that is not what its flavor says. Raises ``Forbidden`` where another user asks than whose it is."""
+    security = _security(work.server) if hardware is None else hardware.get(SECURITY)
+    if not security:
+        return {}
+    id, keys = _id(work.id), work.conductor.services.key_manager
+    if DRAWN not in work.request:
+        work.note(request=servers.text({**work.request, DRAWN: True}))
+    keys.create_key(id, owner=None if security == DEPLOYMENT else work.server.user_id)
+    asks = Context(work.action.user_id, work.action.project_id, ROLES) if security == USER else work.context()
+    return {FIELD: keys.key(asks, id)}
+
+
+def after_boot(conductor: Environment, server: Any) -> dict[str, str]:
+    """The same for a server (its row) whose host was booted, which nobody asks for: where any conductor may. Without
+    its secret it does not start, and its host says why."""
+    if _security(server) != DEPLOYMENT:
+        return {}
+    try:
+        return {FIELD: conductor.services.key_manager.key(
+            Context(server.user_id, server.project_id, ROLES), _id(server.id))}
+    except MagnetarError as error:
+        log.warning("server %s: the secret of its TPM: %s", server.id, error.message, extra={"server": server.id})
+        return {}
+
+
+def forget(work: Work) -> None:
+    """The server is removed, and so is what was drawn for it."""
+    if DRAWN in work.request:
+        work.confirm_lease()
+        work.conductor.services.key_manager.delete_key(_id(work.id))
+
+
+def _security(server: Any) -> str:
+    return tpm_security(orjson.loads(server.flavor), orjson.loads(server.image))
+
+
+def _id(server: str) -> str:
+    return str(uuid.uuid5(NAMESPACE, server))

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A conductor may die anywhere while a guest with a TPM is built, started or moved: another one has it started with the
+same secret, which is nowhere but in the key manager, and goes with the server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from magnetar_control.services.key_manager import EmbeddedKeys
+from magnetar_core.errors import Unreachable
+from tests.unit.control.test_specs import flavor as flavor_of
+
+from .clouds import check, flavors, remove
+from .dying import Fate, through
+from .inside import Inside
+from .test_crashes import until_none
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    """Agents in this process."""
+    with Inside() as found:
+        flavors(found)
+        yield found
+
+
+def secret(cloud: Inside) -> bytes:
+    """The one secret that the key manager has; it is in no file of a host or of the cloud."""
+    (key,) = (cloud.folder / "control/keys").iterdir()
+    found = key.read_text().splitlines()[0].encode()
+    kept = [path for path in cloud.folder.rglob("*") if path.is_file() and path != key
+            and path.name != "fake-hypervisor.jsonl" and found in path.read_bytes()]
+    assert not kept
+    return found
+
+
+@pytest.mark.parametrize("security", ["user", "host", "deployment"])
+@pytest.mark.parametrize("late", [False, True])
+def test_starts_and_moves(cloud: Inside, late: bool, security: str) -> None:
+    specs = {"hw:tpm_version": "2.0", "hw:tpm_secret_security": security}
+    id = cloud.admin.boot(flavorRef=flavor_of(cloud.admin, f"tpm-{security}-{late}", specs), networks="none")["id"]
+    drawn = secret(cloud)
+
+    def does(action: str, state: str, **args: object) -> object:
+        def do(fate: Fate) -> None:
+            found = through(cloud, id, action, fate, **args)
+            assert found.vm_state == state, (action, fate.number, found.fault)
+            power = check(cloud, id, waits=state == "resized")["power_state"]
+            assert power == ("off" if state == "stopped" else "running"), (action, fate.number)
+            assert secret(cloud) == drawn
+        return do
+
+    until_none(cloud, id, late, (
+        does("os-stop", "stopped"), does("os-start", "active"), does("reboot-hard", "active", type="hard"),
+        does("migrate", "resized"), does("revertResize", "active"), does("migrate", "resized"),
+        does("confirmResize", "active")))
+    through(cloud, id, "delete", Fate(4, late))
+    assert not list((cloud.folder / "control/keys").iterdir())
+
+
+@pytest.mark.parametrize("fails", [1, 99])
+def test_a_build_that_fails_with_its_secret(cloud: Inside, fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next try has the same secret; what is left of a server that cannot be built goes with it."""
+    ask, asked = EmbeddedKeys.key, []
+
+    def key(*args: Any) -> str:
+        asked.append(args)
+        if len(asked) <= fails:
+            raise Unreachable("The key manager does not answer.")
+        return ask(*args)
+
+    monkeypatch.setattr(EmbeddedKeys, "key", key)
+    ref = flavor_of(cloud.admin, f"built-{fails}", {"hw:tpm_version": "2.0"})
+    reply = cloud.admin.post("/v2.1/servers", {"server": {
+        "name": "b", "imageRef": cloud.admin.image(), "flavorRef": ref, "networks": "none"}}, "2.60")
+    id = reply.json["server"]["id"]
+    found = cloud.admin.settled(id)
+    assert found and found["status"] == ("ACTIVE" if fails == 1 else "ERROR") and secret(cloud)
+    remove(cloud, [id])
+    assert not list((cloud.folder / "control/keys").iterdir())
