@@ -18,7 +18,7 @@ from magnetar_core import addresses
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, Unavailable
 from magnetar_core.flows import Sure, always
 
-from . import changes, dns, nics, qos, quotas, requested_networks, sharing
+from . import changes, default_rules, dns, nics, qos, quotas, requested_networks, sharing
 from . import networks as network_resource
 from . import ports as port_resource
 from . import security_groups as security_group
@@ -83,7 +83,7 @@ class EmbeddedNetworks:
         network = network_resource.resource(physical_mtu if engine else None)
         self.resources: dict[str, NetworkStore] = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
                           for one in (network, resource(pools), port_resource.resource(dns.domain(domain)),
-                                      rule_resource(engine is not None))}
+                                      rule_resource(engine is not None), default_rules.resource(engine is not None))}
         self.resources["address_scopes"] = NetworkStore(database, ADDRESS_SCOPE, self.quota, self.log)
         self.resources["subnetpools"] = NetworkStore(database, SUBNET_POOL, self.quota, self.log)
         self.resources["rbac_policies"] = NetworkStore(database, RBAC_POLICY, self.quota, self.log)
@@ -105,6 +105,8 @@ class EmbeddedNetworks:
     def bootstrap(self) -> None:
         """A shared network ``default``, where there is no network at all, and no default subnet pool, of which each
         project gets a network of its own. May be done again and by many."""
+        with self.database.write() as connection:
+            default_rules.begin(connection)
         if self.default_cidr is None:
             return
         net, id = IPv4Network(self.default_cidr), str(uuid.uuid5(NAMESPACE, "network default"))
