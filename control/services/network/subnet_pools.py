@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-
 """Subnet pools: prefixes of which subnets are cut, so that no two of a pool overlap, and no project gets more than it
 may. A cloud has one default pool of each IP version at most (Neutron's extension default-subnetpools)."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import Any
@@ -13,14 +13,17 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, select, true
 
 from magnetar_control.services import Context, Document
-from magnetar_control.store.database import advisory_lock
+from magnetar_control.store.database import added, advisory_lock, now
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
 from . import address_scopes, sharing
 from .resources import NetworkResource, add, find, of_version
 from .router_ports import GATEWAY, INTERFACE
-from .tables import addresses, ports, subnet_pools, subnets
+from .tables import addresses, beginnings, ports, subnet_pools, subnets
 
+NAMESPACE = uuid.UUID("0c1f9d5a-7a56-5c4f-8f0b-5d2f6a3e1c09")
+#: Bits of the prefix of a project's first network, unless an administrator says otherwise.
+FIRST = 24
 AnyNetwork = IPv4Network | IPv6Network
 #: By IP version: the shortest prefix that subnets have, the most bits of a prefix, and the bits of what a project's
 #: ``default_quota`` counts: addresses, and networks of 64 bits.
@@ -50,6 +53,16 @@ def create(connection: Connection, context: Context, values: Document) -> None:
         address_scopes.check_pool(connection, context, values)
     add(connection, subnet_pools, values)
     sharing.begin(connection, "subnetpool", values)
+
+
+def begin(connection: Connection, net: IPv4Network) -> None:
+    """The default pool of a new cloud, ``default``, of which all projects' first networks are; once, so that it stays
+    away when administrators remove it."""
+    if default(connection, 4, true()) is None and added(connection, beginnings, name="subnet_pool", created_at=now()):
+        create(connection, Context("", None), {
+            **SUBNET_POOL.defaults, "id": str(uuid.uuid5(NAMESPACE, "default")), "project_id": "", "name": "default",
+            "description": "First networks of projects", "prefixes": [str(net)], "shared": True, "is_default": True,
+            "default_prefixlen": max(FIRST, net.prefixlen)})
 
 
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
