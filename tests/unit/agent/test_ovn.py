@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import jsonschema
 import pytest
+import yaml
 
 from magnetar_agent import inventory
 from magnetar_agent.cli import main
@@ -28,9 +30,11 @@ from tests.unit.agent.conftest import Host
 from tests.unit.agent.pair import WAY, Pair
 from tests.unit.agent.serving import served
 from tests.unit.agent.taps import until
+from tests.unit.agent.test_cloud_init import SCHEMA
 
 MAC = "52:54:00:00:00:77"
 ONE, TWO = "3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a001", "3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a002"
+CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/network_data.yml").read_text(encoding="utf-8"))
 LACKS = "ovn-controller does not run."
 
 
@@ -56,6 +60,27 @@ def test_a_port_is_plugged_in_at_the_integration_bridge(host: Host, datapath: st
     tree = guest_data.tree(host.agent.host, host.agent.host.documents.find("server", "web1"))
     (link,) = json.loads(tree["openstack/latest/network_data.json"])["links"]
     assert (link["type"], link["vif_id"], link["mtu"]) == ("ovs", ONE, 1442)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["title"])
+def test_a_guest_is_told_what_its_nic_carries(host: Host, case: dict[str, Any]) -> None:
+    nic = {"port": ONE, "mac": MAC, "address": case["address"], "told": case["told"]}
+    assert host.server(networks=[nic]).changed and not host.server(networks=[nic]).changed
+    tree = guest_data.tree(host.agent.host, host.agent.host.documents.find("server", "web1"))
+    found = json.loads(tree["openstack/latest/network_data.json"])
+    jsonschema.validate(found, SCHEMA)
+    assert found["links"] == case["links"]
+    assert [{name: value for name, value in one.items() if name != "id"} for one in found["networks"]] == case[
+        "networks"]
+
+
+@pytest.mark.parametrize(("vlan", "words"), [
+    ({"segmentation_id": 4095}, "segmentation_id"), ({"mac": "x"}, "mac"), ({"address": "x"}, "address"),
+    ({"vlans": []}, "vlans")])
+def test_what_a_nic_cannot_carry(host: Host, vlan: dict[str, Any], words: str) -> None:
+    known = {"segmentation_id": 5, "port_id": TWO, "network_id": TWO, "mac": MAC, **vlan}
+    with pytest.raises(InvalidField, match=words):
+        host.server(networks=[{"port": ONE, "told": {"vlans": [known]}}])
 
 
 def test_the_bridge_is_a_setting(tmp_path: Path) -> None:
