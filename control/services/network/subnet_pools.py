@@ -24,6 +24,8 @@ from .tables import addresses, beginnings, ports, subnet_pools, subnets
 NAMESPACE = uuid.UUID("0c1f9d5a-7a56-5c4f-8f0b-5d2f6a3e1c09")
 #: Bits of the prefix of a project's first network, unless an administrator says otherwise.
 FIRST = 24
+#: Type of the error where subnets of a network would be of several address scopes.
+AFFINITY = "NetworkAddressScopeAffinityError"
 AnyNetwork = IPv4Network | IPv6Network
 #: By IP version: the shortest prefix that subnets have, the most bits of a prefix, and the bits of what a project's
 #: ``default_quota`` counts: addresses, and networks of 64 bits.
@@ -78,6 +80,8 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
     if "prefixes" in values:
         values["prefixes"] = _with_more(row, values)
     final = {**row, "prefixes": orjson.loads(row["prefixes"]), **values}
+    if final["address_scope_id"] != row["address_scope_id"]:
+        _check_scope(connection, row)
     if final["address_scope_id"] is not None and values.keys() & {"prefixes", "address_scope_id"}:
         address_scopes.check_pool(connection, context, final)
 
@@ -181,14 +185,35 @@ def cut(connection: Connection, context: Context, values: Document) -> None:
 
 def check_others(connection: Connection, network: RowMapping, values: Document) -> None:
     """Raises ``InvalidRequest`` where the subnets of *network*, which is locked, that have one IP version are not of
-    one pool, or all of none."""
-    six = ":" in values["cidr"]
-    for row in connection.execute(select(*subnets.c["cidr", "subnetpool_id"]).where(
-            subnets.c.network_id == network["id"])):
-        if (":" in row.cidr) == six and row.subnetpool_id != values["subnetpool_id"]:
+    one pool, of pools of one address scope, or all of none."""
+    six, id = ":" in values["cidr"], values["subnetpool_id"]
+    query = select(*subnets.c["cidr", "subnetpool_id"], subnet_pools.c.address_scope_id).outerjoin(
+        subnet_pools, subnet_pools.c.id == subnets.c.subnetpool_id)
+    for row in connection.execute(query.where(subnets.c.network_id == network["id"])):
+        if (":" in row.cidr) != six or row.subnetpool_id == id:
+            continue
+        scope = row.address_scope_id
+        if scope is None:
             raise InvalidRequest("Subnets hosted on the same network must be allocated from the same subnet pool. "
                                  f"{row.cidr} is of {row.subnetpool_id or 'none'}.",
                                  type="NetworkSubnetPoolAffinityError")
+        if id is None or scope != connection.execute(select(subnet_pools.c.address_scope_id).where(
+                subnet_pools.c.id == id)).scalar():
+            raise InvalidRequest("Subnets hosted on the same network must be allocated from subnet pools of the same "
+                                 f"address scope. {row.cidr} is of {scope}.", type=AFFINITY)
+
+
+def _check_scope(connection: Connection, pool: RowMapping) -> None:
+    """Raises ``InvalidRequest`` where a *pool* would have another address scope than others of whose subnets it has
+    some beside its own in a network."""
+    mine, other = subnets.alias(), subnets.alias()
+    there = connection.execute(select(mine.c.network_id).join(other, other.c.network_id == mine.c.network_id).join(
+        subnet_pools, subnet_pools.c.id == other.c.subnetpool_id).where(
+        mine.c.subnetpool_id == pool["id"], other.c.subnetpool_id != pool["id"],
+        subnet_pools.c.ip_version == pool["ip_version"]).limit(1)).scalar()
+    if there is not None:
+        raise InvalidRequest(f"Network {there} has subnets of this pool and of others, which must be of one address "
+                             "scope. Delete those of one pool first.", type=AFFINITY)
 
 
 def _of(connection: Connection, pool: RowMapping, project: str, cidr: str | None, length: int | None) -> AnyNetwork:

@@ -35,6 +35,7 @@ from tests.unit.agent.test_cloud_init import SCHEMA
 MAC = "52:54:00:00:00:77"
 ONE, TWO = "3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a001", "3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a002"
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/network_data.yml").read_text(encoding="utf-8"))
+SWITCH = "ovs-vswitchd (Open vSwitch) 3.1.0\n"
 LACKS = "ovn-controller does not run."
 
 
@@ -242,12 +243,15 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("installed")
 def test_each_thing_that_lacks_has_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     database, control = tmp_path / "openvswitch/db.sock", tmp_path / "ovn/ovn-controller.7.ctl"
+    switch = tmp_path / "openvswitch/ovs-vswitchd.5.ctl"
     assert "Open vSwitch does not run" in ovn.look("br-int", tmp_path).reason
     with speaking(database, rows()):
         assert "no bridge br-int" in ovn.look("br-int", tmp_path).reason
     with speaking(database, {"no": "rows"}):
         assert "does not answer" in ovn.look("br-int", tmp_path).reason
     with speaking(database, rows("netdev")):
+        assert "ovs-vswitchd does not run" in ovn.look("br-int", tmp_path).reason
+    with speaking(database, rows("netdev")), speaking(switch, SWITCH):
         assert "ovn-controller does not run" in ovn.look("br-int", tmp_path).reason
         (tmp_path / "ovn").mkdir(exist_ok=True)
         with socket.socket(socket.AF_UNIX) as dead:  # of one that was killed
@@ -257,12 +261,12 @@ def test_each_thing_that_lacks_has_its_words(tmp_path: Path, monkeypatch: pytest
             assert "no connection to the southbound database (not connected)" in ovn.look("br-int", tmp_path).reason
         with speaking(control, "connected\n"):
             assert ovn.look("br-int", tmp_path) == IntegrationBridge("br-int", "netdev", "kvm1")
-    with speaking(database, rows("")), speaking(control, "connected"):
+    with speaking(database, rows("")), speaking(switch, SWITCH), speaking(control, "connected"):
         assert ovn.look("br-int", tmp_path) == IntegrationBridge("br-int", "system", "kvm1")
     for version, words in (("22.06.1", "OVN must be 22.09 or newer"), ("21.12.0", "ovn-controller 21.12 runs"),
                            ("22.09.0", ""), ("23.03.1", "")):
         told = {"connection-status": "connected", "version": f"ovn-controller {version}\nOpen vSwitch Library 3.1.0\n"}
-        with speaking(database, rows("")), speaking(control, told):
+        with speaking(database, rows("")), speaking(switch, SWITCH), speaking(control, told):
             reason = ovn.look("br-int", tmp_path).reason
             assert words in reason if words else not reason
     monkeypatch.setattr(shutil, "which", lambda _name: None)
