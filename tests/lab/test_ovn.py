@@ -212,9 +212,11 @@ def test_the_controller_is_killed_in_the_midst_of_an_attachment(lab: Cloudless) 
     lab.ovn.start_controller("bare1")
     eventually(lambda: lab.ovn.chassis(port) == "bare1", "the port is bound")
     assert not client.ensure("interface_attachment", f"one:{mac}", want)["changed"]
+    eventually(lambda: "eth1" in lab.sh("bare1", "one", "ls /sys/class/net"), "the guest has it")
     lab.sh("bare1", "one", f"ip addr add {address}/24 dev eth1; ip link set eth1 up")
     eventually(lambda: lab.reaches("bare1", "one", PORTS["two"][2], "-I eth1"), "it carries packets")
-    assert client.delete("interface_attachment", f"one:{mac}")["changed"] and len(lab.taps("bare1")) == 1
+    assert client.delete("interface_attachment", f"one:{mac}")["changed"]
+    eventually(lambda: len(lab.taps("bare1")) == 1, "its tap goes")
     lab.ovn.nb("lsp-del", port)
 
 
