@@ -86,7 +86,8 @@ class NicAddress6:
 class GuestNic:
     """A NIC: *network* is the uuid or name by which the user knows the network, *port* the uuid of the port where there
     is one, *type* Nova's word for how it is plugged in (bridge, ovs), *routes* are (network, gateway) beside the
-    default route, *dns* the name servers where they are not those of the address."""
+    default route, *dns* the name servers where they are not those of the address, *vlans* what it carries besides,
+    with the tags that the guest gives its packets."""
 
     mac: str
     network: str
@@ -97,6 +98,7 @@ class GuestNic:
     routes: tuple[tuple[str, str], ...] = ()
     dns: tuple[str, ...] = ()
     ipv6: tuple[NicAddress6, ...] = ()
+    vlans: tuple[tuple[int, GuestNic], ...] = ()
 
     @property
     def nameservers(self) -> tuple[str, ...]:
@@ -230,10 +232,8 @@ def meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
 def network_data(guest: Guest) -> dict[str, Any]:
     """network_data.json: links, networks on them, and services (MD-25 to MD-28)."""
     links, networks, services = [], [], list[str]()
-    for nic in guest.nics:
-        link = "tap" + (nic.port[:11] if nic.port else nic.mac.replace(":", "")[-8:])
-        links.append({"id": link, "vif_id": nic.port or nic.mac, "type": nic.type, "mtu": nic.mtu or None,
-                      "ethernet_mac_address": nic.mac})
+    for link, own, nic in _links(guest):
+        links.append({"id": link, "vif_id": nic.port or nic.mac, "mtu": nic.mtu or None, **own})
         found = [_address(nic)] if nic.address or not nic.ipv6 else []
         found += [_address6(one) for one in nic.ipv6]
         networks += [{"link": link, "network_id": nic.network, **one} for one in found]
@@ -241,6 +241,16 @@ def network_data(guest: Guest) -> dict[str, Any]:
         services += [one for one in dict.fromkeys(named) if one not in services]
     networks = [{"id": f"network{at}", **one} for at, one in enumerate(networks)]
     return {"links": links, "networks": networks, "services": _dns(services)}
+
+
+def _links(guest: Guest) -> Iterator[tuple[str, dict[str, Any], GuestNic]]:
+    """The id of each link, and what it says besides: of NICs, each followed by its VLANs."""
+    for nic in guest.nics:
+        link = "tap" + (nic.port[:11] if nic.port else nic.mac.replace(":", "")[-8:])
+        yield link, {"type": nic.type, "ethernet_mac_address": nic.mac}, nic
+        for tag, vlan in nic.vlans:
+            yield (f"{link}.{tag}",
+                   {"type": "vlan", "vlan_mac_address": vlan.mac, "vlan_id": tag, "vlan_link": link}, vlan)
 
 
 def _address(nic: GuestNic) -> dict[str, Any]:

@@ -270,7 +270,8 @@ class Settings:
     shares: dict[str, str] = _doc(
         "Shares that servers may be given: their uuid to NAME or NAME@PROJECT,… (uuids of projects; without them every "
         "project may). Hosts know the share by its name, see shares.md.", dict)
-    network_cidr: str = _doc("Addresses of the first embedded network.", "10.20.0.0/16")
+    network_cidr: str = _doc("Addresses that a new cloud begins with: of its shared network `default`, with OVN of "
+                             "the subnet pool `default`, of which each project's first network is.", "10.20.0.0/16")
     network_pools: list[str] = _doc("Ranges from which the subnets of users have their addresses, since each host of "
                                     "the cloud routes to them; administrators may use others.",
                                     lambda: list(map(str, PRIVATE)))

@@ -34,8 +34,9 @@ def end(_number: int, _frame: object) -> None:
 
 #: Groups of the one host that has all of a cloud, and variables of its roles.
 GROUPS = ("magnetar", "magnetar_api", "magnetar_network", "magnetar_cells")
-OVN = {"agent_ovn": True, "agent_ovn_datapath": "netdev", "agent_ovn_bridge_mappings": {"public": "br-public"},
-       "network_northbound": True}
+#: The first networks of its projects are not of the range of this machine's own cloud, which routes lead to.
+OVN = {"api_settings": {"network_cidr": "10.60.0.0/16"}, "agent_ovn": True, "agent_ovn_datapath": "netdev",
+       "agent_ovn_bridge_mappings": {"public": "br-public"}, "network_northbound": True}
 
 
 def cloud(name: str) -> dict[str, object]:

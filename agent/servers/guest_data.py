@@ -119,10 +119,17 @@ def _nic(host: LocalHost, want: Fields, wanted: Fields) -> GuestNic:
         mac=pci.mac_in_guest(want, wanted), network=(
             told.get("network_id") or plugged.network or plugged.bridge or wanted.get("physical_network", "")),
         port=told.get("port_id") or plugged.port, type=_link_type(wanted),
-        mtu=told.get("mtu") or (known.want["mtu"] if known else 0),
-        address=addresses.for_config_drive(host, wanted), dns=tuple(told.get("dns_nameservers", ())),
-        routes=tuple((one["destination"], one["nexthop"]) for one in told.get("host_routes", ())),
-        ipv6=tuple(_address6(one) for one in told.get("ipv6", ())))
+        mtu=told.get("mtu") or (known.want["mtu"] if known else 0), **_addressed(host, wanted, told),
+        vlans=tuple((one["segmentation_id"], GuestNic(
+            mac=one["mac"], network=one["network_id"], port=one["port_id"], mtu=one.get("mtu", 0),
+            **_addressed(host, {**one, "told": one}, one))) for one in told.get("vlans", ())))
+
+
+def _addressed(host: LocalHost, wanted: Fields, told: Fields) -> dict[str, Any]:
+    """Addresses, name servers and routes of a NIC, or of what one carries with a tag."""
+    return {"address": addresses.for_config_drive(host, wanted), "dns": tuple(told.get("dns_nameservers", ())),
+            "routes": tuple((one["destination"], one["nexthop"]) for one in told.get("host_routes", ())),
+            "ipv6": tuple(_address6(one) for one in told.get("ipv6", ()))}
 
 
 def _link_type(wanted: Fields) -> str:

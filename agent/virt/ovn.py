@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether this host can plug in ports of OVN: asked of Open vSwitch's database and of ovn-controller at their sockets.
 
-Both speak JSON-RPC, OVSDB as RFC 7047 says, ovn-controller as ``ovn-appctl`` does (ovs-appctl(8)). Nothing is changed.
+Both speak JSON-RPC, OVSDB as RFC 7047 says, daemons as ``ovs-appctl`` does (ovs-appctl(8)). Nothing is changed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def look(bridge: str, run: Path = RUN) -> IntegrationBridge:
                                 "the one that it has in the setting integration_bridge.")
     datapath = str(found[0]["datapath_type"] or KERNEL)
     chassis = str(dict(systems[0]["external_ids"][1]).get("system-id", "")) if systems else ""
-    said, version = _controller(run / "ovn")
+    if not _heard(run / "openvswitch", "ovs-vswitchd", "version"):
+        return _lacking(bridge, f"ovs-vswitchd does not run: nothing answers in {run / 'openvswitch'}, and nothing "
+                                "passes. Start it (openvswitch-switch), and look at its log.")
+    said, version = _heard(run / "ovn", "ovn-controller", "connection-status", "version") or ("", "")
     reason = _too_old(version) if said == "connected" else (
         f"ovn-controller has no connection to the southbound database ({said}). Look at ovn-remote of Open vSwitch "
         "(ovs-vsctl get open_vswitch . external_ids) and at the log of ovn-controller." if said else
@@ -75,15 +78,14 @@ def _too_old(version: str) -> str:
             "as one while a server moves. Install a newer one (package ovn-host).")
 
 
-def _controller(folder: Path) -> tuple[str, str]:
-    """What ovn-controller says of its connection, and its version; "" where none runs. Sockets of killed ones may still
-    be there."""
-    for path in sorted(folder.glob("ovn-controller.*.ctl")):
+def _heard(folder: Path, daemon: str, *questions: str) -> list[str]:
+    """What a daemon answers to *questions*; ``[]`` where none runs. Sockets of killed ones may still be there."""
+    for path in sorted(folder.glob(f"{daemon}.*.ctl")):
         try:
-            return str(_asked(path, "connection-status", [])).strip(), str(_asked(path, "version", []))
+            return [str(_asked(path, one, [])).strip() for one in questions]
         except (OSError, ValueError, KeyError):
             continue
-    return "", ""
+    return []
 
 
 def _asked(path: Path, method: str, parameters: list[Any]) -> Any:

@@ -93,8 +93,8 @@ security_group:
       sample: true
     rules:
       description: 'All rules that it has: others are removed, and equal ones count once. A port_range_max that
-        is omitted is as port_range_min. Without this, a new group lets everything out, and another one''s rules
-        stay.'
+        is omitted is as port_range_min. Without this, a new group has the cloud''s default rules, and another one''s
+        rules stay.'
       type: list
       elements: dict
       sample:

@@ -250,6 +250,11 @@ class Cloud:
         self._made(
             f"{top}/security-group-rules", "security_group_rule", {"security_group_id": group, "direction": "ingress"}
         )
+        self._made(
+            f"{top}/default-security-group-rules",
+            "default_security_group_rule",
+            {"direction": "ingress", "protocol": "tcp"},
+        )
         self._networks_of_engine(top)
         self.known["network"] = [network, "a"]
         self._made("/volume/v3/types", "volume_type", {"name": "gold", "extra_specs": {"multiattach": "<is> True"}})

@@ -16,7 +16,7 @@ host's in OVN; RBAC says what each may write. The northbound database is at a un
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import guest
@@ -26,6 +26,7 @@ from hosts import command
 from agent import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from bare import BareHost, Site
@@ -66,6 +67,7 @@ KILL = """
 for one in ovnnb_db ovnsb_db ovn-northd; do kill -KILL $(cat /run/ovn/$one.pid); rm /run/ovn/$one.pid; done
 rm -f /run/ovn/ovn*.sock
 """
+SWITCH = f"ovs-vswitchd unix:/run/openvswitch/db.sock {START}"
 CONTROLLER = f"ovn-controller unix:/run/openvswitch/db.sock {START}"
 HOST = f"""
 name=$1 central=$2 tunnel=$3
@@ -78,7 +80,7 @@ ovs-vsctl --no-wait set-ssl {" ".join(KEYS)}
 ovs-vsctl --no-wait set open_vswitch . external-ids:system-id=$name external-ids:hostname=$name \
     external-ids:ovn-remote=ssl:$central:{SOUTHBOUND} external-ids:ovn-encap-type=geneve \
     external-ids:ovn-encap-ip=$tunnel external-ids:ovn-bridge-datapath-type=netdev
-ovs-vswitchd unix:/run/openvswitch/db.sock {START}
+{SWITCH}
 ovs-vsctl add-br br-phy -- set bridge br-phy datapath_type=netdev -- add-port br-phy eth1
 ip address add $tunnel/24 dev br-phy
 ip link set br-phy up
@@ -90,6 +92,13 @@ ovs-vsctl add-br br-ext -- set bridge br-ext datapath_type=netdev -- add-port br
     set open_vswitch . external-ids:ovn-bridge-mappings=$1:br-ext
 """
 
+
+#: What libvirt plugs guests in with, and what is in its place while the controller is to end at that moment.
+VSCTL = "/usr/bin/ovs-vsctl"
+BEFORE_PLUGGING = f"""#!/bin/sh
+case "$*" in *add-port*) kill -KILL $(cat /run/ovn/ovn-controller.pid) && rm /run/ovn/ovn-controller.pid ;; esac
+exec {VSCTL}.real "$@"
+"""
 
 #: What a host forwards, and what its controller has said last.
 TOLD = """
@@ -144,6 +153,25 @@ class Ovn:
     def start_controller(self, host: str) -> None:
         """Begin it again."""
         self.site.hosts[host].run(["sh", "-ec", CONTROLLER])
+
+    def kill_switch(self, host: str) -> None:
+        """End a host's ovs-vswitchd at once."""
+        path = "/run/openvswitch/ovs-vswitchd.pid"
+        self.site.hosts[host].run(["sh", "-ec", f"kill -KILL $(cat {path}); rm {path}"])
+
+    def start_switch(self, host: str) -> None:
+        """Begin it again."""
+        self.site.hosts[host].run(["sh", "-ec", SWITCH])
+
+    @contextmanager
+    def killed_while_plugging(self, host: str) -> Iterator[None]:
+        """Within, a host's ovn-controller ends at once when libvirt is about to plug a guest in, once."""
+        run = self.site.hosts[host].run
+        run(["sh", "-ec", f"mv {VSCTL} {VSCTL}.real; cat >{VSCTL}; chmod 755 {VSCTL}"], stdin=BEFORE_PLUGGING.encode())
+        try:
+            yield
+        finally:
+            run(["mv", f"{VSCTL}.real", VSCTL])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

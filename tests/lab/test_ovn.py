@@ -170,6 +170,56 @@ def test_the_controller_of_a_host_is_killed(lab: Cloudless) -> None:
     lab.sh("bare1", "one", "ip addr del 10.9.0.77/24 dev eth0")
 
 
+def test_open_vswitch_of_a_host_is_killed(lab: Cloudless) -> None:
+    """Nothing passes until it is back; then what may pass does, and what may not has not for a moment."""
+    port, _mac, address = PORTS["two"]
+    lab.ovn.nb("pg-add", "shut", port)
+    lab.ovn.nb("--type=port-group", "acl-add", "shut", "to-lport", "1002", "outport == @shut && tcp.dst == 88", "drop")
+    lab.sh("bare2", "two", "touch /run/go; (while [ -e /run/go ]; do echo open | nc -l -p 77; done) >/dev/null 2>&1 & "
+           "(while [ -e /run/go ]; do nc -l -p 88 </dev/null; echo met; sleep 0.2; done) >/run/met 2>&1 & true")
+    lab.sh("bare1", "one", f"touch /run/go; ip addr add 10.9.0.77/24 dev eth0; ping -i 0.2 -I 10.9.0.77 {address} "
+           f">/run/false 2>&1 & (while [ -e /run/go ]; do echo x | nc -w 1 {address} 88; done) >/dev/null 2>&1 & true")
+    says: Callable[[], bool] = lambda: "open" in lab.sh("bare1", "one", f"sleep 2 | nc -w 5 {address} 77")  # noqa: E731
+    assert lab.reaches("bare1", "one", address) and says()
+    lab.ovn.kill_switch("bare2")
+    assert not lab.reaches("bare1", "one", address)
+    reason: Callable[[], str] = lambda: lab.client("bare2").get("host")["ovn"]["reason"]  # noqa: E731
+    eventually(lambda: "ovs-vswitchd does not run" in reason(), "it is heard of")
+    lab.ovn.start_switch("bare2")
+    began = time.monotonic()
+    eventually(lambda: lab.reaches("bare1", "one", address), "traffic comes back")
+    print(f"\novn: {time.monotonic() - began:.1f} s until a ping after the start of ovs-vswitchd")
+    eventually(lambda: not reason(), "it is heard of")
+    assert says()
+    assert lab.taps("bare2") and lab.ovn.chassis(port) == "bare2"
+    lab.sh("bare1", "one", "rm /run/go; kill -INT $(pidof ping); ip addr del 10.9.0.77/24 dev eth0")
+    assert "bytes from" not in lab.sh("bare1", "one", "cat /run/false")
+    assert lab.sh("bare2", "two", "rm /run/go; cat /run/met").strip() == ""
+    lab.ovn.nb("pg-del", "shut")
+
+
+def test_the_controller_is_killed_in_the_midst_of_an_attachment(lab: Cloudless) -> None:
+    """The host looked at it a moment before. The NIC is there and carries nothing; with the controller it does."""
+    port, mac, address = "3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a004", "52:54:00:00:00:04", "10.9.0.14"
+    lab.ovn.nb("lsp-add", "net", port, "--", "lsp-set-addresses", port, f"{mac} {address}", "--",
+               "lsp-set-port-security", port, f"{mac} {address}")  # fmt: skip
+    want = {"server": "one", "port": port, "mac": mac, "told": {"mtu": MTU}}
+    client = lab.client("bare1")
+    with lab.ovn.killed_while_plugging("bare1"):
+        assert client.ensure("interface_attachment", f"one:{mac}", want)["changed"]
+    assert "does not run" in client.get("host")["ovn"]["reason"] and not lab.ovn.bound(port)
+    assert [one["port"] for one in client.get("server", "one")["networks"]] == [PORTS["one"][0], port]
+    lab.ovn.start_controller("bare1")
+    eventually(lambda: lab.ovn.chassis(port) == "bare1", "the port is bound")
+    assert not client.ensure("interface_attachment", f"one:{mac}", want)["changed"]
+    eventually(lambda: "eth1" in lab.sh("bare1", "one", "ls /sys/class/net"), "the guest has it")
+    lab.sh("bare1", "one", f"ip addr add {address}/24 dev eth1; ip link set eth1 up")
+    eventually(lambda: lab.reaches("bare1", "one", PORTS["two"][2], "-I eth1"), "it carries packets")
+    assert client.delete("interface_attachment", f"one:{mac}")["changed"]
+    eventually(lambda: len(lab.taps("bare1")) == 1, "its tap goes")
+    lab.ovn.nb("lsp-del", port)
+
+
 def test_live_migration(lab: Cloudless) -> None:
     """The port goes along; meanwhile somebody who pings the guest misses a few answers at most."""
     port, _mac, address = PORTS["two"]

@@ -40,7 +40,7 @@ def test_a_cloud_on_one_host(tmp_path: Path, guest_image: dict[str, Path]) -> No
             bare.checksums(host.bridge)
             site.play("magnetar.compute.site")
             said = site.play(BOOK, "-e", f"guest_disk={guest_image['disk']}")
-            assert f'"{site.machine_address} answers"' in said and "0% packet loss" in said
+            assert f'"{site.machine_address} answers"' in said and "0% packet loss" in said, said
             assert changed(site.play(BOOK, "-e", f"guest_disk={guest_image['disk']}")) == "0"
             assert changed(site.play("magnetar.compute.site")) == "0"
         finally:

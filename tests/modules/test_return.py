@@ -190,10 +190,15 @@ def test_of_networks_of_clouds(overlay):
     shared = [overlay("rbac_policy", **policy)]
     check("rbac_policy_info", overlay("rbac_policy_info"))
     shared.append(overlay("rbac_policy", **policy, state="absent"))
-    for result in shared:
-        assert result["changed"], result
-        check("rbac_policy", result)
-    check_actions("rbac_policy", shared)
+    begun = {"protocol": "tcp", "port_range_min": 22, "remote_ip_prefix": "192.0.2.0/24", "description": "SSH"}
+    begins = [overlay("default_security_group_rule", **begun)]
+    check("default_security_group_rule_info", overlay("default_security_group_rule_info"))
+    begins.append(overlay("default_security_group_rule", **begun, state="absent"))
+    for noun, found in (("rbac_policy", shared), ("default_security_group_rule", begins)):
+        for result in found:
+            assert result["changed"], result
+            check(noun, result)
+        check_actions(noun, found)
     for noun, options in made.items():
         check(f"{noun}_info", overlay(f"{noun}_info", name=options["name"]))
     for noun in reversed(made):

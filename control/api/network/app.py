@@ -36,7 +36,8 @@ EXTENSIONS = {
     "quotas": "Quota management support", "rbac-policies": "RBAC Policies",
     "rbac-address-scope": "Add address_scope type to RBAC", "rbac-security-groups":
     "Add security_group type to network RBAC", "rbac-subnetpool": "Add subnetpool type to RBAC",
-    "security-group": "security-group", "sorting": "Sorting support",
+    "security-group": "security-group", "security-groups-default-rules": "Default rules for security groups",
+    "sorting": "Sorting support",
     "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps",
     "subnet_allocation": "Subnet Allocation"}
 #: Those that hold with an engine of networks besides.

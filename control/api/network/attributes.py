@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from magnetar_control.api.values import Address, Anything, Id, Number, OrEmpty, Parsed, Truth, record
-from magnetar_control.services.network import address_groups, dns, sharing, trunks, virtual_functions
+from magnetar_control.services.network import address_groups, default_rules, dns, sharing, trunks, virtual_functions
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.hardware.pci import VNIC_TYPES
@@ -274,10 +274,26 @@ TRUNK = attributes({"port_id": Id(), "sub_ports": items(SUB_PORT, trunks.MOST)},
 SECURITY_GROUP = attributes({}, {"name": TEXT, "stateful": TRUTH}, required="name")
 
 _PORT = Nullable(Number(0, 65535))
-SECURITY_GROUP_RULE = attributes(
-    {"security_group_id": Id(), "direction": word("ingress", "egress"), "ethertype": word("IPv4", "IPv6"),
-     "protocol": Parsed(_protocol, "must be the name of an IP protocol, or a number from 0 to 255",
-                        enum=[None, "any", *sorted(PROTOCOLS), *range(256)]),
-     "port_range_min": _PORT, "port_range_max": _PORT, "remote_ip_prefix": Nullable(PREFIX),
-     "remote_group_id": Nullable(Id()), "remote_address_group_id": Nullable(Id())},
-    {}, required="security_group_id direction", description=Nullable(Text(0, 255)))
+_RULE = {"direction": word("ingress", "egress"), "ethertype": word("IPv4", "IPv6"),
+         "protocol": Parsed(_protocol, "must be the name of an IP protocol, or a number from 0 to 255",
+                            enum=[None, "any", *sorted(PROTOCOLS), *range(256)]),
+         "port_range_min": _PORT, "port_range_max": _PORT, "remote_ip_prefix": Nullable(PREFIX),
+         "remote_group_id": Nullable(Id()), "remote_address_group_id": Nullable(Id())}
+SECURITY_GROUP_RULE = attributes({"security_group_id": Id(), **_RULE}, {}, required="security_group_id direction",
+                                 description=Nullable(Text(0, 255)))
+
+
+class RemoteOfDefault(Id):
+    """The security group that a default rule names: a uuid, or the new group itself."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        return value if value == default_rules.PARENT else super().check(value, path, version)
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return {"anyOf": [super().schema(version), {"enum": [default_rules.PARENT]}]}
+
+
+DEFAULT_SECURITY_GROUP_RULE = Record(**{
+    name: Field(value, "", required=name == "direction", on="create") for name, value in {
+        **_RULE, "remote_group_id": Nullable(RemoteOfDefault()), "description": TEXT,
+        **dict.fromkeys(default_rules.USES, TRUTH)}.items()})

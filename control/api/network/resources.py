@@ -11,6 +11,8 @@ from typing import Any
 from magnetar_control.api.values import Number, Truth, to_second
 from magnetar_control.services import Document, Page
 from magnetar_control.services.network import qos
+from magnetar_control.services.network.default_rules import USES
+from magnetar_control.services.network.group_rules import SAME
 from magnetar_control.services.network.resources import NetworkStore
 from magnetar_control.services.network.virtual_functions import is_one, vif_type
 from magnetar_control.web import Request
@@ -117,6 +119,11 @@ def security_group_rule(row: Row, _admin: bool) -> Document:
                   "remote_ip_prefix", "remote_group_id", "remote_address_group_id")
 
 
+def default_security_group_rule(row: Row, _admin: bool) -> Document:
+    """A rule that new security groups begin with."""
+    return {name: row[name] for name in ("id", "description", *SAME, *USES)}
+
+
 def rbac_policy(row: Row, _admin: bool) -> Document:
     """A policy that shares something."""
     return {**{name: row[name] for name in ("id", "project_id", "object_type", "object_id", "action")},
@@ -194,7 +201,9 @@ FORMS = tuple(Form(name=name, plural=f"{name}s", path=f"{name}s".replace("_", "-
                   ("port", attributes.PORT, port), ("subnetpool", attributes.SUBNET_POOL, subnetpool),
                   ("address_scope", attributes.ADDRESS_SCOPE, address_scope),
                   ("security_group", attributes.SECURITY_GROUP, security_group),
-                  ("security_group_rule", attributes.SECURITY_GROUP_RULE, security_group_rule)))
+                  ("security_group_rule", attributes.SECURITY_GROUP_RULE, security_group_rule),
+                  ("default_security_group_rule", attributes.DEFAULT_SECURITY_GROUP_RULE,
+                   default_security_group_rule)))
 FORMS += (Form(name="rbac_policy", plural="rbac_policies", path="rbac-policies", body=attributes.RBAC_POLICY,
                view=rbac_policy),)
 

@@ -24,6 +24,7 @@ from magnetar_core.version import API, version
 from . import events
 from .address_group import AddressGroups
 from .attachment import InterfaceAttachments, ShareAttachments, VolumeAttachments
+from .default_security_group_rule import DefaultRules
 from .driver import ALL_PROJECTS, CloudDriver
 from .floating_ip import FloatingIps
 from .groups import Aggregates, ServerGroups
@@ -49,8 +50,7 @@ DRIVERS: Mapping[str, CloudDriver] = {driver.kind.noun: driver for driver in (
     SERVERS, FLAVORS, IMAGES, KEYPAIRS, NETWORKS, VOLUMES, SNAPSHOTS, VolumeAttachments(), InterfaceAttachments(),
     ShareAttachments(), *CLOUD_ONLY, Aggregates(), ServerGroups(), CloudQuotas(), Usages(), Subnets(), Ports(),
     Routers(), FloatingIps(), SecurityGroups(), AddressGroups(), QosPolicies(), RbacPolicies(), Trunks(),
-    AddressScopes(), SubnetPools(),
-    VolumeTypes())}
+    AddressScopes(), SubnetPools(), DefaultRules(), VolumeTypes())}
 REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Seconds that a request waits which does not say.
 WAIT = 20.0

@@ -10,7 +10,7 @@ import orjson
 
 from magnetar_control.api.network import attributes
 from magnetar_control.compute.caller import Caller
-from magnetar_control.services.network.security_groups import ICMP
+from magnetar_control.services.network.group_rules import ICMP
 from magnetar_core.kinds import AddressGroup, SecurityGroup
 from magnetar_core.reconcile import Document, is_uuid
 

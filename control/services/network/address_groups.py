@@ -15,7 +15,7 @@ from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import sharing
 from .resources import NetworkResource, NetworkStore, add, find
-from .tables import address_groups, security_group_rules
+from .tables import address_groups, default_security_group_rules, security_group_rules
 
 #: Networks in one group.
 MOST = 1000
@@ -48,10 +48,10 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
     """It goes when no rule names it."""
     find(connection, context, ADDRESS_GROUP, row["id"], lock=True)
-    rule = security_group_rules.c
-    if connection.execute(select(rule.id).where(rule.remote_address_group_id == row["id"]).limit(1)).first():
-        raise Conflict(f"Address group {row['id']} is in use on one or more security group rules. Delete those first.",
-                       type="AddressGroupInUse")
+    for table, words in ((security_group_rules, ""), (default_security_group_rules, "default ")):
+        if connection.execute(select(table.c.id).where(table.c.remote_address_group_id == row["id"]).limit(1)).first():
+            raise Conflict(f"Address group {row['id']} is in use on one or more {words}security group rules. Delete "
+                           "those first.", type="AddressGroupInUse")
     sharing.forget(connection, row["id"])
 
 

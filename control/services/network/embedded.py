@@ -19,7 +19,7 @@ from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, Unavailabl
 from magnetar_core.flows import Sure, always
 from magnetar_core.hardware.pci import PAST_OVN
 
-from . import changes, dns, nics, qos, quotas, requested_networks, sharing
+from . import changes, default_rules, dns, nics, qos, quotas, requested_networks, sharing, subnet_pools
 from . import networks as network_resource
 from . import ports as port_resource
 from . import security_groups as security_group
@@ -36,7 +36,7 @@ from .routers import ROUTER, RouterStore
 from .security_groups import SECURITY_GROUP, GroupStore, named, rule_resource
 from .subnet_pools import SUBNET_POOL
 from .subnets import check_range, resource
-from .tables import TAKEN, networks, ports, security_groups, subnet_pools, subnets
+from .tables import TAKEN, networks, ports, security_groups, subnets
 from .trunks import TRUNK, TrunkStore
 from .worker import EngineWorker, Wait
 
@@ -51,7 +51,6 @@ _BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving"]).join(
     networks, networks.c.id == ports.c.network_id).where(
     ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN))
-_DEFAULT_POOL = select(subnet_pools.c.id).where(subnet_pools.c.is_default).limit(1)
 #: What there is with an engine besides routers.
 OF_ENGINE = {"port_forwardings": PORT_FORWARDING, **{f"{one.name}s": one for one in qos.RULES}}
 #: Those of them whose parts can be said too.
@@ -67,8 +66,8 @@ def _going(port: Row[Any], host: str, running: bool) -> Document:
 
 
 class EmbeddedNetworks:
-    """See ``services.Networks``; in the API *database*. *default_cidr*: addresses of the network that ``bootstrap``
-    makes, /16 since a shared network serves all projects; ``None`` for none. *pools*: ranges of users' subnets.
+    """See ``services.Networks``; in the API *database*. *default_cidr*: addresses of the network or pool that
+    ``bootstrap`` makes, /16 since it serves all projects; ``None`` for none. *pools*: ranges of users' subnets.
     *limits*: see ``quotas.of``. *engine*: what makes networks, where it is not the agents alone; *wait*: see
     ``EngineWorker``; *physical_mtu*: of the hosts' own networks; *domain*: of names, where a network has none."""
 
@@ -83,7 +82,7 @@ class EmbeddedNetworks:
         network = network_resource.resource(physical_mtu if engine else None)
         self.resources: dict[str, NetworkStore] = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
                           for one in (network, resource(pools), port_resource.resource(dns.domain(domain)),
-                                      rule_resource(engine is not None))}
+                                      rule_resource(engine is not None), default_rules.resource(engine is not None))}
         self.resources["address_scopes"] = NetworkStore(database, ADDRESS_SCOPE, self.quota, self.log)
         self.resources["subnetpools"] = NetworkStore(database, SUBNET_POOL, self.quota, self.log)
         self.resources["rbac_policies"] = NetworkStore(database, RBAC_POLICY, self.quota, self.log)
@@ -98,23 +97,25 @@ class EmbeddedNetworks:
             self.resources.update(address_groups=self.addresses, routers=self.routers, trunks=self.trunks, **{
                 name: NetworkStore(database, one, self.quota, self.log) for name, one in OF_ENGINE.items()}, **{
                 name: made(database, one, self.quota, self.log) for name, (made, one) in WITH_PARTS.items()})
-        self._usual = {name: network.defaults[name] for name in ("type", "mtu")}
-        if engine is not None:
-            self._usual.update(mtu=physical_mtu - network_resource.GENEVE, by_engine=True)
 
     def bootstrap(self) -> None:
-        """A shared network ``default``, where there is no network at all, and no default subnet pool, of which each
-        project gets a network of its own. May be done again and by many."""
+        """What a new cloud has: the default rules of security groups; with an engine a default subnet pool, of which
+        each project gets a network of its own, else a shared network ``default``, while there is no network at all.
+        May be done again and by many."""
+        with self.database.write() as connection:
+            default_rules.begin(connection)
         if self.default_cidr is None:
             return
         net, id = IPv4Network(self.default_cidr), str(uuid.uuid5(NAMESPACE, "network default"))
         with self.database.write() as connection:
-            if connection.execute(select(networks.c.id).limit(1)).first() or (
-                    self.worker is not None and connection.execute(_DEFAULT_POOL).first()):
+            if connection.execute(select(networks.c.id).limit(1)).first():
+                return
+            if self.worker is not None:
+                subnet_pools.begin(connection, net)
                 return
             common = {"project_id": "", "name": "default", "created_at": now()}
-            if added(connection, networks, id=id, shared=True, is_default=True, **self._usual, **common):
-                self.log.note(connection, f"network/{id}")
+            usual = {name: self.resources["networks"].resource.defaults[name] for name in ("type", "mtu")}
+            if added(connection, networks, id=id, shared=True, is_default=True, **usual, **common):
                 sharing.begin(connection, "network", {"id": id, "project_id": "", "shared": True})
                 added(connection, subnets, id=str(uuid.uuid5(NAMESPACE, "subnet default")), network_id=id,
                       cidr=str(net), gateway_ip=str(net[1]), dns_nameservers="[]", host_routes="[]", **common,

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import orjson
-from sqlalchemy import Connection, RowMapping, bindparam, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, exists, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
@@ -16,7 +16,18 @@ from magnetar_core.errors import Conflict
 from magnetar_core.kinds.guest_data import MOST
 
 from . import dns, ipam, reservations, virtual_functions
-from .tables import OWNER, SUBPORT, TAKEN, addresses, floating_ips, networks, ports, subnets
+from .tables import (
+    OWNER,
+    SUBPORT,
+    TAKEN,
+    addresses,
+    floating_ips,
+    networks,
+    ports,
+    subnets,
+    subports,
+    trunks,
+)
 
 #: Servers in one statement.
 MANY = 500
@@ -25,7 +36,7 @@ _PLACES = select(ports.c.id, ports.c.place).where(ports.c.device_id == bindparam
 _OF_NETWORKS = select(networks.c.id.label("of"), *networks.c["port_security_enabled", "by_engine"], subnets).join_from(
     networks, subnets, isouter=True).where(networks.c.id.in_(bindparam("ids", expanding=True))).order_by(
     subnets.c.created_at, subnets.c.id).with_for_update(read=True, of=networks)
-_BY_SERVER = select(
+_NICS = select(
     *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host", "port_security_enabled",
               "vnic_type", "profile"],
     networks.c.name.label("network"), reservations.POLICY.label("policy"),
@@ -33,9 +44,14 @@ _BY_SERVER = select(
     *addresses.c["subnet_id", "ip_address"],
     *subnets.c["cidr", "enable_dhcp", "gateway_ip", "dns_nameservers", "host_routes", "ipv6_address_mode"]).join_from(
     ports, networks, networks.c.id == ports.c.network_id).outerjoin(
-    addresses, addresses.c.port_id == ports.c.id).outerjoin(subnets, subnets.c.id == addresses.c.subnet_id).where(
+    addresses, addresses.c.port_id == ports.c.id).outerjoin(subnets, subnets.c.id == addresses.c.subnet_id)
+_BY_SERVER = _NICS.add_columns(exists().where(trunks.c.port_id == ports.c.id).label("carries")).where(
     ports.c.device_id == bindparam("server"), TAKEN).order_by(
     ports.c.place, ports.c.created_at, ports.c.id, addresses.c.number)
+_CARRIED = _NICS.add_columns(subports.c.segmentation_id, trunks.c.port_id.label("parent")).join(
+    subports, subports.c.port_id == ports.c.id).join(trunks, trunks.c.id == subports.c.trunk_id).where(
+    trunks.c.port_id.in_(bindparam("parents", expanding=True))).order_by(
+    subports.c.segmentation_id, addresses.c.number)
 
 
 def host_name(network_id: str) -> str:
@@ -128,8 +144,24 @@ def found(connection: Connection, server_id: str, *, states: bool, lock: bool = 
         rows.setdefault(row["id"], []).append(row)
     asked = reservations.of_ports(connection, [each[0] for each in rows.values()], lock=lock)
     rates = virtual_functions.rates(connection, [each[0] for each in rows.values()])
-    return [{**_nic(sorted(each, key=_is_six), states, rates.get(id, {})),
+    carried = _vlans(connection, [id for id, each in rows.items() if each[0]["carries"]])
+    return [{**_nic(sorted(each, key=_is_six), states, rates.get(id, {}), carried.get(id)),
              **({"resources": asked[id]} if id in asked else {})} for id, each in rows.items()]
+
+
+def _vlans(connection: Connection, parents: Sequence[str]) -> dict[str, list[Document]]:
+    """Parent port to what the guest is told of its trunk's subports, by tag."""
+    rows: dict[str, list[RowMapping]] = {}
+    for row in connection.execute(_CARRIED, {"parents": parents}).mappings() if parents else ():
+        rows.setdefault(row["id"], []).append(row)
+    found: dict[str, list[Document]] = {}
+    for each in rows.values():
+        nic = _nic(sorted(each, key=_is_six), states=False, rate={})
+        found.setdefault(each[0]["parent"], []).append({
+            "segmentation_id": each[0]["segmentation_id"], "network_id": nic["network_id"], "port_id": nic["port_id"],
+            **{name: nic["on_host"][name] for name in ("mac", "address") if name in nic["on_host"]},
+            **nic.get("told", {})})
+    return found
 
 
 def _is_six(row: RowMapping | Document) -> bool:
@@ -159,8 +191,10 @@ def floating(connection: Connection, server_ids: Sequence[str]) -> dict[str, dic
     return given
 
 
-def _nic(rows: Sequence[RowMapping], states: bool, rate: Mapping[str, int]) -> Document:
-    """The NIC of a port's *rows*, one for each address; *rate*: what its QoS policy says of a virtual function."""
+def _nic(rows: Sequence[RowMapping], states: bool, rate: Mapping[str, int],
+         vlans: Sequence[Document] | None = None) -> Document:
+    """The NIC of a port's *rows*, one for each address, which carries *vlans*; *rate*: what its QoS policy says of a
+    virtual function."""
     row, flat = rows[0], rows[0]["type"] == "flat"
     function = virtual_functions.is_one(row)
     engine = row["by_engine"] and not function
@@ -182,7 +216,7 @@ def _nic(rows: Sequence[RowMapping], states: bool, rate: Mapping[str, int]) -> D
            "fixed_ips": fixed, "tag": row["tag"], "created": row["made_for_server"], "on_host": on_host,
            **({"network_affinity": near} if (near := reservations.near(row)) else {}),
            **({"devices": devices} if devices else {}),
-           **({"told": told} if (told := _told(rows)) else {})}
+           **({"told": told} if (told := {**_told(rows), **({"vlans": vlans} if vlans else {})}) else {})}
     return {**nic, "port_state": row["status"], "host": row["host"]} if states else nic
 
 

@@ -48,10 +48,10 @@ class NetworkResource:
     says whether the row may go. *defaults*: values of a new one that are left out; *admin*: values that only admins
     change, or give a new one otherwise than by default; *filters*: of lists, besides the columns, *private* those
     of them that are admins' alone; *before_list*: makes what a list needs to be there, and says what the engine has
-    of it; *counts*: what a new one is more of, besides itself; *writers_are_admins*: whether only admins make,
-    change and remove them; *after*: what is done when a row has changed, or gone; *units*: what the engine has of a
-    row, which is added, goes (``None``) or is given values; *owner*: the project whose a new one will be, where
-    that is not said by its values."""
+    of it; *counts*: what a new one of these values is more of, besides itself; *writers_are_admins*: whether only
+    admins make, change and remove them; *after*: what is done when a row has changed, or gone; *units*: what the
+    engine has of a row, which is added, goes (``None``) or is given values; *owner*: the project whose a new one
+    will be, where that is not said by its values."""
 
     name: str
     table: Table
@@ -65,7 +65,7 @@ class NetworkResource:
     private: frozenset[str] = frozenset()
     filters: Mapping[str, Filter] = field(default_factory=dict)
     before_list: Callable[[Connection, Context], Sequence[str]] | None = None
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Callable[[Document], Mapping[str, int]] = lambda _values: {}
     writers_are_admins: bool = False
     after: Callable[[Connection, RowMapping], None] = lambda _connection, _row: None
     units: Callable[[Connection, RowMapping, Document | None], Sequence[str]] = lambda _connection, _row, _values: ()
@@ -252,11 +252,14 @@ class NetworkStore:
     def _check_quota(self, connection: Connection, context: Context, new: Documents) -> None:
         """Raises ``Conflict`` where a project would have more than it may. Projects come in order, so that nobody waits
         in a circle."""
-        owners = Counter(self.resource.owner(connection, context, values) for values in new)
-        counted = self.resource.name in self.quota.defaults
-        for project, number in sorted(owners.items()) if counted else ():
-            self.quota.within(connection, project, **{self.resource.name: number}, **{
-                name: more * number for name, more in self.resource.counts.items()})
+        if self.resource.name not in self.quota.defaults:
+            return
+        owners: dict[str, Counter[str]] = {}
+        for values in new:
+            owners.setdefault(self.resource.owner(connection, context, values), Counter()).update(
+                {self.resource.name: 1, **self.resource.counts(values)})
+        for project in sorted(owners):
+            self.quota.within(connection, project, **owners[project])
 
     def _check_writer(self, context: Context, verb: str) -> None:
         if not context.is_writer:
@@ -281,7 +284,7 @@ class NetworkStore:
 
     def _owned(self, connection: Connection, context: Context, id: str, verb: str) -> RowMapping:
         row = find(connection, context, self.resource, id)
-        if row["project_id"] != context.project_id and not context.is_admin:
+        if row.get("project_id", context.project_id) != context.project_id and not context.is_admin:
             raise forbidden(f"{verb}_{self.resource.name}", "it belongs to another project, which shares it")
         return row
 

@@ -8,36 +8,27 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
-from ipaddress import ip_network
 from typing import Any
 
 import orjson
-from sqlalchemy import BindParameter, ColumnElement, Connection, RowMapping, bindparam, or_, select, update
+from sqlalchemy import BindParameter, ColumnElement, Connection, RowMapping, bindparam, insert, or_, select, update
 from sqlalchemy import delete as deleting
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context, Document, Documents
 from magnetar_control.services.quotas import Quotas
 from magnetar_control.store.database import Database, added, now
-from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
+from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
-from . import sharing
+from . import default_rules, sharing
 from .changes import ChangeLog
+from .group_rules import SAME, check
 from .resources import NetworkResource, NetworkStore, add, own
 from .tables import TAKEN, address_groups, addresses, ports, security_group_rules, security_groups
 
 NAMESPACE = uuid.UUID("b0b7c1f0-54d3-5e5e-8a67-3f2f8f6f7b11")
-#: Names and numbers of the protocols that have ports, and of those whose ports are an ICMP type and code.
-WITH_PORTS = frozenset({"tcp", "udp", "sctp", "dccp", "udplite", "6", "17", "33", "132", "136"})
-#: Of these, OVN does not look at ports.
-WITHOUT_MATCH = frozenset({"dccp", "udplite", "33", "136"})
-ICMP = frozenset({"icmp", "icmpv6", "ipv6-icmp", "1", "58"})
 #: Groups of the caller's project, and those that a caller may see, and give to ports.
 OWN = own(security_groups)
 VISIBLE = sharing.own_or_shared(security_groups)
-ETHERTYPES = ("IPv4", "IPv6")
-#: What makes two rules the same.
-SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id",
-        "remote_address_group_id")
 _NAMES: BindParameter[str] = bindparam("names", expanding=True)
 _NAMED = select(security_groups.c.id, security_groups.c.name).where(
     security_groups.c.project_id == bindparam("project"),
@@ -59,17 +50,14 @@ def default_group(connection: Connection, project_id: str | None) -> str:
     id = default_id(project_id)
     if added(connection, security_groups, id=id, project_id=project_id or "", name="default",
              description="Default security group", created_at=now()):
-        _let(connection, project_id or "", id, "egress")
-        _let(connection, project_id or "", id, "ingress", id)
+        _have(connection, {"id": id, "project_id": project_id or ""}, default_rules.of_default_groups(connection))
     return id
 
 
-def _let(connection: Connection, project_id: str, group_id: str, direction: str, remote: str | None = None) -> None:
-    """Rules that let everything out (egress), or in (ingress) from the group *remote*."""
-    for ethertype in ETHERTYPES:
-        added(connection, security_group_rules, id=str(uuid.uuid5(uuid.UUID(group_id), direction + ethertype)),
-              project_id=project_id, security_group_id=group_id, direction=direction, ethertype=ethertype,
-              remote_group_id=remote, description="", created_at=now())
+def _have(connection: Connection, group: Document, rules: Sequence[RowMapping]) -> None:
+    """Give a new *group* what the default *rules* say."""
+    if rules:
+        connection.execute(insert(security_group_rules), [default_rules.rule(one, group) for one in rules])
 
 
 def named(connection: Connection, project: str, names: Sequence[str], *, make: bool = False) -> list[str]:
@@ -133,12 +121,12 @@ def change(connection: Connection, project: str, server_id: str, name: str, *, a
 
 
 def create(connection: Connection, context: Context, values: Document) -> None:
-    """Add it, with rules that let everything out. There is one ``default``, which is made by itself."""
+    """Add it, with the default ``rules``. There is one ``default``, which is made by itself."""
     if values["name"] == "default":
         raise Conflict("Default security group already exists.", type="SecurityGroupDefaultAlreadyExists")
     default_group(connection, values["project_id"])
     add(connection, security_groups, values)
-    _let(connection, values["project_id"], values["id"], "egress")
+    _have(connection, values, values["rules"])
 
 
 def check_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
@@ -148,13 +136,15 @@ def check_update(connection: Connection, context: Context, row: RowMapping, valu
 
 
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
-    """It goes when no port has it, with the rules of other groups that name it, as in Neutron."""
+    """It goes when no port has it and no default rule names it, with the rules of other groups that name it, as in
+    Neutron."""
     if row["name"] == "default" and not context.is_admin:
         raise Conflict("Insufficient rights for removing default security group.",
                        type="SecurityGroupCannotRemoveDefault")
     held = ports.c.security_groups.contains(f'"{row["id"]}"')
     if connection.execute(select(ports.c.id).where(held).limit(1)).first():
         raise Conflict(f"Security Group {row['id']} in use.", type="SecurityGroupInUse")
+    default_rules.check_unnamed(connection, row["id"])
     rule = security_group_rules.c
     connection.execute(deleting(security_group_rules).where(rule.remote_group_id == row["id"]))
     sharing.forget(connection, row["id"])
@@ -181,20 +171,16 @@ def _prepare(connection: Connection, context: Context) -> list[str]:
 SECURITY_GROUP = NetworkResource(
     name="security_group", table=security_groups, visible=VISIBLE, documents=documents, create=create,
     update=check_update, delete=delete, defaults={"description": "", "stateful": True}, before_list=_prepare,
-    counts={"security_group_rule": len(ETHERTYPES)}, units=units)
+    counts=lambda values: {"security_group_rule": len(values["rules"])}, units=units)
 
 
 def create_rule(engine: bool, connection: Connection, context: Context, values: Document) -> None:
     """Add it to a group of the project. *engine*: whether there is one, which has to know what the rule says."""
-    _check_remote(values)
-    _check_ports(values)
-    if engine and values["port_range_min"] is not None and values["protocol"] in WITHOUT_MATCH:
-        raise InvalidField("port_range_min", "must be left out: OVN looks at ports of tcp, udp or sctp, and the "
-                                             f"protocol is {values['protocol']}", values["port_range_min"])
+    check(engine, values)
     group = _existing(connection, context, values["security_group_id"])
     values["project_id"] = group["project_id"]
     if values["remote_address_group_id"]:
-        _check_addresses(connection, context, engine, values["remote_address_group_id"])
+        _check_addresses(connection, context, values["remote_address_group_id"])
     if values["remote_group_id"]:
         _existing(connection, context, values["remote_group_id"], VISIBLE)
     rule = security_group_rules.c
@@ -219,41 +205,12 @@ def _existing(connection: Connection, context: Context, id: str,
     return row
 
 
-def _check_addresses(connection: Connection, context: Context, engine: bool, id: str) -> None:
+def _check_addresses(connection: Connection, context: Context, id: str) -> None:
     """Lock the address group that a rule names; raises ``NotFound``."""
-    if not engine:
-        raise InvalidField("remote_address_group_id", "must be null: address groups are for networks of OVN (setting "
-                                                      "ovn_northbound)", id)
     seen = sharing.own_or_shared(address_groups)(context)
     if connection.execute(select(address_groups.c.id).where(
             address_groups.c.id == id, seen).with_for_update()).first() is None:
         raise NotFound(f"Address group {id} could not be found.", type="AddressGroupNotFound")
-
-
-def _check_remote(values: Document) -> None:
-    given = values["remote_ip_prefix"]
-    if sum(bool(values[name]) for name in ("remote_ip_prefix", "remote_group_id", "remote_address_group_id")) > 1:
-        raise InvalidRequest("Only one of remote_ip_prefix, remote_group_id or remote_address_group_id may be "
-                             "provided.", type="SecurityGroupMultipleRemoteEntities")
-    if given and f"IPv{ip_network(given).version}" != values["ethertype"]:
-        raise InvalidRequest(f"Conflicting value ethertype {values['ethertype']} for CIDR {given}",
-                             type="SecurityGroupRuleParameterConflict")
-
-
-def _check_ports(values: Document) -> None:
-    least, most, protocol = values["port_range_min"], values["port_range_max"], values["protocol"]
-    if least is None and most is None:
-        return
-    if protocol is None:
-        raise InvalidRequest("Must also specify protocol if port range is given.",
-                             type="SecurityGroupProtocolRequiredWithPorts")
-    if protocol in ICMP:
-        if least is None or least > 255 or (most or 0) > 255:
-            raise InvalidRequest("For ICMP port_range_min is the type and port_range_max the code, each from 0 to "
-                                 "255; a code needs a type.", type="SecurityGroupInvalidIcmpValue")
-    elif protocol not in WITH_PORTS or least is None or most is None or least > most:
-        raise InvalidRequest("For TCP/UDP protocols, port_range_min must be <= port_range_max; other protocols have no "
-                             "ports.", type="SecurityGroupInvalidPortRange")
 
 
 def rule_resource(engine: bool) -> NetworkResource:
@@ -272,6 +229,10 @@ class GroupStore(NetworkStore):
                  rules: NetworkStore) -> None:
         super().__init__(database, resource, quota, log)
         self.rules = rules
+
+    def _create(self, connection: Connection, context: Context, new: Documents) -> None:
+        rules = default_rules.of_other_groups(connection)
+        super()._create(connection, context, [{**values, "rules": rules} for values in new])
 
     def enter(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Document]) -> None:
         """All rules of the group *row*."""

@@ -19,6 +19,7 @@ from sqlalchemy import (
     and_,
     delete,
     exists,
+    literal,
     or_,
     select,
     true,
@@ -32,6 +33,7 @@ from magnetar_core.errors import Conflict
 from .tables import (
     address_groups,
     address_scopes,
+    default_security_group_rules,
     floating_ips,
     networks,
     ports,
@@ -72,7 +74,8 @@ def _outside(id: str) -> Sequence[Select[Any]]:
 
 def _in_group(id: str) -> Sequence[Select[Any]]:
     return (select(ports.c.project_id).where(ports.c.security_groups.contains(f'"{id}"', autoescape=True)),
-            select(security_group_rules.c.project_id).where(security_group_rules.c.remote_group_id == id))
+            select(security_group_rules.c.project_id).where(security_group_rules.c.remote_group_id == id),
+            _by_default(default_security_group_rules.c.remote_group_id == id))
 
 
 def _limited(id: str) -> Sequence[Select[Any]]:
@@ -80,7 +83,13 @@ def _limited(id: str) -> Sequence[Select[Any]]:
 
 
 def _named(id: str) -> Sequence[Select[Any]]:
-    return (select(security_group_rules.c.project_id).where(security_group_rules.c.remote_address_group_id == id),)
+    return (select(security_group_rules.c.project_id).where(security_group_rules.c.remote_address_group_id == id),
+            _by_default(default_security_group_rules.c.remote_address_group_id == id))
+
+
+def _by_default(named: ColumnElement[bool]) -> Select[Any]:
+    """All projects, where a default rule *named* a thing: their new groups will."""
+    return select(literal(ALL).label("project_id")).select_from(default_security_group_rules).where(named)
 
 
 def _cut(id: str) -> Sequence[Select[Any]]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-
 """Subnet pools: prefixes of which subnets are cut, so that no two of a pool overlap, and no project gets more than it
 may. A cloud has one default pool of each IP version at most (Neutron's extension default-subnetpools)."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import Any
@@ -13,14 +13,19 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, RowMapping, select, true
 
 from magnetar_control.services import Context, Document
-from magnetar_control.store.database import advisory_lock
+from magnetar_control.store.database import added, advisory_lock, now
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
 from . import address_scopes, sharing
 from .resources import NetworkResource, add, find, of_version
 from .router_ports import GATEWAY, INTERFACE
-from .tables import addresses, ports, subnet_pools, subnets
+from .tables import addresses, beginnings, ports, subnet_pools, subnets
 
+NAMESPACE = uuid.UUID("0c1f9d5a-7a56-5c4f-8f0b-5d2f6a3e1c09")
+#: Bits of the prefix of a project's first network, unless an administrator says otherwise.
+FIRST = 24
+#: Type of the error where subnets of a network would be of several address scopes.
+AFFINITY = "NetworkAddressScopeAffinityError"
 AnyNetwork = IPv4Network | IPv6Network
 #: By IP version: the shortest prefix that subnets have, the most bits of a prefix, and the bits of what a project's
 #: ``default_quota`` counts: addresses, and networks of 64 bits.
@@ -52,6 +57,16 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     sharing.begin(connection, "subnetpool", values)
 
 
+def begin(connection: Connection, net: IPv4Network) -> None:
+    """The default pool of a new cloud, ``default``, of which all projects' first networks are; once, so that it stays
+    away when administrators remove it."""
+    if default(connection, 4, true()) is None and added(connection, beginnings, name="subnet_pool", created_at=now()):
+        create(connection, Context("", None), {
+            **SUBNET_POOL.defaults, "id": str(uuid.uuid5(NAMESPACE, "default")), "project_id": "", "name": "default",
+            "description": "First networks of projects", "prefixes": [str(net)], "shared": True, "is_default": True,
+            "default_prefixlen": max(FIRST, net.prefixlen)})
+
+
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Prefixes are added alone: subnets may be cut of those that are there. Whoever joins an address scope is checked
     with what it has then."""
@@ -65,6 +80,8 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
     if "prefixes" in values:
         values["prefixes"] = _with_more(row, values)
     final = {**row, "prefixes": orjson.loads(row["prefixes"]), **values}
+    if final["address_scope_id"] != row["address_scope_id"]:
+        _check_scope(connection, row)
     if final["address_scope_id"] is not None and values.keys() & {"prefixes", "address_scope_id"}:
         address_scopes.check_pool(connection, context, final)
 
@@ -168,14 +185,35 @@ def cut(connection: Connection, context: Context, values: Document) -> None:
 
 def check_others(connection: Connection, network: RowMapping, values: Document) -> None:
     """Raises ``InvalidRequest`` where the subnets of *network*, which is locked, that have one IP version are not of
-    one pool, or all of none."""
-    six = ":" in values["cidr"]
-    for row in connection.execute(select(*subnets.c["cidr", "subnetpool_id"]).where(
-            subnets.c.network_id == network["id"])):
-        if (":" in row.cidr) == six and row.subnetpool_id != values["subnetpool_id"]:
+    one pool, of pools of one address scope, or all of none."""
+    six, id = ":" in values["cidr"], values["subnetpool_id"]
+    query = select(*subnets.c["cidr", "subnetpool_id"], subnet_pools.c.address_scope_id).outerjoin(
+        subnet_pools, subnet_pools.c.id == subnets.c.subnetpool_id)
+    for row in connection.execute(query.where(subnets.c.network_id == network["id"])):
+        if (":" in row.cidr) != six or row.subnetpool_id == id:
+            continue
+        scope = row.address_scope_id
+        if scope is None:
             raise InvalidRequest("Subnets hosted on the same network must be allocated from the same subnet pool. "
                                  f"{row.cidr} is of {row.subnetpool_id or 'none'}.",
                                  type="NetworkSubnetPoolAffinityError")
+        if id is None or scope != connection.execute(select(subnet_pools.c.address_scope_id).where(
+                subnet_pools.c.id == id)).scalar():
+            raise InvalidRequest("Subnets hosted on the same network must be allocated from subnet pools of the same "
+                                 f"address scope. {row.cidr} is of {scope}.", type=AFFINITY)
+
+
+def _check_scope(connection: Connection, pool: RowMapping) -> None:
+    """Raises ``InvalidRequest`` where a *pool* would have another address scope than others of whose subnets it has
+    some beside its own in a network."""
+    mine, other = subnets.alias(), subnets.alias()
+    there = connection.execute(select(mine.c.network_id).join(other, other.c.network_id == mine.c.network_id).join(
+        subnet_pools, subnet_pools.c.id == other.c.subnetpool_id).where(
+        mine.c.subnetpool_id == pool["id"], other.c.subnetpool_id != pool["id"],
+        subnet_pools.c.ip_version == pool["ip_version"]).limit(1)).scalar()
+    if there is not None:
+        raise InvalidRequest(f"Network {there} has subnets of this pool and of others, which must be of one address "
+                             "scope. Delete those of one pool first.", type=AFFINITY)
 
 
 def _of(connection: Connection, pool: RowMapping, project: str, cidr: str | None, length: int | None) -> AnyNetwork:

@@ -113,6 +113,20 @@ security_group_rules = Table(
     Column("remote_address_group_id", UUID, ForeignKey("address_groups.id")), *stamped(),
     Index("security_group_rules_group", "security_group_id"))
 
+#: What new security groups begin with. ``remote_group_id``: a group that all have, or ``PARENT``, the new one itself.
+default_security_group_rules = Table(
+    "default_security_group_rules", API, Column("id", UUID, primary_key=True),
+    *(Column(one.name, one.type, nullable=one.nullable) for one in security_group_rules.c if one.name in (
+        "direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix",
+        "remote_group_id")),
+    Column("description", NAME, nullable=False, default=""),
+    Column("remote_address_group_id", UUID, ForeignKey("address_groups.id")),
+    Column("used_in_default_sg", Boolean, nullable=False, default=False),
+    Column("used_in_non_default_sg", Boolean, nullable=False, default=True), *stamped())
+
+#: What a cloud was given once, at its beginning, so that what administrators take away stays away.
+beginnings = Table("network_beginnings", API, Column("name", NAME, primary_key=True), *stamped())
+
 routers = Table(
     "routers", API, *owned(), Column("admin_state_up", Boolean, nullable=False, default=True),
     Column("enable_snat", Boolean, nullable=False, default=True),

@@ -78,6 +78,18 @@ def test_cloud_init_reads_addresses_of_ipv6(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_cloud_init_makes_a_device_of_each_vlan(tmp_path: Path) -> None:
+    vlan = dataclasses.replace(STATIC, mac="52:54:00:00:00:09", mtu=1400)
+    nic = dataclasses.replace(DHCP, vlans=((101, vlan),))
+    found = cloud_init.reads(configdrive.files(guest(nic)), tmp_path, [nic.mac])
+    first, second, *_services = found["network"]["config"]
+    assert (first["name"], first["type"]) == ("eth0", "physical")
+    assert {name: second[name] for name in ("name", "type", "vlan_id", "vlan_link", "mac_address", "mtu")} == {
+        "name": "eth0.101", "type": "vlan", "vlan_id": 101, "vlan_link": "eth0", "mac_address": vlan.mac, "mtu": 1400}
+    assert [one["address"] for one in second["subnets"]] == ["192.0.2.7"]
+
+
+@pytest.mark.slow
 def test_cloud_init_reads_the_drive(tmp_path: Path) -> None:
     nics = (NIC, STATIC)
     whole = dataclasses.replace(guest(*nics), vendor_data={"cloud-init": "#!/bin/sh"})

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import jsonschema
 import pytest
+import yaml
 
 from magnetar_agent import inventory
 from magnetar_agent.cli import main
@@ -28,9 +30,12 @@ from tests.unit.agent.conftest import Host
 from tests.unit.agent.pair import WAY, Pair
 from tests.unit.agent.serving import served
 from tests.unit.agent.taps import until
+from tests.unit.agent.test_cloud_init import SCHEMA
 
 MAC = "52:54:00:00:00:77"
 ONE, TWO = "3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a001", "3f1c7a52-8b1e-4d0c-9a57-0c5f3de1a002"
+CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/network_data.yml").read_text(encoding="utf-8"))
+SWITCH = "ovs-vswitchd (Open vSwitch) 3.1.0\n"
 LACKS = "ovn-controller does not run."
 
 
@@ -56,6 +61,27 @@ def test_a_port_is_plugged_in_at_the_integration_bridge(host: Host, datapath: st
     tree = guest_data.tree(host.agent.host, host.agent.host.documents.find("server", "web1"))
     (link,) = json.loads(tree["openstack/latest/network_data.json"])["links"]
     assert (link["type"], link["vif_id"], link["mtu"]) == ("ovs", ONE, 1442)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["title"])
+def test_a_guest_is_told_what_its_nic_carries(host: Host, case: dict[str, Any]) -> None:
+    nic = {"port": ONE, "mac": MAC, "address": case["address"], "told": case["told"]}
+    assert host.server(networks=[nic]).changed and not host.server(networks=[nic]).changed
+    tree = guest_data.tree(host.agent.host, host.agent.host.documents.find("server", "web1"))
+    found = json.loads(tree["openstack/latest/network_data.json"])
+    jsonschema.validate(found, SCHEMA)
+    assert found["links"] == case["links"]
+    assert [{name: value for name, value in one.items() if name != "id"} for one in found["networks"]] == case[
+        "networks"]
+
+
+@pytest.mark.parametrize(("vlan", "words"), [
+    ({"segmentation_id": 4095}, "segmentation_id"), ({"mac": "x"}, "mac"), ({"address": "x"}, "address"),
+    ({"vlans": []}, "vlans")])
+def test_what_a_nic_cannot_carry(host: Host, vlan: dict[str, Any], words: str) -> None:
+    known = {"segmentation_id": 5, "port_id": TWO, "network_id": TWO, "mac": MAC, **vlan}
+    with pytest.raises(InvalidField, match=words):
+        host.server(networks=[{"port": ONE, "told": {"vlans": [known]}}])
 
 
 def test_the_bridge_is_a_setting(tmp_path: Path) -> None:
@@ -217,12 +243,15 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("installed")
 def test_each_thing_that_lacks_has_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     database, control = tmp_path / "openvswitch/db.sock", tmp_path / "ovn/ovn-controller.7.ctl"
+    switch = tmp_path / "openvswitch/ovs-vswitchd.5.ctl"
     assert "Open vSwitch does not run" in ovn.look("br-int", tmp_path).reason
     with speaking(database, rows()):
         assert "no bridge br-int" in ovn.look("br-int", tmp_path).reason
     with speaking(database, {"no": "rows"}):
         assert "does not answer" in ovn.look("br-int", tmp_path).reason
     with speaking(database, rows("netdev")):
+        assert "ovs-vswitchd does not run" in ovn.look("br-int", tmp_path).reason
+    with speaking(database, rows("netdev")), speaking(switch, SWITCH):
         assert "ovn-controller does not run" in ovn.look("br-int", tmp_path).reason
         (tmp_path / "ovn").mkdir(exist_ok=True)
         with socket.socket(socket.AF_UNIX) as dead:  # of one that was killed
@@ -232,12 +261,12 @@ def test_each_thing_that_lacks_has_its_words(tmp_path: Path, monkeypatch: pytest
             assert "no connection to the southbound database (not connected)" in ovn.look("br-int", tmp_path).reason
         with speaking(control, "connected\n"):
             assert ovn.look("br-int", tmp_path) == IntegrationBridge("br-int", "netdev", "kvm1")
-    with speaking(database, rows("")), speaking(control, "connected"):
+    with speaking(database, rows("")), speaking(switch, SWITCH), speaking(control, "connected"):
         assert ovn.look("br-int", tmp_path) == IntegrationBridge("br-int", "system", "kvm1")
     for version, words in (("22.06.1", "OVN must be 22.09 or newer"), ("21.12.0", "ovn-controller 21.12 runs"),
                            ("22.09.0", ""), ("23.03.1", "")):
         told = {"connection-status": "connected", "version": f"ovn-controller {version}\nOpen vSwitch Library 3.1.0\n"}
-        with speaking(database, rows("")), speaking(control, told):
+        with speaking(database, rows("")), speaking(switch, SWITCH), speaking(control, told):
             reason = ovn.look("br-int", tmp_path).reason
             assert words in reason if words else not reason
     monkeypatch.setattr(shutil, "which", lambda _name: None)

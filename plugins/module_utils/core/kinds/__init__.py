@@ -21,6 +21,7 @@ from .network import Network
 from .networking import (
     AddressGroup,
     AddressScope,
+    DefaultSecurityGroupRule,
     FloatingIp,
     NetworkPort,
     NetworkRouter,
@@ -42,16 +43,17 @@ from .volume import Volume, VolumeAttachment, VolumeSnapshot
 from .volume_type import CloudVolumeType
 
 __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Cell",
-           "CloudVolumeType", "ComputeService", "Flavor", "FloatingIp", "Host", "HostAggregate", "HostTrait",
-           "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair", "Limits", "Migration", "Network",
-           "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota", "RbacPolicy", "ResourceProvider",
-           "SecurityGroup", "Server", "ServerGroup", "ServerTopology", "ShareAttachment", "Subnet", "SubnetPool",
-           "Usage", "Volume", "VolumeAttachment", "VolumeExport", "VolumeSnapshot"]
+           "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor", "FloatingIp", "Host",
+           "HostAggregate", "HostTrait", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair",
+           "Limits", "Migration", "Network", "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota",
+           "RbacPolicy", "ResourceProvider", "SecurityGroup", "Server", "ServerGroup", "ServerTopology",
+           "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume", "VolumeAttachment", "VolumeExport",
+           "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
          VolumeExport, Migration, Host)
 CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, HostAggregate, ServerGroup,
                Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort, NetworkRouter, FloatingIp,
                SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk, AddressScope, SubnetPool,
-               CloudVolumeType, ResourceProvider, HostTrait)
+               DefaultSecurityGroupRule, CloudVolumeType, ResourceProvider, HostTrait)
 BY_NOUN = {kind.noun: kind for kind in KINDS}

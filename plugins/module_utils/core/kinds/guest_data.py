@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 from ..errors import InvalidField
 from ..fields import Field, Record
-from ..values import Choices, Integer, ListOf, MapOf, Nullable, Text, Uuid, Value
+from ..values import Choices, Integer, ListOf, Mac, MapOf, Nullable, Text, Uuid, Value
 from ..versions import Version
 
 
@@ -37,13 +37,15 @@ LABEL, ADDRESS, ROUTED = Text(0, 255), GuestAddress(), GuestAddress(network=True
 PASSWORD = Nullable(Text(1, 255))
 #: Most name servers and routes of a NIC.
 MOST = 64
+#: Most tags of VLANs.
+VLANS = 4094
 
 
-def told() -> Record:
-    """Of a NIC."""
+def _of_nic(known: bool = False, **more: Field) -> Record:
+    """*known*: network and port are always said."""
     return Record(
-        network_id=Field(Uuid(), "The network, as its users know it."),
-        port_id=Field(Uuid(), "The port."),
+        network_id=Field(Uuid(), "The network, as its users know it.", required=known),
+        port_id=Field(Uuid(), "The port.", required=known),
         gateway=Field(Nullable(ADDRESS), "Gateway of the subnet."),
         mtu=Field(Integer(0, 65535), "MTU of the network."),
         dns_nameservers=Field(ListOf(ADDRESS, MOST), "Name servers of the subnet."),
@@ -57,7 +59,17 @@ def told() -> Record:
             gateway=Field(Nullable(ADDRESS), "Gateway of its subnet."),
             dns_nameservers=Field(ListOf(ADDRESS, MOST), "Name servers of its subnet.")), MOST),
             "Its addresses of IPv6."),
-    )
+        **more)
+
+
+def told() -> Record:
+    """Of a NIC."""
+    return _of_nic(vlans=Field(ListOf(_of_nic(
+        True,
+        segmentation_id=Field(Integer(1, VLANS), "The tag that the guest gives its packets.", required=True),
+        mac=Field(Mac(), "Its MAC address.", required=True),
+        address=Field(GuestAddress(interface=True), "Its address of IPv4, with a prefix where the guest sets it "
+                      "itself.")), VLANS), "Ports that it carries as VLANs, by tag."))
 
 
 GUEST_DATA = Nullable(Record(

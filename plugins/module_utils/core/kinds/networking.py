@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""subnet, subnet_pool, address_scope, port, trunk, router, floating_ip, security_group, address_group, qos_policy and
-rbac_policy: what a cloud's network service has beside networks."""
+"""subnet, subnet_pool, address_scope, port, trunk, router, floating_ip, security_group, default_security_group_rule,
+address_group, qos_policy and rbac_policy: what a cloud's network service has beside networks."""
 
 from __future__ import annotations
 
@@ -229,10 +229,43 @@ class SecurityGroup(Resource):
                                        "or uuid."),
             description=Field(Nullable(DESCRIPTION), "Free text.")), MANY),
         "All rules that it has: others are removed, and equal ones count once. A port_range_max that is omitted is as "
-        "port_range_min. Without this, a new group lets everything out, and another one's rules stay.",
+        "port_range_min. Without this, a new group has the cloud's default rules, and another one's rules stay.",
         sample=[{"direction": "ingress", "ethertype": "IPv4", "protocol": "tcp", "port_range_min": 22,
                  "port_range_max": 22, "remote_ip_prefix": "192.0.2.0/24", "remote_group": None,
                  "remote_address_group": None, "description": ""}])
+
+
+class DefaultSecurityGroupRule(Kind):
+    """A rule that new security groups begin with; its key is USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE, or its
+    uuid. USES: ``default``, ``other``, ``default+other`` or nothing; REMOTE: an IP network, ``group=`` or
+    ``addresses=`` and a name or uuid, or nothing."""
+
+    noun, plural = "default_security_group_rule", "default_security_group_rules"
+
+    id = Field(Uuid(), "The uuid.", on=READ, sample="8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d")
+    name = Field(Text(1, 600), "USES,DIRECTION,ETHERTYPE,PROTOCOL,MIN,MAX,REMOTE.", on=READ,
+                 sample="other,ingress,IPv4,tcp,22,22,192.0.2.0/24")
+    direction = Field(Choices("ingress", "egress"), "To the ports, or from them.", default="ingress", on=FIXED,
+                      sample="ingress")
+    ethertype = Field(Choices("IPv4", "IPv6"), "Of which IP version.", default="IPv4", on=FIXED, sample="IPv4")
+    protocol = Field(Nullable(Text(1, 40, r"[A-Za-z0-9-]+", "must be a name or number")), "Name or number of the IP "
+                     "protocol; any when omitted.", default=None, on=FIXED, sample="tcp")
+    port_range_min = Field(_PORT, "The first port, or the type of ICMP.", default=None, on=FIXED, sample=22)
+    port_range_max = Field(_PORT, "The last port, or the code of ICMP. As O(port_range_min) when omitted, but for "
+                           "ICMP.", default=None, on=FIXED, sample=22)
+    remote_ip_prefix = Field(Nullable(PREFIX), "From or to these addresses only.", default=None, on=FIXED,
+                             sample="192.0.2.0/24")
+    remote_group = Field(Nullable(REFERENCE), "From or to ports of this security group only, by name or uuid, which is "
+                         "shared with all projects; V(PARENT) for the new group itself.", default=None, on=FIXED,
+                         sample=None)
+    remote_address_group = Field(Nullable(REFERENCE), "From or to addresses of this address group only, by name or "
+                                 "uuid, which is shared with all projects.", default=None, on=FIXED, sample=None)
+    used_in_default_sg = Field(Boolean(), "Whether the C(default) groups of projects that have none yet begin with "
+                               "it.", default=False, on=FIXED, sample=False)
+    used_in_non_default_sg = Field(Boolean(), "Whether other new groups begin with it.", default=True, on=FIXED,
+                                   sample=True)
+    description = Field(DESCRIPTION, "Free text of at most 255 characters.", default="", on=FIXED,
+                        sample="SSH from the office")
 
 
 class AddressGroup(Resource):

@@ -14,6 +14,7 @@ from magnetar_control.services.network.tables import (
     address_groups,
     address_scopes,
     addresses,
+    default_security_group_rules,
     floating_ips,
     forwardings,
     networks,
@@ -124,7 +125,9 @@ class Things:
                                    device_owner="compute:nova", host="kvm1", place=0)
 
     def _outside(self):
-        """An external network of the operator, for all."""
+        """An external network of the operator, for all, and a default rule."""
+        self.common["default_rule"] = self._add(default_security_group_rules, direction="egress", ethertype="IPv4",
+                                                protocol="udp")
         self.common["external"] = self._subnetted("", "external", "192.0.2", "outer_subnet", self.common, external=True,
                                                   bridge="ext")
         self._policy("", "network", self.common["external"], action="access_as_external")

@@ -425,6 +425,8 @@ def test_settings_that_lead_nowhere(settings, words):
         engine_of(Settings(**settings))
 
 
-def test_the_first_network_of_a_cloud_is_of_ovn(service):
-    (network,) = service.resources["networks"].list(ADMIN)
-    assert (network["type"], network["mtu"], network["by_engine"]) == ("ovn", 1442, True)
+def test_the_first_network_of_a_project_is_of_ovn(service):
+    (wanted,) = service.check_requested(ALICE, "auto")
+    (network,) = service.resources["networks"].list(ALICE)
+    assert (network["id"], network["type"], network["mtu"], network["by_engine"]) == (
+        wanted["network_id"], "ovn", 1442, True)

@@ -59,7 +59,7 @@ def test_a_server_has_its_port_from_before_its_start_to_its_end(cloud: Cloud, ce
     port, host = _of(admin, server), server["OS-EXT-SRV-ATTR:host"]
     # The guest has started, so it has been there.
     assert f"requested-chassis={host}" in _port(central, port, "options")
-    address = server["addresses"]["default"][0]["addr"]
+    address = server["addresses"]["auto_allocated_network"][0]["addr"]
     assert address in _port(central, port, "port_security")
     assert admin.post("/network/v2.0/security-groups", {"security_group": {"name": "web"}}).status == 201
     assert admin.act(server["id"], "addSecurityGroup", {"name": "web"}).status == 202

@@ -20,7 +20,7 @@ from .test_servers import ensure
 
 pytestmark = pytest.mark.slow
 NOUNS = ("subnet", "security_group", "port", "router", "floating_ip", "address_group", "qos_policy", "rbac_policy",
-         "trunk", "address_scope", "subnet_pool")
+         "trunk", "address_scope", "subnet_pool", "default_security_group_rule")
 #: Drawn when it is made, so that no prediction knows it.
 DRAWN = {"id", "created_at", "updated_at", "fixed_ips", "mac_address", "external_addresses", "floating_ip_address",
          "rules", "active", "managed"}
@@ -166,6 +166,40 @@ def test_subnets_of_pools(cloud: Cloud, ann: Caller) -> None:
     for key in reversed(keys):
         assert ann.delete(f"/v1/{key}").status == 200
     refused(ann, "address_scope/everybodys", {"shared": True}, "only admins", status=403)
+
+
+def test_default_rules_are_known_by_what_they_say(cloud: Cloud, ann: Caller) -> None:
+    admin, ssh = cloud.admin, "default_security_group_rule/other,ingress,IPv4,TCP,22,,192.0.2.9%2F24"
+    made = ensured(admin, ssh, {"description": "from the office"})
+    assert made["name"] == "other,ingress,IPv4,tcp,22,22,192.0.2.0/24"
+    assert (made["port_range_max"], made["used_in_default_sg"], made["used_in_non_default_sg"]) == (22, False, True)
+    refused(admin, ssh, {"description": "from home"}, "description", status=409)
+    begun = ensured(ann, "security_group/begun", {})
+    assert [one["description"] for one in begun["rules"] if one["direction"] == "ingress"] == ["from the office"]
+    refused(ann, "default_security_group_rule/other,egress,IPv4,udp,,,", {}, "only admins", status=403)
+    key = f"/v1/default_security_group_rule/{made['id']}"
+    assert ann.delete(f"{key}?dry_run=true").status == ann.delete(key).status == 403
+    assert ann.get(key).json["description"] == "from the office"
+    ensured(admin, "default_security_group_rule/default+other,ingress,IPv6,ipv6-icmp,,,group=PARENT", {})
+    both = "default_security_group_rule/{},ingress,IPv4,udp,7,9,0.0.0.0%2F0"
+    ensured(admin, both.format("default"), {})
+    ensured(admin, both.format("default").replace("0.0.0.0%2F0", ""), {})  # is the same
+    refused(admin, both.format("default+other"), {}, "already exists", status=409)
+    refused(admin, "default_security_group_rule/ssh", {}, "must be USES,DIRECTION")
+    refused(admin, both.format("some"), {}, "must be USES,DIRECTION")
+    refused(admin, both.format("other").replace("9,", "x,"), {}, "port_range_max")
+    ensured(admin, "security_group/office", {})
+    named = "default_security_group_rule/other,ingress,IPv4,tcp,80,,group=office"
+    assert "remote_group" in ensure(admin, named, {}).json["error"]["message"]  # a dry run assumes that it is shared
+    shared = ensured(admin, "rbac_policy/security_group:access_as_shared:*:office", {})
+    ensured(admin, named, {})
+    names = [one["name"] for one in ann.get("/v1/default_security_group_rule").json["default_security_group_rules"]]
+    for name in names[4:]:
+        assert admin.delete("/v1/default_security_group_rule/" + name.replace("/", "%2F")).json["changed"], name
+    assert len(ann.get("/v1/default_security_group_rule").json["default_security_group_rules"]) == 4
+    for path in (f"rbac_policy/{shared['id']}", "security_group/office"):
+        assert admin.delete(f"/v1/{path}").status == 200
+    assert ann.delete("/v1/security_group/begun").status == 200
 
 
 def test_the_rules_of_a_qos_policy_are_one_list(cloud: Cloud, ann: Caller) -> None:
@@ -386,6 +420,9 @@ def test_modules(folder: Path) -> None:
         {"trunk": {"name": "t2", "port": "p2", "subports": [{"port": "v2", "segmentation_id": 7}]}},
         {"qos_policy": {"name": "q2", "rules": [{"type": "bandwidth_limit", "max_kbps": 5}]}},
         {"port": {"name": "p2", "network": "n2", "qos_policy": "q2"}},
+        {"default_security_group_rule": {"protocol": "tcp", "port_range_min": 25, "remote_ip_prefix": "192.0.2.0/24"}},
+        {"default_security_group_rule": {"protocol": "tcp", "port_range_min": 25, "remote_ip_prefix": "192.0.2.0/24",
+                                         "state": "absent"}},
         {"rbac_policy": {"object_type": "network", "object": "n2", "target_project": "other"}},
         {"rbac_policy": {"object_type": "network", "object": "n2", "target_project": "other", "state": "absent"}},
         *({noun: {"name": name, "state": "absent"}} for noun, name in (

@@ -23,6 +23,7 @@ def engine() -> FakeEngine:
 def service(database: Database, engine: FakeEngine) -> EmbeddedNetworks:
     """Without networks; its worker writes only when a test says so."""
     found = EmbeddedNetworks(database, default_cidr=None, engine=engine, gateways=["h1", "h2"])
+    found.bootstrap()
     engine.claim()
     return found
 

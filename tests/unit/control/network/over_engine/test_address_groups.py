@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.control.serving import BOB
+from tests.unit.control.serving import ADMIN, BOB
 
 TOP = "/v2.0/address-groups"
 
@@ -42,6 +42,27 @@ def test_rules_name_addresses_that_come_and_go(ask, service, engine, office):
     service.worker.round()
     assert key not in engine.units
     assert service.worker.differences() == []
+
+
+def test_a_default_rule_names_one_that_all_have(ask, service, engine):
+    admin, top = ask.as_(ADMIN), "/v2.0/default-security-group-rules"
+    office = admin("POST", TOP, {"address_group": {"name": "office", "addresses": ["192.0.2.7"]}})["address_group"]
+    wish = {"default_security_group_rule": {"direction": "ingress", "remote_address_group_id": office["id"]}}
+    assert "--type address_group" in admin("POST", top, wish, 400)["NeutronError"]["message"]
+    policy = admin("POST", "/v2.0/rbac-policies", {"rbac_policy": {
+        "object_type": "address_group", "object_id": office["id"], "action": "access_as_shared",
+        "target_tenant": "*"}})["rbac_policy"]
+    made = admin("POST", top, wish)["default_security_group_rule"]
+    group = ask("POST", "/v2.0/security-groups", {"security_group": {"name": "web"}})["security_group"]
+    service.worker.round()
+    assert [one.remote_addresses for one in engine.group(group["id"]).rules if one.remote_addresses] == [office["id"]]
+    ask("DELETE", f"/v2.0/security-groups/{group['id']}")
+    for path in (f"{TOP}/{office['id']}", f"/v2.0/rbac-policies/{policy['id']}"):
+        admin("DELETE", path, status=409)
+    admin("DELETE", f"{top}/{made['id']}")
+    admin("DELETE", f"{TOP}/{office['id']}")
+    dccp = {"direction": "ingress", "protocol": "dccp", "port_range_min": 5, "port_range_max": 5}
+    assert "OVN looks at" in admin("POST", top, {"default_security_group_rule": dccp}, 400)["NeutronError"]["message"]
 
 
 @pytest.mark.parametrize(("verb", "addresses", "status", "words"), [

@@ -111,6 +111,32 @@ def test_a_scope_is_shared_while_others_use_it(ask):
     bob("GET", f"{TOP}/{mine}", status=404)
 
 
+def test_subnets_of_a_network_are_of_pools_of_one_scope(ask):
+    lab, other = scope(ask)["id"], scope(ask, name="other")["id"]
+    one, two = pool(ask, lab)["id"], pool(ask, lab, "10.30.0.0/16")["id"]
+    apart, alone = pool(ask, other, "10.40.0.0/16")["id"], pool(ask, None, "10.50.0.0/16")["id"]
+    network = _made(ask, "/v2.0/networks", "network", name="lan")["id"]
+
+    def cut(pool_id: str | None, status: int | None = None, **fields: Any) -> Any:
+        return _made(ask, "/v2.0/subnets", "subnet", status, network_id=network, subnetpool_id=pool_id,
+                     **{"prefixlen": 24, **fields})
+
+    first, second = cut(one), cut(two)
+    assert (first["cidr"], second["cidr"]) == ("10.20.0.0/24", "10.30.0.0/24")
+    for wrong, fields in ((apart, {}), (alone, {}), (None, {"cidr": "10.60.0.0/24", "prefixlen": None})):
+        refused = cut(wrong, 400, **fields)
+        assert refused["type"] == "NetworkAddressScopeAffinityError" and lab in refused["message"]
+    cut(None, cidr="fd00:1::/64", prefixlen=None)  # of the other IP version
+    for id in (one, two):
+        for wanted in (None, other):
+            refused = set_pool(ask, id, 400, address_scope_id=wanted)
+            assert refused["type"] == "NetworkAddressScopeAffinityError" and network in refused["message"]
+    assert ask("GET", f"/v2.0/networks/{network}")["network"]["ipv4_address_scope"] == lab
+    ask("DELETE", f"/v2.0/subnets/{second['id']}")
+    set_pool(ask, one, address_scope_id=None)
+    assert cut(two, 400)["type"] == "NetworkSubnetPoolAffinityError"
+
+
 def test_routers_do_not_translate_within_a_scope(ask, service, engine):
     """What leads out of a subnet into a network of its scope keeps its address; other subnets' is translated."""
     admin = ask.as_(ADMIN)

@@ -98,12 +98,44 @@ def test_who_asks_at_once_gets_the_same(ask, pool):
     assert len(ids) == 1 and len(ask("GET", "/v2.0/networks")["networks"]) == 1
 
 
-def test_a_cloud_with_a_default_pool_has_no_network_of_all(database, ask, pool):
-    EmbeddedNetworks(database, engine=FakeEngine()).bootstrap()
+def test_a_new_cloud_has_a_default_pool_and_no_network_of_all(database, ask):
+    made = EmbeddedNetworks(database, "10.60.0.0/16", engine=FakeEngine())
+    for _again in range(2):
+        made.bootstrap()
     assert ask("GET", "/v2.0/networks")["networks"] == []
-    ask.as_(ADMIN)("PUT", f"/v2.0/subnetpools/{pool}", {"subnetpool": {"is_default": False}})
+    (pool,) = ask("GET", "/v2.0/subnetpools")["subnetpools"]
+    assert (pool["name"], pool["prefixes"], pool["default_prefixlen"], pool["is_default"], pool["shared"]) == (
+        "default", ["10.60.0.0/16"], 24, True, True)
+    assert len(ask.as_(ADMIN)("GET", "/v2.0/rbac-policies")["rbac_policies"]) == 1
+    networks = [made.check_requested(one, "auto")[0]["network_id"] for one in (ALICE, BOB)]
+    assert [[one["cidr"] for one in ask.as_(ADMIN)("GET", f"/v2.0/subnets?network_id={id}")["subnets"]]
+            for id in networks] == [["10.60.0.0/24"], ["10.60.1.0/24"]]
+    assert made.check_requested(ALICE, None)[0]["network_id"] == networks[0]
+    ask("DELETE", f"{TOP}/red")
+    assert made.check_requested(ALICE, None) == []  # as Nova does where nothing is said
+
+
+def test_the_first_pool_stays_away(database, ask):
+    made, admin = EmbeddedNetworks(database, engine=FakeEngine()), ask.as_(ADMIN)
+    made.bootstrap()
+    (pool,) = ask("GET", "/v2.0/subnetpools")["subnetpools"]
+    ask("DELETE", f"/v2.0/subnetpools/{pool['id']}", status=403)
+    admin("DELETE", f"/v2.0/subnetpools/{pool['id']}")
+    made.bootstrap()
+    assert ask("GET", "/v2.0/subnetpools")["subnetpools"] == ask("GET", "/v2.0/networks")["networks"] == []
+
+
+def test_a_cloud_with_networks_or_a_default_pool_gets_none(database, ask, lan, pool):
     EmbeddedNetworks(database, engine=FakeEngine()).bootstrap()
-    assert [one["name"] for one in ask("GET", "/v2.0/networks")["networks"]] == ["default"]
+    ask.as_(ADMIN)("DELETE", f"/v2.0/subnetpools/{pool}")
+    lan(ask)
+    EmbeddedNetworks(database, engine=FakeEngine()).bootstrap()
+    assert ask("GET", "/v2.0/subnetpools")["subnetpools"] == []
+
+
+def test_a_small_range_is_one_network(database, ask):
+    EmbeddedNetworks(database, "192.0.2.0/28", engine=FakeEngine()).bootstrap()
+    assert [one["default_prefixlen"] for one in ask("GET", "/v2.0/subnetpools")["subnetpools"]] == [28]
 
 
 def test_it_is_made_while_the_project_makes_a_subnet_of_the_same_pool(ask, pool, lan, monkeypatch):

@@ -11,6 +11,7 @@ from magnetar_control.services.network import tables, trunks
 from magnetar_control.services.network.engine import LogicalPort
 from magnetar_control.services.network.trunks import documents
 from magnetar_core.errors import Conflict
+from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB
 
 TOP = "/v2.0/trunks"
@@ -108,6 +109,28 @@ def test_a_subport_is_where_its_parent_is(ask, running, engine, ports, trunk):
     service.worker.settle([f"port/{ports['b']['id']}"])
     assert engine.port(ports["b"]["id"]).parent is None
     assert service.worker.differences() == []
+
+
+def test_the_guest_is_told_of_subports(ask, service, database, lan, ports, trunk):
+    other = lan(ask, "10.2.0.0/24", mtu=1400)
+    ask("PUT", f"/v2.0/subnets/{other['subnets'][0]}", {"subnet": {"enable_dhcp": False}})
+    alone = ask("POST", "/v2.0/ports", {"port": {"network_id": other["id"]}})["port"]
+    ask("PUT", f"{TOP}/{trunk['id']}/add_subports", {"sub_ports": [sub(alone, 5)]})
+    wanted = service.check_requested(ALICE, [{"port": ports["parent"]["id"]}, {"port": ports["b"]["id"]}])
+    with counted(api=database, here=True) as asked:
+        nics = service.allocate(ALICE, SERVER, wanted)
+    (first, second), (plain,) = nics[0]["told"]["vlans"], nics[1:]
+    assert first == {
+        "segmentation_id": 5, "port_id": alone["id"], "network_id": other["id"], "mac": alone["mac_address"],
+        "address": f"{alone['fixed_ips'][0]['ip_address']}/24", "mtu": 1400, "gateway": "10.2.0.1"}
+    assert (second["segmentation_id"], second["port_id"], second["address"]) == (
+        101, ports["a"]["id"], ports["a"]["fixed_ips"][0]["ip_address"])
+    assert "vlans" not in plain["told"]
+    assert service.ports(SERVER)[0]["told"] == nics[0]["told"]
+    assert sum("trunk_subports" in one for _name, one in asked) == 1
+    with counted(api=database, here=True) as asked:
+        service.allocate(BOB, "6a1f1a52-6a8e-4b0e-8a0e-000000000002", [])
+    assert not any("trunk_subports" in one for _name, one in asked)  # where there is no trunk, nobody asks
 
 
 def test_a_port_that_was_made_with_a_server_stays_with_its_trunk(ask, service, ports):

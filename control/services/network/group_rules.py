@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What rules of security groups may say, also those that new groups begin with."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+
+from magnetar_control.services import Document
+from magnetar_core.errors import InvalidField, InvalidRequest
+
+#: Names and numbers of the protocols that have ports, and of those whose ports are an ICMP type and code.
+WITH_PORTS = frozenset({"tcp", "udp", "sctp", "dccp", "udplite", "6", "17", "33", "132", "136"})
+#: Of these, OVN does not look at ports.
+WITHOUT_MATCH = frozenset({"dccp", "udplite", "33", "136"})
+ICMP = frozenset({"icmp", "icmpv6", "ipv6-icmp", "1", "58"})
+ETHERTYPES = ("IPv4", "IPv6")
+#: What makes two rules the same.
+SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id",
+        "remote_address_group_id")
+
+
+def check(engine: bool, values: Document) -> None:
+    """Whether the *values* of a rule go together. *engine*: whether there is one, which has to know what it says.
+    Raises ``InvalidRequest``, ``InvalidField``."""
+    _check_remote(values)
+    _check_ports(values)
+    if engine and values["port_range_min"] is not None and values["protocol"] in WITHOUT_MATCH:
+        raise InvalidField("port_range_min", "must be left out: OVN looks at ports of tcp, udp or sctp, and the "
+                                             f"protocol is {values['protocol']}", values["port_range_min"])
+    if values["remote_address_group_id"] and not engine:
+        raise InvalidField("remote_address_group_id", "must be null: address groups are for networks of OVN (setting "
+                                                      "ovn_northbound)", values["remote_address_group_id"])
+
+
+def _check_remote(values: Document) -> None:
+    given = values["remote_ip_prefix"]
+    if sum(bool(values[name]) for name in ("remote_ip_prefix", "remote_group_id", "remote_address_group_id")) > 1:
+        raise InvalidRequest("Only one of remote_ip_prefix, remote_group_id or remote_address_group_id may be "
+                             "provided.", type="SecurityGroupMultipleRemoteEntities")
+    if given and f"IPv{ip_network(given).version}" != values["ethertype"]:
+        raise InvalidRequest(f"Conflicting value ethertype {values['ethertype']} for CIDR {given}",
+                             type="SecurityGroupRuleParameterConflict")
+
+
+def _check_ports(values: Document) -> None:
+    least, most, protocol = values["port_range_min"], values["port_range_max"], values["protocol"]
+    if least is None and most is None:
+        return
+    if protocol is None:
+        raise InvalidRequest("Must also specify protocol if port range is given.",
+                             type="SecurityGroupProtocolRequiredWithPorts")
+    if protocol in ICMP:
+        if least is None or least > 255 or (most or 0) > 255:
+            raise InvalidRequest("For ICMP port_range_min is the type and port_range_max the code, each from 0 to "
+                                 "255; a code needs a type.", type="SecurityGroupInvalidIcmpValue")
+    elif protocol not in WITH_PORTS or least is None or most is None or least > most:
+        raise InvalidRequest("For TCP/UDP protocols, port_range_min must be <= port_range_max; other protocols have no "
+                             "ports.", type="SecurityGroupInvalidPortRange")
