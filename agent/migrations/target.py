@@ -93,6 +93,7 @@ def _can_run(host: LocalHost, told: Fields, live: bool) -> None:
     wanted = told.get("hardware") or {}
     if live and told.get("secure_boot"):
         wanted = {**wanted, "secure_boot": "required"}
+    wanted = {**wanted, "machine": told["machine"]}
     for name, what in lacking(wanted, host.hypervisor.host() | pci.told(host, pci.devices(host)) | mdevs.told(
             host, mdevs.devices(host))):
         raise Conflict(f"The server's hardware {name} ({wanted[name]}) cannot be had on the target, which lacks "

@@ -76,6 +76,16 @@ hosts:
       description: The machine's architecture, in libvirt's words.
       type: str
       sample: x86_64
+    machine_types:
+      description: Machine types that QEMU has here, by architecture.
+      type: dict
+      sample:
+        x86_64:
+          - pc
+          - pc-i440fx-7.2
+          - pc-q35-7.1
+          - pc-q35-7.2
+          - q35
     virt_types:
       description: Kinds of virtualisation that really work here, best first.
       type: list

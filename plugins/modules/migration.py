@@ -176,9 +176,11 @@ server:
       type: str
       sample: qemu
     machine:
-      description: Machine type.
+      description: 'Machine type: C(q35), C(pc), or a version of these; C(auto) for what the image says (C(hw_machine_type)),
+        else the agent''s setting hw_machine_type, else C(q35). A server keeps the version that it is made with,
+        whatever QEMU its host gets; while it is off it takes a later one.'
       type: str
-      sample: q35
+      sample: pc-q35-7.2
     hardware:
       description: What it has besides sizes, over what its flavor and image ask for.
       type: dict

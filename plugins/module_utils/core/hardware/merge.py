@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from ..errors import InvalidField
-from . import numa
+from . import machines, numa
 from .rows import (
     ALIKE,
     ALONE,
@@ -30,8 +30,6 @@ from .rows import (
     said,
 )
 
-#: The machine type of a server of which none is said.
-MACHINE = "q35"
 #: Disk bus to the beginning of the names of its disks.
 PREFIX: Mapping[str, str] = {"virtio": "vd", "scsi": "sd", "sata": "sd", "ide": "hd"}
 TOPOLOGY = ("cpu_sockets", "cpu_cores", "cpu_threads")
@@ -78,11 +76,11 @@ def encrypts(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
 
 def asked_of(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of the server that *flavor* (``vcpus``, ``extra_specs``) and *image* (``properties``) ask for:
-    ``hardware``, and ``machine`` where the image says one; empty where they ask for nothing. Raises
-    ``InvalidField``."""
+    ``hardware``, and ``machine`` where the image says one, or keeps the server's own; empty where they ask for
+    nothing. Raises ``InvalidField``."""
     found = hardware_of(flavor.get("extra_specs") or {}, image.get("properties") or {}, flavor["vcpus"])
-    machine = found.pop("machine", None)
-    check_machine(found, machine or MACHINE)
+    machine = machines.machine_of(image, found.pop("machine", ""))
+    check_machine(found, machine or machines.USUAL)
     numa.check(found, flavor["vcpus"], flavor.get("ram"))
     return {**({"hardware": found} if found else {}), **({"machine": machine} if machine else {})}
 
