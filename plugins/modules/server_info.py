@@ -160,9 +160,7 @@ servers:
       type: str
       sample: qemu
     machine:
-      description: 'Machine type: C(q35), C(pc), or a version of these; C(auto) for what the image says (C(hw_machine_type)),
-        else the agent''s setting hw_machine_type, else C(q35). A server keeps the version that it is made with,
-        whatever QEMU its host gets; while it is off it takes a later one.'
+      description: Machine type; C(auto) for that of the image, or the usual. A server keeps its version.
       type: str
       sample: pc-q35-7.2
     hardware:

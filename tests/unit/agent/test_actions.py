@@ -39,6 +39,59 @@ def web(host: Host) -> Host:
     return host
 
 
+@pytest.mark.parametrize(("power", "agent", "why"), [
+    ("running", True, ""), ("running", False, "its guest agent does not freeze them"), ("paused", True, "it is paused"),
+    ("suspended", False, ""), ("off", False, "")])
+def test_who_requires_it_has_no_copy_that_is_not_frozen(host: Host, power: str, agent: bool, why: str) -> None:
+    volume = {"size": 1}
+    host.ensure("volume", "data", volume)
+    made = host.server(hardware={"require_quiesce": True}).resource
+    assert made
+    host.ensure("volume_attachment", "web1:data", {"server": "web1", "volume": "data"})
+    host.ensure("server", "web1", {"power": power})
+    host.fake.talking.update({made["id"]} if agent else ())
+    froze: list[str] = []
+    begin = host.fake.begin_copy
+    host.fake.begin_copy = lambda uuid, *args, **more: (froze.extend(host.fake.frozen), begin(uuid, *args, **more))[1]
+
+    def both() -> None:
+        host.event("create_image", "r", name="golden")
+        host.ensure("volume_snapshot", "s", {"volume": "data"})
+
+    if why:
+        for what in (lambda: host.event("create_image", "r", name="golden"),
+                     lambda: host.ensure("volume_snapshot", "s", {"volume": "data"})):
+            with pytest.raises(Conflict, match=f"must be frozen for a copy of its disks .*os_require_quiesce.*{why}"):
+                what()
+        assert not host.fake._copies and not host.agent.host.documents.list("volume_snapshot")
+        host.ensure("server", "web1", {"power": "off"})
+    both()
+    assert not host.fake.frozen and froze == [made["id"]] * (2 if power == "running" and not why else 0)
+
+
+@pytest.mark.parametrize("agent", [True, False])
+def test_without_it_a_guest_freezes_what_it_can(host: Host, agent: bool) -> None:
+    host.ensure("volume", "data", {"size": 1})
+    made = host.server().resource
+    assert made
+    host.ensure("volume_attachment", "web1:data", {"server": "web1", "volume": "data"})
+    host.fake.talking.update({made["id"]} if agent else ())
+    seen: list[bool] = []
+    begin = host.fake.begin_copy
+    host.fake.begin_copy = lambda uuid, *args, **more: (seen.append(bool(host.fake.frozen)), begin(uuid, *args, **more))[1]
+    host.ensure("volume_snapshot", "s", {"volume": "data"})
+    assert seen == [agent] and not host.fake.frozen
+    host.fake.fail_next("begin_copy", HypervisorError("no room"))
+    with pytest.raises(HypervisorError):
+        host.ensure("volume_snapshot", "t", {"volume": "data"})
+    assert not host.fake.frozen
+
+
+def test_who_requires_it_has_a_guest_agent(host: Host) -> None:
+    with pytest.raises(InvalidField, match="hardware.require_quiesce: needs the guest agent"):
+        host.server(hardware={"require_quiesce": True, "guest_agent": False})
+
+
 @pytest.mark.parametrize(("power", "agent", "consistency"), [
     ("running", True, "frozen"), ("running", False, "crash-consistent"), ("paused", True, "crash-consistent"),
     ("suspended", True, "crash-consistent"), ("off", True, "stopped")])

@@ -210,6 +210,9 @@ def _check(hardware: Mapping[str, Any]) -> None:
             raise InvalidField("hardware.%s" % name, "must be 0 or from %d" % least, hardware[name])
     if hardware.get("rng") is False and "rng_bytes" in hardware:
         raise InvalidField("hardware.rng_bytes", "needs a random number generator (rng, hw_rng:allowed)")
+    if hardware.get("require_quiesce") and hardware.get("guest_agent") is False:
+        raise InvalidField("hardware.require_quiesce", "needs the guest agent (guest_agent, hw_qemu_guest_agent), "
+                           "which freezes the file systems", True)
     ram = hardware.get("video_ram")
     if ram and (hardware.get("video_model", "vga") not in WITH_RAM or ram & (ram - 1)):
         raise InvalidField("hardware.video_ram", "must be a power of two, of a video_model of %s" % ", ".join(WITH_RAM),

@@ -309,6 +309,9 @@ ROWS: tuple[Row, ...] = (
         "amd-sev", "hw:mem_encryption_model", "hw_mem_encryption_model", ALIKE, needs="mem_encryption"),
     Row("guest_agent", Boolean(), "Whether the guest has the channel of QEMU's guest agent.", True,
         image="hw_qemu_guest_agent", source=_GLANCE),
+    Row("require_quiesce", Boolean(), "Whether an image of the running server, or a snapshot or copy of its volumes, "
+        "is refused where its guest agent does not freeze the file systems for it; else they are frozen where it can.",
+        False, image="os_require_quiesce", needs="guest_agent, and qemu-guest-agent in the guest", source=_GLANCE),
 )
 #: Fields of ``hardware``; the first row of each says what it is.
 FIELDS: Mapping[str, Row] = {row.field: row for row in reversed(ROWS) if row.field and row.field != "machine"}

@@ -205,9 +205,7 @@ class Server(Resource):
     virt_type = Field(Choices("auto", "kvm", "qemu"), "kvm, qemu (emulated), or what the host can do.",
                       default="auto", on=FIXED, sample="qemu")
     machine = Field(Text(1, 64, "%s|%s" % (machines.AUTO, machines.NAME), "%s; or auto" % machines.RULE),
-                    "Machine type: V(q35), V(pc), or a version of these; V(auto) for what the image says "
-                    "(C(hw_machine_type)), else the agent's setting hw_machine_type, else V(q35). A server keeps the "
-                    "version that it is made with, whatever QEMU its host gets; while it is off it takes a later one.",
+                    "Machine type; V(auto) for that of the image, or the usual. A server keeps its version.",
                     default=machines.AUTO, on=FIXED, sample="pc-q35-7.2")
 
     hardware = Field(HARDWARE, "What it has besides sizes, over what its flavor and image ask for.", default={},
