@@ -23,8 +23,8 @@ REQUIRED = "require_quiesce"
 
 @contextmanager
 def quiesced(host: LocalHost, server: Document | None) -> Iterator[bool]:
-    """Freeze the file systems of the *server* for the block, which is told whether they are; whoever has no guest agent,
-    or is paused, is not. Raises ``Conflict`` for a server that requires it, and whose guest lives."""
+    """Freeze the file systems of the *server* for the block, which is told whether they are; who has no guest agent, or
+    is paused, is not. Raises ``Conflict`` for a server that requires it, and whose guest lives."""
     if server is None:
         yield False
         return

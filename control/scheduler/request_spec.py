@@ -186,8 +186,8 @@ class RequestSpec:
 
     def forced_to(self) -> RequestSpec:
         """The same for a host that was forced: it may be disabled, and of whatever zone, group and aggregate."""
-        return replace(self, forced=True, availability_zone=None, extra_specs={}, image={}, machine="", volume_hosts=None,
-                       hints={}, different_host=frozenset(), same_host=None, group=None)
+        return replace(self, forced=True, availability_zone=None, extra_specs={}, image={}, machine="",
+                       volume_hosts=None, hints={}, different_host=frozenset(), same_host=None, group=None)
 
     @cached_property
     def hardware(self) -> Mapping[str, Any]:

@@ -202,17 +202,10 @@ def _check(hardware: Mapping[str, Any]) -> None:
         total, apart = name % "total", [name % way for way in ("read", "write") if name % way in hardware]
         if total in hardware and apart:
             raise InvalidField("hardware.%s" % total, "must not be set together with %s" % " and ".join(apart))
-    for name in hardware:
-        if (base := _base(name)) and base not in hardware:
-            raise InvalidField("hardware.%s" % name, "needs %s" % base)
+    _check_bases(hardware)
     for name, least in LEAST.items():
         if 0 < hardware.get(name, 0) < least:
             raise InvalidField("hardware.%s" % name, "must be 0 or from %d" % least, hardware[name])
-    if hardware.get("rng") is False and "rng_bytes" in hardware:
-        raise InvalidField("hardware.rng_bytes", "needs a random number generator (rng, hw_rng:allowed)")
-    if hardware.get("require_quiesce") and hardware.get("guest_agent") is False:
-        raise InvalidField("hardware.require_quiesce", "needs the guest agent (guest_agent, hw_qemu_guest_agent), "
-                           "which freezes the file systems", True)
     ram = hardware.get("video_ram")
     if ram and (hardware.get("video_model", "vga") not in WITH_RAM or ram & (ram - 1)):
         raise InvalidField("hardware.video_ram", "must be a power of two, of a video_model of %s" % ", ".join(WITH_RAM),
@@ -223,6 +216,17 @@ def _check(hardware: Mapping[str, Any]) -> None:
             (hardware["maxphysaddr_mode"] == "emulate") is not ("maxphysaddr_bits" in hardware)):
         raise InvalidField("hardware.maxphysaddr_mode", "must be emulate with maxphysaddr_bits, and passthrough "
                            "without", hardware["maxphysaddr_mode"])
+
+
+def _check_bases(hardware: Mapping[str, Any]) -> None:
+    """The same for what means nothing without another field."""
+    for name in hardware:
+        if (base := _base(name)) and base not in hardware:
+            raise InvalidField("hardware.%s" % name, "needs %s" % base)
+    for name, base, words in (("rng_bytes", "rng", "a random number generator (rng, hw_rng:allowed)"),
+                              ("require_quiesce", "guest_agent", "a guest agent (guest_agent, hw_qemu_guest_agent)")):
+        if name in hardware and hardware.get(base) is False:
+            raise InvalidField("hardware.%s" % name, "needs %s" % words)
 
 
 def _check_trust(hardware: Mapping[str, Any]) -> None:
