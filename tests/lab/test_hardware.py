@@ -41,7 +41,8 @@ def test_a_guest_has_what_flavor_image_and_server_ask_for(guest_image: dict[str,
         want = {"flavor": "odd", "image": "kernel", "networks": [{"network": f"iso-{lab.mark}"}],
                 "hardware": {"boot_menu": True}}
         made = lab.ensure("server", "odd", want)["resource"]
-        assert made["hardware"]["cpu_threads"] == 2 and made["machine"] == _newest("pc") and made["hardware"]["boot_menu"]
+        assert made["hardware"]["cpu_threads"] == 2 and made["hardware"]["boot_menu"]
+        assert made["machine"] == _newest("pc")
         lab.up("odd")
         assert _of_one_socket(lab) == "0-1"
         assert "hypervisor" not in lab.sh("odd", "grep -m1 ^flags /proc/cpuinfo").split()
