@@ -102,7 +102,7 @@ class HostStates:
                 host.host_ip = address(row)
             host.totals, host.limits, host.used = (
                 Amounts(*(row[f"{resource}{what}"] for resource in RESOURCES)) for what in ("", "_limit", "_used"))
-            host.servers = row["servers"]
+            host.servers, host.columns = row["servers"], row
             if before is not None and any(before[one] > row[one] for one in FREED):
                 host.numa.freed()
                 host.pci.freed()
