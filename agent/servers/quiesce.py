@@ -30,8 +30,10 @@ def quiesced(host: LocalHost, server: Document | None) -> Iterator[bool]:
         return
     domain = host.hypervisor.domain(server.id)
     state = domain.state if domain else ""
-    frozen = state == RUNNING and host.hypervisor.freeze(server.id)
-    if not frozen and state in LIVE and hardware(server.want).get(REQUIRED):
+    required = bool(hardware(server.want).get(REQUIRED))
+    # One that an agent left frozen when it died is thawed by the first attempt.
+    frozen = state == RUNNING and any(host.hypervisor.freeze(server.id) for _attempt in range(1 + required))
+    if required and not frozen and state in LIVE:
         why = "its guest agent does not freeze them: install and start qemu-guest-agent in the guest" if (
             state == RUNNING) else f"it is {state}: let it run"
         raise Conflict(f"The file systems of server {server.name!r} must be frozen for a copy of its disks "

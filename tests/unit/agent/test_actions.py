@@ -77,6 +77,15 @@ def test_who_requires_it_has_no_copy_that_is_not_frozen(host: Host, monkeypatch:
     assert not host.fake.frozen and froze == [True] * (2 if power == "running" and not why else 0)
 
 
+def test_what_a_dead_agent_left_frozen_is_thawed_first(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = host.server(hardware={"require_quiesce": True}).resource
+    assert made
+    host.fake.talking.add(made["id"])
+    answers, freeze = [False], host.fake.freeze  # libvirt refuses what is frozen, and it is thawed then
+    monkeypatch.setattr(host.fake, "freeze", lambda uuid: answers.pop() if answers else freeze(uuid))
+    assert host.event("create_image", "r", name="golden")["consistency"] == "frozen"
+
+
 @pytest.mark.parametrize("agent", [True, False])
 def test_without_it_a_guest_freezes_what_it_can(host: Host, monkeypatch: pytest.MonkeyPatch, agent: bool) -> None:
     host.ensure("volume", "data", {"size": 1})
