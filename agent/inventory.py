@@ -57,6 +57,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         devices, dividable = pci.devices(host), mdevs.devices(host)
         found = facts | found | _virt(facts["kvm"]) | placement.told(host) | pci.told(host, devices) | mdevs.told(
             host, dividable) | {
+            "machine_types": {arch: sorted(known) for arch, known in facts["machine_types"].items()},
             "providers": [*pci.providers(host, devices), *mdevs.providers(host, dividable)],
             "consoles": host.kinds_of_consoles(), "traits": told.traits_of(host, facts, facts["kvm"]["usable"]),
             "running": sum(domains[d.id].state == RUNNING for d in active),

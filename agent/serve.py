@@ -23,7 +23,7 @@ from magnetar_agent.agent import Agent
 from magnetar_agent.app import AgentApplication
 from magnetar_agent.hardware import pci, pmem
 from magnetar_agent.link import ALPN, TCP
-from magnetar_agent.servers import cpu_modes
+from magnetar_agent.servers import cpu_modes, machines
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.sockets import bound
 from magnetar_core.connections import SHARE, Admitting, ConnectionPlace, Connections, open_more
@@ -242,6 +242,7 @@ def run(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None
         hypervisor = connect()
         ending.callback(hypervisor.close)
         cpu_modes.check(settings, hypervisor)
+        machines.check(settings, hypervisor)
         agent = Agent(settings, hypervisor)
         ending.callback(agent.close)
         application = AgentApplication(agent)

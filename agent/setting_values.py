@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from magnetar_core.errors import InvalidField, InvalidSettings
-from magnetar_core.hardware import pci
+from magnetar_core.hardware import machines, pci
 from magnetar_core.hardware.cpus import CpuSet
 
 SCOPES = ("read", "operate")
@@ -34,6 +34,15 @@ def check_flags(given: Sequence[str]) -> str:
     wrong = next((one for one in given if not _FLAG.fullmatch(one)), None)
     return f"{wrong!r} must be the name of a feature, with + or - before it or neither" if wrong is not None else \
         _twice([one.lstrip("+-").lower() for one in given])
+
+
+def check_machine_types(given: Sequence[str]) -> str:
+    """The same for machine types by architecture."""
+    for one in given:
+        architecture, equals, machine = one.partition("=")
+        if not equals or not _MODEL.fullmatch(architecture) or not re.fullmatch(machines.NAME, machine):
+            return f"{one!r} must be ARCHITECTURE=TYPE such as x86_64=pc-q35-7.2; the type {machines.RULE}"
+    return _twice([one.partition("=")[0] for one in given])
 
 
 def _twice(names: Sequence[str]) -> str:

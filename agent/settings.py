@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from magnetar_agent.hardware.cpu import CUSTOM, MODES, NONE, PASSTHROUGH
-from magnetar_agent.setting_values import check_cpu_models, check_flags, checked
+from magnetar_agent.setting_values import check_cpu_models, check_flags, check_machine_types, checked
 from magnetar_core import bandwidth, vendordata
 from magnetar_core.errors import InvalidSettings
 from magnetar_core.hardware import pci, pmem
@@ -91,6 +91,10 @@ class AgentSettings:
                                        metadata={"min": 0.01, "max": 1000})
     ram_allocation_ratio: float = _doc("Most memory of one server, as a multiple of the host's.", default=1.5,
                                        metadata={"min": 0.01, "max": 1000})
+    hw_machine_type: tuple[str, ...] = _doc(
+        "Machine types of new servers of which neither they nor their image say one: a list of ARCHITECTURE=TYPE such "
+        "as [x86_64=pc-q35-7.2]. Left out: q35. A server keeps the version that it is made with.", default=(),
+        metadata={"check": check_machine_types})
     cpu_mode: str | None = _doc(
         "CPU of guests: host-model (libvirt's nearest model with the features of the host's CPU), host-passthrough "
         "(the host's CPU as it is; KVM only), custom (see cpu_models), maximum (all that KVM or emulation can give) or "

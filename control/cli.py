@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The control plane's subcommands of ``magnetar``: serve, api, conductor, audit, db, cell, config, policy."""
+"""The control plane's subcommands of ``magnetar``: serve, api, conductor, audit, db, cell, config, policy,
+machine-type, image-property."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_control import policy_command
+from magnetar_control import hardware_commands, policy_command
 from magnetar_control import settings_file as configuration
 from magnetar_core.errors import InvalidField, MagnetarError
 
@@ -68,6 +69,7 @@ def subcommands(commands: Commands) -> None:
         _command(cell, name, change_cell, text, f"magnetar cell {name} cell2", change=change).add_argument(
             "name", help="name of the cell")
     policy_command.arguments(_command, partial(_group, commands))
+    hardware_commands.arguments(_command, partial(_group, commands))
 
 
 def _command(commands: Commands, name: str, run: Command, text: str, examples: str = "",

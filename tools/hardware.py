@@ -54,6 +54,39 @@ LIMITS = """
 A limit of topology or of video memory is no field: it bounds what may be asked for. Of a topology that is left open the
 one with the fewest threads and then the most sockets is taken.
 
+## Machine types
+
+A server is made with what its image says (`hw_machine_type`), else the agent's setting `hw_machine_type` for the host's
+architecture, else `q35`; hardware that only q35 has gets q35. `q35` and `pc` are the newest version that the host's
+QEMU has. The server keeps that version: over stops, rebuilds, resizes, moves, shelving, and an upgrade of QEMU. A move
+goes to a host whose QEMU has it (`HardwareFilter`, and the target's agent). A rebuild from an image that says another
+machine type, not just `q35` of a `pc-q35-7.2`, gives the server that.
+
+```yaml
+# /etc/magnetar/agent.yml: while hosts of a cloud have different versions of QEMU, the oldest that all have
+hw_machine_type: [x86_64=pc-q35-7.2]
+```
+
+`host_info` tells the machine types of a host. To have a server on a later version, while it is off:
+
+```yaml
+- magnetar.compute.server: {name: web1, machine: pc-q35-8.2, state: stopped}   # a host without a cloud
+```
+
+```sh
+# a cloud; with the settings and certificates of a conductor
+magnetar machine-type show 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d
+magnetar machine-type update 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d pc-q35-8.2
+magnetar machine-type list-unset                  # servers that no host has made yet
+magnetar image-property show 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d hw_disk_bus
+magnetar image-property set 8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d --property hw_disk_bus=virtio
+```
+
+An update goes to a later version of the same machine; `--force` has any other made, also `pc` of `q35`, with which its
+system may not start. `image-property set` changes what a server keeps of its image, without a rebuild: buses and
+models, say, that another machine type has not. Both need a server that is stopped, shelved or shelved_offloaded, and
+have its host change it; repeat what was cut short.
+
 ## CPUs, NUMA cells and pages of the host
 
 A host gives CPUs away that its agent's setting `cpu_dedicated_set` names, each to one server; all other servers are on

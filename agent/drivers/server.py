@@ -20,6 +20,7 @@ from magnetar_agent.servers import (
     cpu_modes,
     function_settings,
     image_links,
+    machines,
     mdevs,
     pci,
     placement,
@@ -154,10 +155,11 @@ class ServerDriver:
         """Leaves nothing that may be removed. Domains that an earlier agent defined without saying what their disks
         stand on, or what their taps are called, are defined anew, and so are those that have SPICE or lack it against
         the settings, have another CPU mode, memory in files or not, or may be on CPUs that the settings do not share:
-        it holds from their next start."""
+        it holds from their next start. Versions of machine types that such an agent did not note are noted."""
         function_settings.give_back(host)
-        floating = placement.shared(host)
-        for id, domain in host.hypervisor.domains().items():
+        floating, domains = placement.shared(host), host.hypervisor.domains()
+        machines.record(host, domains)
+        for id, domain in domains.items():
             old = (domain.probed or any(nic.tap is None and not nic.device for nic in domain.nics)
                    or domain.spice is not host.settings.spice)
             old = old or (domain.owned and (domain.cpuset != floating or cpu_modes.is_other(host, domain) or

@@ -60,6 +60,10 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
     tpm_versions: Sequence[str] = ("1.2", "2.0")
     #: Formats in which disks can be encrypted.
     disk_encryption: Sequence[str] = ("luks",)
+    #: Machine types that guests can have, and the version that each is.
+    machine_types: Mapping[str, str] = {
+        **{name: name for name in ("pc-i440fx-7.1", "pc-i440fx-7.2", "pc-q35-7.1", "pc-q35-7.2")},
+        "pc": "pc-i440fx-7.2", "q35": "pc-q35-7.2"}
     #: What can encrypt guests' memory.
     memory_encryption: Mapping[str, Mapping[str, int]] = {}
     #: Features of the CPU models that libvirt knows; ``None`` of those that this host cannot give.
@@ -180,6 +184,7 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
                     "cpu_info": {"arch": "x86_64", "model": "fake", "vendor": "fake", "features": ["avx2", "sse2"],
                                  "topology": {"cells": 1, "sockets": 1, "cores": 16, "threads": 1}},
                     "cpu_model": "fake", "vcpus": 16, "memory_mb": 65536, "kvm": self.kvm(),
+                    "machine_types": {"x86_64": dict(self.machine_types)},
                     "firmware": list(self.firmware), "secure_boot": self.secure_boot,
                     "tpm_versions": list(self.tpm_versions), "disk_encryption": list(self.disk_encryption),
                     "memory_encryption": {name: dict(one) for name, one in self.memory_encryption.items()},

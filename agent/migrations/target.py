@@ -86,9 +86,9 @@ def _can_run(host: LocalHost, told: Fields, live: bool) -> None:
     if told["virt_type"] == "kvm" and not host.hypervisor.kvm()["usable"]:
         raise Conflict(f"The target cannot run guests under KVM: {host.hypervisor.kvm()['reason']}. Choose a host "
                        "that can.")
-    wanted = told.get("hardware") or {}
+    wanted = {**(told.get("hardware") or {}), "machine": told["machine"]}
     if live and told.get("secure_boot"):
-        wanted = {**wanted, "secure_boot": "required"}
+        wanted["secure_boot"] = "required"
     for name, what in lacking(wanted, host.hypervisor.host() | pci.told(host, pci.devices(host)) | mdevs.told(
             host, mdevs.devices(host))):
         raise Conflict(f"The server's hardware {name} ({wanted[name]}) cannot be had on the target, which lacks "

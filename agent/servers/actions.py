@@ -246,6 +246,19 @@ def tell_guest(call: EventCall) -> Fields:
     return {}
 
 
+class ChangeMachineArgs(Kind):
+    """Arguments of another machine type."""
+
+    machine = Field(Server.field("machine").value, "Machine type from now on.", required=True)
+
+
+def change_machine(call: EventCall) -> Fields:
+    """Have a server that is off be another machine, whatever it is now: who asks has looked. Its disks stay."""
+    reconcile.change(call.drivers, Server, call.document, call.args,
+                     {"on_immutable": "fail", "merge": [], "force": ["machine"]}, call.operation)
+    return {}
+
+
 def _never(_args: Fields) -> bool:
     return False
 
@@ -273,6 +286,7 @@ ACTIONS: Mapping[str, EventAction] = {
     "clear_password": EventAction(ClearPasswordArgs, clear_password, again=_always),
     "attach_share": EventAction(AttachShareArgs, attach_share, again=_always),
     "detach_share": EventAction(DetachShareArgs, detach_share, again=_always),
+    "change_machine": EventAction(ChangeMachineArgs, change_machine, again=_always),
     "tell_guest": EventAction(TellGuestArgs, tell_guest, again=_always),
 }
 

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.facts import traits_of
 from magnetar_agent.servers import GIB, cpu_modes, mdevs, memory, pci, pmem
+from magnetar_agent.servers import machines as own_machines
 from magnetar_core.errors import InvalidField
-from magnetar_core.hardware import AGENT, groups, numa, traits
+from magnetar_core.hardware import AGENT, groups, machines, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
 from magnetar_core.hardware.merge import both, check_machine, check_pcpus, whole
 from magnetar_core.hardware.needs import lacking
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, CPU_TRAITS, said
-from magnetar_core.kinds import Server
 from magnetar_core.reconcile import warn
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ def complete(host: LocalHost, found: Fields, old: Fields, image: Document | None
         asked["flavor"] = said(_specs(host, found["flavor"]), BY_SPEC)
     if found["image"] != old.get("image"):
         asked["image"] = said(image.want["properties"] if image else {}, BY_PROPERTY)
-        if image and asked["image"].get("machine") and found["machine"] in (
-                Server.field("machine").default, old.get("machine")):
+        if asked["image"].get("machine") and found["machine"] in (machines.AUTO, old.get("machine")):
             found["machine"] = asked["image"]["machine"]
     if not old or given != had:
         asked["own"] = given
     asked = {name: value for name, value in asked.items() if value}
     if not asked and not had:
+        own_machines.complete(host, found, old)
         return
     vcpus = found["flavor"]["vcpus"]
     hardware = both(asked.get("flavor", {}), asked.get("image", {}), vcpus)
@@ -58,6 +58,7 @@ def complete(host: LocalHost, found: Fields, old: Fields, image: Document | None
     found["hardware"] = whole(hardware, asked.get("own", {}), vcpus)
     found.pop(ASKED, None)
     found.update({ASKED: asked} if asked else {})
+    own_machines.complete(host, found, old)
     check_machine(found["hardware"], found["machine"])
     numa.check(found["hardware"], vcpus, found["flavor"]["ram"])
     if (found["hardware"], found["virt_type"]) != (had, old.get("virt_type")):

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import Document
 from magnetar_agent.images import importing
 from magnetar_agent.servers import GIB, encryption, folder, spec
+from magnetar_agent.servers.quiesce import quiesced
 from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import remote
 from magnetar_core.errors import Conflict
 from magnetar_core.image_format import SECRET_UUID
 from magnetar_core.kinds import Image
-from magnetar_core.power import MISSING, OFF, RUNNING, SUSPENDED, WANTED
+from magnetar_core.power import MISSING, OFF, SUSPENDED, WANTED
 from magnetar_core.server_plan import root_volume
 
 if TYPE_CHECKING:
@@ -174,11 +175,7 @@ def _copy(host: LocalHost, document: Document, state: str, path: Path, operation
         hypervisor.copy_disk(root.remote or root.path, root.format, path, "qcow2", advance, key)
         return STOPPED if state == OFF else CRASH
     with host.locks.hold("copy", id):  # QEMU makes one at a time, and volumes are copied too
-        frozen = hypervisor.freeze(id) if state == RUNNING else False
-        try:
+        with quiesced(host, document) as frozen:  # of the instant when it begins: the guest need not wait for its end
             hypervisor.begin_copy(id, root.target, path)
-        finally:
-            if frozen:  # the copy is of the instant when it began: the guest need not wait for its end
-                hypervisor.thaw(id)
         hypervisor.finish_copy(id, path, advance)
     return FROZEN if frozen else CRASH

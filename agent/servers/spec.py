@@ -36,6 +36,7 @@ from magnetar_agent.storage import Backing, Disk
 from magnetar_agent.volumes import attaching
 from magnetar_core import local_disks as core_disks
 from magnetar_core.errors import Conflict
+from magnetar_core.hardware import machines
 from magnetar_core.hardware.merge import memory_model
 from magnetar_core.hardware.pci import DIRECT, MACVTAP, VDPA
 from magnetar_core.local_disks import SWAP, LocalDisk
@@ -255,6 +256,8 @@ def seen(host: LocalHost, document: Document, found: Domain) -> Fields:
         "description": found.description,
         "flavor": _flavor_seen(document, found),
         "hardware": dict(found.hardware),
+        "machine": document.want["machine"] if machines.means(document.want["machine"], found.machine) else (
+            found.machine),
         "networks": [_nic_seen(host, seen_nic, wanted.get(seen_nic.mac), functions) for seen_nic in found.nics],
     }
 

@@ -125,6 +125,7 @@ def _ask(conn: Any) -> dict[str, Any]:
         # libvirt does not count memory that was plugged in later.
         "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20,
         "vcpus": int(info[2]),
+        "machine_types": machine_types(root),
         "domain_types": {domain.get("type") for domain in root.iterfind("guest/arch/domain")},
         "qemu_user": _dac_user(root),
         "firmware": ["bios", *(["uefi"] if "efi" in _enum(domains, "os/enum[@name='firmware']") else [])],
@@ -153,6 +154,16 @@ def _cpu_info(conn: Any, root: ET.Element) -> dict[str, Any]:
     return {"arch": cpu.findtext("arch", ""), "model": cpu.findtext("model", ""), "vendor": cpu.findtext("vendor", ""),
             "topology": {"cells": len(root.findall("host/topology/cells/cell")) or 1, **found},
             "features": sorted(features)}
+
+
+def machine_types(capabilities: ET.Element) -> dict[str, dict[str, str]]:
+    """The machine types of each architecture in libvirt's *capabilities*, each with the name of the version that it is:
+    its own, but for aliases."""
+    found: dict[str, dict[str, str]] = {}
+    for arch in capabilities.iterfind("guest/arch"):
+        known = found.setdefault(arch.get("name", ""), {})
+        known.update({one.text: one.get("canonical", one.text) for one in arch.iterfind("machine") if one.text})
+    return found
 
 
 def host_cells(capabilities: ET.Element) -> list[HostCell]:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from magnetar_agent.images import importing
+from magnetar_agent.servers.quiesce import quiesced
 from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import attaching, attachments, content, exports, holders, keys
 from magnetar_core.errors import Conflict
@@ -66,13 +67,18 @@ def from_volume(task: Task, pool: Pool, size: int, format: str, volume: str) -> 
 
 
 def _capture(task: Task, pool: Pool, size: int, format: str, attachment: Document, target: str) -> None:
-    """Have QEMU copy the disk *target*. The server may have been stopped, or rescued, since it was looked at."""
+    """Have QEMU copy the disk *target*, of which the guest has frozen its file systems when the copy begins, if it can.
+    The server may have been stopped, or rescued, since it was looked at."""
     def begun() -> None:
+        frozen.close()
         if attaching.device(task.host, attachment) != target:
             name = attaching.server_name(task.host, attachment)
             raise Conflict(f"Server {name!r} was stopped or rescued just when the copy began. Repeat the call.")
-    pool.capture(task.document.id, format, size, attachment.want["server"], target, begun, task.operation.advance,
-                 keys.of(task.host, task.document))
+    server = attachment.want["server"]
+    with ExitStack() as frozen:
+        frozen.enter_context(quiesced(task.host, task.host.documents.get("server", server)))
+        pool.capture(task.document.id, format, size, server, target, begun, task.operation.advance,
+                     keys.of(task.host, task.document))
 
 
 def _standing(host: LocalHost, noun: str, id: str) -> Document:

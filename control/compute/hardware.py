@@ -11,7 +11,7 @@ import orjson
 from magnetar_control.scheduler.request_spec import PMEM, devices_of, placed_hardware, resources_of
 from magnetar_control.store import hosts, inventories, servers
 from magnetar_core.errors import InvalidField, InvalidRequest
-from magnetar_core.hardware import groups, numa, pmem
+from magnetar_core.hardware import groups, machines, numa, pmem
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import (
@@ -190,6 +190,13 @@ def kept_of_volume(properties: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in properties.items()
              if asks(name, BY_PROPERTY) or name.startswith("trait:")}
     return {"properties": found} if found else {}
+
+
+def kept_of_rebuilt(server: servers.Found, image: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The same of a *server* that is rebuilt from an *image*: its machine type stays, unless the image says another."""
+    found, machine = kept_of_image(image), machines.machine_of(orjson.loads(server.image))
+    wanted = str(said(found.get("properties") or {}, BY_PROPERTY).get("machine", machines.AUTO))
+    return {**found, "machine": machine} if machine and machines.means(wanted, machine) else found
 
 
 def kept_of_image(image: Mapping[str, Any] | None) -> dict[str, Any]:

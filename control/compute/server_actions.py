@@ -33,7 +33,7 @@ from .block_devices import snapshots
 from .caller import Caller, Owner
 from .cloud import HostView
 from .flavors import check_memory
-from .hardware import check_clear, check_keys, check_nics, check_placed, check_specs, kept_of_image, root_name
+from .hardware import check_clear, check_keys, check_nics, check_placed, check_specs, kept_of_rebuilt, root_name
 from .server_create import find_flavor, find_image, find_public_key, trusted_certificates
 from .target import ServerUseCase, Target, enqueue, guard, note_done, notify, of_server, on_volume, tell_stopped
 
@@ -174,7 +174,7 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
     quotas.check_metadata(limits["metadata_items"], wanted.metadata)
     quotas.check_files(limits, wanted.files or ())
     made = {**({} if root else {"root_device_name": root_name(flavor, image or {})}),
-            "image": servers.text(kept_of_image(image)), **_made_from(server, wanted.image_id)}
+            "image": servers.text(kept_of_rebuilt(server, image)), **_made_from(server, wanted.image_id)}
     columns = {**wanted.columns, **made, **trusted}
     if wanted.metadata is not None:
         columns["metadata"] = servers.text(wanted.metadata)

@@ -23,7 +23,7 @@ from magnetar_core.hardware.image_properties import shutdown_timeout
 from magnetar_core.hardware.merge import asked_of
 from magnetar_core.power import OFF, POWERS, RUNNING
 
-from . import block_devices, disk_keys, images, nics, tpm_secrets
+from . import block_devices, disk_keys, images, machines, nics, tpm_secrets
 from .guest_data import told
 from .resize import agent_flavor
 from .schedule import spec_of
@@ -54,9 +54,9 @@ def build(work: Work) -> None:
         _reschedule(work, host, error)
         return
     work.conductor.states.built(host, well=True)
-    work.done(**nics.observed(ports, resource), vm_state=POWERS[power_of(work)].vm_state, progress=100, host=host,
-              launched_at=work.server.launched_at or now(), config_drive=True,
-              availability_zone=work.server.availability_zone)
+    work.done(**nics.observed(ports, resource), **machines.recorded(work, resource), host=host,
+              vm_state=POWERS[power_of(work)].vm_state, progress=100, config_drive=True,
+              launched_at=work.server.launched_at or now(), availability_zone=work.server.availability_zone)
 
 
 def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str | None = None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from magnetar_core.errors import MagnetarError
 from magnetar_core.hardware.merge import asked_of
 from magnetar_core.power import STOPPED, number
 
-from . import block_devices, disk_keys, tpm_secrets
+from . import block_devices, disk_keys, machines, tpm_secrets
 from .guest_data import told
 from .images import deliver
 from .retry import attempt, retry_forever
@@ -64,7 +64,7 @@ def _rebuilt(work: Work, client: Client) -> dict[str, Any]:
                                               "power": "off" if before == STOPPED else "running",
                                               **tpm_secrets.given(work)})
     return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
-            "power_state": number(found["resource"]["power_state"])}
+            "power_state": number(found["resource"]["power_state"]), **machines.recorded(work, found["resource"])}
 
 
 def _check_image(work: Work) -> None:

@@ -144,5 +144,5 @@ def _snapshots(work: Work) -> None:
                 raise Conflict(f"Snapshot {id} was not taken in time.")
             time.sleep(POLL)
         if found is None or found["status"] != "available":
-            raise Conflict(f"Snapshot {id} of volume {one['volume_id']} could not be taken; the volume service says "
-                           "why.")
+            why = (found or {}).get("fault") or "The volume service says why."
+            raise Conflict(f"Snapshot {id} of volume {one['volume_id']} could not be taken. {why}")

@@ -19,7 +19,7 @@ from magnetar_control.store.database import now
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 from magnetar_core.power import ACTIVE, OFFLOADED, number
 
-from . import nics, snapshot
+from . import machines, nics, snapshot
 from .build import claimed, for_all_hosts, make
 from .retry import attempt
 from .schedule import RANDOM, spec_of
@@ -102,7 +102,8 @@ def _build_on(work: Work, host: str) -> None:
         return
     work.conductor.states.built(host, well=True)
     # Saved before its image goes: nothing is built from that again.
-    work.note(**{**nics.observed(ports, resource), **OVER}, host=host, launched_at=now(), progress=100)
+    work.note(**{**nics.observed(ports, resource), **machines.recorded(work, resource), **OVER}, host=host,
+              launched_at=now(), progress=100)
     _end(work)
 
 

@@ -14,7 +14,6 @@ import ipaddress
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from magnetar_control.settings import USUAL_FILTERS as USUAL
@@ -23,6 +22,7 @@ from magnetar_core.hardware.needs import lacking
 
 from . import aggregate_filters as of_aggregates
 from . import own
+from .figures import FIGURES, figure
 from .host_state import FITS, IO_OPS, SERVERS, HostState, Profile
 from .matching import matches, query
 from .options import USUAL as USUAL_OPTIONS
@@ -80,25 +80,6 @@ def _named(passes: Callable[..., bool], options: Options) -> Callable[..., bool]
     found = partial(passes, options=options)
     found.__doc__ = passes.__doc__
     return found
-
-
-#: What ComputeCapabilitiesFilter and JsonFilter find in a host beside its profile's capabilities (spec row FIL-11).
-FIGURES: dict[str, Callable[[HostState], Any]] = {
-    **dict.fromkeys(("host", "hypervisor_hostname"), attrgetter("name")),
-    "host_ip": attrgetter("host_ip"),
-    **dict.fromkeys(("id", "uuid"), attrgetter("id")),
-    **dict.fromkeys(("vcpus", "vcpus_total"), attrgetter("totals.vcpus")),
-    "vcpus_used": attrgetter("used.vcpus"),
-    **dict.fromkeys(("memory_mb", "total_usable_ram_mb"), attrgetter("totals.memory_mb")),
-    "memory_mb_used": attrgetter("used.memory_mb"),
-    "free_ram_mb": lambda host: host.totals.memory_mb - host.used.memory_mb,
-    **dict.fromkeys(("local_gb", "total_usable_disk_gb"), attrgetter("totals.disk_gb")),
-    "local_gb_used": attrgetter("used.disk_gb"),
-    "disk_mb_used": lambda host: host.used.disk_gb * 1024,
-    "free_disk_gb": lambda host: host.totals.disk_gb - host.used.disk_gb,
-    "free_disk_mb": lambda host: (host.totals.disk_gb - host.used.disk_gb) * 1024,
-    **dict.fromkeys(("num_instances", "running_vms"), attrgetter("servers")),
-    "num_io_ops": attrgetter("io_ops"), "failed_builds": attrgetter("failed_builds")}
 
 
 def compute(host: HostState, spec: RequestSpec) -> bool:
@@ -272,7 +253,7 @@ def capabilities(host: HostState, spec: RequestSpec) -> bool:
 
 def figures(host: HostState, spec: RequestSpec) -> bool:
     """The numbers of the host are as the flavor's extra specs ask."""
-    return all(matches(FIGURES[path[0]](host), text) for path, text in wanted_capabilities(spec) if path[0] in FIGURES)
+    return all(matches(figure(host, path), text) for path, text in wanted_capabilities(spec) if path[0] in FIGURES)
 
 
 def image(host: HostState, spec: RequestSpec) -> bool:

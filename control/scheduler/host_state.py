@@ -38,12 +38,13 @@ class Profile:
 class HostState:
     """One host. ``limits``: what may be claimed; ``used``: what is."""
 
-    __slots__ = ("block", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops", "limits", "metrics",
-                 "metrics_weight", "name", "numa", "numbers", "pci", "profile", "servers", "totals", "used")
+    __slots__ = ("block", "columns", "failed_builds", "flavors", "host_ip", "id", "images", "io_ops", "limits",
+                 "metrics", "metrics_weight", "name", "numa", "numbers", "pci", "profile", "servers", "totals", "used")
 
     def __init__(self, id: str, name: str) -> None:
         self.id, self.name, self.host_ip = id, name, ""
         self.profile: Profile
+        self.columns: Mapping[Any, Any] = {}  # of its row in ``store.hosts``
         self.totals = self.limits = self.used = Amounts()
         self.servers = self.io_ops = self.failed_builds = 0
         self.metrics: Mapping[str, float] = {}

@@ -36,8 +36,8 @@ BLOCK = 128
 PATIENCE = 256
 #: Properties of an agent's ``host`` resource that flavors and images may ask for.
 CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "disk_encryption", "firmware", "hypervisor_type",
-                "hypervisor_version", "libvirt_version", "memory_encryption", "secure_boot", "tpm_versions",
-                "virt_types")
+                "hypervisor_version", "libvirt_version", "machine_types", "memory_encryption", "secure_boot",
+                "tpm_versions", "virt_types")
 #: Columns of ``store.hosts`` rows that are less when something has gone.
 FREED = ("servers", "pcpus_used", "memory_mb_used")
 #: Columns of ``store.hosts`` rows that make the profile.
@@ -102,7 +102,7 @@ class HostStates:
                 host.host_ip = address(row)
             host.totals, host.limits, host.used = (
                 Amounts(*(row[f"{resource}{what}"] for resource in RESOURCES)) for what in ("", "_limit", "_used"))
-            host.servers = row["servers"]
+            host.servers, host.columns = row["servers"], row
             if before is not None and any(before[one] > row[one] for one in FREED):
                 host.numa.freed()
                 host.pci.freed()

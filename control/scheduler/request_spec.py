@@ -19,6 +19,7 @@ from magnetar_core.bandwidth import split
 from magnetar_core.errors import InvalidField, MagnetarError
 from magnetar_core.hardware import groups, numa, pmem
 from magnetar_core.hardware.flavor_specs import RESOURCES
+from magnetar_core.hardware.machines import machine_of
 from magnetar_core.hardware.merge import MEMORY_KEY, asked_of, encrypts_memory, hardware_of
 from magnetar_core.hardware.numa import Needs
 from magnetar_core.hardware.pci import asked as asked_devices
@@ -164,6 +165,7 @@ class RequestSpec:
     vcpus: int = 1  # of the guest; ``amounts`` may count others
     extra_specs: Mapping[str, str] = field(default_factory=dict)
     image: Mapping[str, Any] = field(default_factory=dict)  # properties of the image, as Glance has them
+    machine: str = ""  # the machine type that the server has
     image_id: str = ""  # empty for a server whose root disk is a volume
     availability_zone: str | None = None  # one zone, or several with commas
     cell_id: str | None = None  # only a host of this cell: a move stays in its cell
@@ -184,17 +186,18 @@ class RequestSpec:
 
     def forced_to(self) -> RequestSpec:
         """The same for a host that was forced: it may be disabled, and of whatever zone, group and aggregate."""
-        return replace(self, forced=True, availability_zone=None, extra_specs={}, image={}, volume_hosts=None, hints={},
-                       different_host=frozenset(), same_host=None, group=None)
+        return replace(self, forced=True, availability_zone=None, extra_specs={}, image={}, machine="",
+                       volume_hosts=None, hints={}, different_host=frozenset(), same_host=None, group=None)
 
     @cached_property
     def hardware(self) -> Mapping[str, Any]:
         """What flavor and image ask of the server's hardware; nothing where they cannot go together, which its build
         is refused for."""
         try:
-            return hardware_of(self.extra_specs, self.image, self.vcpus)
+            found = hardware_of(self.extra_specs, self.image, self.vcpus)
         except InvalidField:
             return {}
+        return {**found, "machine": self.machine} if self.machine else found
 
     @cached_property
     def only(self) -> frozenset[str] | None:
@@ -268,7 +271,7 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
         "resources": {**resources_of(flavor, image), **bandwidth_of_nics(nics)}, "apart": are_apart(flavor, nics),
         "numa": numa_of(flavor, image, nics),
         "flavor_name": flavor["name"], "vcpus": int(flavor["vcpus"]), "extra_specs": flavor.get("extra_specs") or {},
-        "image": image.get("properties") or {}, "image_id": row.get("image_id") or "",
+        "image": image.get("properties") or {}, "machine": machine_of(image), "image_id": row.get("image_id") or "",
         "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
         "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
         "needs_ovn": _on_ovn(row, request), "devices": devices_of(flavor, nics),

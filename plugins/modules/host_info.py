@@ -76,6 +76,13 @@ hosts:
       description: The machine's architecture, in libvirt's words.
       type: str
       sample: x86_64
+    machine_types:
+      description: Machine types that QEMU has here, by architecture.
+      type: dict
+      sample:
+        x86_64:
+          - pc-q35-7.2
+          - q35
     virt_types:
       description: Kinds of virtualisation that really work here, best first.
       type: list
@@ -95,7 +102,6 @@ hosts:
       type: list
       elements: str
       sample:
-        - bios
         - uefi
     secure_boot:
       description: Whether guests can have secure boot.
@@ -106,7 +112,6 @@ hosts:
       type: list
       elements: str
       sample:
-        - '1.2'
         - '2.0'
     disk_encryption:
       description: Formats in which servers' own disks can be encrypted.
@@ -158,10 +163,9 @@ hosts:
       type: dict
       sample:
         6GB:
-          total: 2
+          total: 1
           free: 1
           sizes_mb:
-            - 6144
             - 6144
     providers:
       description: 'Parts of the host that are resource providers of a cloud below it: {name, parent (the name of
@@ -232,7 +236,6 @@ hosts:
               '2048': 512
           threads:
             - 0,8
-            - 1,9
           sockets:
             - 0
           networks:
@@ -261,7 +264,6 @@ hosts:
       type: list
       elements: str
       sample:
-        - COMPUTE_NODE
         - HW_CPU_X86_AVX2
     resources:
       description: 'Custom resources of the host that servers of a cloud may claim, by resource class: {total, reserved,
@@ -352,7 +354,6 @@ hosts:
       type: list
       elements: str
       sample:
-        - serial
         - vnc
     port_security:
       description: '{ports, reason}: how many NICs are filtered, and why they are not as they should be; empty where

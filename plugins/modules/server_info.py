@@ -160,9 +160,9 @@ servers:
       type: str
       sample: qemu
     machine:
-      description: Machine type.
+      description: Machine type; C(auto) for that of the image, or the usual. A server keeps its version.
       type: str
-      sample: q35
+      sample: pc-q35-7.2
     hardware:
       description: What it has besides sizes, over what its flavor and image ask for.
       type: dict

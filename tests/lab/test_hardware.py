@@ -9,10 +9,13 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import guest
+import libvirt
 import pytest
 
 from agent import LabAgent, eventually
 from magnetar_agent.virt.tpm import SWTPM
+from magnetar_core.errors import InvalidField
+from magnetar_core.hardware.machines import upgrades, version
 
 pytestmark = pytest.mark.lab
 
@@ -38,7 +41,8 @@ def test_a_guest_has_what_flavor_image_and_server_ask_for(guest_image: dict[str,
         want = {"flavor": "odd", "image": "kernel", "networks": [{"network": f"iso-{lab.mark}"}],
                 "hardware": {"boot_menu": True}}
         made = lab.ensure("server", "odd", want)["resource"]
-        assert made["hardware"]["cpu_threads"] == 2 and made["machine"] == "pc" and made["hardware"]["boot_menu"]
+        assert made["hardware"]["cpu_threads"] == 2 and made["hardware"]["boot_menu"]
+        assert made["machine"] == _newest("pc")
         lab.up("odd")
         assert _of_one_socket(lab) == "0-1"
         assert "hypervisor" not in lab.sh("odd", "grep -m1 ^flags /proc/cpuinfo").split()
@@ -64,6 +68,37 @@ def test_a_guest_has_what_flavor_image_and_server_ask_for(guest_image: dict[str,
         root = ET.fromstring(lab.domain("odd").XMLDesc())
         assert root.find("cputune") is None and root.find("vcpu").get("cpuset") == "0"
         assert _free(lab) == "1"
+
+
+def _newest(machine: str) -> str:
+    """The version that a machine type is with this QEMU."""
+    root = ET.fromstring(libvirt.open("qemu:///system").getDomainCapabilities(None, None, machine, "qemu"))
+    return str(root.findtext("machine"))
+
+
+def test_a_guest_keeps_its_machine_type_and_gets_a_later_one(guest_image: dict[str, Path]) -> None:
+    """The agent's setting has it be an earlier version than QEMU's newest; it is that one once it is asked for."""
+    newest = _newest("q35")
+    known = ET.fromstring(libvirt.open("qemu:///system").getCapabilities())
+    types = {str(one.text) for one in known.iterfind("guest/arch[@name='x86_64']/machine")} - {newest}
+    old = max((one for one in types if upgrades(one, newest)), key=version)
+    with LabAgent(hw_machine_type=[f"x86_64={old}"]) as lab:
+        lab.import_image("ramdisk", guest_image["ramdisk"], disk_format="ari")
+        lab.import_image("kernel", guest_image["kernel"], disk_format="aki", ramdisk="ramdisk",
+                         cmdline=guest.KERNEL_ARGS)  # fmt: skip
+        lab.ensure("network", f"iso-{lab.mark}", {"mode": "isolated", "cidr": lab.cidr})
+        want = {"flavor": {"vcpus": 1, "ram": 128}, "image": "kernel", "networks": [{"network": f"iso-{lab.mark}"}]}
+        assert lab.ensure("server", "odd", want)["resource"]["machine"] == old
+        lab.up("odd")
+        assert lab.sh("odd", "cat /sys/class/dmi/id/product_version").strip() == old
+        assert not lab.ensure("server", "odd", {**want, "machine": "q35"})["changed"]
+        lab.ensure("server", "odd", {"machine": newest}, allow_reboot=True)
+        lab.up("odd", 2)
+        assert lab.sh("odd", "cat /sys/class/dmi/id/product_version").strip() == newest
+        assert lab.domain("odd").XMLDesc().count(f'machine="{newest}"') + lab.domain("odd").XMLDesc().count(
+            f"machine='{newest}'") == 1
+        with pytest.raises(InvalidField, match="must be a machine type that QEMU of host"):
+            lab.ensure("server", "other", {**want, "machine": "pc-q35-99.0"})
 
 
 def test_a_guest_sees_secure_boot_and_its_tpm(guest_image: dict[str, Path]) -> None:

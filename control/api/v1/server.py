@@ -27,6 +27,7 @@ from magnetar_control.store import instance_actions, servers
 from magnetar_control.web import Answer
 from magnetar_core import power
 from magnetar_core.errors import Ambiguous, Conflict, Failed, InvalidField, MagnetarError, NoSpace, NotFound
+from magnetar_core.hardware import machines
 from magnetar_core.kinds import Server
 from magnetar_core.operations import Operation
 from magnetar_core.plan import Result, Step
@@ -133,6 +134,8 @@ class CloudServers(CloudDriver):
         """Who may not read the host of a server cannot ask for one: else the answer would tell whether it is there."""
         if want.get("host") and have is not None:
             caller.check_policy(compute.EXTENDED)
+        if have is not None and machines.means(want["machine"], have["machine"]):
+            want = {**want, "machine": have["machine"]}
         return complete(caller, want, have)
 
     def plan(self, want: Document | None, have: Document | None) -> Iterator[Step]:

@@ -14,7 +14,8 @@ from typing import Any, Optional
 
 AGENT, CONTROL = "magnetar_agent.cli", "magnetar_control.cli"
 #: Subcommands of the control plane; the agent's command line has the others, and shows the help of all.
-OF_CONTROL = ("serve", "api", "conductor", "audit", "db", "cell", "config", "policy")
+OF_CONTROL = ("serve", "api", "conductor", "audit", "db", "cell", "config", "policy",
+              "machine-type", "image-property")
 #: Those of the agent that need not know what the control plane has.
 OF_AGENT = ("agent", "token", "console", "version")
 #: The status of a command whose reader has gone, as shells report it: 128 and the number of SIGPIPE.

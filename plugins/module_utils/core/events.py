@@ -18,8 +18,8 @@ class EventRequest(Kind):
     noun, plural = "event", "events"
 
     event = Field(Text(1, 64), "What to do: reboot, rebuild, create_image, crash_dump, change_password, "
-                  "clear_password; of clouds only: attach_share, detach_share, tell_guest.", required=True,
-                  sample="reboot")
+                  "clear_password; of clouds only: attach_share, change_machine, detach_share, tell_guest.",
+                  required=True, sample="reboot")
     args = Field(MapOf(Text(1, 64), Value()), "Arguments of the event; reboot takes type: soft or hard.", default={},
                  sample={"type": "soft"})
     request_id = Field(REQUEST, "Key of the event: sent again with the same key, it is not done again. The "

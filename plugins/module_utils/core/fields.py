@@ -181,6 +181,11 @@ class Kind:
         cls._passing = frozenset(f.name for f in cls.fields if not f.kept)
 
     @classmethod
+    def changes(cls, _name: str, _old: Any, _new: Any) -> bool:
+        """Whether a fixed field may change from one value to the other all the same."""
+        return False
+
+    @classmethod
     def rebuilds(cls, name: str, _old: Any, _new: Any) -> bool:
         """Whether a rebuild may change the fixed field *name* from one value to the other."""
         return name in cls.rebuilt

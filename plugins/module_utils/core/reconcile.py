@@ -131,7 +131,9 @@ class Change:
     def fixed(self, old: Mapping[str, Any], want: Mapping[str, Any]) -> list[str]:
         """Names of the fields that cannot change, and in which *want* differs from *old*."""
         return [f.name for f in self.kind.settable()
-                if f.fixed and f.compared and f.name != "id" and old.get(f.name) != want.get(f.name)]
+                if f.fixed and f.compared and f.name != "id" and old.get(f.name) != want.get(f.name)
+                and not self.kind.changes(f.name, old.get(f.name), want.get(f.name))
+                and f.name not in self.permissions.get("force", ())]
 
     def on_immutable(self, name: str, old: Mapping[str, Any], want: Document, status: Optional[str] = None) -> str:
         """What is to be done about fixed fields of the resource *name* that differ: nothing (``""``, also where none

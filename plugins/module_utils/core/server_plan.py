@@ -94,7 +94,7 @@ def _there(want: Document, have: Document) -> Iterator[str]:
     sizes = tuple(_resizing(want, have))
     differs = [] if power == MISSING else _differs(want, have)
     rescues = _rescuing(want, have)
-    _check_rescue(want, have, bool(sizes) or bool({"flavor", "hardware"} & {*differs}))
+    _check_rescue(want, have, bool(sizes) or bool({"flavor", "hardware", "machine"} & {*differs}))
     plugs = differs == ["networks"] and not (sizes or rebuild or rescues) and {power, want["power"]} <= {*LIVE}
     changes = bool(differs or sizes or rebuild or rescues)
     if not plugs and changes and power in (*LIVE, SUSPENDED):
@@ -153,6 +153,7 @@ def _differs(want: Document, have: Document) -> list[str]:
     same = _shape(want["flavor"], disk_sizes(want)) == _shape(have["flavor"], have.get("sizes", ()))
     found = [] if same else ["flavor"]
     found += ["hardware"] * (hardware(want) != hardware(have))
+    found += ["machine"] * (want.get("machine") != have.get("machine"))
     wanted, seen = ([{name: value for name, value in nic.items() if name not in NOT_PLUGGED}
                      for nic in one["networks"]] for one in (want, have))
     return found + ["networks"] * (wanted != seen)

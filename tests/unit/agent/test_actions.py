@@ -39,6 +39,74 @@ def web(host: Host) -> Host:
     return host
 
 
+def noted(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the guest was frozen when each copy of a disk in use began."""
+    found: list[bool] = []
+    begin = host.fake.begin_copy
+
+    def begun(*args: Any, **more: Any) -> None:
+        found.append(bool(host.fake.frozen))
+        begin(*args, **more)
+
+    monkeypatch.setattr(host.fake, "begin_copy", begun)
+    return found
+
+
+@pytest.mark.parametrize(("power", "agent", "why"), [
+    ("running", True, ""), ("running", False, "its guest agent does not freeze them"), ("paused", True, "it is paused"),
+    ("suspended", False, ""), ("off", False, "")])
+def test_who_requires_it_has_no_copy_that_is_not_frozen(host: Host, monkeypatch: pytest.MonkeyPatch, power: str,
+                                                        agent: bool, why: str) -> None:
+    host.ensure("volume", "data", {"size": 1})
+    made = host.server(hardware={"require_quiesce": True}).resource
+    assert made
+    host.ensure("volume_attachment", "web1:data", {"server": "web1", "volume": "data"})
+    host.ensure("server", "web1", {"power": power})
+    host.fake.talking.update({made["id"]} if agent else ())
+    froze = noted(host, monkeypatch)
+    if why:
+        refused = f"must be frozen for a copy of its disks .*os_require_quiesce.*{why}"
+        with pytest.raises(Conflict, match=refused):
+            host.event("create_image", "r", name="golden")
+        with pytest.raises(Conflict, match=refused):
+            host.ensure("volume_snapshot", "s", {"volume": "data"})
+        assert not host.fake._copies and not host.agent.host.documents.list("volume_snapshot")
+        host.ensure("server", "web1", {"power": "off"})
+    host.event("create_image", "r", name="golden")
+    host.ensure("volume_snapshot", "s", {"volume": "data"})
+    assert not host.fake.frozen and froze == [True] * (2 if power == "running" and not why else 0)
+
+
+def test_what_a_dead_agent_left_frozen_is_thawed_first(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = host.server(hardware={"require_quiesce": True}).resource
+    assert made
+    host.fake.talking.add(made["id"])
+    answers, freeze = [False], host.fake.freeze  # libvirt refuses what is frozen, and it is thawed then
+    monkeypatch.setattr(host.fake, "freeze", lambda uuid: answers.pop() if answers else freeze(uuid))
+    assert host.event("create_image", "r", name="golden")["consistency"] == "frozen"
+
+
+@pytest.mark.parametrize("agent", [True, False])
+def test_without_it_a_guest_freezes_what_it_can(host: Host, monkeypatch: pytest.MonkeyPatch, agent: bool) -> None:
+    host.ensure("volume", "data", {"size": 1})
+    made = host.server().resource
+    assert made
+    host.ensure("volume_attachment", "web1:data", {"server": "web1", "volume": "data"})
+    host.fake.talking.update({made["id"]} if agent else ())
+    seen = noted(host, monkeypatch)
+    host.ensure("volume_snapshot", "s", {"volume": "data"})
+    assert seen == [agent] and not host.fake.frozen
+    host.fake.fail_next("begin_copy", HypervisorError("no room"))
+    with pytest.raises(HypervisorError):
+        host.ensure("volume_snapshot", "t", {"volume": "data"})
+    assert not host.fake.frozen
+
+
+def test_who_requires_it_has_a_guest_agent(host: Host) -> None:
+    with pytest.raises(InvalidField, match="hardware.require_quiesce: needs a guest agent"):
+        host.server(hardware={"require_quiesce": True, "guest_agent": False})
+
+
 @pytest.mark.parametrize(("power", "agent", "consistency"), [
     ("running", True, "frozen"), ("running", False, "crash-consistent"), ("paused", True, "crash-consistent"),
     ("suspended", True, "crash-consistent"), ("off", True, "stopped")])

@@ -54,7 +54,7 @@ def test_its_word_is_over_that_of_flavor_and_image(host: Host) -> None:
             **flavor(host, "odd", **{"hw:watchdog_action": "pause", "hw:boot_menu": "true"}),
             "hardware": {"watchdog": "disabled", "hpet": True}, "networks": [{"bridge": "br0"}], "power": "off"}
     made = host.ensure("server", "web1", want).resource
-    assert made and made["machine"] == "pc" and made["networks"][0]["model"] == "e1000"
+    assert made and made["machine"] == "pc-i440fx-7.2" and made["networks"][0]["model"] == "e1000"
     assert made["hardware"] == {"video_model": "qxl", "nic_model": "e1000", "disk_bus": "sata", "boot_menu": True,
                                 "hpet": True}
     root = domain(host)
@@ -107,7 +107,7 @@ def test_a_domain_that_was_defined_with_other_hardware_is_defined_anew(host: Hos
     ({"hardware": {"rng_period": 5}}, "hardware.rng_period", "needs rng_bytes"),
     ({"hardware": {"rng": False, "rng_bytes": 5}}, "hardware.rng_bytes", "needs a random number generator"),
     ({"hardware": {"video_ram": 24}}, "hardware.video_ram", "power of two"),
-    ({"hardware": {"disk_bus": "ide"}}, "hardware.disk_bus", "cannot be ide on machine q35"),
+    ({"hardware": {"disk_bus": "ide"}}, "hardware.disk_bus", "cannot be ide on machine pc-q35-7.2"),
     ({"hardware": {"secure_boot": "required"}}, "hardware.secure_boot", "needs firmware uefi"),
     ({"hardware": {"secure_boot": "required", "firmware": "uefi"}, "machine": "pc"}, "hardware.secure_boot",
      "cannot be required on machine pc"),

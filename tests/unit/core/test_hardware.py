@@ -50,7 +50,7 @@ def test_a_row_says_what_acts_or_what_is_missing():
 
 
 #: Of those whose values are texts, or that stand in a list.
-TEXTS = {"pci_alias": ["gpu:1", "gpu:1,nic:2"],
+TEXTS = {"machine": ["q35", "pc", "pc-q35-7.2"], "pci_alias": ["gpu:1", "gpu:1,nic:2"],
          "cpu_dedicated_mask": ["0-1", "0,^2,3"], "numa_cpus": ["0-1"], "cpu_realtime_mask": ["1", "^0-1"],
          "numa_mem": ["512"],
          "mem_page_size": ["small", "large", "any", "4", "2MB", "1GiB"]}

@@ -33,7 +33,7 @@ ROWS = (
     Spec(r"hw_ephemeral_encryption_format", ANY, usual="luks", lacks=NO_FORMAT),
     Spec(SECRET_UUID, "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", _HOST),  # of servers that are shelved
     Spec(r"os_(en|de)crypt_\w+", ANY, lacks="images that are encrypted are not opened"),
-    Spec(r"hw_(cpu_realtime|ipxe_boot)|os_require_quiesce", ANY, usual=FALSE),
+    Spec(r"hw_(cpu_realtime|ipxe_boot)", ANY, usual=FALSE),
     Spec(r"hw_emulation_architecture", ANY, lacks="guests have the architecture of their host"),
     Spec(r"os_skip_agent_inject_(at_boot|ssh)", ANY, usual=TRUE, lacks="nothing is injected into guests that run"),
     Spec(r"os_command_line", ANY, lacks="the kernel's command line is that of the kernel's image (cmdline)"),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from ..errors import InvalidField
-from . import numa
+from . import machines, numa
 from .rows import (
     ALIKE,
     ALONE,
@@ -30,8 +30,6 @@ from .rows import (
     said,
 )
 
-#: The machine type of a server of which none is said.
-MACHINE = "q35"
 #: Disk bus to the beginning of the names of its disks.
 PREFIX: Mapping[str, str] = {"virtio": "vd", "scsi": "sd", "sata": "sd", "ide": "hd"}
 TOPOLOGY = ("cpu_sockets", "cpu_cores", "cpu_threads")
@@ -80,11 +78,11 @@ def encrypts(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
 
 def asked_of(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of the server that *flavor* (``vcpus``, ``extra_specs``) and *image* (``properties``) ask for:
-    ``hardware``, and ``machine`` where the image says one; empty where they ask for nothing. Raises
-    ``InvalidField``."""
+    ``hardware``, and ``machine`` where the image says one, or keeps the server's own; empty where they ask for
+    nothing. Raises ``InvalidField``."""
     found = hardware_of(flavor.get("extra_specs") or {}, image.get("properties") or {}, flavor["vcpus"])
-    machine = found.pop("machine", None)
-    check_machine(found, machine or MACHINE)
+    machine = machines.machine_of(image, found.pop("machine", ""))
+    check_machine(found, machine or machines.USUAL)
     numa.check(found, flavor["vcpus"], flavor.get("ram"))
     if "tpm_version" in found:
         found.setdefault(SECURITY, USER)
@@ -217,14 +215,10 @@ def _check(hardware: Mapping[str, Any]) -> None:
         total, apart = name % "total", [name % way for way in ("read", "write") if name % way in hardware]
         if total in hardware and apart:
             raise InvalidField("hardware.%s" % total, "must not be set together with %s" % " and ".join(apart))
-    for name in hardware:
-        if (base := _base(name)) and base not in hardware:
-            raise InvalidField("hardware.%s" % name, "needs %s" % base)
+    _check_bases(hardware)
     for name, least in LEAST.items():
         if 0 < hardware.get(name, 0) < least:
             raise InvalidField("hardware.%s" % name, "must be 0 or from %d" % least, hardware[name])
-    if hardware.get("rng") is False and "rng_bytes" in hardware:
-        raise InvalidField("hardware.rng_bytes", "needs a random number generator (rng, hw_rng:allowed)")
     ram = hardware.get("video_ram")
     if ram and (hardware.get("video_model", "vga") not in WITH_RAM or ram & (ram - 1)):
         raise InvalidField("hardware.video_ram", "must be a power of two, of a video_model of %s" % ", ".join(WITH_RAM),
@@ -235,6 +229,17 @@ def _check(hardware: Mapping[str, Any]) -> None:
             (hardware["maxphysaddr_mode"] == "emulate") is not ("maxphysaddr_bits" in hardware)):
         raise InvalidField("hardware.maxphysaddr_mode", "must be emulate with maxphysaddr_bits, and passthrough "
                            "without", hardware["maxphysaddr_mode"])
+
+
+def _check_bases(hardware: Mapping[str, Any]) -> None:
+    """The same for what means nothing without another field."""
+    for name in hardware:
+        if (base := _base(name)) and base not in hardware:
+            raise InvalidField("hardware.%s" % name, "needs %s" % base)
+    for name, base, words in (("rng_bytes", "rng", "a random number generator (rng, hw_rng:allowed)"),
+                              ("require_quiesce", "guest_agent", "a guest agent (guest_agent, hw_qemu_guest_agent)")):
+        if name in hardware and hardware.get(base) is False:
+            raise InvalidField("hardware.%s" % name, "needs %s" % words)
 
 
 def _check_trust(hardware: Mapping[str, Any]) -> None:

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Sequence
 
+from .machines import listed
 from .merge import MEMORY, memory_model
 from .pci import VGPU, asked, in_words, is_vgpu, network_of, told
 
@@ -23,12 +24,16 @@ LUKS = "LUKS in QEMU, which encrypts disks; on Debian the package qemu-utils has
 SEV = ("memory encryption %s: a CPU of AMD that has it, switched on in the firmware and for the kernel "
        "(mem_encrypt=on, kvm_amd.sev=1; for amd-sev-es kvm_amd.sev_es=1), and a libvirt that knows it")
 NO_KVM = "KVM, without which no CPU encrypts the guest's memory"
+MACHINE = "machine type %s (its QEMU has %s)"
 TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
 
 
 def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each field of *hardware* that a *host* (fields of ``kinds.Host``) cannot give, and what the host lacks for it. A
     host that does not tell what it has has nothing."""
+    machine, there = hardware.get("machine"), machines_of(host)
+    if machine and there and machine not in there:
+        yield "machine", MACHINE % (machine, listed(there))
     if hardware.get("firmware") == "uefi" and "uefi" not in (host.get("firmware") or ()):
         yield "firmware", UEFI
     if hardware.get("secure_boot") == "required" and not host.get("secure_boot"):
@@ -46,6 +51,12 @@ def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tu
     if version and version not in (host.get("tpm_versions") or ()):
         yield "tpm_version", TPM % version
     yield from _devices(hardware, host)
+
+
+def machines_of(host: Mapping[str, Any]) -> Sequence[str]:
+    """The machine types that guests of a *host* can have; none where an earlier agent does not tell them."""
+    found: Sequence[str] = (host.get("machine_types") or {}).get(host.get("architecture")) or ()
+    return found
 
 
 def _devices(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

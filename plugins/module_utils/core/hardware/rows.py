@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..errors import InvalidField
 from ..fields import Field, Record
 from ..values import Boolean, Choices, Integer, ListOf, Text, Value
+from . import machines
 from .cpus import CPUS, CpuMask, CpuSet, PageSize
 from .groups import vgpus
 from .pci import ALIASES, POLICIES, PciAliases
@@ -216,8 +217,9 @@ ROWS: tuple[Row, ...] = (
     *_disk_limits(), *_nic_limits(),
     Row("boot_menu", Boolean(), "Whether the firmware offers a menu of what to boot from.", False, "hw:boot_menu",
         "hw_boot_menu", IMAGE_WINS),
-    Row("machine", Choices("q35", "pc"), "The machine type.", None, image="hw_machine_type",
-        lacks="guests are of QEMU's machine types q35 and pc", needs="recorded when the server is made or rebuilt",
+    Row("machine", Text(1, 64, machines.NAME, machines.RULE), "The machine type: V(q35), V(pc), or a version of these "
+        "such as V(pc-q35-7.2). The server keeps the version that it is made with.", None, image="hw_machine_type",
+        lacks="guests are of QEMU's machine types q35 and pc", needs="a version: a host whose QEMU has it",
         source=_GLANCE),
     Row("firmware", Choices("bios", "uefi"), "What the guest boots by. UEFI's variables stay with the server until it "
         "is removed or shelved.", "bios", image="hw_firmware_type", lacks="guests boot by BIOS or UEFI",
@@ -311,6 +313,9 @@ ROWS: tuple[Row, ...] = (
         "amd-sev", "hw:mem_encryption_model", "hw_mem_encryption_model", ALIKE, needs="mem_encryption"),
     Row("guest_agent", Boolean(), "Whether the guest has the channel of QEMU's guest agent.", True,
         image="hw_qemu_guest_agent", source=_GLANCE),
+    Row("require_quiesce", Boolean(), "Whether an image of the running server, or a snapshot or copy of its volumes, "
+        "is refused where its guest agent does not freeze the file systems for it; else they are frozen where it can.",
+        False, image="os_require_quiesce", needs="guest_agent, and qemu-guest-agent in the guest", source=_GLANCE),
 )
 #: Fields of ``hardware``; the first row of each says what it is.
 FIELDS: Mapping[str, Row] = {row.field: row for row in reversed(ROWS) if row.field and row.field != "machine"}

@@ -20,13 +20,15 @@ class Host(Kind):
     libvirt_version = Field(Text(), "Version of libvirt.", on=READ, sample="9.0.0")
     agent_version = Field(Text(), "Version of the agent.", on=READ, sample="0.1.0")
     architecture = Field(Text(), "The machine's architecture, in libvirt's words.", on=READ, sample="x86_64")
+    machine_types = Field(MapOf(Text(), ListOf(Text())), "Machine types that QEMU has here, by architecture.", on=READ,
+                          sample={"x86_64": ["pc-q35-7.2", "q35"]})
     virt_types = Field(ListOf(Text()), "Kinds of virtualisation that really work here, best first.", on=READ,
                        sample=["kvm", "qemu"])
     kvm = Field(Value(), "{usable, reason, checked_at}: outcome of starting a tiny guest under KVM.", on=READ,
                 sample={"usable": True, "reason": "a guest started in 0.1 s", "checked_at": "2026-11-20T20:00:00Z"})
-    firmware = Field(ListOf(Text()), "What guests can boot by here.", on=READ, sample=["bios", "uefi"])
+    firmware = Field(ListOf(Text()), "What guests can boot by here.", on=READ, sample=["uefi"])
     secure_boot = Field(Boolean(), "Whether guests can have secure boot.", on=READ, sample=True)
-    tpm_versions = Field(ListOf(Text()), "Versions of TPM that guests can have.", on=READ, sample=["1.2", "2.0"])
+    tpm_versions = Field(ListOf(Text()), "Versions of TPM that guests can have.", on=READ, sample=["2.0"])
     disk_encryption = Field(ListOf(Text()), "Formats in which servers' own disks can be encrypted.", on=READ,
                             sample=["luks"])
     memory_encryption = Field(MapOf(Text(), Value()), "What can encrypt guests' memory, to {guests (how many at once), "
@@ -45,7 +47,7 @@ class Host(Kind):
                            "provider": "pci_0000_81_00_0"}])
     pmem = Field(MapOf(Text(), Value()), "Persistent memory that servers can have: {total, free, sizes_mb} of the "
                  "namespaces of each label.", on=READ,
-                 sample={"6GB": {"total": 2, "free": 1, "sizes_mb": [6144, 6144]}})
+                 sample={"6GB": {"total": 1, "free": 1, "sizes_mb": [6144]}})
     providers = Field(Value(), "Parts of the host that are resource providers of a cloud below it: {name, parent (the "
                       "name of the one above; empty: the host), inventories (total, reserved, max_unit by resource "
                       "class), traits, held (what servers have of it, by uuid and resource class)}.", on=READ,
@@ -66,7 +68,7 @@ class Host(Kind):
                                 "several), sockets, networks (those whose cards are near it)}.", on=READ,
                        sample=[{"id": 0, "cpus_shared": "0-15", "cpus_dedicated": "", "memory_mb": 64512, "pages": {
                            "2048": 512}, "free": {"cpus_dedicated": "", "memory_mb": 64512, "pages": {"2048": 512}},
-                           "threads": ["0,8", "1,9"], "sockets": [0],
+                           "threads": ["0,8"], "sockets": [0],
                            "networks": ["physnet0"]}])
     cpu_model = Field(Text(), "CPU model.", on=READ, sample="EPYC-Rome")
     cpu_info = Field(Value(), "{arch, model, vendor, topology, features}: the CPU in libvirt's words; the model is the "
@@ -74,7 +76,7 @@ class Host(Kind):
                      sample={"arch": "x86_64", "model": "EPYC-Rome", "vendor": "AMD", "features": ["avx2"],
                              "topology": {"cells": 1, "sockets": 1, "cores": 8, "threads": 2}})
     traits = Field(ListOf(Text()), "What the host is and can do, by the names that flavors and images require or "
-                                   "forbid (trait:NAME).", on=READ, sample=["COMPUTE_NODE", "HW_CPU_X86_AVX2"])
+                                   "forbid (trait:NAME).", on=READ, sample=["HW_CPU_X86_AVX2"])
     resources = Field(MapOf(Text(), Value()), "Custom resources of the host that servers of a cloud may claim, by "
                       "resource class: {total, reserved, min_unit, max_unit, step_size, allocation_ratio}.", on=READ,
                       sample={"CUSTOM_LICENSE": {"total": 8, "reserved": 0, "min_unit": 1, "max_unit": 2147483647,
@@ -106,7 +108,7 @@ class Host(Kind):
     shares = Field(ListOf(Text()), "Folders that servers of a cloud may be given, by the names of the agent's setting "
                                    "shares.", on=READ, sample=["scratch"])
     consoles = Field(ListOf(Text()), "Kinds of consoles that servers which start now have.", on=READ,
-                     sample=["serial", "vnc"])
+                     sample=["vnc"])
     port_security = Field(Value(), "{ports, reason}: how many NICs are filtered, and why they are not as they should "
                                    "be; empty where they are.", on=READ, sample={"ports": 4, "reason": ""})
     ovn = Field(Value(), "{bridge, datapath, chassis, reason}: the bridge for ports of OVN, how Open vSwitch forwards "

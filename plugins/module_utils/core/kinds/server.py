@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import InvalidField
 from ..fields import FIXED, READ, Field, Record
-from ..hardware.merge import MACHINE
+from ..hardware import machines
 from ..hardware.rescue import BUSES as RESCUE_BUSES
 from ..hardware.rows import HARDWARE
 from ..power import (
@@ -145,6 +145,11 @@ class Server(Resource):
                          "virt_type", "machine", "personality"))
 
     @classmethod
+    def changes(cls, name: str, old: Any, new: Any) -> bool:
+        """A machine type becomes a later version of itself."""
+        return name == "machine" and machines.upgrades(old, new)
+
+    @classmethod
     def rebuilds(cls, name: str, old: Any, new: Any) -> bool:
         """Of the block devices only what a root volume is made from."""
         if name == "block_device_mapping":
@@ -212,8 +217,9 @@ class Server(Resource):
                         "the agent's setting says.", default="auto", on=FIXED, sample="qcow2")
     virt_type = Field(Choices("auto", "kvm", "qemu"), "kvm, qemu (emulated), or what the host can do.",
                       default="auto", on=FIXED, sample="qemu")
-    machine = Field(Text(1, 64, r"[a-z0-9][a-z0-9.\-]*", "must be a QEMU machine type"), "Machine type.",
-                    default=MACHINE, on=FIXED, sample="q35")
+    machine = Field(Text(1, 64, "%s|%s" % (machines.AUTO, machines.NAME), "%s; or auto" % machines.RULE),
+                    "Machine type; V(auto) for that of the image, or the usual. A server keeps its version.",
+                    default=machines.AUTO, on=FIXED, sample="pc-q35-7.2")
 
     hardware = Field(HARDWARE, "What it has besides sizes, over what its flavor and image ask for.", default={},
                      sample={"watchdog": "reset"})

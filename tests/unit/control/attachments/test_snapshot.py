@@ -164,6 +164,29 @@ def test_an_image_of_a_server_on_volumes(maker: Owner) -> None:
     until(lambda: len(maker.call.get(f"{maker.api}/volumes").json["volumes"]) == 2)
 
 
+@pytest.mark.parametrize("on_volume", [False, True])
+def test_who_requires_it_has_no_image_that_is_not_frozen(maker: Owner, on_volume: bool) -> None:
+    """os_require_quiesce: guests that are paused cannot freeze their file systems."""
+    frozen = maker.call.image("frozen", os_require_quiesce="yes")
+    blocks = [block("image", frozen, boot_index=0, volume_size=2, delete_on_termination=True)]
+    server = maker.server(**({"imageRef": "", "block_device_mapping_v2": blocks} if on_volume else {
+        "imageRef": frozen}))["id"]
+    id = make(maker, server)
+    maker.call.settled(server)
+    assert image(maker, id)["status"] == "active"
+    maker.call.act(server, "pause")
+    maker.call.settled(server)
+    id = make(maker, server)
+    found = maker.call.settled(server)
+    assert found and found["status"] == "PAUSED"
+    assert maker.call.get(f"{IMAGES}/{id}").json.get("status") in (None, "killed", "deleted")
+    events = maker.call.get(f"/v2.1/servers/{server}/os-instance-actions", "2.100").json["instanceActions"]
+    request = next(one["request_id"] for one in events if one["action"] == "createImage")
+    told = str(maker.call.get(f"/v2.1/servers/{server}/os-instance-actions/{request}", "2.100").json)
+    assert "os_require_quiesce" in told and "it is paused: let it run" in told
+    maker.call.delete(f"/v2.1/servers/{server}")
+
+
 def test_a_volume_of_another_host_cannot_be_copied(maker: Owner) -> None:
     blocks = [block("image", maker.call.image(), boot_index=0, volume_size=2, delete_on_termination=True)]
     server = maker.server(imageRef="", block_device_mapping_v2=blocks)["id"]

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Machine types of guests, by QEMU's names: ``q35`` and ``pc`` stand for the newest of their versions, such as
+``pc-q35-7.2``, which the guest's devices follow. Pure.
+
+Source: Nova's page on machine types (spec rows A23.1 to A23.3).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+#: What nobody has chosen.
+AUTO = "auto"
+#: The machine type where neither server nor image nor host says one.
+USUAL = "q35"
+#: Alias to the beginning of the names of its versions.
+VERSIONED: Mapping[str, str] = {"q35": "pc-q35-", "pc": "pc-i440fx-"}
+NAME = r"q35|pc|pc-(q35|i440fx)-[a-z0-9][a-z0-9.\-]*"
+RULE = "must be q35, pc, or a version of these such as pc-q35-7.2 or pc-i440fx-7.2"
+
+
+def family(machine: str) -> str:
+    """The alias of a machine type, which is what it is whatever its version; "" for none of them."""
+    return next((alias for alias, start in VERSIONED.items() if machine == alias or machine.startswith(start)), "")
+
+
+def is_versioned(machine: str) -> bool:
+    """Whether it says a version."""
+    return bool(family(machine)) and machine not in VERSIONED
+
+
+def means(machine: str, recorded: str) -> bool:
+    """Whether a server that has *recorded* has the *machine* that is asked for: the same, or the alias of it."""
+    return machine in (recorded, AUTO) or (machine in VERSIONED and family(recorded) == machine)
+
+
+def version(machine: str) -> tuple[int, ...]:
+    """The numbers of its version, in order; none of an alias."""
+    return tuple(int(one) for one in re.findall(r"[0-9]+", machine[len(VERSIONED[family(machine)]):])) if is_versioned(
+        machine) else ()
+
+
+def upgrades(old: str, new: str) -> bool:
+    """Whether *new* is a later version of the machine *old*, or the version of an alias."""
+    return bool(family(old)) and family(old) == family(new) and is_versioned(new) and version(new) > version(old)
+
+
+def machine_of(image: Mapping[str, Any], said: str = "") -> str:
+    """The machine type that a server's *image* keeps as its own (``machine``), else what its properties have *said*."""
+    return str(image.get("machine") or said or "")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Machine types for people: those that this knows, the newest of each first, ten of each at most."""
+    known = sorted(filter(family, names))
+    found = []
+    for alias in VERSIONED:
+        own = [one for one in known if family(one) == alias]
+        own.sort(key=lambda one: (is_versioned(one), [-number for number in version(one)]))
+        found += own[:10] + (["..."] if len(own) > 10 else [])
+    return ", ".join(found) or "none"
