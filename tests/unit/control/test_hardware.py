@@ -49,7 +49,7 @@ def test_a_server_has_it_from_its_making_to_its_moves(cloud: Cloud) -> None:
     made = caller.boot("web", flavorRef=dog, imageRef=disk)
     want = {"watchdog": "reset", "disk_read_iops_sec": 100, "disk_bus": "sata", "nic_model": "e1000"}
     seen = on_host(cloud, made["id"])
-    assert (seen["hardware"], seen["machine"]) == (want, "pc")
+    assert (seen["hardware"], seen["machine"]) == (want, "pc-i440fx-7.2")
     assert caller.get("/v1/server/web").json["hardware"] == want
     assert caller.server(made["id"])["OS-EXT-SRV-ATTR:root_device_name"] == "/dev/sda"
     act(caller, made["id"], "migrate", None, "VERIFY_RESIZE")
