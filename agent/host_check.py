@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 #: What can be asked for, and what every host needs.
-NAMES = ("libvirt", "kvm", "port_security", "metadata_service", "ovn", "uefi", "secure_boot", "tpm")
-ALWAYS = ("libvirt", "port_security")
+NAMES = ("libvirt", "kvm", "local_disks", "port_security", "metadata_service", "ovn", "uefi", "secure_boot", "tpm")
+ALWAYS = ("libvirt", "local_disks", "port_security")
 #: What guests may have, as the hardware that asks for it.
 HARDWARE: Mapping[str, Mapping[str, str]] = {
     "uefi": {"firmware": "uefi"}, "secure_boot": {"secure_boot": "required"},
@@ -39,6 +39,10 @@ def findings(host: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
                                  "libvirt does not answer. Start libvirtd, and look at its log.")
     kvm = host["kvm"] or {"usable": False, "reason": "nobody knows while libvirt does not answer"}
     yield "kvm", bool(kvm["usable"]), kvm["reason"]
+    disks = host["local_disks"]
+    pool = f" in the pool {disks['pool']}" if disks["format"] == "lvm" else ""
+    yield "local_disks", not disks["reason"], disks["reason"] or (
+        f"root_format {disks['format']}{pool}, {host['disk_gb_free']} of {host['disk_gb']} GiB free")
     for name in ("port_security", "metadata_service"):
         reason = host[name]["reason"]
         yield name, not reason, reason

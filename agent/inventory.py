@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from magnetar_agent import facts as told
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import CLOUD
 from magnetar_agent.migrations import arriving
-from magnetar_agent.servers import GIB, encrypted_memory, mdevs, memory, pci, placement, pmem, shares
+from magnetar_agent.servers import GIB, encrypted_memory, mdevs, memory, own_disks, pci, placement, pmem, shares
 from magnetar_core import bandwidth
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import Host
@@ -36,7 +35,7 @@ def host(drivers: Drivers) -> dict[str, Any]:
 def usage(host: LocalHost) -> dict[str, Any]:
     """As ``host``, without what takes long to find (``orphans``): a few calls to libvirt and no look at the disks."""
     documents = host.documents.peek("server")
-    disk, persistent = shutil.disk_usage(host.settings.state_dir), pmem.told(host)
+    room, persistent = own_disks.room(host), pmem.told(host)
     found: dict[str, Any] = {
         "name": host.name, "agent_version": version(), "connected": host.hypervisor.connected(),
         "servers": len(documents), "cloud_servers": sum(CLOUD in d.state for d in documents),
@@ -48,12 +47,16 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "provider_config": host.provider_config.told,
         "bandwidths": bandwidth.of_setting(host.settings.resource_provider_bandwidths),
         "address": told.address(host), "metrics": host.meter.look(), "images": told.images(host),
-        "image_cache_gb": told.image_cache_gb(host), "disk_gb": disk.total // GIB, "disk_gb_free": disk.free // GIB,
+        "image_cache_gb": told.image_cache_gb(host),
+        "disk_gb": None if room.total is None else room.total // GIB,
+        "disk_gb_free": None if room.free is None else room.free // GIB,
+        "local_disks": {"format": host.settings.root_format, "pool": host.settings.root_pool or "",
+                        "reason": room.reason},
     }
     try:
         domains = host.hypervisor.domains()
         active = [d for d in documents if d.id in domains and domains[d.id].state in LIVE]
-        facts = host.hypervisor.host()
+        facts = told.facts(host)
         devices, dividable = pci.devices(host), mdevs.devices(host)
         found = facts | found | _virt(facts["kvm"]) | placement.told(host) | pci.told(host, devices) | mdevs.told(
             host, dividable) | {

@@ -23,6 +23,7 @@ from magnetar_core.hardware.traits import check_custom
 from magnetar_core.kinds.server import SHUTDOWN_MAX
 
 FILE = Path("/etc/magnetar/agent.yml")
+ROOT_FORMATS = ("qcow2", "raw", "copy", "lvm")
 LEVELS = ("debug", "info", "warning", "error")
 _BRIDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 _LISTEN = re.compile(r"^(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})$")
@@ -179,8 +180,17 @@ class AgentSettings:
     spice: bool = _doc("Guests have a SPICE server beside VNC, and the channel of SPICE's guest agent, from their next "
                        "start on. Needs a QEMU with SPICE.", default=False)
     root_format: str = _doc("Root disks of servers of which nobody says it, such as those of a cloud: qcow2 (an "
-                            "overlay on the image) or raw (a copy of the image, which takes time and room).",
-                            default="qcow2", metadata={"choices": ("qcow2", "raw")})
+                            "overlay on the image), raw or copy (a copy of the image, raw or as qcow2, which takes "
+                            "time and room) or lvm (a raw copy, and all of the server's own disks are logical volumes "
+                            "of the root_pool).",
+                            default="qcow2", metadata={"choices": ROOT_FORMATS})
+    root_pool: str | None = _doc("Name of the pool, of type lvm (see pools), in which the disks of servers with "
+                                 "root_format lvm lie.", default=None)
+    volume_clear: str = _doc("How a logical volume is cleared when it goes, be it a server's disk or a volume: zero "
+                             "(overwritten with zeros) or none (whoever gets its blocks next may read them).",
+                             default="zero", metadata={"choices": ("zero", "none")})
+    volume_clear_size: int = _doc("MiB at the beginning of a logical volume that are cleared; 0: all of it.", default=0,
+                                  metadata={"max": 2**40})
     virt_type: str = _doc("auto (KVM where a guest really starts under it, else emulation), kvm or qemu.",
                           default="auto", metadata={"choices": ("auto", "kvm", "qemu")})
     restart_on_crash: bool = _doc("Start servers again whose QEMU died, when their document does not say.",
@@ -220,6 +230,7 @@ class AgentSettings:
                 both := cpu_set(self.cpu_dedicated_set) & cpu_set(self.cpu_shared_set)):
             raise InvalidSettings(f"cpu_shared_set: must not name CPUs of cpu_dedicated_set: {cpu_text(both)}.")
         self._check_cpu_mode()
+        self._check_root_pool()
         if self.file_backed_memory and self.ram_allocation_ratio != 1:
             raise InvalidSettings("file_backed_memory: needs ram_allocation_ratio 1: files cannot be promised twice.")
         if self.file_backed_memory and self.reserved_huge_pages:
@@ -239,6 +250,14 @@ class AgentSettings:
             raise InvalidSettings("cpu_model_extra_flags: needs a cpu_mode other than none.")
         if self.cpu_mode == PASSTHROUGH and self.virt_type == "qemu":
             raise InvalidSettings("cpu_mode: host-passthrough is KVM's, and virt_type is qemu. Use maximum.")
+
+    def _check_root_pool(self) -> None:
+        if self.root_format == "lvm" and self.root_pool is None:
+            raise InvalidSettings("root_pool: is required where root_format is lvm: the name of a pool of type lvm.")
+        if self.root_pool is not None and self.pools.get(self.root_pool, {}).get("type") != "lvm":
+            there = ", ".join(sorted(name for name, pool in self.pools.items() if pool["type"] == "lvm")) or "none"
+            raise InvalidSettings(f"root_pool: must be a pool of type lvm (got {self.root_pool!r}); the setting pools "
+                                  f"has {there}.")
 
     def _check_listen(self, listen: str) -> None:
         match = _LISTEN.match(listen)

@@ -140,8 +140,12 @@ class HypervisorStorage(Protocol):
     def grow_content(self, pool: str, name: str, size: int) -> None:
         """Grow it, also while a domain has it, which is told by ``resize``. Raises ``NoSpace``; never shrinks."""
 
-    def remove_content(self, pool: str, name: str, wipe: bool) -> None:
-        """Remove it, with *wipe* overwritten by zeros; gone is fine."""
+    def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
+        """Remove it; gone is fine. *wipe*: how many bytes at its beginning are overwritten by zeros before, 0 for all
+        of them, ``None`` for none."""
+
+    def pool_room(self, pool: str) -> tuple[int, int]:
+        """Bytes that it has as a whole, and those that are free."""
 
 
 class HypervisorDisks(Protocol):
@@ -172,6 +176,9 @@ class HypervisorDisks(Protocol):
 
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
         """Copy into what is there already, a raw disk in a storage pool; flushed, but not complete when it raises."""
+
+    def label_disk(self, path: Path, label: str) -> None:
+        """Write a swap or ext4 signature (as of ``make_disk``) into a raw disk that is there; flushed."""
 
     def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
         """Grow a disk of a stopped domain."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
 #: Files of tests/lab whose tests share hosts in containers, by the hosts' name.
-HOSTS = {"three_hosts": ("test_drain", "test_evacuate", "test_fleet", "test_fleet_firmware", "test_fleet_keys",
-                         "test_fleet_volumes", "test_quickstart"),
+HOSTS = {"three_hosts": ("test_drain", "test_evacuate", "test_fleet", "test_fleet_disks", "test_fleet_firmware",
+                         "test_fleet_keys", "test_fleet_volumes", "test_quickstart"),
          "lab1": ("test_agent_on_host", "test_hosts")}
 #: Files of tests/lab with hosts of their own, or none.
 ALONE = ("test_cloud_ovn", "test_guest", "test_keystone", "test_ovn", "test_ovn_roles", "test_quickstart_network",

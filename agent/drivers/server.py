@@ -22,6 +22,7 @@ from magnetar_agent.servers import (
     image_links,
     machines,
     mdevs,
+    own_disks,
     pci,
     placement,
     pmem,
@@ -39,6 +40,7 @@ from magnetar_core import server_plan
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.fields import SHOW
 from magnetar_core.kinds import Server
+from magnetar_core.local_disks import SWAP
 from magnetar_core.plan import Step
 from magnetar_core.power import BUILDING, CRASHED, ERROR, MISSING, OFF, POWERS, RESCUED, RUNNING
 from magnetar_core.power import status as status_word
@@ -114,7 +116,7 @@ class ServerDriver:
         if domain is not None:
             have.update(spec.seen(host, document, domain))
             have["power"] = _power(document, domain)
-            have["transient"] = not domain.persistent
+            have["transient"] = not domain.persistent or _has_dropped(domain, have["sizes"])
         look = snapshot or servers.DomainsView(host, {})
         have["attached"] = bool(look.volumes(document.id) or server_plan.volume_items(document.want))
         have[addresses.RESERVED] = document.state.get(addresses.RESERVED, [])
@@ -169,8 +171,8 @@ class ServerDriver:
                     _define_anew(host, id)
 
     def left(self, host: LocalHost) -> list[str]:
-        """Folders of servers."""
-        return servers.orphan_files(host)
+        """Folders of servers, and their logical volumes."""
+        return own_disks.left(host)
 
 
 def _define_anew(host: LocalHost, id: str) -> None:
@@ -197,6 +199,11 @@ def _condition(document: Document, power: str, rescued: Any) -> Fields:
         status = status_word(ERROR if state.get("fault") else BUILDING)
     held = {HELD: True} if state.get(HELD) else {}
     return {"power_state": power, "status": status, "status_reason": state.get("reason", ""), **held}
+
+
+def _has_dropped(domain: hv.Domain, sizes: Fields) -> bool:
+    """Whether the definition has a swap disk that the document has dropped: the agent died before it was defined."""
+    return SWAP not in sizes and any(disk.path.name == SWAP for disk in domain.disks)
 
 
 def _power(document: Document, domain: hv.Domain) -> str:

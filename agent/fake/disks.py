@@ -42,6 +42,10 @@ class Disks(Exports):
             with complete(path, named=False) as part:
                 write(part, DiskSeen(format, size, backing.path if backing else None, key is not None))
 
+    def label_disk(self, path: Path, label: str) -> None:
+        with self._call("label_disk", needs_libvirt=False), path.open("r+b") as file:
+            file.write(label.encode())
+
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
         with self._call("copy_disk", needs_libvirt=False):

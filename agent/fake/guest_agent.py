@@ -57,7 +57,7 @@ class GuestAgent(Domains, Exports):
             disk = next((disk for disk in seen.disks if disk.target == target), None)
             if disk and disk.remote:
                 disk = self._behind(disk.remote)
-            there = read(disk.path) if disk else None
+            there = read(disk.path, disk.format) if disk else None
             if there is None:
                 raise HypervisorError(f"libvirt could not copy a disk of the domain {uuid}: there is no {target}.")
             part = path.with_name(path.name + ".part")

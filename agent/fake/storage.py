@@ -11,6 +11,9 @@ from magnetar_agent.fake.state import State
 from magnetar_agent.storage import Disk, NetworkSource, PoolContent, Progress
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
+#: Bytes of a pool of which no test says it.
+PLENTY = 2**40
+
 
 class Storage(State):
     """The protocol's methods for storage pools. What lies in them looks like block devices."""
@@ -56,12 +59,19 @@ class Storage(State):
                 with path.open("r+b") as stream:
                     stream.truncate(size)
 
-    def remove_content(self, pool: str, name: str, wipe: bool) -> None:
+    def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
         with self._call("remove_content"):
             path = self._there(pool) / name
-            if wipe and path.exists():
+            if wipe is not None and path.exists():
                 self.wiped.append(name)
             path.unlink(missing_ok=True)
+
+    def pool_room(self, pool: str) -> tuple[int, int]:
+        with self._call("pool_room"):
+            folder = self._there(pool)
+            room = folder / "room"
+            total = int(room.read_text()) if room.exists() else PLENTY
+            return total, max(0, total - _used(folder))
 
     def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
         with self._call("copy_into", needs_libvirt=False):
@@ -91,10 +101,13 @@ class Storage(State):
 
     def _check_room(self, folder: Path, more: int) -> None:
         room = folder / "room"
-        used = sum(path.stat().st_size for path in folder.iterdir() if path != room)
-        if room.exists() and used + more > int(room.read_text()):
+        if room.exists() and _used(folder) + more > int(room.read_text()):
             raise NoSpace(f"The storage pool {folder.name} has insufficient free space. Free some, then repeat the "
                           "call.")
+
+
+def _used(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.name != "room")
 
 
 def _content(path: Path) -> PoolContent:

@@ -36,7 +36,7 @@ def check(host: LocalHost, told: Fields, live: bool) -> None:
     servers need nothing."""
     if flavor := (told.get("becomes") or {}).get("flavor"):
         local = any(disk["name"] == ROOT for disk in told["disks"])
-        check_sizes(host, {size: flavor.get(size, 0) for size in SIZES}, not local)
+        check_sizes(host, {size: flavor.get(size, 0) for size in SIZES}, not local, told.get("root_format", ""))
     want = {"hardware": told.get("hardware"), "flavor": {"vcpus": told.get("vcpus", 1), "ram": told["ram"]},
             placement.FIELD: told.get("placement"), "networks": told["networks"]}
     if live:

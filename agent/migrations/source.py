@@ -30,8 +30,8 @@ from magnetar_agent.migrations.source_cleanup import (
     server_task,
     target_address,
 )
-from magnetar_agent.migrations.transfer import send
-from magnetar_agent.servers import MIB, folder, pci, placement, spec, tpm, verbs
+from magnetar_agent.migrations.transfer import send, stored
+from magnetar_agent.servers import MIB, folder, logical_volumes, own_disks, pci, placement, spec, tpm, verbs
 from magnetar_core.errors import (
     Conflict,
     HypervisorDown,
@@ -105,7 +105,7 @@ def manifest(host: LocalHost, server: Document) -> Fields:
     power = domain.state if domain else OFF
     disks = []
     for name in spec.written(want):
-        seen = host.hypervisor.disk(place / name, want["root_format"] if name == "disk" else "qcow2")
+        seen = host.hypervisor.disk(place / name, own_disks.format_of(want, name))
         if seen:
             backing = spec.root_backing(want, server.state, place) if name == "disk" else None
             # "backed" is what earlier agents go by.
@@ -115,8 +115,9 @@ def manifest(host: LocalHost, server: Document) -> Fields:
         "server": server.id, "name": server.name, "power": power, "ram": want["flavor"]["ram"],
         "vcpus": want["flavor"]["vcpus"], "hardware": hardware(want), "placement": want.get(placement.FIELD),
         "virt_type": want["virt_type"], "machine": want["machine"], "networks": want["networks"], "disks": disks,
-        "volumes": volumes.describe(host, server),
-        "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir() if path.is_file()),
+        "root_format": want["root_format"], "volumes": volumes.describe(host, server),
+        "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir()
+                     if path.is_file() and not path.is_symlink()),
         "cpu": host.hypervisor.cpu(server.id) if power in LIVE else None, "host": host.name,
         "secure_boot": bool((boots := spec.boots_by(host, server)) and boots.secure),
         "spice": bool(power in LIVE and (runs := host.hypervisor.running(server.id)) and runs.spice),
@@ -287,16 +288,18 @@ class _Move:
         """The files to send, small ones first, each with its ``state``."""
         # libvirt copies the disks of a running guest; everything else in the folder is sent as it is.
         left = spec.written(self.server.want) if self.live else ()
+        links = set(spec.written(self.server.want)) if logical_volumes.are_wanted(self.server.want) else ()
         found = [path for path in self.place.iterdir()
-                 if path.is_file() and not path.is_symlink() and path.name not in left
-                 and not path.name.startswith(LOG) and path.suffix not in (".part", ".at", ".new")]
-        found.sort(key=lambda path: (path.stat().st_blocks, path.name))
+                 if (path.exists() if path.name in links else path.is_file() and not path.is_symlink())
+                 and path.name not in left and not path.name.startswith(LOG)
+                 and path.suffix not in (".part", ".at", ".new", ".link")]
+        found.sort(key=lambda path: (stored(path), path.name))
         return {path.name: state(path, self.document.id, self.document.state[RUN]) for path in found}
 
     def _send(self, talk: Rpc, kept: Fields, states: dict[str, str]) -> None:
         """*kept*: how many bytes the target has of each, ``None``: all. An earlier agent, which would go by the name
         alone, tells none, and gets everything."""
-        size = {name: (self.place / name).stat().st_blocks * 512 for name in states}
+        size = {name: stored(self.place / name) for name in states}
         there = sum(size[name] if kept.get(name, 0) is None else min(kept.get(name, 0), size[name]) for name in states)
         counted, throughput, rate = _Counted(sum(size.values()), there), Throughput(), self.document.want["bandwidth"]
 

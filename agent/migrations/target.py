@@ -20,8 +20,8 @@ from magnetar_agent.documents import Document, sync_folder
 from magnetar_agent.link import Offer
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.locks import CHOICES
-from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, becoming, keys, volumes
-from magnetar_agent.migrations.transfer import NOTE, checked_name, kept, receive
+from magnetar_agent.migrations import AGENT, DISKS, LIBVIRT, NATIVE, QEMU, becoming, coming_disks, keys, volumes
+from magnetar_agent.migrations.transfer import NOTE, receive
 from magnetar_agent.servers import GIB, addresses, folder, hardware, mdevs, memory, pci, resolve, spec, tpm
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NoSpace, NotFound, unforeseen
@@ -123,11 +123,16 @@ def _room(host: LocalHost, told: Fields) -> None:
         raise NoSpace(f"The disks of the server take {told['bytes'] / GIB:.1f} GiB, and the target has "
                       f"{free / GIB:.1f} GiB left under {host.settings.state_dir}. Choose another host, or free some."
                       f"{noted}")
+    coming_disks.check(host, told, [one.want["manifest"] for one in _on_their_way(host) if "server" not in one.state])
 
 
 def _coming(host: LocalHost) -> list[Fields]:
     """Manifests of the servers that were let in and are not this host's yet."""
-    return [one.want["manifest"] for one in host.documents.list("migration")
+    return [one.want["manifest"] for one in _on_their_way(host)]
+
+
+def _on_their_way(host: LocalHost) -> list[Document]:
+    return [one for one in host.documents.list("migration")
             if one.want["side"] == "target" and not one.state.get("settled") and not one.deleting
             and host.documents.get("server", one.want["server"]) is None]
 
@@ -225,24 +230,23 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
         raise Conflict("The source sends another server than was agreed.")
     _discard(host, id)
     keys.arrive(host, given, line)
+    coming_disks.arrive(given, document.state.get("server"))
     document.state["server"], document.state["disks"] = given, line["disks"] if line["live"] else []
     document.state[NATIVE] = bool(line.get(NATIVE)) and host.settings.native_tls
     with host.locks.hold(*CHOICES):
         becoming.arrive(host, document.want["manifest"], given, line["live"])
         host.documents.write(document)
-    place = folder(host, id)
-    place.mkdir(mode=0o711, parents=True, exist_ok=True)
-    there = kept(place, line["files"], line.get("states") or {})
+    server = _server(document)
+    kept = coming_disks.begin(host, document, server, line)
     run = run_folder(host, document.id)
     shutil.rmtree(run, ignore_errors=True)  # nothing in it is ours: QEMU's user may have put it there
     run.mkdir(mode=0o750, parents=True)
     host.hypervisor.permit([run])
     run.chmod(0o770)  # QEMU makes its sockets in it
     volumes.prepare(host, document, line.get("volumes", []))
-    server = _server(document)
     return {
         # "have" is what earlier agents go by: they do not say states, and are to send everything.
-        "have": {}, "kept": there, "folder": str(place), "run": str(run),
+        "have": {}, "kept": kept, "folder": str(folder(host, id)), "run": str(run),
         "nics": {nic.mac: [nic.network, nic.bridge, nic.tap, nic.port] for nic in spec.nics(host, server)},
         NATIVE: document.state[NATIVE],
         "xml": host.hypervisor.render(spec.domain(host, server)),
@@ -252,10 +256,11 @@ def _begin(host: LocalHost, document: Document, _talk: Rpc, line: Fields) -> Fie
 def _file(host: LocalHost, document: Document, talk: Rpc, line: Fields) -> Fields:
     """One file."""
     _not_arrived(document)
-    place = folder(host, document.want["server"])
-    path = place / checked_name(line["name"])
-    receive(talk, path, int(line["offset"]), bool(line.get("append")), line.get("state"))
-    path.chmod(int(line["mode"]) & 0o755)
+    path = folder(host, document.want["server"]) / coming_disks.checked(line["name"])
+    linked = coming_disks.is_linked(document.state["server"]["want"], path.name)
+    receive(talk, path, int(line["offset"]), bool(line.get("append")), line.get("state"), linked)
+    if not linked:
+        path.chmod(int(line["mode"]) & 0o755)
     return {}
 
 
@@ -264,11 +269,8 @@ def _ready(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fi
     _not_arrived(document)
     place = folder(host, document.want["server"])
     server = _server(document)
-    backing = spec.root_backing(server.want, server.state, place)
     key = keys.lend(host, server) if document.want["type"] == "live" else None
-    for disk in document.state["disks"]:
-        host.hypervisor.make_disk(place / disk["name"], disk["format"], disk["virtual_size"],
-                                  backing if disk["name"] == "disk" else None, key=key)
+    coming_disks.make(host, server, document.state["disks"], key)
     sync_folder(place)
     host.hypervisor.permit([place])
     return {}
@@ -375,6 +377,8 @@ def remove_copy(host: LocalHost, document: Document) -> None:
     volumes.drop(host, document)
     shutil.rmtree(run_folder(host, document.id), ignore_errors=True)
     if host.documents.get("server", document.want["server"]) is None:
+        if "server" in document.state:
+            coming_disks.remove(host, _server(document))
         shutil.rmtree(folder(host, document.want["server"]), ignore_errors=True)
 
 

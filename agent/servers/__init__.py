@@ -102,13 +102,3 @@ def seen(host: LocalHost, id: str) -> dict[str, Domain]:
 def users(host: LocalHost, network: str) -> list[Document]:
     """Servers with a NIC on *network*."""
     return [d for d in host.documents.list("server") if any(n.get("network") == network for n in d.want["networks"])]
-
-
-def orphan_files(host: LocalHost) -> list[str]:
-    """Folders under ``servers`` that belong to no document. They are reported, not removed: somebody may need them."""
-    root = Path(host.settings.state_dir) / "servers"
-    if not root.is_dir():
-        return []
-    coming = {d.want["server"] for d in host.documents.list("migration") if d.want["side"] == "target"}
-    return sorted(str(path) for path in root.iterdir()
-                  if path.name not in coming and host.documents.get("server", path.name) is None)

@@ -8,13 +8,12 @@ The document has in ``hardware`` what the server is to have, and under ``ASKED``
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.facts import traits_of
-from magnetar_agent.servers import GIB, cpu_modes, mdevs, memory, pci, pmem
+from magnetar_agent.servers import GIB, cpu_modes, mdevs, memory, own_disks, pci, pmem
 from magnetar_agent.servers import machines as own_machines
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT, groups, machines, numa, traits
@@ -125,17 +124,17 @@ def check_flavor(host: LocalHost, flavor: Fields) -> None:
         _check_traits(host, "flavor", document, traits.asked(specs, {}))
 
 
-def check_sizes(host: LocalHost, flavor: Fields, backed: bool) -> None:
+def check_sizes(host: LocalHost, flavor: Fields, backed: bool, root_format: str) -> None:
     """Raises ``InvalidField`` for a server that alone asks for more than the host has, times the settings' ratios. What
     servers have together is not looked at: that is for those who choose the host. *backed*: its root disk is a volume.
-    """
+    *root_format* says where its own disks lie."""
     facts, settings = host.hypervisor.host(), host.settings
     disk = 0 if backed else flavor["disk"]
     for what, wanted, unit, there, ratio in (
             ("vcpus", flavor["vcpus"], "", facts["vcpus"], "cpu_allocation_ratio"),
             ("ram", flavor["ram"], " MiB", memory.total(host), "ram_allocation_ratio"),
             ("disks", disk + flavor["ephemeral"] + -(-flavor["swap"] // 1024), " GiB",
-             shutil.disk_usage(host.settings.state_dir).total // GIB, "disk_allocation_ratio")):
+             own_disks.total(host, root_format) // GIB, "disk_allocation_ratio")):
         if wanted > (most := int(there * getattr(settings, ratio))):
             raise InvalidField("flavor", f"must ask for no more than {most}{unit} of {what}: the host has {there}"
                                          f"{unit}, and its agent's {ratio} is {getattr(settings, ratio):g}", wanted)

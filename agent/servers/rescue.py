@@ -17,8 +17,9 @@ from magnetar_agent.images import importing
 from magnetar_agent.servers import encryption, folder, image_links
 from magnetar_agent.storage import Backing, Disk, DiskKey
 from magnetar_agent.volumes import attaching
-from magnetar_core.errors import InvalidField
+from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware import rescue as core_rescue
+from magnetar_core.server_plan import hardware
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +40,7 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     kept: Fields | None = document.want.get("rescue") if document else None
     if given is None or given == kept:
         return given
-    asked = core_rescue.stable(given, "device", "bus")
+    asked = core_rescue.stable(given, want["machine"], "device", "bus")
     reference = given.get("image") or want["image"]
     if reference is None:
         raise InvalidField("rescue.image", "is required: the server was made without an image, which would be taken")
@@ -51,9 +52,22 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
     if image.state["disk_format"] == "aki":
         raise InvalidField("rescue.image", f"must have a disk, and {image.name!r} is only a kernel")
     try:
-        return {"image": image.id, **(asked or core_rescue.stable(image.want["properties"]) or {})}
+        own = asked or core_rescue.stable(image.want["properties"], want["machine"]) or {}
     except InvalidField as error:
         raise InvalidField("rescue.image", f"cannot be {image.name!r}: {error.message}") from None
+    if own.get("device") == "floppy":
+        _check_floppy(image, want)
+    return {"image": image.id, **own}
+
+
+def _check_floppy(image: Document, want: Fields) -> None:
+    size = image.state.get("virtual_size") or 0
+    if size > core_rescue.FLOPPY_MAX:
+        raise InvalidField("rescue.image", f"cannot be {image.name!r}, which has {size} bytes: a floppy has no more "
+                                           f"than {core_rescue.FLOPPY_MAX}")
+    if hardware(want).get("firmware") == "uefi":
+        raise InvalidField("rescue.image", f"cannot be {image.name!r} as a floppy: the server boots by UEFI, whose "
+                                           "firmware reads none. Use a disk or a CD")
 
 
 def stable(rescue_: Fields) -> Fields | None:
@@ -137,17 +151,34 @@ def disk(state: Fields, place: Path, key: DiskKey | None) -> Disk:
     made = state["rescue"]
     if made["iso"]:
         return Disk(place / (PREFIX + "base"), made["target"], _format(made), "cdrom", made["bus"], True, boot=1)
-    return Disk(place / DISK, made["target"], bus=made["bus"], backing=_backing(made, place), boot=1, key=key)
+    device = "floppy" if made["device"] == "floppy" else "disk"
+    return Disk(place / DISK, made["target"], device=device, bus=made["bus"], backing=_backing(made, place), boot=1,
+                key=key)
 
 
 def _target(host: LocalHost, document: Document, bus: str) -> str:
-    """A name after those of all disks on its bus: libvirt sorts them by that, and guests count them so."""
+    """A name after those of all disks on its bus: libvirt sorts them by that, and guests count them so. Raises
+    ``Conflict`` where IDE has no place left."""
     if bus == "virtio":
         return "vdaa"  # after vdz, the config drive
+    if bus == "fdc":
+        return "fda"
+    if bus == "ide":
+        return _ide_target(host, document)
     taken = [one.want["device"] for one in attaching.of_server(host, document.id)]
     first = "sdf" if document.want.get("hardware") else "sda"  # after the server's own disks
     last = max((name for name in [*taken, first] if name.startswith("sd")), default="sda")
     return "sd" + chr(ord(last[2]) + 1)
+
+
+def _ide_target(host: LocalHost, document: Document) -> str:
+    domain = host.hypervisor.domain(document.id)
+    taken = {one.target for one in domain.disks} if domain else set()
+    free = [name for name in ("hdd", "hdc", "hdb", "hda") if name not in taken]
+    if not free:
+        raise Conflict(f"Server {document.name!r} has four disks on IDE, where there is no place for a fifth. Use a "
+                       "rescue image with another hw_rescue_bus.")
+    return free[0]
 
 
 def _format(made: Fields) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from magnetar_agent.servers import encryption, folder
+from magnetar_agent.servers import own_disks
 from magnetar_core.local_disks import SWAP
 from magnetar_core.server_plan import disk_sizes
 
@@ -40,18 +40,16 @@ def grow_ephemeral(task: Task) -> None:
     sizes = seen(task.document)["sizes"]
     for file, size in disk_sizes(task.document.want).items():
         if file != SWAP and size > sizes.get(file, size):
-            task.host.hypervisor.grow_disk(folder(task.host, task.document.id) / file, "qcow2", size,
-                                           encryption.of(task.host, task.document))
+            own_disks.grow(task, file, size)
             task.document.state["sizes"] = sizes = {**sizes, file: size}
             task.keep()
 
 
 def forget_files(task: Task, names: list[str]) -> None:
     """Remove disks. The document says first that they are gone, so that nobody relies on them after a crash."""
-    state, place = task.document.state, folder(task.host, task.document.id)
+    state = task.document.state
     sizes = seen(task.document)["sizes"]
     state["made"] = [name for name in state.get("made", []) if name not in names]
     state["sizes"] = {name: size for name, size in sizes.items() if name not in names}
     task.keep()
-    for name in names:
-        (place / name).unlink(missing_ok=True)
+    own_disks.remove(task.host, task.document, names)

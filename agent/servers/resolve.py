@@ -18,6 +18,7 @@ from magnetar_agent.servers import (
     encryption,
     hardware,
     image_links,
+    logical_volumes,
     mdevs,
     memory,
     pci,
@@ -67,15 +68,14 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
         found["config_drive"] = want["config_drive"] or image.want["properties"].get("img_config_drive") == "mandatory"
     if "rescue" in found:  # a document of an older agent does not have it
         found["rescue"] = rescue.complete(host, found, document)
-    if want["root_format"] == "auto":
-        found["root_format"] = old.get("root_format") or host.settings.root_format
+    found["root_format"] = _root_format(host, want["root_format"], old.get("root_format"))
     found["virt_type"] = _virt_type(host, want["virt_type"], old.get("virt_type"))
     hardware.complete(host, found, old, image)
     encryption.complete(host, found, old, want["root_format"], image)
     found[block_devices.FIELD] = block_devices.complete(host, found, document)
     id = document.id if document else want.get("id", "")
     if found["flavor"] != old.get("flavor"):
-        hardware.check_sizes(host, found["flavor"], root_volume(found) is not None)
+        hardware.check_sizes(host, found["flavor"], root_volume(found) is not None, found["root_format"])
         memory.check(host, found, id)
     placement.complete(host, found, old, id, pci.cells(host, found, id))
     mdevs.complete(host, found, old, id)
@@ -156,6 +156,14 @@ def _key(host: LocalHost, given: str | None, old: Fields) -> str | None:
                                          "it first"), "keypair", given)
         return given
     return found.name
+
+
+def _root_format(host: LocalHost, given: str, old: str | None) -> str:
+    """``auto`` keeps what the server has, else takes what the settings say."""
+    found = str(old or host.settings.root_format) if given == "auto" else given
+    if found == logical_volumes.LVM and old is None:
+        logical_volumes.check_host(host, "root_format")
+    return found
 
 
 def _virt_type(host: LocalHost, given: str, old: str | None) -> str:

@@ -24,7 +24,9 @@ from magnetar_agent.servers import (
     domain_name,
     encryption,
     folder,
+    logical_volumes,
     mdevs,
+    own_disks,
     pci,
     placement,
     pmem,
@@ -139,8 +141,8 @@ def local(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
     tags = block_devices.tags(want)
     parts = hardware(want)
     key = encryption.named(document)
-    root = devices.own_disk(parts, Disk(place / "disk", "vda", want["root_format"], tag=tags.get("disk"),
-                                        backing=root_backing(want, state, place), key=key))
+    root = devices.own_disk(parts, replace(_own(document, place, ROOT_FILE, "vda"), tag=tags.get("disk"),
+                                           backing=root_backing(want, state, place), key=key))
     if root_volume(want):
         root = next((one for one in attaching.disks(host, document.id) if one.boot == ROOT), root)
         root = replace(root, boot=None)
@@ -240,9 +242,15 @@ def _spice(host: LocalHost) -> bool:
     return host.settings.spice
 
 
+def _own(document: Document, place: Path, file: str, target: str) -> Disk:
+    """A root, ephemeral or swap disk."""
+    block = logical_volumes.are_wanted(document.want) and logical_volumes.is_block(document)
+    return Disk(place / file, target, own_disks.format_of(document.want, file), block=block)
+
+
 def _disks(document: Document, place: Path, root: Disk) -> list[Disk]:
     want, key = document.want, encryption.named(document)
-    found = [Disk(place / one.file, one.device, key=key) for one in local_disks(want)]
+    found = [replace(_own(document, place, one.file, one.device), key=key) for one in local_disks(want)]
     if document.state.get("iso"):
         found.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
     return [root, *(devices.own_disk(hardware(want), one) for one in found)]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,8 +20,10 @@ from magnetar_agent.servers import (
     function_settings,
     guest_data,
     image_links,
+    logical_volumes,
     mdevs,
     nics,
+    own_disks,
     pci,
     placement,
     pmem,
@@ -53,10 +54,10 @@ def disks(task: Task) -> None:
     sizes, made = resize.seen(document)["sizes"], document.state.get("made", [])
     for one in spec.local_disks(want):
         if one.file not in made or not (place / one.file).exists():
-            host.hypervisor.make_disk(place / one.file, "qcow2", one.size, label=one.label, key=key)
+            own_disks.make(task, one.file, one.size, one.label, key=key)
             sizes[one.file] = one.size
     if root is None:
-        seen = host.hypervisor.disk(place / "disk", want["root_format"])
+        seen = host.hypervisor.disk(place / "disk", own_disks.format_of(want, "disk"))
         root = seen.virtual_size if seen else 0
     document.state["root_bytes"] = root
     document.state["sizes"] = sizes
@@ -87,28 +88,25 @@ def _holds(document: Document, base: Fields, place: Path) -> bool:
     """Whether what is noted of the server's image is true of what it stands on."""
     if base.get("image", document.want["image"]) != document.want["image"]:
         return False
-    copied = document.want["root_format"] == "raw" or base.get("encrypted")
+    copied = document.want["root_format"] != "qcow2" or base.get("encrypted")
     held = place / ("kernel" if base["format"] == "aki" else "base")
     return bool(copied and (place / "disk").exists()) or held.exists()
 
 
 def _root(task: Task, place: Path, key: DiskKey | None) -> int:
     """Make the root disk; its size in bytes."""
-    host, want = task.host, task.document.want
+    want = task.document.want
     size = want["flavor"]["disk"] * GIB
     held = task.document.state.get("base")
     if held is None or held["format"] in ("iso", "aki"):
-        host.hypervisor.make_disk(place / "disk", want["root_format"], size or MIB, key=key)
+        own_disks.make(task, "disk", size or MIB, key=key)
         return int(size or MIB)
     base = place / "base"
     size = max(size, held["virtual_size"])
     if backing := spec.root_backing(want, task.document.state, place):
-        host.hypervisor.make_disk(place / "disk", "qcow2", size, backing, key=key)
+        own_disks.make(task, "disk", size, backing=backing, key=key)
         return int(size)
-    new = place / "disk.new"
-    host.hypervisor.copy_disk(base, held["format"], new, want["root_format"], task.operation.advance, key)
-    host.hypervisor.grow_disk(new, want["root_format"], size, key)
-    new.rename(place / "disk")
+    own_disks.copy_image(task, base, held["format"], size, key)
     base.unlink(missing_ok=True)
     sync_folder(place)
     return int(size)
@@ -144,6 +142,8 @@ def define(task: Task) -> None:
     place = folder(task.host, task.document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     task.host.hypervisor.permit([place])
+    if logical_volumes.are_wanted(task.document.want):
+        logical_volumes.tidy(task.host, task.document, spec.files(task.document.want))
     _choose(task.host, task.document, task.keep)
     tpm.keep_secret(task)
     encryption.draw(task)
@@ -153,9 +153,7 @@ def define(task: Task) -> None:
 def grow(task: Task) -> None:
     """Grow the root disk to the flavor's size."""
     size = task.document.want["flavor"]["disk"] * GIB
-    path = folder(task.host, task.document.id) / "disk"
-    task.host.hypervisor.grow_disk(path, task.document.want["root_format"], size,
-                                   encryption.of(task.host, task.document))
+    own_disks.grow(task, "disk", size)
     task.document.state["root_bytes"] = size
     task.keep()
 
@@ -274,13 +272,12 @@ def erase(task: Task) -> None:
     mdevs.remove(task.host, task.document)
     pmem.remove(task.host, task.document)
     function_settings.remove(task.host, task.document)
-    place = folder(task.host, task.document.id)
-    if place.exists():
-        try:
-            shutil.rmtree(place)
-        except OSError as error:
-            raise HypervisorError(f"The disks of server {task.document.name!r} cannot be removed: {error}. Look at "
-                                  f"{place}, then delete the server again.") from error
+    try:
+        own_disks.remove_all(task.host, task.document)
+    except OSError as error:
+        place = folder(task.host, task.document.id)
+        raise HypervisorError(f"The disks of server {task.document.name!r} cannot be removed: {error}. Look at "
+                              f"{place}, then delete the server again.") from error
 
 
 VERBS: Mapping[str, Verb] = {

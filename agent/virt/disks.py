@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from magnetar_agent import zeros
 from magnetar_core.errors import HypervisorError, NoSpace
 
 from . import disk_keys, iso, qcow2, qemu_img, vfat
@@ -48,6 +49,19 @@ class Disks:
                 make_encrypted(part, size, key, format, backing)
             else:
                 _empty(part, format, size, backing)
+
+    def label_disk(self, path: Path, label: str) -> None:
+        """mkswap or mke2fs, on what is there. Both look for what is known at its beginning and its end, where whoever
+        had the disk before may have written anything: that goes first."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            size = zeros.size_of(descriptor)
+            zeros.write(descriptor, 0, min(size, zeros.PIECE))
+            zeros.write(descriptor, max(0, size - zeros.PIECE), size)
+        finally:
+            os.close(descriptor)
+        _signed(path, label, path.name)
+        flush(path)
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:
@@ -192,11 +206,7 @@ def _labelled(part: Path, format: str, size: int, label: str, key: DiskKey | Non
     raw.unlink(missing_ok=True)
     try:
         _sparse(raw, size)
-        if label == "swap":
-            run(["mkswap", "--label", "swap", "--", str(raw)], f"make the swap disk {part.stem}")
-        else:
-            run(["mkfs.ext4", "-q", "-F", "-E", "nodiscard", "-L", label.encode()[:16].decode(errors="ignore"),
-                 "--", str(raw)], f"make the file system of {part.stem}")
+        _signed(raw, label, part.stem)
         if raw != part and key is not None:
             make_encrypted(part, size, key, format)
             with disk_keys.handed([key]) as (words, files):
@@ -210,6 +220,15 @@ def _labelled(part: Path, format: str, size: int, label: str, key: DiskKey | Non
     finally:
         if raw != part:
             raw.unlink(missing_ok=True)
+
+
+def _signed(raw: Path, label: str, name: str) -> None:
+    """Write the signature that *label* asks for; *name* is told in an error."""
+    if label == "swap":
+        run(["mkswap", "--label", "swap", "--", str(raw)], f"make the swap disk {name}")
+    else:
+        run(["mkfs.ext4", "-q", "-F", "-E", "nodiscard", "-L", label.encode()[:16].decode(errors="ignore"),
+             "--", str(raw)], f"make the file system of {name}")
 
 
 def _escaped(path: Path) -> str:

@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 import libvirt  # type: ignore[import-untyped]
 
 from magnetar_agent.hardware.cpu import cpu
-from magnetar_agent.hardware.devices import devices
+from magnetar_agent.hardware.devices import GuestDevices, devices
 from magnetar_agent.hardware.pmem import LABELS_KIB
 from magnetar_agent.hypervisor import Domain, DomainSpec
 from magnetar_agent.networks import Nic
@@ -79,11 +79,17 @@ def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
     values = {"spec": spec, "arch": platform.machine(), "cache": cache, "caches": caches, "tags": tags,
               "labels_kib": LABELS_KIB, "memory_mib": spec.ram_mib + sum(one.size_kib for one in spec.pmem) // 1024,
-              "cpu": cpu(spec.hardware, spec.virt_type, spec.cpu), "devices": (parts := devices(spec.hardware)),
+              "cpu": cpu(spec.hardware, spec.virt_type, spec.cpu), "devices": (parts := _devices(spec)),
               "hardware": json.dumps(dict(spec.hardware), sort_keys=True) if spec.hardware else "",
               "ports": PORTS + parts.ports + len(spec.disks) + len(spec.nics) + len(spec.shares) + len(spec.pci)
               + bool(spec.mdev)}
     return fill("domain.xml.j2", values, folder)
+
+
+def _devices(spec: DomainSpec) -> GuestDevices:
+    """Those of the server's hardware, and the controller that its disks need."""
+    found = devices(spec.hardware)
+    return found._replace(usb=True) if any(one.bus == "usb" for one in spec.disks) else found
 
 
 def render_device(device: Disk | Nic, cache: str = "none", folder: Path = FOLDER) -> str:

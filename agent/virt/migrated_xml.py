@@ -19,12 +19,13 @@ BACKING = ("hugepages", "source", "access", "allocation", "discard")
 
 
 def local_disks(xml: str, folder: Path) -> list[str]:
-    """Targets of the disks whose content goes along: writable files in *folder*. Volumes stay where they are."""
+    """Targets of the disks whose content goes along: writable ones with names in *folder*. Volumes stay where they are.
+    """
     found = []
     for disk in ET.fromstring(xml).iterfind("devices/disk"):  # noqa: S314 (libvirt wrote it)
         source, target = disk.find("source"), disk.find("target")
         if source is not None and target is not None and disk.find("readonly") is None and \
-                source.get("file", "").startswith(f"{folder}/"):
+                (source.get("file") or source.get("dev") or "").startswith(f"{folder}/"):
             found.append(target.get("dev", ""))
     return found
 

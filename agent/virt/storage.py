@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
+from magnetar_agent import zeros
 from magnetar_agent.storage import Disk, NetworkSource, PoolContent
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
@@ -82,15 +84,24 @@ class Storage:
             _roomy(lambda: _extend(path, size))
             self._in(pool, "look again", lambda found: found.refresh())
 
-    def remove_content(self, pool: str, name: str, wipe: bool) -> None:
-        """virStorageVolWipe, virStorageVolDelete."""
+    def remove_content(self, pool: str, name: str, wipe: int | None) -> None:
+        """virStorageVolWipe, which knows no size, virStorageVolDelete."""
         def remove(found: Any) -> None:
             there = _lookup(found, name)
             if there is not None:
-                if wipe:
+                if wipe == 0:
                     there.wipe(0)
+                elif wipe is not None:
+                    _zero(Path(there.path()), wipe)
                 there.delete(0)
         self._in(pool, f"remove {name}", remove)
+
+    def pool_room(self, pool: str) -> tuple[int, int]:
+        """virStoragePoolGetInfo: as libvirt knows it since it last changed something there, or looked."""
+        def look(found: Any) -> tuple[int, int]:
+            _state, total, _used, free = found.info()
+            return int(total), int(free)
+        return self._in(pool, "look for room", look)
 
     def _in(self, pool: str, what: str, function: Callable[[Any], T]) -> T:
         """The result of *function* on the pool, which must run."""
@@ -112,6 +123,19 @@ class Storage:
 def _extend(path: str, size: int) -> None:
     words = ["lvextend", "--quiet", "--size", f"{size}b", "--", path]
     run([*_OUTSIDE, *words] if _SYSTEMD.is_dir() else words, f"grow the logical volume {path}")
+
+
+def _zero(path: Path, size: int) -> None:
+    """Overwrite the first *size* bytes, or as many as there are."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            zeros.write(descriptor, 0, min(size, zeros.size_of(descriptor)))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise HypervisorError(f"{path} cannot be overwritten: {error.strerror}. It is not removed.") from error
 
 
 def _roomy(work: Callable[[], T]) -> T:
@@ -137,7 +161,9 @@ def _content(pool: Any, volume: Any) -> PoolContent:
     kind, size, _allocated = volume.info()
     if kind == libvirt.VIR_STORAGE_VOL_NETWORK:
         return PoolContent(size, Disk(Path(volume.name()), "", "raw", remote=rbd(pool.XMLDesc(), volume.name(), pool)))
-    return PoolContent(size, Disk(Path(volume.path()), "", "raw", block=kind == libvirt.VIR_STORAGE_VOL_BLOCK))
+    path = Path(volume.path())  # of what is a link to a device in a folder, libvirt says that it is a file
+    return PoolContent(size, Disk(path, "", "raw", block=kind == libvirt.VIR_STORAGE_VOL_BLOCK or
+                                  path.is_block_device()))
 
 
 def rbd(xml: str, name: str, pool: Any) -> NetworkSource:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from magnetar_agent.hypervisor import LocalHypervisor
 
 DEFAULT = "default"
+MIB = 2**20
 #: Called when QEMU has begun to copy a disk; it raises an error when that is not the disk that was meant.
 Begun = Callable[[], None]
 #: Ends of file names: of the mark of a host that makes the volume in a shared pool; of incomplete content.
@@ -216,8 +217,10 @@ def named(host: LocalHost, name: str, field: str = "pool") -> Pool:
         raise InvalidField(field, f"must be a pool of this host, which has {there}", name)
     if "path" in given:
         return FolderPool(name, Path(given["path"]), host.hypervisor, given["type"] == "nfs")
+    settings = host.settings
+    wipe = settings.volume_clear_size * MIB if settings.volume_clear == "zero" else None
     return StoragePool(name, given["libvirt_pool"], host.hypervisor, given["type"] == "rbd",
-                       Path(host.settings.state_dir) / "volumes")
+                       Path(settings.state_dir) / "volumes", wipe)
 
 
 def every(host: LocalHost) -> list[Pool]:

@@ -42,17 +42,18 @@ def copy(hypervisor: LocalHypervisor, uuid: str, target: str, new: Path, format:
 
 
 class StoragePool:
-    """The storage pool *libvirt_pool*. Other hosts reach the same content when it is *shared* (RBD). Otherwise (LVM)
-    content is overwritten with zeros when it goes, since the next volume may get the same blocks. *scratch* is a folder
-    for copies on their way."""
+    """The storage pool *libvirt_pool*. Other hosts reach the same content when it is *shared* (RBD). Of other (LVM) so
+    many bytes are overwritten with zeros when it goes as *wipe* says (see ``remove_content``), since the next volume
+    may get the same blocks. *scratch* is a folder for copies on their way."""
 
     formats: tuple[str, ...] = ("raw",)
     atomic = False
     beneath = True
 
-    def __init__(self, name: str, libvirt_pool: str, hypervisor: LocalHypervisor, shared: bool, scratch: Path) -> None:
+    def __init__(self, name: str, libvirt_pool: str, hypervisor: LocalHypervisor, shared: bool, scratch: Path,
+                 wipe: int | None) -> None:
         self.name, self.pool, self.hypervisor, self.shared = name, libvirt_pool, hypervisor, shared
-        self.scratch = scratch
+        self.scratch, self.wipe = scratch, None if shared else wipe
 
     def capacity(self) -> int | None:
         """libvirt and the storage say so when it is full."""
@@ -139,4 +140,4 @@ class StoragePool:
             self.hypervisor.make_content(self.pool, id, size)
 
     def _clear(self, id: str) -> None:
-        self.hypervisor.remove_content(self.pool, id, not self.shared)
+        self.hypervisor.remove_content(self.pool, id, self.wipe)

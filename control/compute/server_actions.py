@@ -26,7 +26,6 @@ from magnetar_core.errors import (
     NotSupported,
     TooLarge,
 )
-from magnetar_core.hardware.rescue import stable
 
 from . import quotas, waiting
 from .block_devices import snapshots
@@ -35,6 +34,7 @@ from .cloud import HostView
 from .flavors import check_memory
 from .hardware import check_clear, check_keys, check_nics, check_placed, check_specs, kept_of_rebuilt, root_name
 from .server_create import find_flavor, find_image, find_public_key, trusted_certificates
+from .stored_hardware import rescue_device
 from .target import ServerUseCase, Target, enqueue, guard, note_done, notify, of_server, on_volume, tell_stopped
 
 #: The rule by which a resize or cold migration may go into another cell.
@@ -239,7 +239,7 @@ def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volum
         raise InvalidRequest(f"Image {image_id} could not be found.")
     check_clear(image)
     try:
-        device = stable(image.get("properties") or {})
+        device = rescue_device(target.row, image)
     except InvalidField as error:
         raise InvalidRequest(f"Image {image_id or own} cannot rescue: {error.message}") from None
     if device is None and on_volume(target.row):

@@ -24,6 +24,7 @@ from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound
 from magnetar_core.hardware import machines
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import asked_of
+from magnetar_core.hardware.rescue import stable
 from magnetar_core.hardware.rows import BY_PROPERTY, said
 from magnetar_core.power import OFFLOADED, SHELVED, STOPPED
 
@@ -66,6 +67,11 @@ def image_property(server: servers.Found, name: str) -> str | None:
         return machine(server) or None
     value = (orjson.loads(server.image).get("properties") or {}).get(name)
     return None if value is None else str(value)
+
+
+def rescue_device(server: servers.Found, image: Mapping[str, Any]) -> dict[str, str] | None:
+    """As ``hardware.rescue.stable``: as what the server gets the *image* that rescues it. Raises ``InvalidField``."""
+    return stable(image.get("properties") or {}, machine(server) or machines.USUAL)
 
 
 def without_machine(databases: Sequence[Database]) -> Iterator[str]:

@@ -27,8 +27,7 @@ EXAMPLES = r"""
   register: result
 
 - name: Does KVM work there?
-  ansible.builtin.debug:
-    msg: "{{ result.hosts[0].kvm.usable }}"
+  ansible.builtin.debug: {msg: "{{ result.hosts[0].kvm.usable }}"}
 
 - name: A host over the network, from the controller
   magnetar.compute.host_info:
@@ -37,8 +36,7 @@ EXAMPLES = r"""
   delegate_to: localhost
 
 - name: Stop when libvirt does not answer the agent
-  ansible.builtin.assert:
-    that: result.hosts[0].connected
+  ansible.builtin.assert: {that: "result.hosts[0].connected"}
 """
 
 RETURN = r"""
@@ -136,8 +134,7 @@ hosts:
           total: 2
           free: 1
     pci_pools:
-      description: 'The same devices, each once: {aliases, numa_node (-1: unknown), total, free, resource_class,
-        provider}.'
+      description: 'The same, each once: {aliases, numa_node (-1: unknown), total, free, resource_class, provider}.'
       type: raw
       sample:
         - aliases:
@@ -206,13 +203,20 @@ hosts:
       type: int
       sample: 8192
     disk_gb:
-      description: Size of the file system with the servers' disks in GiB.
+      description: Size of the file system or volume group with the servers' disks in GiB.
       type: int
       sample: 900
     disk_gb_free:
       description: What is free of it in GiB.
       type: int
       sample: 700
+    local_disks:
+      description: '{format, pool, reason}: as what new servers get their disks, and why they cannot.'
+      type: dict
+      sample:
+        format: qcow2
+        pool: ''
+        reason: ''
     image_cache_gb:
       description: GiB of it that a cloud reserves for the content of images.
       type: int
@@ -245,8 +249,7 @@ hosts:
       type: str
       sample: EPYC-Rome
     cpu_info:
-      description: '{arch, model, vendor, topology, features}: the CPU in libvirt''s words; the model is the nearest
-        that libvirt knows.'
+      description: '{arch, model, vendor, topology, features}: the CPU, the model the nearest that libvirt knows.'
       type: dict
       sample:
         arch: x86_64
@@ -286,8 +289,7 @@ hosts:
           egress: 10000000
           ingress: 10000000
     provider_config:
-      description: '{files, problems}: the files with these resources that were read, and what is wrong with those
-        that count for nothing.'
+      description: '{files, problems}: the files with these resources that were read, and what is wrong with others.'
       type: dict
       sample:
         files:
@@ -298,8 +300,7 @@ hosts:
       type: str
       sample: 192.0.2.11
     metrics:
-      description: 'Metrics of the CPUs, with Nova''s names: times in ns, shares from 0 to 1 of the time between
-        two looks.'
+      description: 'Metrics of the CPUs, with Nova''s names: times in ns, shares (0 to 1) of the time between looks.'
       type: dict
       sample:
         cpu.percent: 0.25
@@ -356,8 +357,7 @@ hosts:
       sample:
         - vnc
     port_security:
-      description: '{ports, reason}: how many NICs are filtered, and why they are not as they should be; empty where
-        they are.'
+      description: '{ports, reason}: how many NICs are filtered, and why they are not as they should be.'
       type: dict
       sample:
         ports: 4

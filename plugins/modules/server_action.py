@@ -216,7 +216,7 @@ server:
         agent's setting.
       type: int
     root_format:
-      description: 'Root disk: a qcow2 overlay on the image, a raw copy, or what the agent''s setting says.'
+      description: 'Root disk: overlay on the image, copy of it, logical volume, or as the agent''s setting says.'
       type: str
       sample: qcow2
     virt_type:

@@ -67,6 +67,8 @@ def image(host: Host, format: str) -> None:
     ({"image": "raw"}, {"vda": "qcow2 on raw base"}),
     ({"image": "qcow2"}, {"vda": "qcow2 on qcow2 base"}),
     ({"image": "raw", "root_format": "raw"}, {"vda": "raw"}),
+    ({"image": "raw", "root_format": "copy"}, {"vda": "qcow2"}),
+    ({"image": "qcow2", "root_format": "copy"}, {"vda": "qcow2"}),
     ({"image": "iso"}, {"vda": "qcow2", "sda": "raw"}),
     ({"image": None}, {"vda": "qcow2"}),
 ])

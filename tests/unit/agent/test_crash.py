@@ -23,6 +23,7 @@ from magnetar_agent.images.store import ImageStore
 from magnetar_agent.servers import placement
 from magnetar_agent.volumes import pools
 from magnetar_core.hardware import numa
+from magnetar_core.server_plan import disk_sizes
 
 from .conftest import SMALL, Host
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.slow
 CHANGES = ("discard_save", "define", "undefine", "start", "shutdown", "destroy", "pause", "resume", "save",
            "make_disk", "copy_disk", "grow_disk", "make_iso", "make_network", "remove_network", "begin_copy",
            "finish_copy", "freeze", "thaw", "set_password", "inject_nmi", "make_content", "copy_into", "grow_content",
-           "remove_content", "begin_mirror", "pivot", "end_mirror")
+           "remove_content", "label_disk", "begin_mirror", "pivot", "end_mirror")
 
 
 class Dead(BaseException):
@@ -73,6 +74,7 @@ BLOCKS = [{"source_type": "image", "destination_type": "volume", "uuid": "img", 
           {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "delete_on_termination": True}]
 WITH_DATA = {"flavor": {**SMALL, "disk": 1}, "block_device_mapping": [{"source_type": "volume", "uuid": "data"}]}
 PINNED = {"flavor": {**SMALL, "vcpus": 2}, "hardware": {"cpu_policy": "dedicated"}}
+LVM = {"flavor": {**SMALL, "disk": 1, "ephemeral": 1, "swap": 1}, "image": "img", "root_format": "lvm"}
 #: What was made before, and what is asked for: noun, key, want and, last, what the caller allows.
 STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
     "create": ([], ("server", "web1", {"flavor": {**SMALL, "disk": 1, "swap": 1}, "networks": [{"bridge": "br0"}]})),
@@ -83,6 +85,8 @@ STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
         [("server", "web1", {"flavor": {**SMALL, "disk": 1, "ephemeral": 1, "swap": 1}})],
         ("server", "web1", {"flavor": {"vcpus": 2, "ram": 128, "disk": 2, "ephemeral": 2, "swap": 2}},
          {"allow_reboot": True})),
+    "drop a swap disk": ([("server", "web1", {"flavor": {**SMALL, "swap": 1}})],
+                         ("server", "web1", {"flavor": {**SMALL, "swap": 0}}, {"allow_reboot": True})),
     "rebuild": ([("server", "web1", {"flavor": {**SMALL, "disk": 1, "ephemeral": 1, "swap": 1}})],
                 ("server", "web1", {"user_data": "YQ=="}, {"on_immutable": "rebuild", "preserve_ephemeral": True})),
     "rebuild what is suspended": ([("server", "web1", {"flavor": SMALL, "power": "suspended"})],
@@ -127,6 +131,13 @@ STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
         [("volume", "data", {"size": 1, "pool": "vg"}), ("server", "web1", WITH_DATA)],
         ("volume", "data", {"size": 2})),
     "delete from a storage pool": ([("volume", "lv", {"size": 1, "pool": "vg"})], ("volume", "lv", None)),
+    "create on logical volumes": ([IMAGE], ("server", "web1", LVM)),
+    "delete from logical volumes": ([IMAGE, ("server", "web1", LVM)], ("server", "web1", None)),
+    "stop and reshape on logical volumes": (
+        [IMAGE, ("server", "web1", LVM)],
+        ("server", "web1", {"power": "off", "flavor": {**SMALL, "disk": 2, "ephemeral": 2, "swap": 0}})),
+    "rebuild on logical volumes": ([IMAGE, ("server", "web1", LVM)], (
+        "server", "web1", {"user_data": "YQ=="}, {"on_immutable": "rebuild"})),
     "network": ([], ("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})),
     "network away": ([("network", "lan", {"mode": "nat", "cidr": "10.99.0.0/24"})], ("network", "lan", None)),
 }
@@ -212,8 +223,8 @@ def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     before, (*asked, allowed) = STORIES[story][0], (*STORIES[story][1], {})[:4]
     for lives in range(40):
         with monkeypatch.context() as patch:
-            host = Host(tmp_path / str(lives), pools={"vg": {"type": "lvm"}}, cpu_dedicated_set="8-15",
-                        cpu_shared_set="0-7")
+            host = Host(tmp_path / str(lives), pools={"vg": {"type": "lvm"}}, root_pool="vg",
+                        cpu_dedicated_set="8-15", cpu_shared_set="0-7")
             host.fake.add_pool("vg")
             host.start()
             (host.root / "image.raw").write_bytes(bytes(4096))
@@ -250,6 +261,8 @@ def _nothing_is_half(host: Host, before: list[Any], asked: list[Any], allowed: d
         held = document.want.get(placement.FIELD, {})
         assert placement.BEFORE not in held
         root = ET.fromstring(host.fake.xml(document.id))
+        assert ("vdc" in {one.get("dev") for one in root.iterfind("devices/disk/target")}) is bool(
+            document.want["flavor"]["swap"] and not document.want["rescue"])
         assert {int(one.get("cpuset", "")) for one in root.iterfind("cputune/vcpupin")} == set(
             numa.held_cpus(held) if held else ())
     cpus = [cpu for one in placement.held(host.agent.host) for cpu in numa.held_cpus(one)]
@@ -261,8 +274,10 @@ def _nothing_is_half(host: Host, before: list[Any], asked: list[Any], allowed: d
     volumes = {one.id: one for one in host.agent.host.documents.list("volume")}
     assert all(one.state["made"] for one in volumes.values())
     for pool, place in (("default", host.root / "state/volumes"), ("vg", host.root / "libvirt/pool-vg")):
-        assert {path.name for path in place.glob("*")} == {id for id, one in volumes.items()
-                                                           if one.want["pool"] == pool}
+        own = {f"{one.id}_{file}" for one in documents if one.want["root_format"] == "lvm" and pool == "vg"
+               for file in ("disk", *disk_sizes(one.want))}
+        assert {path.name for path in place.glob("*")} == own | {id for id, one in volumes.items()
+                                                                 if one.want["pool"] == pool}
     assert all(pools.named(host.agent.host, one.want["pool"]).disk(id, "").path.stat().st_size >= 4096
                for id, one in volumes.items())
     assert all({one.want["volume"]} <= set(volumes) and one.want["server"] in domains

@@ -162,8 +162,9 @@ def test_without_the_key_of_the_host_nothing_starts(host: Host) -> None:
         host.ensure("server", "web1", {"power": "running"})
 
 
-def test_a_root_format_of_the_host_is_not_taken(host: Host) -> None:
-    host.settings["root_format"] = "raw"
+@pytest.mark.parametrize("root_format", ["raw", "copy"])
+def test_a_root_format_of_the_host_is_not_taken(host: Host, root_format: str) -> None:
+    host.settings["root_format"] = root_format
     host.restart()
     host.server(hardware=HIDDEN, **image(host))
     assert host.show()["root_format"] == "qcow2" and _all_encrypted(host)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -16,6 +17,7 @@ from magnetar_agent.servers import GIB, rescue
 from magnetar_agent.storage import Disk, NetworkSource
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import Conflict, InvalidField
+from tests.unit.core.images import iso
 
 from .conftest import SMALL, Host
 from .test_resize import folder, image
@@ -255,7 +257,7 @@ def test_a_volume_that_is_detached_when_its_server_is_rescued(torn: Host, monkey
 # Stable devices ---------------------------------------------------------------------------------------------------
 def stable_image(host: Host, **properties: str) -> str:
     """An image that says as what it rescues."""
-    image(host, "stable", 4)
+    image(host, "stable", 2)
     return str(host.ensure("image", "stable", {"properties": properties}).resource["id"])  # type: ignore[index]
 
 
@@ -268,7 +270,10 @@ def defined(host: Host, name: str = "web1") -> dict[str, Disk]:
     ({"hw_rescue_device": "disk"}, "vdaa", ("disk", "virtio", False, "disk.rescue")),
     ({"hw_rescue_bus": "scsi"}, "sdb", ("disk", "scsi", False, "disk.rescue")),
     ({"hw_rescue_device": "cdrom"}, "sdb", ("cdrom", "sata", True, "rescue.base")),
-    ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "scsi"}, "sdb", ("cdrom", "scsi", True, "rescue.base"))])
+    ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "scsi"}, "sdb", ("cdrom", "scsi", True, "rescue.base")),
+    ({"hw_rescue_bus": "usb"}, "sdb", ("disk", "usb", False, "disk.rescue")),
+    ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "usb"}, "sdb", ("cdrom", "usb", True, "rescue.base")),
+    ({"hw_rescue_device": "floppy"}, "fda", ("floppy", "fdc", False, "disk.rescue"))])
 def test_with_stable_devices_all_disks_stay(web: Host, properties: dict[str, str], target: str, seen: Any) -> None:
     web.ensure("volume", "data", {"size": 1})
     web.ensure("volume_attachment", "web1:data", {"server": "web1", "volume": "data"})
@@ -313,11 +318,71 @@ def test_the_request_may_say_the_devices(web: Host) -> None:
     assert defined(web)["sdb"].device == "cdrom"
 
 
+@pytest.mark.parametrize(("properties", "target", "seen"), [
+    ({"hw_rescue_bus": "ide"}, "hdd", ("disk", "ide", False, "disk.rescue")),
+    ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "ide"}, "hdd", ("cdrom", "ide", True, "rescue.base")),
+    ({"hw_rescue_device": "floppy", "hw_rescue_bus": "fdc"}, "fda", ("floppy", "fdc", False, "disk.rescue"))])
+def test_machine_pc_has_ide_too(web: Host, properties: dict[str, str], target: str, seen: Any) -> None:
+    web.server("old", image="system", machine="pc", flavor=SMALL, hardware={"disk_bus": "ide"})
+    before = defined(web, "old")
+    stable_image(web, **properties)
+    web.ensure("server", "old", {"rescue": {"image": "stable"}})
+    found = defined(web, "old")
+    own = found.pop(target)
+    assert ((own.device, own.bus, own.readonly, own.path.name), own.boot) == (seen, 1) and found == before
+    web.ensure("server", "old", {"rescue": None})
+    assert defined(web, "old") == before
+
+
+def test_ide_has_four_places(web: Host) -> None:
+    web.server("old", image="system", machine="pc", flavor={**SMALL, "ephemeral": 1, "swap": 1},
+               hardware={"disk_bus": "ide"})
+    stable_image(web, hw_rescue_bus="ide")
+    web.ensure("server", "old", {"rescue": {"image": "stable"}})
+    assert defined(web, "old")["hdd"].boot == 1
+    web.ensure("server", "old", {"rescue": None})
+    (web.root / "cd").write_bytes(iso())
+    web.ensure("image", "cd", {"source": {"path": str(web.root / "cd")}, "disk_format": "iso"})
+    web.server("full", image="cd", machine="pc", flavor={**SMALL, "ephemeral": 1, "swap": 1},
+               hardware={"disk_bus": "ide", "cdrom_bus": "ide"})
+    with pytest.raises(Conflict, match="has four disks on IDE"):
+        web.ensure("server", "full", {"rescue": {"image": "stable"}})
+
+
+@pytest.mark.parametrize("bus", ["usb", "ide"])
+def test_a_controller_for_it(web: Host, bus: str) -> None:
+    """USB has one while a disk needs it."""
+    web.server("old", image="system", machine="pc", flavor=SMALL)
+    stable_image(web, hw_rescue_bus=bus)
+
+    def model() -> str | None:
+        found = ET.fromstring(web.fake.xml(web.show("old")["id"])).find("devices/controller[@type='usb']")
+        assert found is not None
+        return found.get("model")
+    assert model() == "none"
+    web.ensure("server", "old", {"rescue": {"image": "stable"}})
+    assert model() == ("qemu-xhci" if bus == "usb" else "none")
+    web.ensure("server", "old", {"rescue": None})
+    assert model() == "none"
+
+
+def test_a_floppy_is_small_and_no_matter_of_uefi(web: Host) -> None:
+    web.server("modern", image="system", flavor=SMALL, hardware={"firmware": "uefi"})
+    stable_image(web, hw_rescue_device="floppy")
+    with pytest.raises(InvalidField, match="cannot be 'stable' as a floppy: the server boots by UEFI"):
+        web.ensure("server", "modern", {"rescue": {"image": "stable"}})
+    (web.root / "large").write_bytes(bytes(3 << 20))
+    web.ensure("image", "large", {"source": {"path": str(web.root / "large")}, "disk_format": "raw",
+                                  "properties": {"hw_rescue_device": "floppy"}})
+    with pytest.raises(InvalidField, match="a floppy has no more than 2949120"):
+        web.ensure("server", "web1", {"rescue": {"image": "large"}})
+
+
 @pytest.mark.parametrize(("properties", "why"), [
-    ({"hw_rescue_device": "floppy"}, "no floppy controller"), ({"hw_rescue_bus": "usb"}, "no USB controller"),
-    ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "ide"}, "no IDE controller"),
-    ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "virtio"}, "must be one of sata, scsi for a rescue cdrom"),
-    ({"hw_rescue_device": "tape"}, "must be one of disk, cdrom")])
+    ({"hw_rescue_device": "floppy", "hw_rescue_bus": "usb"}, "must be one of fdc for a rescue floppy"),
+    ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "ide"}, "machine q35 of the server has no IDE"),
+    ({"hw_rescue_device": "cdrom", "hw_rescue_bus": "virtio"}, "one of sata, scsi, usb, ide for a rescue cdrom"),
+    ({"hw_rescue_device": "tape"}, "must be one of disk, cdrom, floppy")])
 def test_devices_that_guests_do_not_have(web: Host, properties: dict[str, str], why: str) -> None:
     stable_image(web, **properties)
     with pytest.raises(InvalidField, match=why):

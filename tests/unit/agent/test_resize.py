@@ -98,7 +98,7 @@ def test_its_disks_are_known_where_it_comes_with_another_flavor(pair: Pair) -> N
     assert document.state["sizes"] == {"disk.ephemeral": 2 * GIB, "disk.swap": 32 * MIB}
 
 
-@pytest.mark.parametrize("root_format", ["qcow2", "raw"])
+@pytest.mark.parametrize("root_format", ["qcow2", "raw", "copy"])
 def test_rebuild_from_another_image(host: Host, root_format: str) -> None:
     first, second = image(host, "first"), image(host, "second", 16)
     nic, more = {"bridge": "br0"}, {"metadata": {"a": "b"}, "root_format": root_format}
@@ -118,8 +118,10 @@ def test_rebuild_from_another_image(host: Host, root_format: str) -> None:
     assert found.resource["image"] == {"id": second, "name": "second"}
     if root_format == "qcow2":
         assert (folder(host) / "base").read_bytes().startswith(b"second")
-    else:
+    elif root_format == "raw":
         assert (folder(host) / "disk").read_bytes().startswith(b"second")
+    else:
+        assert (folder(host) / "disk").read_bytes().startswith(b"QFI") and not (folder(host) / "base").exists()
     assert (folder(host) / "disk.ephemeral").stat().st_ino == ephemeral
     assert not host.ensure("server", "web1", asked, on_immutable="rebuild").changed
     assert found.resource["power_state"] == "running"

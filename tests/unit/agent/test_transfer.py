@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,13 +27,14 @@ class Ends:
         self.socks = socket.socketpair()
         self.near, self.far = (Rpc(sock) for sock in self.socks)
 
-    def go(self, path: Path, to: Path, offset: int = 0, append: bool = False, state: str | None = None) -> int:
+    def go(self, path: Path, to: Path, offset: int = 0, append: bool = False, state: str | None = None,
+           linked: bool = False) -> int:
         """Send *path* and receive it as *to*; the bytes of data that went."""
         went: list[int] = []
         sending = threading.Thread(target=transfer.send, args=(self.near, path, offset, went.append))
         sending.start()
         try:
-            assert transfer.receive(self.far, to, offset, append, state) == path.stat().st_size
+            assert transfer.receive(self.far, to, offset, append, state, linked) == path.stat().st_size
         finally:
             sending.join(10)
         return sum(went)
@@ -238,3 +240,71 @@ def test_a_limit_is_kept(ends: Ends, tmp_path: Path) -> None:
     assert time.monotonic() - began > 0.4
     sending.join(10)
     assert not sending.is_alive()
+
+
+# To a logical volume, for which a file stands ---------------------------------------------------------------------
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    """What is there already, and is not zero."""
+    path = tmp_path / "volume"
+    path.write_bytes(b"\xa5" * 8 * MIB)
+    (tmp_path / "there.part").symlink_to(path)
+    return path
+
+
+def test_what_does_not_come_reads_as_zeros(ends: Ends, tmp_path: Path, volume: Path) -> None:
+    with (tmp_path / "here").open("wb") as file:
+        file.seek(2 * MIB)
+        file.write(b"x" * MIB)
+        file.truncate(8 * MIB)
+    assert ends.go(tmp_path / "here", tmp_path / "there", state="s", linked=True) == MIB
+    assert volume.read_bytes() == (tmp_path / "here").read_bytes() and (tmp_path / "there").is_symlink()
+    assert not (tmp_path / "there.part").exists()
+    assert transfer.bytes_present(tmp_path / "there", "s", linked=True) is None
+    assert transfer.bytes_present(tmp_path / "there", "other", linked=True) == 0
+    assert volume.exists() and not (tmp_path / "there").exists()
+
+
+def test_a_volume_that_broke_off_goes_on(ends: Ends, tmp_path: Path, volume: Path,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "SURE", MIB)
+    (tmp_path / "here").write_bytes(os.urandom(8 * MIB))
+    threading.Thread(target=_part_of, args=(ends, tmp_path / "here", 3)).start()
+    with pytest.raises(Unreachable):
+        transfer.receive(ends.far, tmp_path / "there", 0, state="s", linked=True)
+    assert transfer.bytes_present(tmp_path / "there", "s", linked=True) == 3 * MIB
+    again = Ends()
+    assert again.go(tmp_path / "here", tmp_path / "there", 3 * MIB, state="s", linked=True) == 5 * MIB
+    assert volume.read_bytes() == (tmp_path / "here").read_bytes()
+
+
+def _part_of(ends: Ends, path: Path, count: int) -> None:
+    """Send so many pieces, and hang up."""
+    def sent(_bytes: int) -> None:
+        nonlocal count
+        count -= 1
+        if not count:
+            ends.near.flush()
+            ends.socks[0].shutdown(socket.SHUT_RDWR)
+    with suppress(OSError, Unreachable):
+        transfer.send(ends.near, path, 0, sent)
+
+
+def test_an_earlier_attempt_writes_no_more(ends: Ends, tmp_path: Path, volume: Path) -> None:
+    place = transfer._Place(tmp_path / "there", tmp_path / "there.part", transfer._inode(tmp_path / "there.part"),
+                            os.open(tmp_path / "there.part", os.O_WRONLY), append=False)
+    place.write(b"first", 0, 0)
+    (tmp_path / "there.part").unlink()
+    (tmp_path / "there.part").symlink_to(volume)
+    with pytest.raises(HypervisorError, match="another attempt"):
+        place.write(b"later", 0, 0)
+    os.close(place.descriptor)
+    assert volume.read_bytes().startswith(b"first")
+
+
+def test_a_link_that_leads_nowhere_makes_nothing(ends: Ends, tmp_path: Path, volume: Path) -> None:
+    volume.unlink()
+    (tmp_path / "here").write_bytes(b"x")
+    with pytest.raises(HypervisorError, match="not there any more"):
+        transfer.receive(ends.far, tmp_path / "there", 0, state="s", linked=True)
+    assert not volume.exists()

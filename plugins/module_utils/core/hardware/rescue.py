@@ -10,23 +10,27 @@ from ..errors import InvalidField
 
 DEVICE, BUS = "hw_rescue_device", "hw_rescue_bus"
 #: Device to the buses that guests have for it, the usual one first.
-BUSES: Mapping[str, tuple[str, ...]] = {"disk": ("virtio", "scsi", "sata"), "cdrom": ("sata", "scsi")}
-#: What guests lack for others.
-LACKS: Mapping[str, str] = {"floppy": "guests have no floppy controller", "fdc": "guests have no floppy controller",
-                            "ide": "guests have no IDE controller", "usb": "guests have no USB controller"}
+BUSES: Mapping[str, tuple[str, ...]] = {"disk": ("virtio", "scsi", "sata", "usb", "ide"),
+                                        "cdrom": ("sata", "scsi", "usb", "ide"), "floppy": ("fdc",)}
+#: Bytes of the largest floppy that a guest's controller reads (2.88 MB).
+FLOPPY_MAX = 2880 * 1024
 
 
-def stable(properties: Mapping[str, Any], device: str = DEVICE, bus: str = BUS) -> Optional[dict[str, str]]:
-    """``{device, bus}`` of a rescue with an image of these *properties*; ``None`` where they do not say how: it is a
-    rescue without the server's volumes then. *device* and *bus*: the names of the two. Raises ``InvalidField``."""
+def stable(properties: Mapping[str, Any], machine: str, device: str = DEVICE,
+           bus: str = BUS) -> Optional[dict[str, str]]:
+    """``{device, bus}`` of a rescue with an image of these *properties*, of a server of this *machine* type; ``None``
+    where they do not say how: it is a rescue without the server's volumes then. *device* and *bus*: the names of the
+    two. Raises ``InvalidField``."""
     kind, behind = properties.get(device), properties.get(bus)
     if not kind and not behind:
         return None
     kind = kind or "disk"
     if kind not in BUSES:
-        raise InvalidField(device, LACKS.get(kind, "must be one of %s" % ", ".join(BUSES)), kind)
+        raise InvalidField(device, "must be one of %s" % ", ".join(BUSES), kind)
     behind = behind or BUSES[kind][0]
     if behind not in BUSES[kind]:
-        raise InvalidField(bus, LACKS.get(behind, "must be one of %s for a rescue %s" % (", ".join(BUSES[kind]), kind)),
-                           behind)
+        raise InvalidField(bus, "must be one of %s for a rescue %s" % (", ".join(BUSES[kind]), kind), behind)
+    if behind == "ide" and "q35" in machine:
+        raise InvalidField(bus, "cannot be ide: machine %s of the server has no IDE; use usb or sata, or a server of "
+                           "machine pc" % machine, behind)
     return {"device": kind, "bus": behind}

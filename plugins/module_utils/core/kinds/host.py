@@ -37,7 +37,7 @@ class Host(Kind):
     pci_devices = Field(MapOf(Text(), Value()), "PCI devices that servers can have, {total, free, numa_policy (where "
                         "the alias has one)} by the aliases that they ask by; a device of several aliases counts for "
                         "each.", on=READ, sample={"gpu": {"total": 2, "free": 1}})
-    pci_pools = Field(Value(), "The same devices, each once: {aliases, numa_node (-1: unknown), total, free, "
+    pci_pools = Field(Value(), "The same, each once: {aliases, numa_node (-1: unknown), total, free, "
                                "resource_class, provider}.", on=READ,
                       sample=[{"aliases": ["gpu"], "numa_node": 0, "total": 1, "free": 1, "provider": "0000:c1:00.0",
                                "resource_class": "CUSTOM_PCI_10DE_1EB8"}])
@@ -59,8 +59,11 @@ class Host(Kind):
     vcpus_used = Field(Integer(), "Virtual CPUs of running servers that share them.", on=READ, sample=4)
     memory_mb = Field(Integer(), "Memory of the host in MiB.", on=READ, sample=65536)
     memory_mb_used = Field(Integer(), "Memory of running servers in MiB.", on=READ, sample=8192)
-    disk_gb = Field(Integer(), "Size of the file system with the servers' disks in GiB.", on=READ, sample=900)
+    disk_gb = Field(Integer(), "Size of the file system or volume group with the servers' disks in GiB.", on=READ,
+                    sample=900)
     disk_gb_free = Field(Integer(), "What is free of it in GiB.", on=READ, sample=700)
+    local_disks = Field(Value(), "{format, pool, reason}: as what new servers get their disks, and why they cannot.",
+                        on=READ, sample={"format": "qcow2", "pool": "", "reason": ""})
     image_cache_gb = Field(Integer(), "GiB of it that a cloud reserves for the content of images.", on=READ,
                            sample=12)
     numa_cells = Field(Value(), "NUMA cells: {id, cpus_shared, cpus_dedicated, memory_mb (of small pages), pages "
@@ -71,8 +74,8 @@ class Host(Kind):
                            "threads": ["0,8"], "sockets": [0],
                            "networks": ["physnet0"]}])
     cpu_model = Field(Text(), "CPU model.", on=READ, sample="EPYC-Rome")
-    cpu_info = Field(Value(), "{arch, model, vendor, topology, features}: the CPU in libvirt's words; the model is the "
-                              "nearest that libvirt knows.", on=READ,
+    cpu_info = Field(Value(), "{arch, model, vendor, topology, features}: the CPU, the model the nearest "
+                              "that libvirt knows.", on=READ,
                      sample={"arch": "x86_64", "model": "EPYC-Rome", "vendor": "AMD", "features": ["avx2"],
                              "topology": {"cells": 1, "sockets": 1, "cores": 8, "threads": 2}})
     traits = Field(ListOf(Text()), "What the host is and can do, by the names that flavors and images require or "
@@ -85,12 +88,12 @@ class Host(Kind):
                        "ingress} in kbit/s by physical network; rp_tunnelled is the network between hosts.", on=READ,
                        sample={"physnet0": {"egress": 10000000, "ingress": 10000000}})
     provider_config = Field(Value(), "{files, problems}: the files with these resources that were read, and what is "
-                            "wrong with those that count for nothing.", on=READ,
+                            "wrong with others.", on=READ,
                             sample={"files": ["provider.yaml"], "problems": []})
     address = Field(Text(), "IP address by which a cloud knows the host; empty where it has no route.", on=READ,
                     sample="192.0.2.11")
-    metrics = Field(MapOf(Text(), Value()), "Metrics of the CPUs, with Nova's names: times in ns, shares from 0 to 1 "
-                                            "of the time between two looks.", on=READ, sample={"cpu.percent": 0.25})
+    metrics = Field(MapOf(Text(), Value()), "Metrics of the CPUs, with Nova's names: times in ns, shares (0 to 1) of "
+                                            "the time between looks.", on=READ, sample={"cpu.percent": 0.25})
     images = Field(ListOf(Text()), "Ids of the images whose content is here.", on=READ,
                    sample=["5e8a0c54-6a0b-4d0e-9f43-2a2f3b1c0d9e"])
     servers = Field(Integer(), "Servers with a document.", on=READ, sample=4)
@@ -109,8 +112,8 @@ class Host(Kind):
                                    "shares.", on=READ, sample=["scratch"])
     consoles = Field(ListOf(Text()), "Kinds of consoles that servers which start now have.", on=READ,
                      sample=["vnc"])
-    port_security = Field(Value(), "{ports, reason}: how many NICs are filtered, and why they are not as they should "
-                                   "be; empty where they are.", on=READ, sample={"ports": 4, "reason": ""})
+    port_security = Field(Value(), "{ports, reason}: how many NICs are filtered, and why they are not as they "
+                                   "should be.", on=READ, sample={"ports": 4, "reason": ""})
     ovn = Field(Value(), "{bridge, datapath, chassis, reason}: the bridge for ports of OVN, how Open vSwitch forwards "
                          "(V(system): the kernel, V(netdev): in a process), the host's name in OVN, and why it cannot "
                          "plug in ports; empty where it can.", on=READ,

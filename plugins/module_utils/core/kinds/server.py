@@ -203,7 +203,8 @@ class Server(Resource):
             image=Field(Nullable(REFERENCE), "Image to boot from; the server's own when omitted."),
             device=Field(Choices(*RESCUE_BUSES), "As what the guest gets it, beside all of its own disks; what the "
                          "image's property hw_rescue_device says when omitted."),
-            bus=Field(Choices(*BUSES), "Behind what it gets it; what hw_rescue_bus says when omitted."))),
+            bus=Field(Choices(*dict.fromkeys(bus for buses in RESCUE_BUSES.values() for bus in buses)),
+                      "Behind what it gets it; what hw_rescue_bus says when omitted."))),
         "Boot from another image, with the root disk as second disk; null for none.", default=None, option=False,
         sample=None)
     restart_on_crash = Field(Boolean(), "Start the guest again when its QEMU dies.", default=False, sample=False)
@@ -213,8 +214,8 @@ class Server(Resource):
                              "it is stopped, before its power is cut; 0 cuts it at once. Null (in a module V(none)) "
                              "for what the image says (C(os_shutdown_timeout)), else the agent's setting.",
                              default=None, sample=None)
-    root_format = Field(Choices("auto", "qcow2", "raw"), "Root disk: a qcow2 overlay on the image, a raw copy, or what "
-                        "the agent's setting says.", default="auto", on=FIXED, sample="qcow2")
+    root_format = Field(Choices("auto", "qcow2", "raw", "copy", "lvm"), "Root disk: overlay on the image, copy of "
+                        "it, logical volume, or as the agent's setting says.", default="auto", on=FIXED, sample="qcow2")
     virt_type = Field(Choices("auto", "kvm", "qemu"), "kvm, qemu (emulated), or what the host can do.",
                       default="auto", on=FIXED, sample="qemu")
     machine = Field(Text(1, 64, "%s|%s" % (machines.AUTO, machines.NAME), "%s; or auto" % machines.RULE),

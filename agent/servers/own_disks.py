@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The disks that live and die with a server: root, ephemeral and swap disks. They are files in the server's folder, or
+logical volumes that have links there (``logical_volumes``)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from magnetar_agent.servers import encryption, folder, logical_volumes
+from magnetar_agent.storage import Backing, Disk, DiskKey
+from magnetar_core.errors import HypervisorDown, MagnetarError
+from magnetar_core.server_plan import ROOT
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.task import Task
+
+
+def format_of(want: Mapping[str, Any], file: str) -> str:
+    """The format in which QEMU has the disk."""
+    if logical_volumes.are_wanted(want):
+        return "raw"
+    return "raw" if file == ROOT and want["root_format"] == "raw" else "qcow2"
+
+
+def make(task: Task, file: str, size: int, label: str | None = None, backing: Backing | None = None,
+         key: DiskKey | None = None) -> None:
+    """An empty disk; see ``HypervisorDisks.make_disk``."""
+    want = task.document.want
+    if logical_volumes.are_wanted(want):
+        logical_volumes.make(task, file, size, label)
+        return
+    place = folder(task.host, task.document.id)
+    task.host.hypervisor.make_disk(place / file, format_of(want, file), size, backing, label=label, key=key)
+
+
+def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | None = None) -> None:
+    """The root disk as a copy of an image's content, grown to *size*."""
+    if logical_volumes.are_wanted(task.document.want):
+        logical_volumes.fill(task, ROOT, size, Disk(base, "", format), task.operation.advance)
+        return
+    place, hypervisor = folder(task.host, task.document.id), task.host.hypervisor
+    new, made = place / f"{ROOT}.new", format_of(task.document.want, ROOT)
+    hypervisor.copy_disk(base, format, new, made, task.operation.advance, key)
+    hypervisor.grow_disk(new, made, size, key)
+    new.rename(place / ROOT)
+
+
+def grow(task: Task, file: str, size: int) -> None:
+    """Grow the disk of a server that is off."""
+    host, document = task.host, task.document
+    if logical_volumes.are_wanted(document.want):
+        logical_volumes.grow(host, document, file, size)
+        return
+    host.hypervisor.grow_disk(folder(host, document.id) / file, format_of(document.want, file), size,
+                              encryption.of(host, document))
+
+
+def remove(host: LocalHost, document: Document, names: Iterable[str]) -> None:
+    """Remove disks, and other files of the server; gone is fine."""
+    names = list(names)
+    if logical_volumes.are_wanted(document.want):
+        logical_volumes.remove(host, document, [name for name in names if name.partition(".")[0] == ROOT])
+    place = folder(host, document.id)
+    for name in names:
+        (place / name).unlink(missing_ok=True)
+
+
+def remove_all(host: LocalHost, document: Document) -> None:
+    """Remove the server's folder, with all that is in it. Raises ``OSError``."""
+    place = folder(host, document.id)
+    if logical_volumes.are_wanted(document.want):
+        logical_volumes.remove_all(host, document)
+    if place.exists():
+        shutil.rmtree(place)
+
+
+class Room(NamedTuple):
+    """Bytes of what the disks of new servers lie in, and those that are free; ``None`` where nobody knows. *reason*:
+    why there are none."""
+
+    total: int | None
+    free: int | None
+    reason: str = ""
+
+
+def room(host: LocalHost) -> Room:
+    """What there is on this host. A pool that cannot be used now has no room."""
+    if host.settings.root_format != logical_volumes.LVM:
+        disk = shutil.disk_usage(host.settings.state_dir)
+        return Room(disk.total, disk.free)
+    try:
+        return Room(*logical_volumes.room(host))
+    except HypervisorDown as error:
+        return Room(None, None, error.message)
+    except MagnetarError as error:
+        return Room(0, 0, error.message)
+
+
+def total(host: LocalHost, root_format: str) -> int:
+    """Bytes of what disks of this format lie in."""
+    if root_format == logical_volumes.LVM:
+        return logical_volumes.room(host)[0]
+    return shutil.disk_usage(host.settings.state_dir).total
+
+
+def left(host: LocalHost) -> list[str]:
+    """Folders, and logical volumes, of servers that have no document and are not on their way here. They are reported,
+    not removed: somebody may need them."""
+    coming = {d.want["server"] for d in host.documents.list("migration") if d.want["side"] == "target"}
+
+    def known(id: str) -> bool:
+        return id in coming or host.documents.get("server", id) is not None
+
+    root = Path(host.settings.state_dir) / "servers"
+    folders = [str(path) for path in root.iterdir() if not known(path.name)] if root.is_dir() else []
+    return sorted(folders) + logical_volumes.left(host, known)

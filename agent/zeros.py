@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Zeros in block devices and files: written where nothing else is to be read, and found where they need not be sent."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import struct
+from contextlib import suppress
+
+#: Bytes of one write, and of one request to the kernel, which cannot be interrupted.
+PIECE, REQUEST = 1 << 20, 1 << 30
+#: ``BLKZEROOUT``: the kernel has the device make zeros where it can, and writes them where not.
+_ZEROOUT, _RANGE = 0x127F, struct.Struct("=QQ")
+_ZEROS = bytes(PIECE)
+
+
+def is_zero(data: bytes) -> bool:
+    """Whether there is nothing else in *data*, of ``PIECE`` bytes at most."""
+    return data == _ZEROS[:len(data)]
+
+
+def size_of(descriptor: int) -> int:
+    """Bytes of an open file or block device."""
+    return os.lseek(descriptor, 0, os.SEEK_END)
+
+
+def write(descriptor: int, start: int, end: int) -> None:
+    """Have bytes from *start* up to *end* read as zeros. Raises ``OSError``."""
+    block = stat.S_ISBLK(os.fstat(descriptor).st_mode)
+    while start < end:
+        length = min(end - start, REQUEST)
+        if block and not (start | length) % 512:
+            with suppress(OSError):  # a device that has none of it is written to
+                fcntl.ioctl(descriptor, _ZEROOUT, _RANGE.pack(start, length))
+                start += length
+                continue
+        start += os.pwrite(descriptor, _ZEROS[:min(length, PIECE)], start)
