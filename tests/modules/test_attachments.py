@@ -78,7 +78,7 @@ def test_nics_are_part_of_the_server(place):
     bad = place("interface_attachment", server="s")
     assert bad["failed"] and "mac" in bad["msg"] and "network" in bad["msg"]
     function = place("interface_attachment", server="s", physical_network="physnet9", port_security=False)
-    assert function["failed"] and "has no virtual functions of physnet9" in function["msg"]
+    assert function["failed"] and "has no virtual functions of physical network physnet9" in function["msg"]
 
 
 def test_options_that_are_needed(place):

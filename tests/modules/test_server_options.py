@@ -147,7 +147,7 @@ def test_batch_with_failures(world):
     (dict(name="s", flavor="small", image="none", networks=[{"bridge": "missing0"}]), "missing0"),
     (dict(name="s", flavor="small", image="none", networks=[{"color": "x"}]), "networks[0].color"),
     (dict(name="s", flavor="small", image="none", networks=[
-        {"physical_network": "physnet9", "vlan": 7, "port_security": False}]), "has no virtual functions of physnet9"),
+        {"physical_network": "physnet9", "vlan": 7, "port_security": False}]), "no virtual functions of physical"),
     (dict(name="s", flavor="small", image="none", nics=["port-id=x"]), "port-id"),
     (dict(name="s", flavor="small", boot_from_volume=True), "image: is required with boot_from_volume"),
     (dict(name="s", flavor="small", boot_volume="missing"), "must name a volume of this host"),
