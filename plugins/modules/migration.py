@@ -144,7 +144,7 @@ server:
       type: str
       sample: nova
     config_drive:
-      description: Whether the guest gets a config drive (MD-70).
+      description: Whether the guest gets a config drive.
       type: bool
       sample: true
     power:
@@ -176,7 +176,9 @@ server:
       type: str
       sample: qemu
     machine:
-      description: Machine type; C(auto) for that of the image, or the usual. A server keeps its version.
+      description: 'Machine type: C(q35), C(pc), or a version of these such as C(pc-q35-7.2); C(auto) for that of
+        the image, else of the agent''s setting hw_machine_type, else C(q35). A server keeps the version that it
+        is made with, and becomes a later one of the same while it is off.'
       type: str
       sample: pc-q35-7.2
     hardware:
