@@ -215,7 +215,8 @@ server:
         agent's setting.
       type: int
     root_format:
-      description: 'Root disk: overlay on the image, copy of it, logical volume, or as the agent''s setting says.'
+      description: 'Root disk: C(qcow2), an overlay on the image; C(raw) or C(copy), a copy of it, raw or as qcow2;
+        C(lvm), a logical volume, as all disks of the server''s own then; C(auto), as the agent''s setting says.'
       type: str
       sample: qcow2
     virt_type:
