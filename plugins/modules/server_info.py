@@ -153,7 +153,7 @@ servers:
       type: int
     root_format:
       description: 'Root disk: C(qcow2), an overlay on the image; C(raw) or C(copy), a copy of it, raw or as qcow2;
-        C(lvm), a logical volume, as all disks of the server''s own then; C(auto), as the agent''s setting says.'
+        C(lvm), a logical volume, as are all of the server''s own disks then; C(auto), as the agent''s setting says.'
       type: str
       sample: qcow2
     virt_type:
@@ -163,7 +163,7 @@ servers:
     machine:
       description: 'Machine type: C(q35), C(pc), or a version of these such as C(pc-q35-7.2); C(auto) for that of
         the image, else of the agent''s setting hw_machine_type, else C(q35). A server keeps the version that it
-        is made with, and becomes a later one of the same while it is off.'
+        is made with, and can get a later one while it is off.'
       type: str
       sample: pc-q35-7.2
     hardware:
