@@ -51,9 +51,10 @@ def _nic() -> Record:
         bridge=Field(DEVICE, "A bridge of the host, in place of network."),
         port=Field(PORT, "A logical switch port of OVN, in place of network: the uuid by which OVN knows the NIC "
                    "(iface-id)."),
-        physical_network=Field(PHYSICAL, "A physical network of the host, in place of network: the NIC is a device that "
-                               "the agent's setting pci_device_spec has there, see vnic_type. It needs port_security "
-                               "false, since nothing filters it, but for V(vdpa); V(rp_tunnelled) is for that alone."),
+        physical_network=Field(PHYSICAL, "A physical network of the host, in place of network: the NIC is a device "
+                               "that the agent's setting pci_device_spec has there, see vnic_type. It needs "
+                               "port_security false, since nothing filters it, but for V(vdpa); V(rp_tunnelled) is for "
+                               "that alone."),
         vnic_type=Field(VNIC_TYPE, "How the guest has such a NIC: V(direct), the virtual function itself; V(macvtap), "
                         "a virtio NIC over it; V(direct-physical), a whole card; V(vdpa), with port, a virtio NIC that "
                         "the card makes. V(direct) when omitted."),
