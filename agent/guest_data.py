@@ -31,7 +31,8 @@ SEED, VENDOR, NETWORK, DEVICES, VENDOR2, TRUSTED, CPUS = (
 @dataclass(frozen=True)
 class Device:
     """A tagged device as meta_data.json lists it (MD-22 to MD-24). *bus* and *address* are where the guest sees it, as
-    far as libvirt says; ``none`` where it does not. A share has *share_id* and one tag, by which it is mounted."""
+    far as libvirt says; ``none`` where it does not. A share has *share_id* and one tag, by which it is mounted.
+    *trusted*: whether its card trusts a NIC."""
 
     type: str
     bus: str
@@ -41,6 +42,7 @@ class Device:
     serial: str | None = None
     path: str | None = None
     share_id: str | None = None
+    trusted: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Only what is known."""
@@ -85,9 +87,9 @@ class NicAddress6:
 @dataclass(frozen=True)
 class GuestNic:
     """A NIC: *network* is the uuid or name by which the user knows the network, *port* the uuid of the port where there
-    is one, *type* Nova's word for how it is plugged in (bridge, ovs), *routes* are (network, gateway) beside the
-    default route, *dns* the name servers where they are not those of the address, *vlans* what it carries besides,
-    with the tags that the guest gives its packets."""
+    is one, *type* Nova's word for how it is plugged in (bridge, ovs, hw_veb, phy), *routes* are (network, gateway)
+    beside the default route, *dns* the name servers where they are not those of the address, *vlans* what it carries
+    besides, with the tags that the guest gives its packets."""
 
     mac: str
     network: str
@@ -221,9 +223,8 @@ def meta_data(guest: Guest, version: str = "latest") -> dict[str, Any]:
     if version >= NETWORK:
         found["project_id"] = guest.project
     if version >= DEVICES:
-        trusted = {"vf_trusted": False} if version >= TRUSTED else {}
-        found["devices"] = [{**device.as_dict(), **(trusted if device.type == "nic" else {})}
-                            for device in guest.devices]
+        found["devices"] = [{**one.as_dict(), **(
+            {"vf_trusted": one.trusted} if one.type == "nic" and version >= TRUSTED else {})} for one in guest.devices]
     if version >= CPUS:
         found["dedicated_cpus"] = list(guest.dedicated_cpus)
     return found

@@ -133,9 +133,9 @@ def _addressed(host: LocalHost, wanted: Fields, told: Fields) -> dict[str, Any]:
 
 
 def _link_type(wanted: Fields) -> str:
-    """Nova's type of VIF: ``hw_veb`` of a virtual function."""
+    """Nova's word in network_data.json: ``hw_veb`` for a virtual function, ``phy`` for a whole card."""
     if wanted.get("physical_network") and not wanted.get("port"):
-        return "hostdev_physical" if wanted.get("vnic_type") == WHOLE else "hw_veb"
+        return "phy" if wanted.get("vnic_type") == WHOLE else "hw_veb"
     return "ovs" if wanted.get("port") else "bridge"
 
 
@@ -157,7 +157,8 @@ def _devices(host: LocalHost, document: Document, disks: tuple[Disk, ...]) -> It
     places = _places(host.hypervisor.running(document.id) or host.hypervisor.domain(document.id))
     for nic in nics:
         bus, address = places.get(nic["mac"], ("pci", "none"))
-        yield Device("nic", bus, (nic["tag"],), address, mac=pci.mac_in_guest(document.want, nic))
+        yield Device("nic", bus, (nic["tag"],), address, mac=pci.mac_in_guest(document.want, nic),
+                     trusted=bool(nic.get("trusted")))
     for disk in tagged:
         bus, address = places.get(disk.target, ("pci" if disk.bus == "virtio" else disk.bus, "none"))
         yield Device("disk", bus, (str(disk.tag),), address, serial=disk.serial and disk.serial[:20],

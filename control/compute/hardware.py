@@ -124,9 +124,15 @@ def _check_aliases(caller: Caller, flavor: Mapping[str, Any], specs: Mapping[str
 
 
 def check_nics(flavor: Mapping[str, Any], image: Mapping[str, Any], nics: Iterable[Mapping[str, Any]]) -> None:
-    """Raises ``InvalidRequest`` for *nics* that are devices of the host of a server whose memory is encrypted: they
-    cannot read it (row A14.7)."""
-    if any(nic.get("devices") for nic in nics) and encrypts_memory(flavor, image):
+    """Raises ``InvalidRequest`` for *nics* that are devices of the host, of a server whose memory is encrypted: they
+    cannot read it (row A14.7); or whose flavor limits NICs, as the host cannot limit them."""
+    if not any(nic.get("devices") for nic in nics):
+        return
+    if limit := next((name for name in flavor.get("extra_specs") or {} if name.startswith("quota:vif_")), None):
+        raise InvalidRequest("Ports that are devices of a host (vnic_type direct and others) cannot be had by a server "
+                             f"whose flavor limits NICs ({limit}), as the host cannot limit them. Use other ports, or "
+                             "another flavor; QoS policies limit ports of type direct, macvtap and vdpa.")
+    if encrypts_memory(flavor, image):
         raise InvalidRequest("Ports that are devices of a host (vnic_type direct and others) cannot be had by a server "
                              "whose memory is encrypted (hw:mem_encryption, hw_mem_encryption). Use other ports, or "
                              "another flavor or image.")

@@ -181,7 +181,7 @@ def metered(host: HostState, _spec: RequestSpec, *, options: Options) -> bool:
 
 
 def other_flavor(host: HostState, spec: RequestSpec) -> bool:
-    """The host has no server of this flavor (Liberty's TypeAffinityFilter, row SCHED-041)."""
+    """The host has no server of this flavor (Liberty's TypeAffinityFilter)."""
     return spec.flavor_name not in host.flavors
 
 

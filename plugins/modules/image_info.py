@@ -96,7 +96,7 @@ images:
       type: int
       sample: 64
     properties:
-      description: Image properties as in Glance, such as img_config_drive=mandatory (MD-79).
+      description: Image properties as in Glance, such as img_config_drive=mandatory.
       type: dict
       sample:
         os_distro: debian

@@ -4,12 +4,14 @@ hosts is made up, and libvirt a fake."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from jsonschema import validate
 
 from magnetar_agent import inventory, reconcile
 from magnetar_agent.fake import FakeHypervisor
@@ -21,6 +23,7 @@ from magnetar_core.kinds import Server
 
 from .conftest import SMALL, Host
 from .pair import WAY, Kvm, Pair
+from .test_cloud_init import SCHEMA
 from .test_pci import CELLS, device, remove
 
 CARD, FUNCTION = ("8086", "1572"), ("8086", "154c")
@@ -384,7 +387,9 @@ def test_a_guest_is_told_the_mac_of_its_card(cards: Host, tmp_path: Path) -> Non
     assert document is not None
     guest = guest_data.guest(cards.agent.host, document)
     assert [one.mac for one in guest.nics] == ["3c:fd:fe:00:00:01"] == [one.mac for one in guest.devices]
-    assert guest.nics[0].type == "hostdev_physical"
+    told = json.loads(guest_data.tree(cards.agent.host, document)["openstack/latest/network_data.json"])
+    assert [one["type"] for one in told["links"]] == ["phy"]
+    validate(told, SCHEMA)
 
 
 def test_a_card_is_given_whole_or_by_its_functions(cards: Host, tmp_path: Path) -> None:
@@ -473,6 +478,15 @@ def noted(host: Host) -> list[str]:
     """The functions that are noted as set."""
     folder = host.agent.host.settings.state_dir / function_settings.FOLDER
     return sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
+
+
+def test_a_guest_is_told_whether_its_card_trusts_it(trusting: Host) -> None:
+    trusting.ensure("server", "web1", {"flavor": SMALL, "networks": [
+        nic(1, trusted=True, tag="bond"), nic(2, tag="plain")]})
+    document = trusting.agent.host.documents.find("server", "web1")
+    assert document is not None
+    told = json.loads(guest_data.tree(trusting.agent.host, document)["openstack/latest/meta_data.json"])["devices"]
+    assert {one["tags"][0]: one["vf_trusted"] for one in told} == {"bond": True, "plain": False}
 
 
 def test_a_trusted_nic(trusting: Host) -> None:

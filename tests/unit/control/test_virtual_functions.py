@@ -287,6 +287,21 @@ def test_the_memory_of_its_server_is_not_encrypted(some: Functions) -> None:
         refused(f"/{id}/action", {"resize": {"flavorRef": "hidden"}})
 
 
+def test_the_flavor_of_its_server_limits_no_nics(some: Functions) -> None:
+    """The host cannot, and says so; but it is said when the server is asked for."""
+    admin, port = some.cloud.admin, some.port()
+    assert admin.post("/v2.1/flavors", {"flavor": {
+        "id": "slow", "name": "slow", "ram": 64, "vcpus": 1, "disk": 1}}).status == 200
+    assert admin.post("/v2.1/flavors/slow/os-extra_specs", {
+        "extra_specs": {"quota:vif_outbound_average": "100"}}).status == 200
+    reply = admin.post("/v2.1/servers", {"server": {
+        "name": "slow", "flavorRef": "slow", "imageRef": admin.image(), "networks": [{"port": port}]}}, "2.60")
+    assert reply.status == 400 and "quota:vif_outbound_average" in str(reply.json), reply
+    id = some.make(port)
+    reply = admin.post(f"/v2.1/servers/{id}/action", {"resize": {"flavorRef": "slow"}}, "2.60")
+    assert reply.status == 400 and "quota:vif_outbound_average" in str(reply.json), reply
+
+
 def test_an_alias_of_that_name_is_none(cloud: Equipped) -> None:
     with cloud.parts.api_database.read() as connection:
         assert hosts.pci_aliases(connection) == set()

@@ -40,10 +40,10 @@ ROWS = (
     Spec(SHUTDOWN_TIMEOUT, SECONDS, _HOST),
     Spec(r"img_signature(_hash_method|_key_type|_certificate_uuid)?", ANY, _HERE),
     Spec(r"img_(hv_requested_version|cache_raw|mkfs_\w+|\w+)", ANY),
-    Spec(r"cinder_encryption_\w+", ANY, lacks="volumes are not encrypted"),
+    Spec(r"cinder_encryption_\w+", ANY, lacks="images that are encrypted are not opened"),
     Spec(r"trait:" + KNOWN, "required", _SUITS),
     Spec(r"trait:[A-Z0-9_]+", "required", lacks="no host here can have this trait"),
-    Spec(r"trait\w+:[A-Z0-9_]+", ANY, lacks="there are no groups of requests; use trait:"),
+    Spec(r"trait\w+:[A-Z0-9_]+", ANY, lacks="images have no groups of requests; use trait:"),
     Spec(r"hw_\w+", ANY),
 )
 #: Nothing is reserved: who keeps images may note what he likes, also in Nova's namespaces.

@@ -48,7 +48,7 @@ class Image(Resource):
     min_ram = Field(Integer(0, 2**26), "Smallest memory in MiB that a server of this image may have.", default=0,
                     sample=64)
     properties = Field(MapOf(Text(1, 255), Text(0, 255)),
-                       "Image properties as in Glance, such as img_config_drive=mandatory (MD-79).", default={},
+                       "Image properties as in Glance, such as img_config_drive=mandatory.", default={},
                        sample={"os_distro": "debian"})
     status = Field(Choices("queued", "saving", "active", "error"), "Whether the content is there.", on=READ,
                    sample="active")

@@ -51,9 +51,10 @@ def _nic() -> Record:
         bridge=Field(DEVICE, "A bridge of the host, in place of network."),
         port=Field(PORT, "A logical switch port of OVN, in place of network: the uuid by which OVN knows the NIC "
                    "(iface-id)."),
-        physical_network=Field(PHYSICAL, "A physical network of the host, in place of network: the NIC is a virtual "
-                               "function (SR-IOV) that the agent's setting pci_device_spec has there. It needs "
-                               "port_security false, since nothing filters it."),
+        physical_network=Field(PHYSICAL, "A physical network of the host, in place of network: the NIC is a device "
+                               "that the agent's setting pci_device_spec has there, see vnic_type. It needs "
+                               "port_security false, since nothing filters it, but for V(vdpa); V(rp_tunnelled) is for "
+                               "that alone."),
         vnic_type=Field(VNIC_TYPE, "How the guest has such a NIC: V(direct), the virtual function itself; V(macvtap), "
                         "a virtio NIC over it; V(direct-physical), a whole card; V(vdpa), with port, a virtio NIC that "
                         "the card makes. V(direct) when omitted."),
@@ -100,7 +101,7 @@ def _block() -> Record:
                            "else an ephemeral disk with ext4."),
         device_type=Field(Nullable(Choices("disk")), "Only V(disk)."),
         disk_bus=Field(Nullable(Choices(*BUSES)), "What the guest sees a volume behind of; V(virtio) when omitted."),
-        device_name=Field(Nullable(DISK), "Device name; drawn when omitted, which is best (BDM-07)."),
+        device_name=Field(Nullable(DISK), "Device name; drawn when omitted, which is best."),
         tag=Field(TAG, "Device tag, shown to the guest in the config drive."),
         volume=Field(Uuid(), "Uuid of the volume that is made; drawn once when omitted."),
         name=Field(Text(0, 255), "Name of what it is made from, as it was then."),
@@ -194,7 +195,7 @@ class Server(Resource):
     tags = Field(ListOf(TAG, 50, unique=True), "Tags, at most 50 of 60 characters.", default=[], sample=["shop"])
     availability_zone = Field(Nullable(Text(1, 255)), "Availability zone that the guest is told.", default=None,
                               on=FIXED, sample="nova")
-    config_drive = Field(Boolean(), "Whether the guest gets a config drive (MD-70).", default=True, on=FIXED,
+    config_drive = Field(Boolean(), "Whether the guest gets a config drive.", default=True, on=FIXED,
                          sample=True)
     power = Field(Choices(*WANTED, SHELVED), "Desired power state; V(shelved) is for servers of a cloud.",
                   default="running", option=False, sample="running")
@@ -214,12 +215,16 @@ class Server(Resource):
                              "it is stopped, before its power is cut; 0 cuts it at once. Null (in a module V(none)) "
                              "for what the image says (C(os_shutdown_timeout)), else the agent's setting.",
                              default=None, sample=None)
-    root_format = Field(Choices("auto", "qcow2", "raw", "copy", "lvm"), "Root disk: overlay on the image, copy of "
-                        "it, logical volume, or as the agent's setting says.", default="auto", on=FIXED, sample="qcow2")
+    root_format = Field(Choices("auto", "qcow2", "raw", "copy", "lvm"), "Root disk: V(qcow2), an overlay "
+                        "on the image; V(raw) or V(copy), a copy of it, raw or as qcow2; V(lvm), a logical volume, as "
+                        "are all of the server's own disks then; V(auto), as the agent's setting says.",
+                        default="auto", on=FIXED, sample="qcow2")
     virt_type = Field(Choices("auto", "kvm", "qemu"), "kvm, qemu (emulated), or what the host can do.",
                       default="auto", on=FIXED, sample="qemu")
     machine = Field(Text(1, 64, "%s|%s" % (machines.AUTO, machines.NAME), "%s; or auto" % machines.RULE),
-                    "Machine type; V(auto) for that of the image, or the usual. A server keeps its version.",
+                    "Machine type: V(q35), V(pc), or a version of these such as V(pc-q35-7.2); V(auto) for that of the "
+                    "image, else of the agent's setting hw_machine_type, else V(q35). A server keeps the version that "
+                    "it is made with, and can get a later one while it is off.",
                     default=machines.AUTO, on=FIXED, sample="pc-q35-7.2")
 
     hardware = Field(HARDWARE, "What it has besides sizes, over what its flavor and image ask for.", default={},

@@ -104,7 +104,7 @@ class VolumeAttachment(Kind):
     volume = Field(REFERENCE, "The volume, by name or uuid.", required=True, on=FIXED,
                    sample="0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11")
     device = Field(DEVICE, "Device name such as V(vdb); drawn once when omitted. It says in which order the host plugs "
-                   "disks in; a guest may call them otherwise (BDM-07), and finds a volume by its serial number, the "
+                   "disks in; a guest may call them otherwise, and finds a volume by its serial number, the "
                    "first 20 characters of its uuid.", on=FIXED, sample="vdb")
     bus = Field(Choices(*BUSES), "What the guest sees it behind of. Only V(virtio) and V(scsi) can be plugged into a "
                 "running server.", default="virtio", on=FIXED, aliases=("disk_bus",), sample="virtio")
