@@ -16,6 +16,7 @@ import queue
 import threading
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,7 +174,7 @@ class PowerSync:
             return False
         times.append(time.monotonic())
         self.host.hypervisor.destroy(document.id)
-        verbs.settle(self.host, document)
+        verbs.settle(self.host, document, partial(self.host.documents.write, document))
         tpm.start(self.host, document)
         log.warning("server %s crashed (%s) and was started again", document.name, reason,
                     extra={"server": document.id})
