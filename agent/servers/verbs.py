@@ -190,10 +190,13 @@ def settle(host: LocalHost, document: Document, keep: Callable[[], None]) -> Non
 
 def _choose(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
     """See ``settle`` of ``placement``, ``pci``, ``mdevs`` and ``pmem``."""
+    changes = pci.BEFORE in document.want
     placement.settle(host, document, keep, pci.cells(host, document.want, document.id))
     pci.settle(host, document, keep)
     mdevs.settle(host, document, keep)
     pmem.settle(host, document, keep)
+    if changes and pci.BEFORE not in document.want:
+        function_settings.give_back(host)
 
 
 def _define(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:

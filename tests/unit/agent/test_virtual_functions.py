@@ -832,3 +832,13 @@ def test_a_function_that_was_a_port_of_ovn_is_none_any_more(tmp_path: Path) -> N
         assert host.fake.representors == {} and host.fake.functions == {("ens1f0", 0): {"trust": "on"}}
     finally:
         host.agent.close()
+
+
+def test_a_server_that_is_off_gives_back_at_once(vdpa: Host) -> None:
+    """Its port may go to a server of another host, where OVN is to find it."""
+    vdpa.ensure("server", "web1", {"flavor": SMALL, "networks": [port_nic(1), port_nic(2)]})
+    vdpa.ensure("server", "web1", {"power": "off"})
+    vdpa.ensure("server", "web1", {"networks": [port_nic(2)]})
+    assert list(vdpa.fake.representors.values()) == [representor(vdpa, 2)] and len(noted(vdpa)) == 1
+    vdpa.ensure("server", "web1", {"networks": []})
+    assert vdpa.fake.representors == {} and noted(vdpa) == []
