@@ -222,8 +222,7 @@ class Documents:
 
     def _note(self, path: str, text: str) -> None:
         """Write *text* as the note of the file at *path*, which is there."""
-        over = os.stat(path).st_ino  # noqa: PTH116 - of the file that the note is written over; the next has another
-        content = f'{{"boot": {json.dumps(self._boot)}, "over": {over}, "document": {text}}}\n'
+        content = f'{{"boot": {json.dumps(self._boot)}, "over": {_version(path)}, "document": {text}}}\n'
         write_atomically(f"{path}.note", content.encode(), durable=False)
         self._notes.add(f"{path}.note")
 
@@ -232,7 +231,7 @@ class Documents:
         note = Path(f"{path}.note")
         try:
             content = json.loads(note.read_bytes())
-            if (content["boot"], content["over"]) != (self._boot, path.stat().st_ino):
+            if (content["boot"], content["over"]) != (self._boot, _version(path)):
                 return None
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -272,6 +271,13 @@ def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durabl
     renamed()
     if durable:
         sync_folder(os.path.dirname(name))  # noqa: PTH120
+
+
+def _version(path: Path | str) -> list[int]:
+    """What the file at *path* has and no other of its name: its number, and when it was written, as an editor may keep
+    the number, and a file system give it again."""
+    seen = os.stat(path)  # noqa: PTH116
+    return [seen.st_ino, seen.st_mtime_ns]
 
 
 def sync_folder(folder: Path | str) -> None:

@@ -16,6 +16,7 @@ import queue
 import threading
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from magnetar_agent import reconcile
 from magnetar_agent.boot import boot_id
 from magnetar_agent.documents import CLOUD, HELD, REPLACEMENT, Document, write_atomically
 from magnetar_agent.migrations import moving
-from magnetar_agent.servers import snapshot, tpm, verbs
+from magnetar_agent.servers import quiesce, snapshot, tpm, verbs
 from magnetar_agent.volumes import remote
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import MagnetarError
@@ -173,7 +174,7 @@ class PowerSync:
             return False
         times.append(time.monotonic())
         self.host.hypervisor.destroy(document.id)
-        verbs.settle(self.host, document)
+        verbs.settle(self.host, document, partial(self.host.documents.write, document))
         tpm.start(self.host, document)
         log.warning("server %s crashed (%s) and was started again", document.name, reason,
                     extra={"server": document.id})
@@ -183,6 +184,7 @@ class PowerSync:
     def settle(self) -> None:
         """After a start of agent, libvirt or host: finish what a crash cut short, then follow or restore power."""
         rebooted = self._rebooted()
+        quiesce.thaw_left(self.host)
         later = self._finish()
         if rebooted:
             for network in self.host.documents.list("network"):

@@ -39,8 +39,7 @@ def plug(task: Task, networks: list[Fields]) -> None:
         pci.follow_nics(task.document.want, failed=True, there=there)
         task.document.state.pop("unfinished", None)
         task.keep()
-        with suppress(MagnetarError):  # the next server that gets one has it set right
-            function_settings.give_back(host)
+        function_settings.give_back(host)
         raise
     if pci.BEFORE in task.document.want:
         pci.follow_nics(task.document.want, failed=False)

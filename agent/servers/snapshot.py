@@ -70,7 +70,6 @@ def clear(host: LocalHost, document: Document) -> None:
     hypervisor, path = host.hypervisor, folder(host, document.id) / FILE
     with host.locks.hold("copy", document.id):
         hypervisor.abort_copy(document.id, path)
-    hypervisor.thaw(document.id)
     for left in (path, path.with_name(FILE + ".part")):
         left.unlink(missing_ok=True)
     for image in host.documents.list("image"):

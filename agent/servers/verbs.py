@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 from magnetar_agent import configdrive
@@ -164,7 +163,7 @@ def start(task: Task) -> None:
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
-    settle(task.host, task.document)
+    settle(task.host, task.document, task.keep)
     tpm.keep_secret(task)
     tpm.start(task.host, task.document, given=task.operation.given.get(tpm.GIVEN))
 
@@ -175,14 +174,14 @@ def start_paused(task: Task) -> None:
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
-    settle(task.host, task.document)
+    settle(task.host, task.document, task.keep)
     tpm.keep_secret(task)
     tpm.start(task.host, task.document, paused=True, given=task.operation.given.get(tpm.GIVEN))
 
 
-def settle(host: LocalHost, document: Document) -> None:
-    """CPUs, pages and devices of the host must be there when QEMU starts; the host may have fewer than before."""
-    keep = partial(host.documents.write, document)
+def settle(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
+    """CPUs, pages and devices of the host must be there when QEMU starts; the host may have fewer than before. *keep*
+    writes the document."""
     _choose(host, document, keep)
     function_settings.apply(host, document)
     if placement.REDEFINE in document.state or pci.are_by_name(document.want):
@@ -191,10 +190,13 @@ def settle(host: LocalHost, document: Document) -> None:
 
 def _choose(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
     """See ``settle`` of ``placement``, ``pci``, ``mdevs`` and ``pmem``."""
+    changes = pci.BEFORE in document.want
     placement.settle(host, document, keep, pci.cells(host, document.want, document.id))
     pci.settle(host, document, keep)
     mdevs.settle(host, document, keep)
     pmem.settle(host, document, keep)
+    if changes and pci.BEFORE not in document.want:
+        function_settings.give_back(host)
 
 
 def _define(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent import events
-from magnetar_agent.servers import GIB
+from magnetar_agent.servers import GIB, quiesce
 from magnetar_core.errors import Cancelled, Conflict, HypervisorDown, HypervisorError, InvalidField
 from magnetar_core.kinds import Server
 from magnetar_core.operations import Operation
@@ -75,6 +75,37 @@ def test_who_requires_it_has_no_copy_that_is_not_frozen(host: Host, monkeypatch:
     host.event("create_image", "r", name="golden")
     host.ensure("volume_snapshot", "s", {"volume": "data"})
     assert not host.fake.frozen and froze == [True] * (2 if power == "running" and not why else 0)
+
+
+def copied_volume(host: Host) -> str:
+    """A volume of a running server with a guest agent, and the server's uuid."""
+    made = host.server().resource
+    assert made is not None
+    host.fake.talking.add(made["id"])
+    host.ensure("volume", "data", {"size": 1})
+    host.ensure("volume_attachment", "web1:data", {"server": "web1", "volume": "data"})
+    return str(made["id"])
+
+
+def test_a_guest_that_libvirt_could_not_thaw_is_thawed_when_it_is_back(host: Host) -> None:
+    """The copy failed and is gone, so nothing else would."""
+    id = copied_volume(host)
+    host.fake.fail_next("thaw", HypervisorDown())
+    with pytest.raises(HypervisorDown):
+        host.ensure("volume_snapshot", "s", {"volume": "data"})
+    assert not host.agent.host.documents.list("volume_snapshot") and host.fake.frozen == {id}
+    host.agent.power_sync.settle()
+    assert not host.fake.frozen and not quiesce.left(host.agent.host)
+
+
+def test_a_guest_that_a_killed_agent_left_frozen_is_thawed_at_its_next_start(host: Host) -> None:
+    id = copied_volume(host)
+    frozen = quiesce.quiesced(host.agent.host, host.agent.host.documents.get("server", id))
+    assert frozen.__enter__() and host.fake.frozen == {id}
+    host.agent.close()
+    host.agent = host._agent()
+    host.start()
+    assert not host.fake.frozen and not quiesce.left(host.agent.host)
 
 
 def test_what_a_dead_agent_left_frozen_is_thawed_first(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from magnetar_agent.documents import Documents
+from magnetar_agent.documents import Document, Documents
 from magnetar_agent.events import _Journal
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.images.store import ImageStore
-from magnetar_agent.servers import placement
+from magnetar_agent.servers import placement, verbs
+from magnetar_agent.task import Task
 from magnetar_agent.volumes import pools
 from magnetar_core.hardware import numa
+from magnetar_core.operations import Operation
 from magnetar_core.server_plan import disk_sizes
 
 from .conftest import SMALL, Host
@@ -287,3 +289,24 @@ def _nothing_is_half(host: Host, before: list[Any], asked: list[Any], allowed: d
     if repeated:
         assert host.ensure(*asked, **allowed).steps == []
         assert (host.agent.host.documents.find(noun, key) is None) == (want is None)
+
+
+def test_a_start_that_keeps_something_has_flushed_what_was_made(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The document says that disks are there: a loss of power after that must not have lost their names."""
+    host.server(power="off")
+    document = host.agent.host.documents.find("server", "web1")
+    assert document
+    done: list[str] = []
+    task = Task(host.agent.host, document, Operation("test"))
+    task.note(host.root)
+    monkeypatch.setattr("magnetar_agent.task.sync_folder", lambda _folder: done.append("flushed"))
+    write = host.agent.host.documents.write
+
+    def written(document: Document, durable: bool = True) -> None:
+        done.append("durable" if durable else "note")
+        write(document, durable)
+
+    monkeypatch.setattr(host.agent.host.documents, "write", written)
+    monkeypatch.setattr(verbs, "_choose", lambda _host, _document, keep: keep())
+    verbs.start(task)
+    assert done == ["note", "flushed", "durable"]

@@ -95,7 +95,7 @@ def test_a_note_ends_with_its_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("spoil", [
     lambda path: path.write_bytes(path.read_bytes()[:-20]), lambda path: path.write_text("[]"),
-    lambda path: path.write_text(path.read_text().replace('"over": ', '"over": 1'))])
+    lambda path: path.write_text(path.read_text().replace('"over": [', '"over": [1'))])
 def test_a_note_that_is_half_or_older_than_the_file_is_dropped(tmp_path: Path, spoil: Callable[[Path], object]) -> None:
     documents = Documents(tmp_path)
     documents.write(server("one", "web", "a"))
@@ -114,3 +114,16 @@ def test_a_note_goes_with_its_document(tmp_path: Path) -> None:
     (path_of(tmp_path, "two").parent / "two.json.note").write_text("{}")
     assert not Documents(tmp_path).list("server")
     assert not list(path_of(tmp_path).parent.iterdir())
+
+
+def test_a_file_that_an_operator_has_repaired_is_newer_than_its_note(tmp_path: Path) -> None:
+    """An editor may write into the same file; an earlier agent, which knows no notes, gets its number again."""
+    documents = Documents(tmp_path)
+    documents.write(server("one", "web", "a"))
+    note(documents, "b")
+    with path_of(tmp_path).open("r+") as file:
+        text = file.read().replace('"a"', '"c"')
+        file.seek(0)
+        file.write(text)
+    assert Documents(tmp_path).list("server")[0].want == server("one", "web", "c").want
+    assert [path.name for path in path_of(tmp_path).parent.iterdir()] == ["one.json"]
