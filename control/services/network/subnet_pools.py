@@ -10,7 +10,7 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Row, RowMapping, select, true
+from sqlalchemy import ColumnElement, Connection, RowMapping, select, true
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import added, advisory_lock, now
@@ -195,7 +195,7 @@ def check_others(connection: Connection, network: RowMapping, values: Document) 
     query = select(*subnets.c["cidr", "subnetpool_id"], subnet_pools.c.address_scope_id).outerjoin(
         subnet_pools, subnet_pools.c.id == subnets.c.subnetpool_id).where(subnets.c.network_id == network["id"])
 
-    def others() -> list[Row[Any]]:
+    def others() -> list[Any]:
         return [row for row in connection.execute(query) if (":" in row.cidr) == six and row.subnetpool_id != id]
 
     if not others():
