@@ -27,7 +27,7 @@ from magnetar_core.errors import (
     TooLarge,
 )
 
-from . import quotas, waiting
+from . import quotas, tpm_secrets, waiting
 from .block_devices import snapshots
 from .caller import Caller, Owner
 from .cloud import HostView
@@ -79,6 +79,7 @@ def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | No
     image = orjson.loads(server.image)
     warning = check_specs(caller, flavor, None, image)
     check_keys((old, image), (flavor, image))
+    tpm_secrets.check_becomes(caller, server, "resize", flavor, image)
     check_nics(flavor, image, orjson.loads(server.interfaces or "[]"))
     enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config, **_cells(caller, target)},
             message=warning)
@@ -170,6 +171,7 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
     warning = check_specs(caller, None, image, flavor)
     check_placed(flavor, orjson.loads(server.image), image)
     check_keys((flavor, orjson.loads(server.image)), (flavor, image or {}))
+    tpm_secrets.check_becomes(caller, server, "rebuild", flavor, image or {})
     limits = quotas.limits(caller)
     quotas.check_metadata(limits["metadata_items"], wanted.metadata)
     quotas.check_files(limits, wanted.files or ())

@@ -14,9 +14,10 @@ from magnetar_control.notifications import END, START, ActionFault, Initiator, S
 from magnetar_control.store import servers
 from magnetar_control.store.database import Database
 from magnetar_core.actions import ACTIONS, ANY, ANY_TPM, rule_of
-from magnetar_core.errors import Cancelled, Conflict, Forbidden, NotFound
-from magnetar_core.hardware.merge import USER, encrypts, tpm_security
+from magnetar_core.errors import Cancelled, Conflict, NotFound
+from magnetar_core.hardware.merge import encrypts
 
+from . import tpm_secrets
 from .caller import Caller
 from .hardware import tied_by
 
@@ -64,10 +65,9 @@ def guard(caller: Caller, target: Target, key: str) -> None:
     if action.bare and server.shares != servers.NO_SHARES:
         raise Conflict(f"Cannot '{word}' instance {server.id}: it has shares, which bind it to its host. Detach them "
                        "first.")
-    if action.starts and server.user_id != caller.context.user_id and _tpm(server) == USER:
-        raise Forbidden(f"Operation '{word}' not allowed for instance {server.id}: only the user who made it may have "
-                        "its TPM opened (hw:tpm_secret_security is user, or not said).")
-    if action.tpm != ANY_TPM and (security := _tpm(server)) and security not in action.tpm:
+    if action.starts:
+        tpm_secrets.check_starts(caller, server, key)
+    if action.tpm != ANY_TPM and (security := tpm_secrets.security(server)) and security not in action.tpm:
         why = (f"its secret is the {security}'s (hw:tpm_secret_security), and no other host could open it now. Migrate "
                "it cold (migrate)." if action.tpm else "what is in its TPM would not come along.")
         raise Conflict(f"Operation '{word}' not supported for vTPM-enabled instance ({server.id}): {why}")
@@ -84,13 +84,6 @@ def guard(caller: Caller, target: Target, key: str) -> None:
         raise Conflict(f"Cannot '{word}' instance {server.id} while it is in task_state {server.task_state}")
     raise Conflict(f"Instance {server.id} is not ready: it has no host, so '{word}' is not possible. Delete it; its "
                    "fault says why it got none.")
-
-
-def _tpm(server: servers.Found) -> str:
-    """See ``tpm_security``."""
-    if "tpm_version" not in server.flavor and "tpm_version" not in server.image:
-        return ""
-    return tpm_security(orjson.loads(server.flavor), orjson.loads(server.image))
 
 
 def on_volume(server: servers.Found) -> bool:

@@ -162,7 +162,8 @@ class HostWatch:
                             with conductor.client(name) as other:  # this one reads the events
                                 if not self._heard(name, other, seen):
                                     return
-                            self._inventory(name, {**host, **{k: v for k, v in seen.items() if v is not None}})
+                            host = {**host, **{k: v for k, v in seen.items() if v is not None}}
+                            self._inventory(name, host)
                         self._on_event(name, client, event, document)
             except (MagnetarError, DBAPIError, OSError) as error:
                 log.info("host %s: %s", name, error, extra={"host": name})

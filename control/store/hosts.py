@@ -75,11 +75,11 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
     """Save the agent's ``host`` resource and the limits that follow; returns whether totals or limits have changed.
     *ratios*: where the host has none of its own. *reserved*: what is kept from servers, as columns (``…_reserved``),
     when it is to change; what an operator has set for the host comes before it. An agent without libvirt knows a part
-    only: the rest is what it told before; where it never told of its CPUs, nothing is saved."""
+    only: the rest is what it told before; where it never told of its CPUs, memory or disk, nothing is saved."""
     row = connection.execute(_rows(hosts.c.name == name).with_for_update(of=hosts)).mappings().one()
-    if info.get("connected") is False:
+    if info.get("connected") is False or _lacks(info):  # libvirt may go while the agent answers
         info = {**orjson.loads(row["info"]), **{key: value for key, value in info.items() if value is not None}}
-        if info.get("vcpus") is None:
+        if _lacks(info):
             return False
     totals = {**{resource: int(info[resource]) for resource in SHARED}, "pcpus": int(info.get("pcpus") or 0),
               **(reserved or {})}
@@ -101,6 +101,10 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
             **values, info=text, generation=row["generation"] + risen, updated_at=now(),
             pci_aliases=f",{','.join(sorted(names))}," if names else ""))
     return changed
+
+
+def _lacks(info: Mapping[str, Any]) -> bool:
+    return any(info.get(resource) is None for resource in SHARED)
 
 
 def _shape(info: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -144,6 +144,8 @@ def delete(connection: Connection, context: Context, row: RowMapping) -> None:
     held = ports.c.security_groups.contains(f'"{row["id"]}"')
     if connection.execute(select(ports.c.id).where(held).limit(1)).first():
         raise Conflict(f"Security Group {row['id']} in use.", type="SecurityGroupInUse")
+    # Locked: a default rule that begins to name it waits, or is seen.
+    connection.execute(select(security_groups.c.id).where(security_groups.c.id == row["id"]).with_for_update())
     default_rules.check_unnamed(connection, row["id"])
     rule = security_group_rules.c
     connection.execute(deleting(security_group_rules).where(rule.remote_group_id == row["id"]))

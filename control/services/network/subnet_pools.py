@@ -24,8 +24,12 @@ from .tables import addresses, beginnings, ports, subnet_pools, subnets
 NAMESPACE = uuid.UUID("0c1f9d5a-7a56-5c4f-8f0b-5d2f6a3e1c09")
 #: Bits of the prefix of a project's first network, unless an administrator says otherwise.
 FIRST = 24
+#: How many such a project may have of the first pool.
+EACH = 4
 #: Type of the error where subnets of a network would be of several address scopes.
 AFFINITY = "NetworkAddressScopeAffinityError"
+#: Words of the lock of pools' address scopes, while a network has subnets of several pools, or gets them.
+SCOPES = ("address scopes of subnet pools",)
 AnyNetwork = IPv4Network | IPv6Network
 #: By IP version: the shortest prefix that subnets have, the most bits of a prefix, and the bits of what a project's
 #: ``default_quota`` counts: addresses, and networks of 64 bits.
@@ -59,12 +63,13 @@ def create(connection: Connection, context: Context, values: Document) -> None:
 
 def begin(connection: Connection, net: IPv4Network) -> None:
     """The default pool of a new cloud, ``default``, of which all projects' first networks are; once, so that it stays
-    away when administrators remove it."""
+    away when administrators remove it. No project takes so much of it that others get none."""
+    length = max(FIRST, net.prefixlen)
     if default(connection, 4, true()) is None and added(connection, beginnings, name="subnet_pool", created_at=now()):
         create(connection, Context("", None), {
             **SUBNET_POOL.defaults, "id": str(uuid.uuid5(NAMESPACE, "default")), "project_id": "", "name": "default",
             "description": "First networks of projects", "prefixes": [str(net)], "shared": True, "is_default": True,
-            "default_prefixlen": max(FIRST, net.prefixlen)})
+            "default_prefixlen": length, "default_quota": EACH * 2 ** (BITS[4] - length)})
 
 
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
@@ -188,10 +193,15 @@ def check_others(connection: Connection, network: RowMapping, values: Document) 
     one pool, of pools of one address scope, or all of none."""
     six, id = ":" in values["cidr"], values["subnetpool_id"]
     query = select(*subnets.c["cidr", "subnetpool_id"], subnet_pools.c.address_scope_id).outerjoin(
-        subnet_pools, subnet_pools.c.id == subnets.c.subnetpool_id)
-    for row in connection.execute(query.where(subnets.c.network_id == network["id"])):
-        if (":" in row.cidr) != six or row.subnetpool_id == id:
-            continue
+        subnet_pools, subnet_pools.c.id == subnets.c.subnetpool_id).where(subnets.c.network_id == network["id"])
+
+    def others() -> list[Any]:
+        return [row for row in connection.execute(query) if (":" in row.cidr) == six and row.subnetpool_id != id]
+
+    if not others():
+        return
+    advisory_lock(connection, *SCOPES)
+    for row in others():  # with the scopes that they keep
         scope = row.address_scope_id
         if scope is None:
             raise InvalidRequest("Subnets hosted on the same network must be allocated from the same subnet pool. "
@@ -206,6 +216,7 @@ def check_others(connection: Connection, network: RowMapping, values: Document) 
 def _check_scope(connection: Connection, pool: RowMapping) -> None:
     """Raises ``InvalidRequest`` where a *pool* would have another address scope than others of whose subnets it has
     some beside its own in a network."""
+    advisory_lock(connection, *SCOPES)
     mine, other = subnets.alias(), subnets.alias()
     there = connection.execute(select(mine.c.network_id).join(other, other.c.network_id == mine.c.network_id).join(
         subnet_pools, subnet_pools.c.id == other.c.subnetpool_id).where(

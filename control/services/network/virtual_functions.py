@@ -80,7 +80,8 @@ def _truth(value: Any) -> bool | None:
 
 def rates(connection: Connection, rows: Sequence[Mapping[Any, Any]]) -> dict[str, dict[str, int]]:
     """Port to what its QoS policy says of the virtual function that it is, in the agent's form: Mbit/s, of which cards
-    know whole ones. *rows*: of ports, with ``policy``, which are only looked at for such."""
+    know whole ones; no promise is more than the limit. *rows*: of ports, with ``policy``, which are only looked at for
+    such."""
     policies = {row["policy"] for row in rows if row["policy"] and is_one(row)}
     found: dict[str, dict[str, int]] = {}
     for rule in connection.execute(select(*qos_rules.c["policy_id", "kind", "max_kbps", "min_kbps"]).where(
@@ -88,6 +89,9 @@ def rates(connection: Connection, rows: Sequence[Mapping[Any, Any]]) -> dict[str
         found.setdefault(rule.policy_id, {}).update(
             {"max_tx_rate": max(1, rule.max_kbps // MEGA)} if rule.kind == LIMIT else
             {"min_tx_rate": -(-rule.min_kbps // MEGA)})
+    for rate in found.values():
+        if "max_tx_rate" in rate and "min_tx_rate" in rate:  # such as 1600 and 1500 kbit/s
+            rate["min_tx_rate"] = min(rate.values())
     return {row["id"]: found[row["policy"]] for row in rows if row["policy"] in found and is_one(row)}
 
 
@@ -125,7 +129,7 @@ def check_rule(connection: Connection, policy_id: str, rule: Mapping[Any, Any] |
     act on such, or servers have some of them, which keep what they began with. Call it with the policy locked."""
     used = connection.execute(select(ports.c.id, ports.c.device_id, TAKEN.label("taken")).where(
         ports.c.qos_policy_id == policy_id, ports.c.vnic_type.in_(PAST_OVN)).order_by(
-        ports.c.device_id.desc()).limit(1)).first()
+        TAKEN.desc()).limit(1)).first()
     if used is None:
         return
     if used.taken:

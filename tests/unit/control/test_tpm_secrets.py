@@ -98,6 +98,23 @@ def test_it_goes_with_the_server_to_other_hosts_and_flavors(cloud: Cloud) -> Non
     removed(cloud, caller, id)
 
 
+def test_nobody_else_gives_a_server_a_tpm_or_its_old_one_back(cloud: Cloud) -> None:
+    """They are refused at once: a server that has moved could not start then."""
+    owner = cloud.caller("tina", "tpms")
+    usual, without = flavor(cloud.admin, "tpm-again", {"hw:tpm_version": "2.0"}), flavor(cloud.admin, "no-tpm", {})
+    with_tpm = image(owner, "with-tpm", hw_tpm_version="2.0")
+    id = str(owner.boot("plain", flavorRef=without)["id"])
+    refused(cloud.admin, id, "resize", {"flavorRef": usual})
+    refused(cloud.admin, id, "rebuild", {"imageRef": with_tpm})
+    assert on_host(cloud, id)["power_state"] == "running" and not keys(cloud)
+    act(owner, id, "resize", {"flavorRef": usual}, "VERIFY_RESIZE")
+    act(owner, id, "confirmResize", None, "ACTIVE")
+    act(owner, id, "resize", {"flavorRef": without}, "VERIFY_RESIZE")
+    refused(cloud.admin, id, "revertResize")
+    act(owner, id, "revertResize", None, "ACTIVE")
+    removed(cloud, owner, id)
+
+
 @pytest.mark.parametrize("security", ["host", "deployment"])
 def test_others_may_have_such_servers_started(cloud: Cloud, security: str) -> None:
     caller = cloud.caller("tina", "tpms")

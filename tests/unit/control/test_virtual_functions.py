@@ -460,6 +460,7 @@ def test_a_policy_of_a_virtual_function(more: Functions) -> None:
     admin = more.cloud.admin
     both = policy(admin, LIMIT, PROMISE)
     port = more.port(qos_policy_id=both)
+    more.port(qos_policy_id=both, device_id="zz")  # what users write makes none a server's, and hides none
     id = more.make(port, host="kvm1")
     assert more.cloud.kvm["kvm1"].fake.functions["ens1", 0] == {"max_tx_rate": "4", "min_tx_rate": "3"}
     assert bandwidth_of(more.cloud, id) == [{"NET_BW_EGR_KILOBIT_PER_SEC:physnet0": 2500}]
@@ -479,6 +480,15 @@ def test_a_policy_of_a_virtual_function(more: Functions) -> None:
     assert admin.put(f"{path}/{rule['id']}", {"bandwidth_limit_rule": {"max_kbps": 9000}}).status == 200
     reply = admin.post(f"/network/v2.0/qos/policies/{both}/dscp_marking_rules", {"dscp_marking_rule": {"dscp_mark": 8}})
     assert reply.status == 409 and "acts on none, as cards limit and promise only" in str(reply.json), reply
+
+
+def test_a_card_promises_no_more_than_it_lets_through(more: Functions) -> None:
+    """Of 1500 and 1600 kbit/s, rounded up and down, the card would take neither."""
+    id = more.make(more.port(qos_policy_id=policy(more.cloud.admin, ("bandwidth_limit", {"max_kbps": 1600}), (
+        "minimum_bandwidth", {"min_kbps": 1500, "direction": "egress"}))), host="kvm1")
+    assert more.cloud.kvm["kvm1"].fake.functions["ens1", 0] == {"max_tx_rate": "1", "min_tx_rate": "1"}
+    more.cloud.admin.delete(f"/v2.1/servers/{id}")
+    assert more.cloud.admin.settled(id) is None
 
 
 @pytest.mark.parametrize(("rule", "says"), [

@@ -135,3 +135,22 @@ def test_a_password_that_a_guest_has_left_is_kept_and_what_was_cleared_does_not_
     assert cloud.admin.get(key).json["guest_password"] == "sealed-2"
     done = cloud.admin.post(f"{key}/events?wait=20", {"event": "clear_password", "args": {}})
     assert done.status == 200 and cloud.admin.get(key).json["guest_password"] == shown() == ""
+
+
+def test_a_host_without_libvirt_has_what_it_told_last(monkeypatch):
+    """Not what it told when it was connected to, which is older."""
+    saved = []
+    beats = [{"connected": True, "vcpus": 8, "mdevs": "none free"}, {"connected": False, "vcpus": None, "mdevs": None}]
+    host = SimpleNamespace(get=lambda _noun: {"connected": True, "vcpus": 8, "mdevs": "all free"},
+                           watch=lambda *_args, **_more: iter([("heartbeat", {"host": one}) for one in beats]))
+    one_round = iter([False, False, False, True])
+    conductor = SimpleNamespace(
+        agents=SimpleNamespace(make=lambda _endpoint: contextlib.nullcontext(host)), endpoint=lambda _name: "",
+        client=lambda _name: contextlib.nullcontext(host), settings=SimpleNamespace(heartbeat=1.0),
+        states=SimpleNamespace(hosts={"kvm1"}, up=lambda *_args, **_more: None),
+        over=SimpleNamespace(is_set=lambda: next(one_round), wait=lambda _seconds: None))
+    watch = HostWatch(conductor)
+    monkeypatch.setattr(watch, "_heard", lambda *_args: True)
+    monkeypatch.setattr(watch, "_inventory", lambda _name, found: saved.append(found["mdevs"]))
+    watch._watch("kvm1")
+    assert saved == ["all free", "none free", "none free"]

@@ -6,7 +6,11 @@ from __future__ import annotations
 import uuid
 
 import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
 
+from magnetar_control.services.network import default_rules, tables
+from magnetar_core.errors import Conflict
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER
 
@@ -136,6 +140,19 @@ def test_one_names_a_group_that_all_have(ask):
     admin("DELETE", f"{TOP}/{ssh['id']}")
     admin("DELETE", f"/v2.0/rbac-policies/{policy['id']}")
     admin("DELETE", f"{GROUPS}/{office['id']}")
+
+
+@pytest.mark.parametrize("database_kind", ["postgres"])
+def test_no_rule_comes_to_name_a_group_that_goes(ask, postgres, monkeypatch):
+    def locked(_connection, id):
+        query = select(tables.security_groups.c.id).where(tables.security_groups.c.id == id)
+        with pytest.raises(OperationalError, match="lock"), postgres.write() as other:
+            other.execute(query.with_for_update(nowait=True))
+        raise Conflict("It is locked.")
+
+    group = _group(ask)
+    monkeypatch.setattr(default_rules, "check_unnamed", locked)
+    assert "It is locked" in ask("DELETE", f"{GROUPS}/{group['id']}", status=409)["NeutronError"]["message"]
 
 
 def test_they_count_for_the_quota(ask):

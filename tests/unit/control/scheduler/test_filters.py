@@ -126,6 +126,8 @@ CASES = {
     "a figure of its stats": ({"servers": 3}, {"extra_specs": {"capabilities:stats:num_instances": "<= 3"}}, None),
     "too high a figure": ({"servers": 4}, {"extra_specs": {"capabilities:stats:num_instances": "<= 3"}},
                           "ComputeCapabilitiesFilter"),
+    "no such figure, whatever is asked of it": (
+        {}, {"extra_specs": {"capabilities:stats:num_cats": "s!= 3"}}, "ComputeCapabilitiesFilter"),
     "no such figure": ({}, {"extra_specs": {"capabilities:stats:num_cats": "<= 3"}}, "ComputeCapabilitiesFilter"),
     "a figure that is none of several": ({"servers": 3}, {"extra_specs": {"capabilities:num_instances:of": "3"}},
                                          "ComputeCapabilitiesFilter"),

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import Any
 
 import pytest
 
+from magnetar_control.services.network import subnets
 from tests.unit.control.serving import ADMIN, BOB, Asker
 
 TOP, POOLS = "/v2.0/address-scopes", "/v2.0/subnetpools"
@@ -135,6 +137,30 @@ def test_subnets_of_a_network_are_of_pools_of_one_scope(ask):
     ask("DELETE", f"/v2.0/subnets/{second['id']}")
     set_pool(ask, one, address_scope_id=None)
     assert cut(two, 400)["type"] == "NetworkSubnetPoolAffinityError"
+
+
+@pytest.mark.parametrize("database_kind", ["postgres"])
+def test_a_pool_keeps_its_scope_while_a_subnet_comes_beside_its_own(ask, monkeypatch):
+    lab, other = scope(ask)["id"], scope(ask, name="other")["id"]
+    one, two = pool(ask, lab)["id"], pool(ask, lab, "10.30.0.0/16")["id"]
+    network = _made(ask, "/v2.0/networks", "network", name="lan")["id"]
+    subnet = {"network_id": network, "prefixlen": 24}
+    _made(ask, "/v2.0/subnets", "subnet", subnetpool_id=one, **subnet)
+    add, threads = subnets.add, []
+
+    def meanwhile(*args: Any) -> None:
+        thread = Thread(target=set_pool, args=(ask, one, 400), kwargs={"address_scope_id": other})
+        threads.append(thread)
+        thread.start()
+        thread.join(1)
+        assert thread.is_alive()  # it waits
+        add(*args)
+
+    monkeypatch.setattr(subnets, "add", meanwhile)
+    _made(ask, "/v2.0/subnets", "subnet", subnetpool_id=two, **subnet)
+    threads[0].join()
+    assert ask("GET", f"/v2.0/networks/{network}")["network"]["ipv4_address_scope"] == lab
+    assert ask("GET", f"{POOLS}/{one}")["subnetpool"]["address_scope_id"] == lab
 
 
 def test_routers_do_not_translate_within_a_scope(ask, service, engine):

@@ -115,6 +115,15 @@ def test_a_new_cloud_has_a_default_pool_and_no_network_of_all(database, ask):
     assert made.check_requested(ALICE, None) == []  # as Nova does where nothing is said
 
 
+def test_no_project_takes_all_of_the_first_pool(database, ask, lan):
+    made = EmbeddedNetworks(database, "10.60.0.0/16", engine=FakeEngine())
+    made.bootstrap()
+    subnet = {"network_id": lan(ask.as_(BOB))["id"], "use_default_subnetpool": True, "ip_version": 4, "prefixlen": 16}
+    refused = ask.as_(BOB)("POST", "/v2.0/subnets", {"subnet": subnet}, status=409)["NeutronError"]
+    assert refused["type"] == "SubnetPoolQuotaExceeded"
+    assert made.check_requested(ALICE, "auto")
+
+
 def test_the_first_pool_stays_away(database, ask):
     made, admin = EmbeddedNetworks(database, engine=FakeEngine()), ask.as_(ADMIN)
     made.bootstrap()
