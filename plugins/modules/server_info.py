@@ -152,8 +152,7 @@ servers:
         agent's setting.
       type: int
     root_format:
-      description: 'Root disk: C(qcow2), an overlay on the image; C(raw) or C(copy), a copy of it, raw or as qcow2;
-        C(lvm), a logical volume, as are all of the server''s own disks then; C(auto), as the agent''s setting says.'
+      description: 'Root disk: C(qcow2) on the image, a copy (C(raw), C(copy) as qcow2), C(lvm), C(auto).'
       type: str
       sample: qcow2
     virt_type:
@@ -161,9 +160,7 @@ servers:
       type: str
       sample: qemu
     machine:
-      description: 'Machine type: C(q35), C(pc), or a version of these such as C(pc-q35-7.2); C(auto) for that of
-        the image, else of the agent''s setting hw_machine_type, else C(q35). A server keeps the version that it
-        is made with, and can get a later one while it is off.'
+      description: 'Machine type: C(q35), C(pc), a version of these, or C(auto). Its version stays.'
       type: str
       sample: pc-q35-7.2
     hardware:

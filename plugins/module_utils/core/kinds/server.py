@@ -215,16 +215,13 @@ class Server(Resource):
                              "it is stopped, before its power is cut; 0 cuts it at once. Null (in a module V(none)) "
                              "for what the image says (C(os_shutdown_timeout)), else the agent's setting.",
                              default=None, sample=None)
-    root_format = Field(Choices("auto", "qcow2", "raw", "copy", "lvm"), "Root disk: V(qcow2), an overlay "
-                        "on the image; V(raw) or V(copy), a copy of it, raw or as qcow2; V(lvm), a logical volume, as "
-                        "are all of the server's own disks then; V(auto), as the agent's setting says.",
+    root_format = Field(Choices("auto", "qcow2", "raw", "copy", "lvm"), "Root disk: V(qcow2) on the image, a "
+                        "copy (V(raw), V(copy) as qcow2), V(lvm), V(auto).",
                         default="auto", on=FIXED, sample="qcow2")
     virt_type = Field(Choices("auto", "kvm", "qemu"), "kvm, qemu (emulated), or what the host can do.",
                       default="auto", on=FIXED, sample="qemu")
     machine = Field(Text(1, 64, "%s|%s" % (machines.AUTO, machines.NAME), "%s; or auto" % machines.RULE),
-                    "Machine type: V(q35), V(pc), or a version of these such as V(pc-q35-7.2); V(auto) for that of the "
-                    "image, else of the agent's setting hw_machine_type, else V(q35). A server keeps the version that "
-                    "it is made with, and can get a later one while it is off.",
+                    "Machine type: V(q35), V(pc), a version of these, or V(auto). Its version stays.",
                     default=machines.AUTO, on=FIXED, sample="pc-q35-7.2")
 
     hardware = Field(HARDWARE, "What it has besides sizes, over what its flavor and image ask for.", default={},
