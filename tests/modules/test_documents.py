@@ -190,7 +190,8 @@ def test_the_playbook_of_the_readme(place):
 @pytest.mark.parametrize("page", ["images", "networks", "servers", "storage"])
 def test_tasks_of_pages(place, page):
     if page == "storage":
-        (pools,) = [yaml.safe_load(text)["pools"] for text in fences("docs/storage.md", "") if text.startswith("pools")]
+        pools, *_of_servers = [yaml.safe_load(text)["pools"] for text in fences("docs/storage.md", "")
+                               if text.startswith("pools")]
         agent = place[1].agent
         agent.host.settings = replace(agent.host.settings, pools={
             name: {key: f"{place[0]}{value}" if key == "path" else value for key, value in pool.items()}
