@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import subprocess
 import uuid
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import libvirt
 import pytest
 
 from agent import LabAgent, eventually
@@ -50,9 +51,11 @@ def storage_pool(lab: LabAgent) -> Iterator[None]:
     finally:
         for name in lab.names("server"):
             lab.delete("server", name)
-        if pool.isActive():
-            pool.destroy()
-        pool.undefine()
+        with closing(libvirt.open("qemu:///system")) as again:  # somebody may have restarted libvirt meanwhile
+            pool = again.storagePoolLookupByName(f"mag-lab-{lab.mark}")
+            if pool.isActive():
+                pool.destroy()
+            pool.undefine()
 
 
 def folder(lab: LabAgent) -> Path:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from magnetar_agent.volumes.attaching import identity
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError, Unreachable
 from magnetar_core.flows.attach import attach, detach
 from magnetar_core.flows.migrate import Migrate, abort
+from tests.contract.place import eventually
 from tests.ports import free_port
 
 from .pair import WAY, Killer, Kvm, Pair
@@ -57,6 +59,14 @@ class Trio:
         deadline = time.monotonic() + 120
         while any(host.agent.host.operations.running() for host in hosts) and time.monotonic() < deadline:
             time.sleep(0.01)
+
+    def rests(self, at: Kvm) -> bool:
+        """Whether nobody but the host *at* is let in, once each agent has looked: as it does now and then, whereby what
+        failed in the middle is repeated."""
+        for host in (self.one, self.two, self.three):
+            host.agent.remote_volumes.look()
+        return all(one.want["peers"] == [at.name] for host in (self.one, self.two, self.three)
+                   for one in host.agent.host.documents.list("volume_export"))
 
     def check(self, at: Kvm, runs: bool = True) -> None:
         """The server is at *at* with both volumes, reaches them, and nobody else does."""
@@ -407,8 +417,7 @@ def test_an_agent_dies(trio: Trio, kind: str, side: str, part: str, method: str)
             trio.restart()
         assert trio.one.runs(trio.server) + trio.two.runs(trio.server) <= 1
         trio.go(here, there, type=kind)
-        for host in (trio.three, there):  # as each agent looks now and then: what failed in the middle is repeated
-            host.agent.remote_volumes.look()
+        eventually(partial(trio.rests, there))
         trio.check(there)
         if not killer.died:
             return

@@ -126,6 +126,7 @@ def held(cloud: Any) -> dict[str, list[tuple[str, dict[str, int]]]]:
 @pytest.fixture
 def some(cloud: Equipped) -> Iterator[Functions]:
     found = Functions(cloud)
+    have_told(cloud)
     yield found
     remove(cloud, found.servers)
     for id in found.made:
@@ -134,12 +135,18 @@ def some(cloud: Equipped) -> Iterator[Functions]:
     assert findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
     assert free(cloud) == {"kvm1": 2, "kvm2": 1}
     # The next test begins with what agents have told, and nothing that came and went before they told of it.
-    hosts = cloud.parts.working.states.hosts
-    until(lambda: all(hosts[name].pci.told[NAME]["free"] == count for name, count in free(cloud).items()))
-    until(lambda: hosts["kvm3"].pci.told[CARDS]["free"] == 1)
-    for host in hosts.values():
+    have_told(cloud)
+    for host in cloud.parts.working.states.hosts.values():
         host.pci.freed()
         host.pci.refused()
+
+
+def have_told(cloud: Equipped) -> None:
+    """Wait until the conductor knows what is free."""
+    hosts = cloud.parts.working.states.hosts
+    wanted = [*((name, NAME, count) for name, count in free(cloud).items()), ("kvm3", CARDS, 1)]
+    until(lambda: all(name in hosts and hosts[name].pci.told.get(word, {}).get("free") == count
+                      for name, word, count in wanted))
 
 
 def free(cloud: Equipped) -> dict[str, int]:
