@@ -92,7 +92,7 @@ def test_a_network_without_dhcp(host: Host) -> None:
 def test_one_that_cannot_be_loaded_is_told_of_and_tried_again(host: Host, caplog: pytest.LogCaptureFixture) -> None:
     host.fake.fail_next("filter_ports", HypervisorError("nft is not there"))
     host.server(networks=[{"bridge": "br0", "mac": MAC}])
-    host.agent.port_security._todo.put("there")
+    until(lambda: "not filtered as they should be: nft is not there" in caplog.text, 20)
+    host.agent.port_security._todo.put("there")  # a look of its own
     becomes(host, ipv4=None, ipv6=None)
-    assert "not filtered as they should be: nft is not there" in caplog.text
     until(lambda: host.agent.port_security.status() == {"ports": 1, "reason": ""}, 20)
