@@ -15,7 +15,6 @@ import marshal
 import os
 import threading
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,7 +194,8 @@ class Documents:
             # In one line: json indents in Python, which takes ten times as long.
             text = json.dumps(vars(document), sort_keys=True)
             if durable:
-                write_atomically(path, text.encode() + b"\n", renamed=partial(self._drop_note, path))
+                write_atomically(path, text.encode() + b"\n")
+                self._drop_note(path)
             else:
                 self._note(path, text)
         except OSError as error:
@@ -250,11 +250,10 @@ class Documents:
             listener(document, removed)
 
 
-def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durable: bool = True,
-                     renamed: Callable[[], object] = bool) -> None:
+def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durable: bool = True) -> None:
     """Write, fsync, rename, fsync the folder: after a crash there is the old content or the new, never half, and the
-    new once this returns. *renamed* is called before the folder is flushed. Not *durable*: without fsync, so that a
-    process that dies leaves one or the other; after a loss of power there may be half."""
+    new once this returns. Not *durable*: without fsync, so that a process that dies leaves one or the other; after a
+    loss of power there may be half."""
     name = os.fspath(path)  # text: each step of a server is written, and a Path takes ten times as long to make
     part = f"{name}.part"
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -268,7 +267,6 @@ def write_atomically(path: Path | str, content: bytes, mode: int = 0o600, durabl
     except OSError:
         Path(part).unlink(missing_ok=True)
         raise
-    renamed()
     if durable:
         sync_folder(os.path.dirname(name))  # noqa: PTH120
 

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import servers
-from magnetar_agent.servers import virtual_functions
+from magnetar_agent.servers import resolve, virtual_functions
 from magnetar_core.errors import Ambiguous, Immutable, InvalidField, NotFound
 from magnetar_core.fields import SHOW
-from magnetar_core.hardware.pci import DIRECT
 from magnetar_core.kinds import InterfaceAttachment, Server
 from magnetar_core.plan import Result, Step, diff
 from magnetar_core.reconcile import check_mode, missing
@@ -31,10 +30,8 @@ NIC_FIELDS = (*PLUGS, "vnic_type", "trusted", "max_tx_rate", "min_tx_rate", "vla
               "address", "port_security", "allowed_addresses", "told")
 #: What changes while the guest keeps the NIC.
 QUIET = frozenset(("address", "port_security", "allowed_addresses", "max_tx_rate", "min_tx_rate"))
-#: What a NIC has that says nothing of it.
-USUAL: Mapping[str, Any] = {"port_security": True, "allowed_addresses": []}
-#: And one that is a device of the host.
-OF_DEVICE: Mapping[str, Any] = {**USUAL, "vnic_type": DIRECT, "trusted": False, "max_tx_rate": 0, "min_tx_rate": 0}
+#: What a NIC has that says nothing of it; ``resolve.USUAL`` has what only one that is a device of the host has, too.
+USUAL: Mapping[str, Any] = {name: resolve.USUAL[name] for name in ("port_security", "allowed_addresses")}
 #: What says which NIC is meant, the surest first.
 MARKS = ("mac", *PLUGS)
 
@@ -126,7 +123,7 @@ class InterfaceDriver(DocumentDriver):
 
     def _shown(self, server: Document | None, nic: Fields, addresses: list[Fields]) -> Fields:
         mac = nic.get("mac", "")
-        known = {**(OF_DEVICE if nic.get("physical_network") else USUAL), **nic,
+        known = {**(resolve.USUAL if nic.get("physical_network") else USUAL), **nic,
                  "id": identity(server.id, mac) if server else None, "server": server.id if server else None,
                  "server_name": server.name if server else "",
                  "addresses": addresses, "model": nic.get("model", "virtio")}
@@ -158,7 +155,8 @@ def _with(document: Document, wanted: Fields, policy: str, warnings: list[str]) 
             raise InvalidField("network", "or bridge, port or physical_network must say where the new NIC goes")
         return [*nics, wanted]
     old = found[0]
-    differing = [name for name in wanted if wanted[name] != {**OF_DEVICE, **old}.get(name)]
+    known = {**resolve.USUAL, **old}
+    differing = [name for name in wanted if wanted[name] != known.get(name)]
     if not differing:
         return nics
     if QUIET.issuperset(differing):  # the guest keeps the NIC

@@ -65,14 +65,9 @@ def advance(operation: Operation, total: int | None, phase: str, done: int) -> N
     operation.advance(done, total, "bytes", phase)
 
 
-def is_encrypted(want: Fields) -> bool:
-    """Whether the image of this document has encrypted content."""
-    return image_format.SECRET_UUID in (want.get("properties") or {})
-
-
 def check_clear(document: Document | None) -> None:
     """Raises ``Conflict`` for an image with encrypted content, of which nothing is made but the server itself."""
-    if document is not None and is_encrypted(document.want):
+    if document is not None and image_format.is_encrypted(document.want):
         raise Conflict(f"The content of image {document.name!r} is encrypted, as it is the root disk of a shelved "
                        "server. Nothing is made of it but that server; unshelve it.")
 
@@ -81,7 +76,8 @@ def inspected(host: LocalHost, head: bytes, size: int, want: Fields) -> image_fo
     """What content for an image of this document is; see ``image_format.inspect``. Raises ``ImageRefused``, also for
     what this host does not take, or where it is not as claimed."""
     claimed = want.get("disk_format")
-    facts, limit = image_format.inspect(head, size, claimed, is_encrypted(want)), host.settings.image_max_virtual_bytes
+    facts = image_format.inspect(head, size, claimed, image_format.is_encrypted(want))
+    limit = host.settings.image_max_virtual_bytes
     if facts.virtual_size > limit:
         raise ImageRefused(
             f"The image claims a virtual size of {facts.virtual_size} bytes, and this host takes images up to "

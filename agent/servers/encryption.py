@@ -12,11 +12,11 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from magnetar_agent.images import importing
 from magnetar_agent.servers import logical_volumes
 from magnetar_agent.storage import DiskKey
 from magnetar_agent.volumes import keys
 from magnetar_core.errors import Conflict, InvalidField
+from magnetar_core.image_format import is_encrypted
 from magnetar_core.server_plan import disk_sizes, hardware, root_volume
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def complete(host: LocalHost, found: Fields, old: Fields, root_format: str, imag
 def _check_image(found: Fields, image: Document) -> None:
     """Raise ``InvalidField`` for an *image* with encrypted content, unless a cloud gives its key, which is the server's
     then."""
-    if importing.is_encrypted(image.want) and not (is_wanted(found) and found.get(GIVEN)):
+    if is_encrypted(image.want) and not (is_wanted(found) and found.get(GIVEN)):
         raise InvalidField("image", f"must be one that can be read: the content of {image.name!r} is encrypted, as it "
                                     "is the root disk of a shelved server. Unshelve that server")
 

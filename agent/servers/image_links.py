@@ -13,6 +13,7 @@ from magnetar_agent.images import importing
 from magnetar_agent.virt.disks import flush
 from magnetar_core.errors import Conflict, InvalidField, NoSpace
 from magnetar_core.hardware.image_properties import shutdown_timeout
+from magnetar_core.image_format import is_encrypted
 from magnetar_core.reconcile import missing
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[
         link(importing.content_by_id(host, part.id)[0], place / (prefix + name))
     boots = image.want.get("kernel") or format == "aki"
     return {"image": image.id, "name": image.name, "format": format, "iso": format == "iso",
-            "encrypted": importing.is_encrypted(image.want),
+            "encrypted": is_encrypted(image.want),
             "virtual_size": image.state.get("virtual_size") or 0,
             "shutdown_timeout": shutdown_timeout(image.want["properties"]),
             "boot": {"ramdisk": bool(image.want.get("ramdisk")), "cmdline": image.want.get("cmdline")} if boots

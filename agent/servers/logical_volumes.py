@@ -84,33 +84,43 @@ def is_block(document: Document) -> bool:
 def make(task: Task, file: str, size: int, label: str | None = None) -> None:
     """An empty disk, or one that holds nothing but what *label* asks for (``HypervisorDisks.make_disk``)."""
     begin(task.host, task.document, task.keep)
-    allot(task.host, task.document, file, size)
+    disk = allot(task.host, task.document, file, size)
     if label is not None:
-        task.host.hypervisor.label_disk(_disk(task.host, task.document, file).path, label)
-    link(task.host, task.document, file)
+        task.host.hypervisor.label_disk(disk.path, label)
+    _link(task.host, task.document, file, disk, file)
 
 
 def fill(task: Task, file: str, size: int, source: Disk, progress: Progress) -> None:
     """A copy of *source*, grown to *size*."""
     begin(task.host, task.document, task.keep)
     of(task.host, task.document).fill(_content(task.document, file), "raw", size, source, progress)
-    task.document.state[NOTE]["block"] = _disk(task.host, task.document, file).block
-    link(task.host, task.document, file)
+    _link(task.host, task.document, file, _seen(task.host, task.document, file), file)
 
 
-def allot(host: LocalHost, document: Document, file: str, size: int) -> None:
+def allot(host: LocalHost, document: Document, file: str, size: int) -> Disk:
     """Have a logical volume of this *size*, which holds anything; what an attempt left is taken up."""
     of(host, document).make(_content(document, file), "raw", size)
-    document.state[NOTE]["block"] = _disk(host, document, file).block
+    return _seen(host, document, file)
+
+
+def _seen(host: LocalHost, document: Document, file: str) -> Disk:
+    """The disk, of which the document says from now on whether it is a block device."""
+    disk = _disk(host, document, file)
+    document.state[NOTE]["block"] = disk.block
+    return disk
 
 
 def link(host: LocalHost, document: Document, file: str, name: str | None = None) -> None:
     """Have the link *name* (*file* itself where left out) lead to the disk, at once."""
-    disk, place = _disk(host, document, file), folder(host, document.id)
+    _link(host, document, file, _disk(host, document, file), name or file)
+
+
+def _link(host: LocalHost, document: Document, file: str, disk: Disk, name: str) -> None:
+    place = folder(host, document.id)
     new = place / f"{file}.link"
     new.unlink(missing_ok=True)
     new.symlink_to(disk.path)
-    new.rename(place / (name or file))
+    new.rename(place / name)
 
 
 def grow(host: LocalHost, document: Document, file: str, size: int) -> None:

@@ -157,7 +157,7 @@ def grow(task: Task) -> None:
     task.keep()
 
 
-def start(task: Task) -> None:
+def start(task: Task, paused: bool = False) -> None:
     """Start, or restore what was suspended."""
     _check_free(task)
     _clear_reason(task)
@@ -165,18 +165,12 @@ def start(task: Task) -> None:
     task.keep_notes()
     settle(task.host, task.document, task.keep)
     tpm.keep_secret(task)
-    tpm.start(task.host, task.document, given=task.operation.given.get(tpm.GIVEN))
+    tpm.start(task.host, task.document, paused=paused, given=task.operation.given.get(tpm.GIVEN))
 
 
 def start_paused(task: Task) -> None:
     """Start with the CPUs stopped."""
-    _check_free(task)
-    _clear_reason(task)
-    _reach_volumes(task)
-    task.keep_notes()
-    settle(task.host, task.document, task.keep)
-    tpm.keep_secret(task)
-    tpm.start(task.host, task.document, paused=True, given=task.operation.given.get(tpm.GIVEN))
+    start(task, paused=True)
 
 
 def settle(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:

@@ -31,9 +31,8 @@ def unlocked(conn: Any, keys: Iterable[DiskKey | None]) -> Iterator[None]:
     """libvirt has these keys meanwhile. Others may open the same disk at the same time."""
     mine = [key for key in keys if key is not None]
     with _guard:
-        for key in mine:
-            conn.secretDefineXML(_XML.format(key.id)).setValue(key.secret.encode())
-            _held[key.id] += 1
+        lend(conn, mine)
+        _held.update(key.id for key in mine)
     try:
         yield
     finally:
@@ -42,8 +41,7 @@ def unlocked(conn: Any, keys: Iterable[DiskKey | None]) -> Iterator[None]:
                 _held[key.id] -= 1
                 if not _held[key.id]:
                     del _held[key.id]
-                    with suppress(libvirt.libvirtError):
-                        conn.secretLookupByUUIDString(key.id).undefine()
+                    _forget(conn, key.id)
 
 
 def lend(conn: Any, keys: Iterable[DiskKey]) -> None:
@@ -57,8 +55,12 @@ def take_back(conn: Any, ids: Iterable[str]) -> None:
     with _guard:
         for id in ids:
             if not _held[id]:
-                with suppress(libvirt.libvirtError):
-                    conn.secretLookupByUUIDString(id).undefine()
+                _forget(conn, id)
+
+
+def _forget(conn: Any, id: str) -> None:
+    with suppress(libvirt.libvirtError):
+        conn.secretLookupByUUIDString(id).undefine()
 
 
 def name_of(number: int) -> str:

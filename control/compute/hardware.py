@@ -25,7 +25,7 @@ from magnetar_core.hardware.merge import (
 )
 from magnetar_core.hardware.pci import counts, is_vgpu, network_of
 from magnetar_core.hardware.rows import BY_PROPERTY, BY_SPEC, asks, said
-from magnetar_core.image_format import SECRET_UUID
+from magnetar_core.image_format import SECRET_UUID, is_encrypted
 
 from .caller import Caller
 
@@ -78,7 +78,7 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
 def check_clear(image: Mapping[str, Any]) -> None:
     """Raises ``InvalidRequest`` for an *image* with encrypted content: that of a shelved server, of which nothing but
     the server is made."""
-    if SECRET_UUID in (image.get("properties") or {}):
+    if is_encrypted(image):
         raise InvalidRequest(f"The content of image {image.get('name') or image['id']} is encrypted ({SECRET_UUID}), "
                              "as it is the root disk of a shelved server. Unshelve that server, or use another image.")
 

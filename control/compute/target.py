@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from magnetar_control.notifications import END, START, ActionFault, Initiator, ServerEvent, failed, key_of
 from magnetar_control.store import servers
 from magnetar_control.store.database import Database
+from magnetar_control.store.server_hardware import tpm_security
 from magnetar_core.actions import ACTIONS, ANY, ANY_TPM, rule_of
 from magnetar_core.errors import Cancelled, Conflict, NotFound
 from magnetar_core.hardware.merge import encrypts
@@ -67,7 +68,7 @@ def guard(caller: Caller, target: Target, key: str) -> None:
                        "first.")
     if action.starts:
         tpm_secrets.check_starts(caller, server, key)
-    if action.tpm != ANY_TPM and (security := tpm_secrets.security(server)) and security not in action.tpm:
+    if action.tpm != ANY_TPM and (security := tpm_security(server)) and security not in action.tpm:
         why = (f"its secret is the {security}'s (hw:tpm_secret_security), and no other host could open it now. Migrate "
                "it cold (migrate)." if action.tpm else "what is in its TPM would not come along.")
         raise Conflict(f"Operation '{word}' not supported for vTPM-enabled instance ({server.id}): {why}")

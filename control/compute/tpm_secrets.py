@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.store import servers
+from magnetar_control.store import server_hardware, servers
 from magnetar_core.actions import ACTIONS
 from magnetar_core.errors import Forbidden
 from magnetar_core.hardware.merge import USER, tpm_security
@@ -16,18 +16,11 @@ from magnetar_core.hardware.merge import USER, tpm_security
 from .caller import Caller
 
 
-def security(server: servers.Found) -> str:
-    """See ``tpm_security``."""
-    if "tpm_version" not in server.flavor and "tpm_version" not in server.image:
-        return ""
-    return tpm_security(orjson.loads(server.flavor), orjson.loads(server.image))
-
-
 def check_starts(caller: Caller, server: servers.Found, key: str) -> None:
     """Raises ``Forbidden`` where the action *key*, which starts the guest, takes a secret of another user."""
     if server.user_id == caller.context.user_id:
         return
-    if security(server) == USER:
+    if server_hardware.tpm_security(server) == USER:
         raise _forbidden(server, key)
     if key == "revertResize" and server.old_flavor:
         check_becomes(caller, server, key, orjson.loads(server.old_flavor), orjson.loads(server.image))

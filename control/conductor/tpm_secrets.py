@@ -13,12 +13,11 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from magnetar_control.services import Context
 from magnetar_control.store import servers
+from magnetar_control.store.server_hardware import tpm_security
 from magnetar_core.errors import MagnetarError
-from magnetar_core.hardware.merge import DEPLOYMENT, SECURITY, USER, tpm_security
+from magnetar_core.hardware.merge import DEPLOYMENT, SECURITY, USER
 
 from .environment import Environment
 from .work import ROLES, Work
@@ -32,7 +31,7 @@ DRAWN, FIELD = "tpm_secret_drawn", "tpm_secret"
 def given(work: Work, hardware: Mapping[str, Any] | None = None) -> dict[str, str]:
     """The field by which the server's host starts a guest with a TPM; nothing for one without. *hardware*: what it is
     to have, where that is not what its flavor says. Raises ``Forbidden`` where another user asks than whose it is."""
-    security = _security(work.server) if hardware is None else hardware.get(SECURITY)
+    security = tpm_security(work.server) if hardware is None else hardware.get(SECURITY)
     if not security:
         return {}
     id, keys = _id(work.id), work.conductor.services.key_manager
@@ -46,7 +45,7 @@ def given(work: Work, hardware: Mapping[str, Any] | None = None) -> dict[str, st
 def after_boot(conductor: Environment, server: Any) -> dict[str, str]:
     """The same for a server (its row) whose host was booted, which nobody asks for: where any conductor may. Without
     its secret it does not start, and its host says why."""
-    if _security(server) != DEPLOYMENT:
+    if tpm_security(server) != DEPLOYMENT:
         return {}
     try:
         return {FIELD: conductor.services.key_manager.key(
@@ -61,10 +60,6 @@ def forget(work: Work) -> None:
     if DRAWN in work.request:
         work.confirm_lease()
         work.conductor.services.key_manager.delete_key(_id(work.id))
-
-
-def _security(server: Any) -> str:
-    return tpm_security(orjson.loads(server.flavor), orjson.loads(server.image))
 
 
 def _id(server: str) -> str:

@@ -21,7 +21,7 @@ from magnetar_core.reconcile import Document, missing
 from .driver import CloudDriver
 from .server import SERVERS
 from .server_actions import ServerActions
-from .server_request import NETWORKS
+from .server_request import NETWORKS, OF_DEVICES
 from .server_view import nic_id, stamp
 from .volume import VOLUMES
 
@@ -167,9 +167,7 @@ class VolumeAttachments(Attached):
 
 class InterfaceAttachments(Attached):
     kind, other, known_by = InterfaceAttachment, "network", ("mac", "network", "_network")
-    host_only = {"bridge": None, "port": None, "physical_network": None, "vnic_type": None, "trusted": None,
-                 "max_tx_rate": None, "min_tx_rate": None,
-                 "vlan": None, "model": "virtio"}
+    host_only = {"bridge": None, "port": None, **dict.fromkeys(OF_DEVICES), "model": "virtio"}
     making = removing = (Step("plug", "change the NICs"), Step("define", "define the domain"))
 
     def from_key(self, what: str) -> Document:

@@ -24,6 +24,8 @@ from .server_view import BLOCK, SIZES
 from .volume import IMAGES, SNAPSHOTS, VOLUMES
 
 FLAVORS, KEYPAIRS, NETWORKS = CloudFlavors(), CloudKeypairs(), CloudNetworks()
+#: What a NIC has that is a device of a single host; a cloud has ports for such.
+OF_DEVICES = ("physical_network", "vnic_type", "trusted", "max_tx_rate", "min_tx_rate", "vlan")
 #: What an item of the block device mapping is made from, by its source_type; others name nothing.
 SOURCES: Mapping[str, CloudDriver] = {"image": IMAGES, "volume": VOLUMES, "snapshot": SNAPSHOTS}
 
@@ -103,7 +105,7 @@ class _References:
                                                   "one of a bridge)", given["bridge"])
         if given.get("port"):
             raise InvalidField(f"{where}.port", "is for a single host; in a cloud, name a network", given["port"])
-        for name in ("physical_network", "vnic_type", "trusted", "max_tx_rate", "min_tx_rate", "vlan"):
+        for name in OF_DEVICES:
             if given.get(name):
                 raise InvalidField(f"{where}.{name}", "is for a single host; in a cloud, a port of vnic_type direct is "
                                                       "such a NIC (openstack server create --port)", given[name])

@@ -15,7 +15,7 @@ from sqlalchemy import delete, select
 from magnetar_control.services import Context, Document, Documents, KeyManager
 from magnetar_control.store.database import Database, added, now
 from magnetar_core.errors import Conflict, Forbidden, Gone, ImageRefused, InvalidRequest, NotFound
-from magnetar_core.image_format import SECRET_UUID
+from magnetar_core.image_format import is_encrypted
 
 from . import fields, images, quotas
 from .content import Content
@@ -158,7 +158,7 @@ class EmbeddedImages:
                     chunks = quotas.Share(self.database, self.quota, id, image["owner"]).of(chunks, size)
                 signed = SignedUpload(image, self.keys, _owner(image)) if self.keys and is_signed(image) else None
                 taken = self.files.take(part, signed.seen(chunks) if signed else chunks, image["disk_format"], empty,
-                                        SECRET_UUID in image["properties"])
+                                        is_encrypted(image))
                 if signed:
                     self._check(id, signed)
                 self.files.keep(id)

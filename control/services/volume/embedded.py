@@ -16,7 +16,7 @@ from magnetar_control.services import Context, Document, Images, KeyManager
 from magnetar_control.store.database import Database
 from magnetar_core.errors import Conflict, InvalidRequest, MagnetarError, NotFound
 from magnetar_core.flows import Sure, always
-from magnetar_core.image_format import SECRET_UUID
+from magnetar_core.image_format import is_encrypted
 
 from . import attachments, quotas, volumes
 from .actions import ADMIN, FREEING, extend, reimage, upload_image
@@ -126,7 +126,7 @@ class EmbeddedVolumes:
             raise InvalidRequest(f"Invalid image identifier or unable to access requested image: {id}.")
         if image["status"] != "active":
             raise InvalidRequest(f"Invalid input received: Image {id} is not active; it is {image['status']}.")
-        if SECRET_UUID in (image.get("properties") or {}):
+        if is_encrypted(image):
             raise InvalidRequest(f"Invalid input received: The content of image {id} is encrypted, as it is the root "
                                  "disk of a shelved server. Unshelve that server, or use another image.")
         least = max(image.get("min_disk") or 0, -(-(image.get("virtual_size") or image.get("size") or 0) // GIB))

@@ -13,7 +13,7 @@ import lzma
 import string
 import struct
 import zlib
-from typing import Callable, NamedTuple, Optional
+from typing import Any, Callable, Mapping, NamedTuple, Optional
 
 from .errors import ImageRefused
 from .kinds.image import FORMATS
@@ -130,6 +130,11 @@ QCOW2_KNOWN = {*QCOW2_REFUSED, 3, 4}  # 3: compression type, 4: extended L2 entr
 
 #: The property of an image whose content is encrypted: uuid of the key in the key manager. What a qcow2's header says.
 SECRET_UUID, LUKS = "hw_ephemeral_encryption_secret_uuid", 2
+
+
+def is_encrypted(image: Mapping[str, Any]) -> bool:
+    """Whether an *image* (``properties``) says that its content is encrypted."""
+    return SECRET_UUID in (image.get("properties") or {})
 
 
 def _qcow2(head: bytes, size: int, crypt_wanted: int = 0) -> Facts:
