@@ -280,7 +280,12 @@ def _version(path: Path | str) -> list[int]:
 
 def sync_folder(folder: Path | str) -> None:
     """Make renames and removals in *folder* durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    flush(folder, os.O_DIRECTORY)
+
+
+def flush(path: Path | str, flags: int = 0) -> None:
+    """Make the content of a file, or the names in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(descriptor)
     finally:

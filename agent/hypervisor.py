@@ -361,10 +361,11 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorDisks,
         """Abort a migration of this domain that an earlier process of the agent began, and wait for its end."""
 
     # Other files ----------------------------------------------------------------------------------------------------
-    def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
-        """Write an ISO 9660 image with Joliet and Rock Ridge names, complete or not at all, as ``make_disk`` does."""
+    def make_iso(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
+        """Write an ISO 9660 image with Joliet and Rock Ridge names, complete or not at all, and *flushed*, as
+        ``make_disk`` does."""
 
-    def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
+    def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
         """Write a FAT16 file system of 64 MiB with long names, sparse, complete or not at all, as ``make_disk``."""
 
     def permit(self, paths: Iterable[Path]) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from ipaddress import IPv4Network, ip_interface
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two looks whether the filter is there, should the kernel's word be missed.
 LOOK = 30.0
+#: Seconds in which changes gather: the operation that starts a guest ends meanwhile, and many starts are one change.
+GATHER = 0.02
 #: What is to be done: look at a server or at all; look whether the filter is there; end.
 ALL, THERE, END = "", "there", "end"
 
@@ -97,6 +100,7 @@ class PortSecurity:
             todo = set[str]()
             with contextlib.suppress(queue.Empty):
                 todo.add(self._todo.get(timeout=LOOK))
+                time.sleep(GATHER)
                 while True:
                     todo.add(self._todo.get_nowait())
             self._keep((todo - {END}) or {THERE})

@@ -156,11 +156,11 @@ class HypervisorDisks(Protocol):
         which is the guest's: its raw disk may hold any header."""
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
-                  label: str | None = None, key: DiskKey | None = None) -> None:
+                  label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
         """Make an empty disk or an overlay on *backing*, complete or not at all. *label* asks for a swap or ext4
         (``swap`` or a file system label) signature. *key*: of one of the format luks, here and below; a qcow2 with one
-        has its content encrypted, but for what it has from *backing*. The file is flushed; its name is when the caller
-        flushes the folder (``sync_folder``), once for all that it makes there."""
+        has its content encrypted, but for what it has from *backing*. The file is *flushed*, or the caller does it with
+        all that it makes (``Task.note``); its name is when the caller flushes the folder."""
 
     def copy_disk(self, source: Path | NetworkSource, source_format: str, path: Path, format: str,
                   progress: Progress, key: DiskKey | None = None) -> None:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from magnetar_agent.documents import sync_folder
-from magnetar_core.errors import Conflict
+from magnetar_agent.documents import flush, sync_folder
+from magnetar_core.errors import Conflict, NoSpace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,20 +28,23 @@ class Task:
     document: Document
     operation: Operation
     noted: bool = False
-    #: Folders with files that the document is about to mention, whose names are not flushed yet.
+    #: Files that the document is about to mention, and folders with such, whose content or names are not flushed yet.
+    files: list[Path] = field(default_factory=list)
     folders: set[Path] = field(default_factory=set)
 
     def keep(self) -> None:
         """Write the document as it is now."""
         self._write(durable=True)
 
-    def note(self, folder: Path | None = None) -> None:
+    def note(self, folder: Path | None = None, *files: Path) -> None:
         """The document has changed and need not be written yet: a crash before the next ``keep`` only has the verb done
         again. It is written with the next change, and before the guest starts (``keep_notes``).
 
         *folder* is where the verb has made files. It is flushed before the document says that they are there: once,
-        however many verbs have made files in it."""
+        however many verbs have made files in it. *files* are those of them that are not flushed yet: the first takes
+        as long as all, if nothing is written between."""
         self.noted = True
+        self.files.extend(files)
         if folder is not None:
             self.folders.add(folder)
 
@@ -53,10 +57,23 @@ class Task:
             self._write(durable=False)
 
     def _write(self, durable: bool) -> None:
-        while durable and self.folders:
-            sync_folder(self.folders.pop())
+        if durable:
+            self._flush()
         self.host.documents.write(self.document, durable)
         self.noted = False
+
+    def _flush(self) -> None:
+        """Have what verbs have made outlive a loss of power. Raises ``NoSpace``."""
+        try:
+            while self.files:
+                with suppress(FileNotFoundError):  # another verb removed it
+                    flush(self.files[-1])
+                self.files.pop()
+            while self.folders:
+                sync_folder(self.folders.pop())
+        except OSError as error:
+            raise NoSpace(f"The files of {self.document.kind} {self.document.name} cannot be written: "
+                          f"{error.strerror}. Free some room under {self.host.settings.state_dir}.") from error
 
 
 Verb = Callable[..., None]

@@ -34,12 +34,12 @@ class Disks(Exports):
             return read(path, format)
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
-                  label: str | None = None, key: DiskKey | None = None) -> None:
+                  label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
         with self._call("make_disk", needs_libvirt=False):
             _check_key(format, key)
             if backing and not backing.path.exists():
                 raise HypervisorError(f"qemu-img could not make the disk {path}: {backing.path} does not exist.")
-            with complete(path, named=False) as part:
+            with complete(path, named=False, flushed=flushed) as part:
                 write(part, DiskSeen(format, size, backing.path if backing else None, key is not None))
 
     def label_disk(self, path: Path, label: str) -> None:
@@ -79,13 +79,13 @@ class Disks(Exports):
                 raise HypervisorError(f"The disk {path} has {seen.virtual_size} bytes already; it is not shrunk.")
             write(path, replace(seen, virtual_size=size))
 
-    def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
-        with (self._call("make_iso", needs_libvirt=False), complete(path, named=False) as part,
+    def make_iso(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
+        with (self._call("make_iso", needs_libvirt=False), complete(path, named=False, flushed=flushed) as part,
               part.open("wb") as target):
             iso.write(target, label, files)
 
-    def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
-        with (self._call("make_vfat", needs_libvirt=False), complete(path, named=False) as part,
+    def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
+        with (self._call("make_vfat", needs_libvirt=False), complete(path, named=False, flushed=flushed) as part,
               part.open("wb") as target):
             vfat.write(target, label, files)
 

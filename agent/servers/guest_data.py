@@ -67,12 +67,13 @@ def guest(host: LocalHost, document: Document) -> Guest:
         mappings=_mappings(want, usual), admin_pass=want.get("admin_pass"), **_named(host, document))
 
 
-def write_drive(host: LocalHost, document: Document, name: str) -> None:
-    """Write the config drive called *name*. It alone keeps the password, which *document* forgets."""
+def write_drive(host: LocalHost, document: Document, name: str, flushed: bool = True) -> None:
+    """Write the config drive called *name*. It alone keeps the password, which *document* forgets. *flushed*: it
+    outlives a loss of power from now on."""
     path = folder(host, document.id) / name
     format = (document.want.get("guest_data") or {}).get("drive_format") or host.settings.config_drive_format
     make = host.hypervisor.make_vfat if format == "vfat" else host.hypervisor.make_iso
-    make(path, configdrive.LABEL, configdrive.files(guest(host, document)))
+    make(path, configdrive.LABEL, configdrive.files(guest(host, document)), flushed)
     host.hypervisor.permit([path])
     if document.want.get("admin_pass") is not None:
         document.want["admin_pass"] = None

@@ -8,9 +8,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.documents import Document
+from magnetar_agent.documents import Document, flush
 from magnetar_agent.images import importing
-from magnetar_agent.virt.disks import flush
 from magnetar_core.errors import Conflict, InvalidField, NoSpace
 from magnetar_core.hardware.image_properties import shutdown_timeout
 from magnetar_core.image_format import is_encrypted

@@ -29,13 +29,19 @@ def format_of(want: Mapping[str, Any], file: str) -> str:
 
 def make(task: Task, file: str, size: int, label: str | None = None, backing: Backing | None = None,
          key: DiskKey | None = None) -> None:
-    """An empty disk; see ``HypervisorDisks.make_disk``."""
+    """An empty disk; see ``HypervisorDisks.make_disk``. Of a server that is made it is flushed with all the rest."""
     want = task.document.want
     if logical_volumes.are_wanted(want):
         logical_volumes.make(task, file, size, label)
         return
-    place = folder(task.host, task.document.id)
-    task.host.hypervisor.make_disk(place / file, format_of(want, file), size, backing, label=label, key=key)
+    path, late = folder(task.host, task.document.id) / file, is_made_anew(task.document)
+    task.host.hypervisor.make_disk(path, format_of(want, file), size, backing, label=label, key=key, flushed=not late)
+    task.note(path.parent, *([path] if late else ()))
+
+
+def is_made_anew(document: Document) -> bool:
+    """Whether the server is being made, so that what is not noted as made is made again, whatever there is of it."""
+    return bool(document.state.get("making")) and not logical_volumes.are_wanted(document.want)
 
 
 def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | None = None) -> None:

@@ -49,8 +49,9 @@ def disks(task: Task) -> None:
         _hold(task, place)
     encryption.draw(task)
     key = encryption.of(host, document)
-    root = _root(task, place, key) if "disk" in spec.files(want) and not (place / "disk").exists() else None
     sizes, made = resize.seen(document)["sizes"], document.state.get("made", [])
+    there = (place / "disk").exists() and not (own_disks.is_made_anew(document) and "disk" not in made)
+    root = _root(task, place, key) if "disk" in spec.files(want) and not there else None
     for one in spec.local_disks(want):
         if one.file not in made or not (place / one.file).exists():
             own_disks.make(task, one.file, one.size, one.label, key=key)
@@ -118,10 +119,11 @@ def drive(task: Task) -> None:
     place = folder(host, document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     guest_data.draw(host, document)
-    guest_data.write_drive(host, document, configdrive.FILE)
+    late = own_disks.is_made_anew(document)
+    guest_data.write_drive(host, document, configdrive.FILE, flushed=not late)
     document.state["drive"] = drive_digest(document.want)
     document.state["made"] = sorted({*document.state.get("made", []), configdrive.FILE})
-    task.note(place)
+    task.note(place, *([place / configdrive.FILE] if late else ()))
 
 
 def rescue_drive(task: Task) -> None:

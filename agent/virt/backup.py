@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import libvirt  # type: ignore[import-untyped]
 
+from magnetar_agent.documents import flush
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 from . import disk_keys
-from .disks import PART, flush, make_encrypted
+from .disks import PART, make_encrypted
 from .power import Domains
 from .templates import fill
 

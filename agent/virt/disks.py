@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar_agent import zeros
+from magnetar_agent.documents import flush
 from magnetar_core.errors import HypervisorError, NoSpace
 
 from . import disk_keys, iso, qcow2, qemu_img, vfat
@@ -40,9 +41,9 @@ class Disks:
         return qemu_img.seen(path, format) if path.exists() else None
 
     def make_disk(self, path: Path, format: str, size: int, backing: Backing | None = None,
-                  label: str | None = None, key: DiskKey | None = None) -> None:
+                  label: str | None = None, key: DiskKey | None = None, flushed: bool = True) -> None:
         """An empty disk, an overlay on *backing*, or a disk that holds nothing but a swap area or an ext4."""
-        with complete(path, named=False) as part:
+        with complete(path, named=False, flushed=flushed) as part:
             if label is not None:
                 _labelled(part, format, size, label, key)
             elif key is not None:
@@ -113,16 +114,16 @@ class Disks:
                     files=nodes.files)
             flush(path)
 
-    def make_iso(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
+    def make_iso(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
         """See ``iso.write``."""
-        with complete(path, named=False) as part:
+        with complete(path, named=False, flushed=flushed) as part:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
             with os.fdopen(descriptor, "wb") as target:
                 iso.write(target, label, files)
 
-    def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes]) -> None:
+    def make_vfat(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
         """See ``vfat.write``."""
-        with complete(path, named=False) as part:
+        with complete(path, named=False, flushed=flushed) as part:
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
             with os.fdopen(descriptor, "wb") as target:
                 vfat.write(target, label, files)
@@ -146,8 +147,8 @@ class Disks:
 
 
 @contextmanager
-def complete(path: Path, named: bool = True) -> Iterator[Path]:
-    """A file to be written; it is flushed and gets the name *path* at the end, or is removed after an error. *named*:
+def complete(path: Path, named: bool = True, flushed: bool = True) -> Iterator[Path]:
+    """A file to be written; it is *flushed* and gets the name *path* at the end, or is removed after an error. *named*:
     that name is flushed too.
 
     What an interrupted attempt left under that name is removed first, so that whoever may still write to it cannot
@@ -157,7 +158,8 @@ def complete(path: Path, named: bool = True) -> Iterator[Path]:
     part.unlink(missing_ok=True)
     try:
         yield part
-        flush(part)
+        if flushed:
+            flush(part)
         os.replace(part, path)  # noqa: PTH105  a Path would make another one, for nothing
         if named:
             flush(path.parent)
@@ -276,15 +278,6 @@ def _sparse(path: Path, size: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
     try:
         os.ftruncate(descriptor, size)
-    finally:
-        os.close(descriptor)
-
-
-def flush(path: Path) -> None:
-    """Make a file, or the names in a folder, durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -81,6 +81,7 @@ def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
               "labels_kib": LABELS_KIB, "memory_mib": spec.ram_mib + sum(one.size_kib for one in spec.pmem) // 1024,
               "cpu": cpu(spec.hardware, spec.virt_type, spec.cpu), "devices": (parts := _devices(spec)),
               "hardware": json.dumps(dict(spec.hardware), sort_keys=True) if spec.hardware else "",
+              "turns": any(one.boot for one in spec.disks), "scsi": any(one.bus == "scsi" for one in spec.disks),
               "ports": PORTS + parts.ports + len(spec.disks) + len(spec.nics) + len(spec.shares) + len(spec.pci)
               + bool(spec.mdev)}
     return fill("domain.xml.j2", values, folder)

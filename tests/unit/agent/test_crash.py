@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from magnetar_agent import task as agent_task
 from magnetar_agent.documents import Document, Documents
 from magnetar_agent.events import _Journal
 from magnetar_agent.fake import FakeHypervisor
@@ -47,7 +48,7 @@ class Reaper:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: int, late: bool) -> None:
         self.lives, self.late, self.dead, self.armed = lives, late, False, True
         for owner, names in ((FakeHypervisor, CHANGES), (Documents, ("write", "remove")), (ImageStore, ("commit",)),
-                             (_Journal, ("begin", "end"))):
+                             (_Journal, ("begin", "end")), (agent_task, ("flush",))):
             for name in names:
                 monkeypatch.setattr(owner, name, self._wrapped(getattr(owner, name)))
 
@@ -146,13 +147,16 @@ STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
 
 
 class Flushed:
-    """What a loss of power leaves of the agent's folders, at worst: of each the files that were there, with their
-    content, when it was flushed last."""
+    """What a loss of power leaves of the agent's folders, at worst: of each the files that were there when it was
+    flushed last, with the content that each had when it was flushed itself, or none. *early*: a journal has written all
+    names whenever something was flushed."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-        self.root, self.files = root, dict[Path, dict[str, bytes]]()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, early: bool) -> None:
+        self.root, self.names, self.early = root, dict[Path, dict[str, int]](), early
+        #: By the number of the file.
+        self.contents = {path.stat().st_ino: path.read_bytes() for path in root.rglob("*") if path.is_file()}
         for folder in self.folders():
-            self.files[folder] = {path.name: path.read_bytes() for path in folder.iterdir()}
+            self.names[folder] = _numbers(folder)
         monkeypatch.setattr(os, "fsync", self.fsync)
 
     def folders(self) -> list[Path]:
@@ -161,17 +165,26 @@ class Flushed:
 
     def fsync(self, descriptor: int) -> None:
         """In place of ``os.fsync``."""
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            folder = Path(f"/proc/self/fd/{descriptor}").readlink()
-            self.files[folder] = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        seen, path = os.fstat(descriptor), Path(f"/proc/self/fd/{descriptor}")
+        if stat.S_ISDIR(seen.st_mode):
+            self.names[path.readlink()] = _numbers(path)
+        else:
+            self.contents[seen.st_ino] = path.read_bytes()
+        if self.early:
+            self.names.update((folder, _numbers(folder)) for folder in self.folders())
 
     def lose(self) -> None:
         """The power goes."""
         for folder in self.folders():
             for path in folder.iterdir():
                 path.unlink()
-            for name, content in self.files.get(folder, {}).items():
-                (folder / name).write_bytes(content)
+            for name, number in self.names.get(folder, {}).items():
+                (folder / name).write_bytes(self.contents.get(number, b""))
+
+
+def _numbers(folder: Path) -> dict[str, int]:
+    """The number of each file, by name."""
+    return {path.name: path.stat().st_ino for path in folder.iterdir() if path.is_file()}
 
 
 FROM_IMAGE = ([IMAGE], ("server", "web1", {"flavor": {**SMALL, "disk": 1, "ephemeral": 1, "swap": 1}, "image": "img"}))
@@ -183,10 +196,11 @@ MORE_CPUS_AND_DISKS = ([("server", "web1", PINNED)], ("server", "web1", {
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
-@pytest.mark.parametrize("story", [FROM_IMAGE, STORIES["rebuild from another image"], STORIES["rescue"],
-                                   MORE_CPUS_AND_DISKS], ids=["create", "rebuild", "rescue", "resize"])
+@pytest.mark.parametrize(("story", "early"), [
+    (FROM_IMAGE, False), (FROM_IMAGE, True), (STORIES["rebuild from another image"], False), (STORIES["rescue"], False),
+    (MORE_CPUS_AND_DISKS, False)], ids=["create", "create, names first", "rebuild", "rescue", "resize"])
 def test_power_goes_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                    story: tuple[list[Any], tuple[Any, ...]], late: bool) -> None:
+                                    story: tuple[list[Any], tuple[Any, ...]], early: bool, late: bool) -> None:
     before, (*asked, allowed) = story[0], (*story[1], {})[:4]
     for lives in range(40):
         host = Host(tmp_path / str(lives), cpu_dedicated_set="8-15", cpu_shared_set="0-7")
@@ -196,7 +210,7 @@ def test_power_goes_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             placed = {"source": {"path": str(host.root / "image.raw")}} if noun == "image" else {}
             host.ensure(noun, key, {**want, **placed})
         with monkeypatch.context() as patch:
-            flushed = Flushed(patch, host.root / "state")
+            flushed = Flushed(patch, host.root / "state", early)
             Reaper(patch, lives, late)
             try:
                 host.ensure(*asked, **allowed)
@@ -210,6 +224,7 @@ def test_power_goes_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         host.restart()
         host.ensure(*asked, **allowed)
         _nothing_is_half(host, before, asked, allowed, True)
+        assert not [path for path in host.root.glob("state/servers/*/*") if not path.stat().st_size]
         host.agent.close()
         if survived:
             assert lives > 1
