@@ -99,7 +99,8 @@ def lab(guest_image: dict[str, Path]) -> Iterator[Lab]:
         yield made
 
 
-@pytest.mark.parametrize(("kind", "canvas"), [("novnc", NOVNC), ("spice", SPICE)])
+@pytest.mark.parametrize(("kind", "canvas"), [("novnc", NOVNC), pytest.param(
+    "spice", SPICE, marks=pytest.mark.deep(shard="consoles by SPICE"))])  # the same way as of noVNC leads there
 def test_the_screen_in_a_browser(lab: Lab, tmp_path: Path, kind: str, canvas: str) -> None:
     with Browser() as browser:
         browser.open(lab.openstack(f"console url show --{kind} web1 -f value -c url"))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.lab,
+    pytest.mark.deep(shard="disks on their way"),  # on fakes it is shown for each death of an agent
     pytest.mark.skipif(os.geteuid() != 0, reason="lab hosts need root (systemd-nspawn, overlay mounts, a bridge)"),
 ]
 

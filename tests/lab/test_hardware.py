@@ -76,6 +76,7 @@ def _newest(machine: str) -> str:
     return str(root.findtext("machine"))
 
 
+@pytest.mark.deep(shard="one host")  # libvirt has the type by its XML, which tests/cases/xml shows
 def test_a_guest_keeps_its_machine_type_and_gets_a_later_one(guest_image: dict[str, Path]) -> None:
     """The agent's setting has it be an earlier version than QEMU's newest; it is that one once it is asked for."""
     newest = _newest("q35")

@@ -112,6 +112,7 @@ def test_an_image_of_it_while_it_runs(lab: LabAgent) -> None:
     lab.delete("image", "golden")
 
 
+@pytest.mark.deep(shard="logical volumes")  # on fakes each step is shown, and each death of the agent within
 def test_it_grows_is_rescued_and_rebuilt(lab: LabAgent) -> None:
     write(lab, "kept", "vdb")
     lab.ensure("server", "s", {"flavor": {**SIZES, "disk": 2, "ephemeral": 2, "swap": 0}}, allow_reboot=True)
@@ -177,6 +178,7 @@ def loop_devices(lab: LabAgent, names: dict[str, int]) -> Iterator[dict[str, Pat
             subprocess.run(["losetup", "-d", device], check=True)
 
 
+@pytest.mark.deep(shard="logical volumes")  # only the names of the devices differ
 def test_block_devices(lab: LabAgent) -> None:
     id = str(uuid.uuid4())
     names: dict[str, Any] = {f"{id}_disk": GIB, f"{id}_disk.swap": 64 * MIB}

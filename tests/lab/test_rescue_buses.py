@@ -38,7 +38,12 @@ def lab(guest_image: dict[str, Path]) -> Iterator[LabAgent]:
         yield made
 
 
-@pytest.mark.parametrize(("server", "bus"), [("q35", "usb"), ("pc", "usb"), ("pc", "ide")])
+#: The others are deep: tests/cases/xml has the disks of each machine.
+DEEP = pytest.mark.deep(shard="rescues of one host")
+
+
+@pytest.mark.parametrize(("server", "bus"), [
+    ("q35", "usb"), pytest.param("pc", "usb", marks=DEEP), pytest.param("pc", "ide", marks=DEEP)])
 def test_a_disk(lab: LabAgent, server: str, bus: str) -> None:
     boots, before = lab.boots(server), lab.domain(server).XMLDesc().count("<disk ")
     lab.sh(server, "echo rescue-me | dd of=/dev/vda bs=512 seek=2000000 count=1 conv=sync,fsync")
@@ -53,6 +58,7 @@ def test_a_disk(lab: LabAgent, server: str, bus: str) -> None:
     assert f"bus='{bus}'" not in lab.domain(server).XMLDesc()
 
 
+@DEEP
 @pytest.mark.parametrize("server", ["q35", "pc"])
 def test_a_floppy(lab: LabAgent, server: str) -> None:
     lab.ensure("server", server, {"rescue": {"image": "floppy"}})
