@@ -398,7 +398,8 @@ def test_an_agent_dies_while_it_gives_a_server_back(trio: Trio, method: str, mon
     trio.check(trio.two)
 
 
-@pytest.mark.parametrize("kind", ["live", "cold"])
+@pytest.mark.parametrize("kind", ["live", pytest.param("cold", marks=pytest.mark.deep(
+    shard="volumes, agents that die in a cold move"))])  # test_migration_faults.py has cold moves, without volumes
 @pytest.mark.parametrize(("side", "part", "method"), POINTS)
 def test_an_agent_dies(trio: Trio, kind: str, side: str, part: str, method: str) -> None:
     """At each call in turn; then all agents start anew, and somebody runs the flow again. There and back."""

@@ -38,8 +38,12 @@ def secret(cloud: Inside) -> bytes:
     return found
 
 
-@pytest.mark.parametrize("security", ["user", "host", "deployment"])
-@pytest.mark.parametrize("late", [False, True])
+#: The others are deep: they differ in who may read the secret, and in whether the last step was done.
+DEEP = pytest.mark.deep(shard="TPM secrets")
+
+
+@pytest.mark.parametrize("security", ["user", *(pytest.param(one, marks=DEEP) for one in ("host", "deployment"))])
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=DEEP)])
 def test_starts_and_moves(cloud: Inside, late: bool, security: str) -> None:
     specs = {"hw:tpm_version": "2.0", "hw:tpm_secret_security": security}
     id = cloud.admin.boot(flavorRef=flavor_of(cloud.admin, f"tpm-{security}-{late}", specs), networks="none")["id"]
