@@ -271,6 +271,10 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorDisks,
     def remove_mdev(self, uuid: str) -> None:
         """Remove one; gone is fine."""
 
+    def card_serials(self) -> Mapping[str, str]:
+        """Address of a PCI device to the serial number of the card that it is on, of those whose vital product data
+        (VPD) have one."""
+
     def empty_pmem(self, path: Path) -> None:
         """Write zeros to all of a namespace of persistent memory, or to a file in place of one, which keeps its size.
         Raises ``HypervisorError`` where it is gone, or the host lacks what does it."""

@@ -137,9 +137,9 @@ class AgentSettings:
     pci_device_spec: tuple[dict[str, str], ...] = _doc(
         "PCI devices that servers may have: a list of {vendor_id, product_id, address (may have * and ?), managed "
         "(true or false), one_time_use (true or false), resource_class, traits (with commas between), "
-        "live_migratable (true or false), physical_network (of NICs; null: networks between hosts), trusted}, see "
-        "docs/pci.md. Left out: none.", default=(),
-        metadata={"words": pci.DEVICE_WORDS, "needed": ()})
+        "live_migratable (true or false), physical_network (of NICs; null: networks between hosts), trusted, "
+        "remote_managed (virtual functions of SmartNICs)}, see docs/pci.md. Left out: none.", default=(),
+        metadata={"words": pci.DEVICE_WORDS, "needed": (), "check": pci.check_devices})
     pci_alias: tuple[dict[str, str], ...] = _doc(
         "What servers call them: a list of {name, vendor_id, product_id, resource_class, traits, live_migratable, "
         "device_type (type-PCI, type-PF or type-VF), numa_policy (legacy, preferred, required or socket)}, alike in a "

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -48,6 +49,13 @@ class Devices(State):
     def remove_mdev(self, uuid: str) -> None:
         with self._call("remove_mdev"):
             self._mdevs.pop(uuid, None)
+
+    #: Serial numbers of cards by the addresses of their devices.
+    cards: Mapping[str, str] = MappingProxyType({})
+
+    def card_serials(self) -> Mapping[str, str]:
+        with self._call("card_serials"):
+            return self.cards
 
     @property
     def functions(self) -> dict[tuple[str, int], dict[str, str]]:

@@ -4,18 +4,15 @@ which the settings name a type."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from .pci import traits
+from .pci import ADDRESS, traits
 from .sysfs import entries, text
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class Mdev(NamedTuple):
@@ -47,7 +44,7 @@ def parents(sysfs: Path, types: Sequence[Mapping[str, str]]) -> list[MdevParent]
     for folder in entries(sysfs / "class/mdev_bus"):
         for one in types:
             place = folder / "mdev_supported_types" / one["type"]
-            if _ADDRESS.fullmatch(folder.name) and fnmatchcase(folder.name, one.get("address", "*")) and place.is_dir():
+            if ADDRESS.fullmatch(folder.name) and fnmatchcase(folder.name, one.get("address", "*")) and place.is_dir():
                 made = frozenset(path.name for path in entries(place / "devices"))
                 found.append(MdevParent(folder.name, one["type"], _number(folder / "numa_node", -1),
                                         _number(place / "available_instances", 0) + len(made), made,

@@ -8,11 +8,12 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from magnetar_core.bandwidth import TUNNELS
 from magnetar_core.errors import InvalidSettings
-from magnetar_core.hardware.pci import DIRECT, PCI, PF, VDPA, VF, WHOLE, class_of, of_network
+from magnetar_core.hardware.pci import BY_OVN, DIRECT, PCI, PF, REMOTE, VDPA, VF, WHOLE, class_of, of_network
 
 from .sysfs import entries, text
 
@@ -26,6 +27,15 @@ _BRIDGE = "0x06"
 ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
+class RemoteFunction(NamedTuple):
+    """What a SmartNIC and its OVN know a virtual function by, in Nova's words of ``binding:profile``: the serial number
+    of the card, the MAC of its physical function, and its number among the virtual ones of that."""
+
+    card_serial_number: str
+    pf_mac_address: str
+    vf_num: int
+
+
 class PciDevice(NamedTuple):
     """A device. *address* is like ``0000:81:00.0``, both ids are four hexadecimal digits, *numa_node* is -1 where the
     host does not tell. *managed*: libvirt takes it from the host's driver when a guest starts, and gives it back.
@@ -33,7 +43,7 @@ class PciDevice(NamedTuple):
     address of the physical function of a virtual one. *own_class*, *own_traits*: resource class and traits that the
     settings give it. *live*: its driver can carry its state to another host's. *physical_network*: what its NIC is
     plugged into. *trusted*: its card may trust it. *vdpa*: what the host calls the character device of its vDPA device,
-    such as ``vhost-vdpa-0``; no alias names it then."""
+    such as ``vhost-vdpa-0``; *remote*: what a SmartNIC knows it by. No alias names one with either."""
 
     address: str
     vendor_id: str
@@ -49,6 +59,7 @@ class PciDevice(NamedTuple):
     physical_network: str = ""
     trusted: bool = False
     vdpa: str = ""
+    remote: RemoteFunction | None = None
 
     @property
     def provider(self) -> str:
@@ -63,10 +74,11 @@ class PciDevice(NamedTuple):
     @property
     def of_network(self) -> tuple[str, ...]:
         """How NICs name it (``core.hardware.pci.of_network``); empty where it can be none."""
-        kind = VDPA if self.vdpa else {VF: DIRECT, PF: WHOLE}.get(self.type)
-        if kind is None or not self.physical_network or (self.physical_network == TUNNELS and kind != VDPA):
+        kind = REMOTE if self.remote else VDPA if self.vdpa else {VF: DIRECT, PF: WHOLE}.get(self.type)
+        by_ovn = kind in BY_OVN
+        if kind is None or not self.physical_network or (self.physical_network == TUNNELS and not by_ovn):
             return ()
-        trusts = (False, True) if self.trusted and not self.vdpa else (False,)
+        trusts = (False, True) if self.trusted and not by_ovn else (False,)
         return tuple(of_network(self.physical_network, kind, trusted) for trusted in trusts)
 
     def place(self) -> dict[str, str]:
@@ -81,13 +93,15 @@ def place(address: str) -> dict[str, str]:
     return {"domain": f"0x{domain}", "bus": f"0x{bus}", "slot": f"0x{slot}", "function": f"0x{function}"}
 
 
-def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
+def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]],
+            serials: Mapping[str, str] = MappingProxyType({})) -> list[PciDevice]:
     """The devices under *sysfs* that one of *specs* (the setting ``pci_device_spec``) allows, by address; the first
     that does says whether it is managed, and given once. Not bridges, not a physical function while it has virtual
-    ones, and none whose address no guest's configuration can say."""
+    ones, and none whose address no guest's configuration can say. *serials*: address to the serial number of a card, as
+    its vital product data say; a virtual function that is to be remote-managed is left out without (row NET-02)."""
     if not specs:
         return []
-    found, vdpa = [], vdpa_devices(sysfs)
+    found, vdpa, cards = [], vdpa_devices(sysfs), _Cards(sysfs, serials)
     for folder in entries(sysfs / "bus/pci/devices"):
         if text(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
             continue
@@ -96,17 +110,41 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
         vendor, product = (text(folder / name).removeprefix("0x").lower() for name in ("vendor", "device"))
         one = PciDevice(folder.name, vendor, product, int(text(folder / "numa_node") or -1), type=_type(folder),
                         parent=_parent(folder))
-        for spec in specs:
-            if vendor and _suits(one, spec):
-                found.append(one._replace(managed=spec.get("managed", "yes") == "yes",
-                                          once=spec.get("one_time_use") == "yes",
-                                          own_class=spec.get("resource_class", ""), own_traits=frozenset(traits(spec)),
-                                          live=spec.get("live_migratable") == "yes",
-                                          physical_network=spec.get("physical_network", ""),
-                                          trusted=one.type == VF and spec.get("trusted") == "yes",
-                                          vdpa=vdpa.get(one.address, "") if one.type == VF else ""))
-                break
+        spec = next((each for each in specs if vendor and _suits(one, each)), None)
+        if spec is None:
+            continue
+        remote = cards.function(one) if is_remote(spec) else None
+        if remote is None and is_remote(spec):
+            continue
+        found.append(one._replace(managed=spec.get("managed", "yes") == "yes", once=spec.get("one_time_use") == "yes",
+                                  own_class=spec.get("resource_class", ""), own_traits=frozenset(traits(spec)),
+                                  live=spec.get("live_migratable") == "yes",
+                                  physical_network=spec.get("physical_network", ""),
+                                  trusted=one.type == VF and spec.get("trusted") == "yes",
+                                  vdpa=vdpa.get(one.address, "") if one.type == VF and remote is None else "",
+                                  remote=remote))
     return found
+
+
+def is_remote(spec: Mapping[str, str]) -> bool:
+    """Whether a setting of devices is about virtual functions of SmartNICs."""
+    return spec.get("remote_managed") == "yes"
+
+
+class _Cards:
+    """What SmartNICs know their virtual functions by; each card is looked at once."""
+
+    def __init__(self, sysfs: Path, serials: Mapping[str, str]) -> None:
+        self.sysfs, self.serials = sysfs, serials
+        self._seen: dict[str, tuple[str, dict[str, int]]] = {}
+
+    def function(self, one: PciDevice) -> RemoteFunction | None:
+        """``None`` where something of it is not told."""
+        if one.parent not in self._seen:
+            self._seen[one.parent] = mac_address(self.sysfs, one.parent), _functions_of(self.sysfs, one.parent)
+        mac, numbers = self._seen[one.parent]
+        serial = self.serials.get(one.address) or self.serials.get(one.parent)
+        return RemoteFunction(serial, mac, numbers[one.address]) if serial and mac and one.address in numbers else None
 
 
 def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
@@ -115,7 +153,7 @@ def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -
     network has names of that besides."""
     if alias in device.of_network:
         return True
-    return not device.vdpa and any(
+    return not device.vdpa and device.remote is None and any(
         one["name"] == alias and one.get("device_type", PCI) == device.type and _suits(device, one)
         and one.get("resource_class", device.resource_class) == device.resource_class
         and device.own_traits.issuperset(traits(one))
@@ -171,9 +209,20 @@ def card_of(sysfs: Path, address: str) -> FunctionOf | None:
     devices = sysfs / "bus/pci/devices"
     parent = _parent(devices / address)
     card = network_device(sysfs, parent) if parent else ""
-    number = next((one.name.removeprefix("virtfn") for one in entries(devices / parent)
-                   if one.name.startswith("virtfn") and one.is_symlink() and one.readlink().name == address), "")
-    return FunctionOf(card, int(number)) if card and number.isdecimal() else None
+    number = _functions_of(sysfs, parent).get(address) if card else None
+    return None if number is None else FunctionOf(card, number)
+
+
+def _functions_of(sysfs: Path, parent: str) -> dict[str, int]:
+    """The addresses of the virtual functions of a physical one, with their numbers."""
+    links = {one: one.name.removeprefix("virtfn") for one in entries(sysfs / "bus/pci/devices" / parent)
+             if one.name.startswith("virtfn") and one.is_symlink()}
+    return {one.readlink().name: int(number) for one, number in links.items() if number.isdecimal()}
+
+
+def with_product_data(sysfs: Path) -> dict[str, str]:
+    """The devices that have vital product data (VPD), which may have a serial number, as ``allowed`` takes them."""
+    return {one.name: "?" for one in entries(sysfs / "bus/pci/devices") if (one / "vpd").exists()}
 
 
 def moves_live(alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
@@ -209,8 +258,11 @@ def warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Ma
     if specs and not entries(sysfs / "class/iommu"):
         yield ("pci_device_spec names devices, and the host has no IOMMU that is on, so no guest with one would start. "
                "Switch it on in the firmware, and for the kernel (intel_iommu=on or amd_iommu=on).")
-    if specs and not allowed(sysfs, specs):
+    if specs and not (found := allowed(sysfs, specs, with_product_data(sysfs))):
         yield "pci_device_spec allows none of the host's devices."
+    elif any(map(is_remote, specs)) and not any(one.remote for one in found):
+        yield ("pci_device_spec has remote_managed, and no virtual function that it names is one of a card with vital "
+               "product data (VPD), which have its serial number, and with a network device of its physical function.")
     if types and not entries(sysfs / "class/mdev_bus"):
         yield "enabled_mdev_types names types, and no driver of the host offers mediated devices."
     if types and shutil.which("mdevctl") is None:
@@ -220,7 +272,7 @@ def warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Ma
 def _suits(device: PciDevice, spec: Mapping[str, str]) -> bool:
     return (spec.get("vendor_id", device.vendor_id) == device.vendor_id
             and spec.get("product_id", device.product_id) == device.product_id
-            and fnmatchcase(device.address, spec.get("address", "*")))
+            and fnmatchcase(device.address, spec.get("address", "*")) and (device.type == VF or not is_remote(spec)))
 
 
 def traits(spec: Mapping[str, str]) -> tuple[str, ...]:

@@ -12,7 +12,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import sync_folder
-from magnetar_agent.hardware.pci import PciDevice, allowed, mac_address, moves_live, named, names, network_device
+from magnetar_agent.hardware.pci import (
+    PciDevice,
+    allowed,
+    is_remote,
+    mac_address,
+    moves_live,
+    named,
+    names,
+    network_device,
+)
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.servers import placement
 from magnetar_core.errors import Conflict, InvalidField
@@ -48,7 +57,9 @@ USED = "used_devices"
 
 def devices(host: LocalHost) -> list[PciDevice]:
     """Those that servers may have, given away or not."""
-    return allowed(host.settings.sysfs, host.settings.pci_device_spec)
+    specs = host.settings.pci_device_spec
+    serials = host.hypervisor.card_serials() if any(map(is_remote, specs)) else {}
+    return allowed(host.settings.sysfs, specs, serials)
 
 
 def _used(host: LocalHost) -> set[str]:
@@ -259,9 +270,10 @@ def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
 
 
 def _note_macs(host: LocalHost, want: Fields, had: Mapping[str, str]) -> None:
-    """Note the MACs of the cards that a server has whole, before its guest has them; *had*: those known."""
+    """Note the MACs of the cards that a server has whole, before its guest has them; *had*: those known, of cards that
+    the host does not have now."""
     whole_cards = {nic["mac"] for nic in functions(want) if nic.get("vnic_type") == WHOLE}
-    found = {address: had.get(address) or mac_address(host.settings.sysfs, address)
+    found = {address: mac_address(host.settings.sysfs, address) or had.get(address, "")
              for address, holder in (want.get(FIELD) or {}).items() if holder in whole_cards} if whole_cards else {}
     want.pop(MACS, None)
     want.update({MACS: found} if found else {})
@@ -361,11 +373,12 @@ def mac_in_guest(want: Mapping[str, Any], nic: Mapping[str, Any]) -> str:
     return macs.get(address) or str(nic["mac"])
 
 
-def told_of_nics(want: Mapping[str, Any], look: Callable[[], Sequence[PciDevice]]) -> dict[str, dict[str, str]]:
+def told_of_nics(want: Mapping[str, Any], look: Callable[[], Sequence[PciDevice]]) -> dict[str, dict[str, Any]]:
     """``nic_devices`` of ``kinds.Server``. *look*: ``devices``, for a server that has some."""
     there, macs = {one.address: one for one in look()} if functions(want) else {}, want.get(MACS) or {}
     return {mac: {"pci_slot": one.address, "pci_vendor_info": f"{one.vendor_id}:{one.product_id}",
                   "physical_network": one.physical_network,
-                  **({"device_mac_address": macs[one.address]} if macs.get(one.address) else {})}
+                  **({"device_mac_address": macs[one.address]} if macs.get(one.address) else {}),
+                  **(one.remote._asdict() if one.remote else {})}
             for mac, seen in seen_of_nics(want).items() if is_nic(mac)
             for one in [there.get(seen.address, seen)]}

@@ -28,7 +28,7 @@ from magnetar_agent.servers import (
     virtual_functions,
 )
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.hardware.pci import DIRECT, of_nic
+from magnetar_core.hardware.pci import DIRECT, REMOTE, kind_of, of_nic
 from magnetar_core.kinds.flavor import completed
 from magnetar_core.power import SHELVED
 from magnetar_core.reconcile import missing
@@ -273,7 +273,7 @@ def check_plug(host: LocalHost, asked: Plug, field: str) -> None:
     network, bridge, port, devices = asked
     if devices is not None:
         virtual_functions.check_network(host, devices, field)
-    if devices is not None and port is None:
+    if devices is not None and (port is None or kind_of(devices) == REMOTE):  # whose OVN is the card's
         return
     if port is not None:
         lacks = host.hypervisor.integration_bridge(host.settings.integration_bridge).reason

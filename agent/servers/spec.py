@@ -40,7 +40,7 @@ from magnetar_core import local_disks as core_disks
 from magnetar_core.errors import Conflict
 from magnetar_core.hardware import machines
 from magnetar_core.hardware.merge import memory_model
-from magnetar_core.hardware.pci import DIRECT, MACVTAP, VDPA
+from magnetar_core.hardware.pci import DIRECT, MACVTAP, REMOTE, VDPA
 from magnetar_core.local_disks import SWAP, LocalDisk
 from magnetar_core.server_plan import ROOT as ROOT_FILE
 from magnetar_core.server_plan import disk_sizes, hardware, root_volume
@@ -81,6 +81,7 @@ def nic(host: LocalHost, wanted: Fields, functions: Mapping[str, PciDevice] = Ma
     at the integration bridge. *functions*: ``pci.of_nics`` of its server."""
     if wanted.get("physical_network"):
         one, way = functions.get(wanted["mac"]), wanted.get("vnic_type") or DIRECT
+        way = DIRECT if way == REMOTE else way  # for its guest they are the same
         netdev = None if one is None else one.vdpa if way == VDPA else network_device(
             host.settings.sysfs, one.address) if way == MACVTAP else None
         return Nic(wanted["mac"], wanted["model"] if way in (MACVTAP, VDPA) else "", tag=wanted.get("tag"),
@@ -122,7 +123,7 @@ def datapath(host: LocalHost, networks: list[Fields]) -> str | None:
 
 
 def _switch(host: LocalHost, networks: list[Fields]) -> IntegrationBridge | None:
-    ports = any(one.get("port") for one in networks)
+    ports = any(one.get("port") and one.get("vnic_type") != REMOTE for one in networks)
     return host.hypervisor.integration_bridge(host.settings.integration_bridge) if ports else None
 
 

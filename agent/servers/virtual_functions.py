@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from magnetar_agent.servers import pci
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.merge import MEMORY
-from magnetar_core.hardware.pci import DIRECT, MACVTAP, VDPA, WHOLE, in_words
+from magnetar_core.hardware.pci import BY_OVN, DIRECT, MACVTAP, VDPA, WHOLE, in_words
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
@@ -33,8 +33,8 @@ def check(found: Fields) -> None:
         if nic not in functions:
             if nic.get("vlan"):
                 raise InvalidField(f"{field}.vlan", "is for NICs of a physical_network", nic["vlan"])
-        elif nic.get("vnic_type") == VDPA:
-            _check_vdpa(nic, field)
+        elif nic.get("vnic_type") in BY_OVN:
+            _check_by_ovn(nic, field)
         else:
             _check_past_host(nic, field)
     if functions and (found.get("hardware") or {}).get(MEMORY):
@@ -49,7 +49,7 @@ def check(found: Fields) -> None:
 
 def is_forwarded(nic: Fields) -> bool:
     """Whether a NIC is both a device of the host and a port of OVN, whose packets the card forwards as OVN says."""
-    return bool(nic.get("port") and nic.get("physical_network") and nic.get("vnic_type") == VDPA
+    return bool(nic.get("port") and nic.get("physical_network") and nic.get("vnic_type") in BY_OVN
                 and not nic.get("network") and not nic.get("bridge"))
 
 
@@ -77,15 +77,16 @@ def _check_past_host(nic: Fields, field: str) -> None:
                            "VLAN, and its guest tags frames itself", nic["vlan"])
 
 
-def _check_vdpa(nic: Fields, field: str) -> None:
+def _check_by_ovn(nic: Fields, field: str) -> None:
+    way = nic["vnic_type"]
     if not nic.get("port"):
-        raise InvalidField(f"{field}.port", f"must name a port of OVN for vnic_type {VDPA}: the card forwards as OVN "
+        raise InvalidField(f"{field}.port", f"must name a port of OVN for vnic_type {way}: the card forwards as OVN "
                                             "says")
     if nic.get("vlan") or nic.get("trusted"):
         name = "vlan" if nic.get("vlan") else "trusted"
-        raise InvalidField(f"{field}.{name}", f"must be left out for vnic_type {VDPA}, which OVN looks after",
+        raise InvalidField(f"{field}.{name}", f"must be left out for vnic_type {way}, which OVN looks after",
                            nic[name])
-    if nic["model"] != "virtio":
+    if way == VDPA and nic["model"] != "virtio":
         raise InvalidField(f"{field}.model", f"must be virtio for vnic_type {VDPA}", nic["model"])
 
 

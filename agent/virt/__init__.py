@@ -24,6 +24,7 @@ from .network import LibvirtNetworks
 from .pmem import Pmem
 from .port_filter import NftPortFilter
 from .probe import Kvm
+from .product_data import ProductData
 from .statistics import Statistics
 from .storage import Storage
 from .templates import FOLDER
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, GuestAgent, Consoles, Devices, Statistics,
-                        Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Tpms, Mdevs, Pmem):
+                        Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Tpms, Mdevs, Pmem, ProductData):
     """``LocalHypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),

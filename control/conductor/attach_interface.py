@@ -28,6 +28,8 @@ def attach_interface(work: Work) -> None:
                                    hostname=work.server.hostname or "", host=work.server.host)[0]
             seen = _plug(work, nic)
             network.bind(work.id, work.server.host, work.confirm_lease, nics.devices(seen))
+            if nics.on_cards([nic]):
+                network.prepare(work.id, work.server.host, work.confirm_lease)
     except HostDown:
         retry_forever(work)
     except MagnetarError as error:

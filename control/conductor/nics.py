@@ -11,6 +11,7 @@ import orjson
 from magnetar_control.scheduler.request_spec import placed_hardware
 from magnetar_control.store import servers
 from magnetar_core.client import Client
+from magnetar_core.hardware.pci import REMOTE
 from magnetar_core.power import number
 
 from .work import Work
@@ -41,13 +42,26 @@ def current(work: Work) -> list[dict[str, Any]]:
 def ready(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the server may start on *host*: the engine of networks has its ports there. While it takes them, the host
     makes the server, which is started after ``await_ports``. This waits at a second attempt, at which the guest may run
-    already, and where other actions have use for the worker: the host is asked once then, not twice."""
+    already, and where other actions have use for the worker: the host is asked once then, not twice. Of which card a
+    port of a SmartNIC is, its host tells first."""
     if not any("port" in nic["on_host"] for nic in nics):
         return True
-    if work.action.attempts > 1 or work.conductor.others_wait():
+    if work.action.attempts > 1 or (work.conductor.others_wait() and not on_cards(nics)):
         await_ports(work, host)
         return True
     return False  # its ports were allocated a moment ago
+
+
+def on_cards(nics: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether some of the NICs are virtual functions of SmartNICs, whose OVN plugs them in."""
+    return any(nic["on_host"].get("vnic_type") == REMOTE for nic in nics)
+
+
+def follow(work: Work, resource: Mapping[str, Any]) -> None:
+    """Tell the OVN of SmartNICs which functions the guest has been started with, as the agent's *resource* says: in the
+    place of one that was gone it has another."""
+    if work.rule.starts and on_cards(work.nics):
+        work.conductor.services.network.bind(work.id, work.server.host, work.confirm_lease, devices(resource))
 
 
 def await_ports(work: Work, host: str) -> None:
@@ -86,13 +100,13 @@ def placed(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> list[dic
     return found
 
 
-def devices(resource: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def devices(resource: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """MAC to the device of its host that a NIC is, as the agent's *resource* tells."""
-    found: dict[str, dict[str, str]] = resource.get("nic_devices") or {}
+    found: dict[str, dict[str, Any]] = resource.get("nic_devices") or {}
     return found
 
 
-def devices_on(work: Work, host: str) -> dict[str, dict[str, str]]:
+def devices_on(work: Work, host: str) -> dict[str, dict[str, Any]]:
     """The same of a server that has come to *host*, whose agent is asked only where there is something to tell."""
     if not any(nic.get("devices") for nic in work.nics):
         return {}

@@ -11,7 +11,7 @@ from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, NotFound
 from magnetar_core.power import LIVE, SUSPENDED, number
 
-from . import tpm_secrets
+from . import nics, tpm_secrets
 from .retry import of_host
 from .work import Work
 
@@ -41,6 +41,7 @@ def converge(work: Work, client: Client) -> dict[str, Any]:
     work.begin()
     with work.guest(client) as watch:
         answer = client.ensure("server", work.id, {**(work.rule.want or {}), **_secret(work)}, progress=watch)
+    nics.follow(work, answer["resource"])
     return {"power_state": number(answer["resource"]["power_state"]), "fault": None}
 
 
@@ -57,7 +58,9 @@ def reboot(work: Work, client: Client) -> dict[str, Any]:
 
     client.event("server", work.id, "reboot", {"type": work.args["type"], **_secret(work)},
                  request_id=work.idempotency_key, progress=watch if work.args["type"] == "soft" else None)
-    return {"power_state": number(client.get("server", work.id)["power_state"]), "fault": None}
+    seen = client.get("server", work.id)
+    nics.follow(work, seen)
+    return {"power_state": number(seen["power_state"]), "fault": None}
 
 
 @of_host(Work.failed)

@@ -22,6 +22,7 @@ from magnetar_core.hardware.flavor_specs import RESOURCES
 from magnetar_core.hardware.machines import machine_of
 from magnetar_core.hardware.merge import MEMORY_KEY, asked_of, encrypts_memory, hardware_of
 from magnetar_core.hardware.numa import Needs
+from magnetar_core.hardware.pci import REMOTE
 from magnetar_core.hardware.pci import asked as asked_devices
 from magnetar_core.hardware.rows import BY_SPEC, said
 from magnetar_core.hardware.traits import Asked, asked
@@ -287,9 +288,11 @@ def offered(api: Database, spec: RequestSpec) -> RequestSpec:
 
 
 def _on_ovn(row: Mapping[Any, Any], request: Mapping[str, Any]) -> bool:
-    """Whether the server has ports of OVN, or will. A new one has no NICs yet, but networks that it asks for."""
+    """Whether the server has ports of OVN that its host plugs in, or will. A new one has no NICs yet, but networks that
+    it asks for."""
     if nics := orjson.loads(row.get("interfaces") or "[]"):
-        return any((nic.get("on_host") or {}).get("port") for nic in nics)
+        return any(one.get("port") and one.get("vnic_type") != REMOTE for one in (
+            nic.get("on_host") or {} for nic in nics))
     return any(one.get("by_engine") for one in request.get("networks") or ())
 
 

@@ -181,9 +181,9 @@ class Networks(Protocol):
         about."""
 
     def bind(self, server_id: str, host: str, sure: Sure = always,
-             devices: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> None:
-        """The server's ports are on *host* now. *devices*: {pci_slot, pci_vendor_info, physical_network} of those that
-        are devices there, by MAC."""
+             devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
+        """The server's ports are on *host* now. *devices*: {pci_slot, pci_vendor_info, physical_network} and more
+        (``nic_devices`` of the agent's server) of those that are devices there, by MAC."""
 
     def unbind(self, server_id: str, sure: Sure = always) -> None:
         """The server keeps its ports, and is on no host."""

@@ -159,16 +159,16 @@ class VnicType(Choices):
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         if value in OTHER_VNIC_TYPES:
-            raise InvalidField(path, "must be normal, direct (a virtual function), macvtap (a NIC over one), vdpa or "
-                                     "direct-physical (a whole card): no host here gives ports an accelerator or a "
-                                     "device of a SmartNIC. A flavor with pci_passthrough:alias gives "
-                                     "a server a whole device of another kind", value)
+            raise InvalidField(path, "must be normal, direct (a virtual function), macvtap (a NIC over one), vdpa, "
+                                     "remote-managed (of a SmartNIC) or direct-physical (a whole card): no host here "
+                                     "gives ports an accelerator. A flavor with pci_passthrough:alias gives a server a "
+                                     "whole device of another kind", value)
         return super().check(value, path, version)
 
 
 #: Those of Neutron that no port here can have.
 OTHER_VNIC_TYPES = ("accelerator-direct", "accelerator-direct-physical", "baremetal", "virtio-forwarder",
-                    "smart-nic", "remote-managed")
+                    "smart-nic")
 PORT = attributes(
     {"network_id": Id()},
     {"name": TEXT, "admin_state_up": TRUTH, "mac_address": Mac(), "device_id": TEXT, "device_owner": TEXT,

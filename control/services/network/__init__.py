@@ -16,16 +16,19 @@ __all__ = ["EmbeddedNetworks", "Wait", "engine_of"]
 
 def engine_of(settings: Settings) -> NetworkEngine | None:
     """The engine of the settings; ``None`` where the agents do. Raises ``InvalidSettings``."""
-    url = settings.ovn_northbound
+    url, south = settings.ovn_northbound, settings.ovn_southbound
+    if url is None and south is not None:
+        raise InvalidSettings("ovn_southbound needs ovn_northbound too.")
     if url is None:
         return None
-    for one in url.split(","):
-        if not one.strip().startswith(("ssl:", "tcp:", "unix:")):
-            raise InvalidSettings("ovn_northbound must be ssl:ADDRESS:PORT, tcp:ADDRESS:PORT or unix:/path, several "
-                                  f"joined by commas, and is {url!r}.")
     files = {name: getattr(settings, name) for name in ("ovn_key", "ovn_cert", "ovn_ca_cert")}
-    if "ssl:" in url and (lacks := [name for name, file in files.items() if file is None]):
-        raise InvalidSettings(f"ovn_northbound is by ssl, which needs {', '.join(lacks)} too.")
+    for name, where in (("ovn_northbound", url), ("ovn_southbound", south or "unix:")):
+        for one in where.split(","):
+            if not one.strip().startswith(("ssl:", "tcp:", "unix:")):
+                raise InvalidSettings(f"{name} must be ssl:ADDRESS:PORT, tcp:ADDRESS:PORT or unix:/path, several "
+                                      f"joined by commas, and is {where!r}.")
+        if "ssl:" in where and (lacks := [name for name, file in files.items() if file is None]):
+            raise InvalidSettings(f"{name} is by ssl, which needs {', '.join(lacks)} too.")
     from .ovn import OvnEngine  # which takes a while, and most clouds have none
 
-    return OvnEngine(url, *files.values())
+    return OvnEngine(url, files["ovn_key"], files["ovn_cert"], files["ovn_ca_cert"], south=south)

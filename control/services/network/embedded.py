@@ -17,9 +17,20 @@ from magnetar_control.store.database import Database, added, now
 from magnetar_core import addresses
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, Unavailable
 from magnetar_core.flows import Sure, always
-from magnetar_core.hardware.pci import PAST_OVN
+from magnetar_core.hardware.pci import PAST_OVN, REMOTE
 
-from . import changes, default_rules, dns, nics, qos, quotas, requested_networks, sharing, subnet_pools
+from . import (
+    changes,
+    default_rules,
+    dns,
+    nics,
+    qos,
+    quotas,
+    requested_networks,
+    sharing,
+    subnet_pools,
+    virtual_functions,
+)
 from . import networks as network_resource
 from . import ports as port_resource
 from . import security_groups as security_group
@@ -48,7 +59,7 @@ _LET_GO = update(ports).where(_RELEASED).values(
     device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None, tag=None,
     dns_name="", device="{}")
 _BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
-_OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving"]).join(
+_OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving", "vnic_type", "device"]).join(
     networks, networks.c.id == ports.c.network_id).where(
     ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN))
 #: What there is with an engine besides routers.
@@ -80,8 +91,9 @@ class EmbeddedNetworks:
         self.log = ChangeLog(database, engine is not None)
         self.worker = None if engine is None else EngineWorker(database, engine, wait, gateways)
         network = network_resource.resource(physical_mtu if engine else None)
+        port = port_resource.resource(dns.domain(domain), cards=bool(engine and engine.knows_cards))
         self.resources: dict[str, NetworkStore] = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
-                          for one in (network, resource(pools), port_resource.resource(dns.domain(domain)),
+                          for one in (network, resource(pools), port,
                                       rule_resource(engine is not None), default_rules.resource(engine is not None))}
         self.resources["address_scopes"] = NetworkStore(database, ADDRESS_SCOPE, self.quota, self.log)
         self.resources["subnetpools"] = NetworkStore(database, SUBNET_POOL, self.quota, self.log)
@@ -199,6 +211,12 @@ class EmbeddedNetworks:
                         self.log.note(connection, f"port/{port.id}")
                 sure()
         self.worker.settle(changes.ports(port.id for port in found))
+        for port in found:
+            card = virtual_functions.remote(port._mapping).get("card_serial_number")  # noqa: SLF001 - SQLAlchemy's name
+            if card and port.host == host and self.worker.engine.chassis_of(card) is None:
+                raise Conflict(f"Port {port.id} is of the SmartNIC with serial number {card} of host {host}, and no "
+                               "chassis of OVN says that it is there. On the SmartNIC: ovs-vsctl set Open_vSwitch . "
+                               f"external_ids:ovn-cms-options=card-serial-number={card}.", type="PortBindingFailed")
 
     def stay(self, server_id: str, sure: Sure = always) -> None:
         if self.worker is None:
@@ -212,19 +230,20 @@ class EmbeddedNetworks:
             sure()
 
     def bind(self, server_id: str, host: str, sure: Sure = always,
-             devices: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> None:
+             devices: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
         self._bind(server_id, host, "ACTIVE", sure, devices)
 
     def unbind(self, server_id: str, sure: Sure = always) -> None:
         self._bind(server_id, "", "DOWN", sure, {})
 
     def _bind(self, server_id: str, host: str, status: str, sure: Sure,
-              devices: Mapping[str, Mapping[str, str]]) -> None:
+              devices: Mapping[str, Mapping[str, Any]]) -> None:
         with self.database.write() as connection:
             if self.log.enabled:
                 self.log.note(connection, *changes.ports(connection.execute(select(ports.c.id).where(
                     ports.c.device_id == server_id, TAKEN,
-                    (ports.c.host != host) | (ports.c.next_host != "") | ports.c.arriving)).scalars()))
+                    (ports.c.host != host) | (ports.c.next_host != "") | ports.c.arriving
+                    | (ports.c.vnic_type == REMOTE))).scalars()))
             connection.execute(_BIND, {"server": server_id, "host": host, "next_host": "", "arriving": False,
                                        "updated_at": now(), "status": status, "device": "{}"})
             for mac, device in devices.items():

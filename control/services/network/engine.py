@@ -51,13 +51,23 @@ class LogicalLimit:
     burst: int = 0
 
 
+class LogicalFunction(NamedTuple):
+    """A virtual function of a SmartNIC: the MAC of its physical function, its number there, and the MTU that its
+    representor is to have."""
+
+    parent_mac: str
+    number: int
+    mtu: int
+
+
 @dataclass(frozen=True)
 class LogicalPort:
     """*addresses*: (subnet, address). *pairs*: (MAC, address or network) that it may send from besides. *groups* count
     only with *secure* (port security). *hosts*: where it may be; *arriving*: it is silent at the second of them until
     its guest announces itself there. *router*: the router whose interface it is. *dscp*: the mark of what it sends.
     *names*: by which DNS of the network finds it; the last one, by its addresses. *parent*: the port whose guest has it
-    as a VLAN device of the tag *vlan*."""
+    as a VLAN device of the tag *vlan*. *card*: serial number of the SmartNIC whose chassis has it, in place of hosts;
+    *function*: what that plugs in for it, where it is no subport."""
 
     id: str
     network_id: str
@@ -75,6 +85,8 @@ class LogicalPort:
     names: tuple[str, ...] = ()
     parent: str | None = None
     vlan: int | None = None
+    card: str = ""
+    function: LogicalFunction | None = None
 
 
 @dataclass(frozen=True)
@@ -195,6 +207,10 @@ class Incomplete(Exception):
 class NetworkEngine(Protocol):
     """Every call raises ``Unavailable`` where the engine does not answer."""
 
+    @property
+    def knows_cards(self) -> bool:
+        """Whether it finds the chassis of SmartNICs."""
+
     def claim(self) -> None:
         """From now on this process would write. One does at a time, of all that do; see ``leads``."""
 
@@ -212,6 +228,9 @@ class NetworkEngine(Protocol):
 
     def reached(self, number: int, seconds: float) -> bool:
         """Wait until all hosts have followed the change of this number; false when they have not after *seconds*."""
+
+    def chassis_of(self, card: str) -> str | None:
+        """Name of the chassis on the SmartNIC of a serial number; ``None`` where there is none."""
 
     def close(self) -> None:
         """Give up the connection, and the right to write."""

@@ -11,9 +11,13 @@ from .engine import EngineDifference, Incomplete, LogicalGroup, LogicalPort, Log
 
 
 class FakeEngine:
-    """See ``NetworkEngine``. *units* is what there is. ``away``: it does not answer."""
+    """See ``NetworkEngine``. *units* is what there is; *cards*: serial number of a SmartNIC to its chassis. ``away``:
+    it does not answer."""
+
+    knows_cards = True
 
     def __init__(self) -> None:
+        self.cards: dict[str, str] = {}
         self.units: dict[str, Unit] = {}
         self.away, self.silent = False, False
         self.number, self._claimed, self._all = 0, False, False
@@ -60,6 +64,10 @@ class FakeEngine:
 
     def reached(self, number: int, seconds: float) -> bool:
         return not self.silent and self.number >= number
+
+    def chassis_of(self, card: str) -> str | None:
+        self._answer()
+        return self.cards.get(card)
 
     def close(self) -> None:
         self._claimed = False

@@ -13,6 +13,7 @@ from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_core.addresses import link_local
 from magnetar_core.errors import Conflict
+from magnetar_core.hardware.pci import PAST_OVN
 from magnetar_core.kinds.guest_data import MOST
 
 from . import dns, ipam, reservations, virtual_functions
@@ -79,7 +80,7 @@ def allocated(connection: Connection, context: Context, server: tuple[str, str, 
             continue
         place += 1
         network, choices = there[wanted["network_id"]]
-        by_engine = network["by_engine"] and not virtual_functions.is_past_ovn(wanted.get("devices") or {})
+        by_engine = network["by_engine"] and wanted.get("vnic_type") not in PAST_OVN
         told = {"dns_name": dns.of_server(hostname), "host": host} if by_engine else {"dns_name": ""}
         values = {"device_id": server_id, "device_owner": OWNER, "place": place, "tag": wanted.get("tag"), **told}
         if wanted.get("port_id"):

@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,9 +26,10 @@ from ovsdbapp.exceptions import OvsdbAppException
 from magnetar_control.store.bell import Bell
 from magnetar_core.errors import Unavailable
 
-from .engine import EngineDifference, Wanted
+from .engine import EngineDifference, LogicalPort, Unit, Wanted
 from .ovn_changes import Northbound, write
 from .ovn_rows import TABLES
+from .southbound import CARD, Southbound
 
 T = TypeVar("T")
 LOCK = "magnetar"
@@ -45,11 +47,13 @@ logging.getLogger("ovsdbapp.backend.ovs_idl.idlutils").setLevel(logging.CRITICAL
 
 class OvnEngine:
     """See ``NetworkEngine``. *url*: the northbound database, such as ``ssl:10.0.0.1:6641`` or ``unix:/path``, several
-    joined by commas. *key*, *certificate*, *ca*: PEM files, for ssl. *patience*: seconds for one answer."""
+    joined by commas. *key*, *certificate*, *ca*: PEM files, for ssl. *patience*: seconds for one answer. *south*: the
+    southbound database, which knows the chassis of SmartNICs; left out, none are found."""
 
     def __init__(self, url: str, key: Path | None = None, certificate: Path | None = None, ca: Path | None = None,
-                 patience: float = 20.0) -> None:
+                 patience: float = 20.0, south: str | None = None) -> None:
         self.url, self.patience = url, patience
+        self._south = None if south is None else Southbound(south, patience)
         for file, use in ((key, Stream.ssl_set_private_key_file), (certificate, Stream.ssl_set_certificate_file),
                           (ca, Stream.ssl_set_ca_cert_file)):
             if file is not None:
@@ -71,8 +75,15 @@ class OvnEngine:
     def knows_all(self) -> bool:
         return self._read(lambda idl: any(row.external_ids.get(WRITTEN) == self.token for row in _global(idl.tables)))
 
+    @property
+    def knows_cards(self) -> bool:
+        return self._south is not None
+
+    def chassis_of(self, card: str) -> str | None:
+        return None if self._south is None else self._south.chassis_of(card)
+
     def repair(self, wanted: Wanted) -> int:
-        done = _Repair(self._connected(), wanted, self.token)
+        done = _Repair(self._connected(), self._placed(wanted)[0], self.token)
         work = ovs_transaction.Transaction(done.api, done.api.ovsdb_connection, self.patience, check_error=True,
                                            log_errors=False)
         work.add(done)
@@ -83,7 +94,8 @@ class OvnEngine:
         return done.number
 
     def differences(self, wanted: Wanted) -> list[EngineDifference]:
-        return self._read(lambda idl: Northbound(idl.tables).changes(wanted).found)
+        placed, nowhere = self._placed(wanted)
+        return nowhere + self._read(lambda idl: Northbound(idl.tables).changes(placed).found)
 
     def reached(self, number: int, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -97,7 +109,21 @@ class OvnEngine:
                 return False
             followed.wait(HOSTS, seen, left)
 
+    def _placed(self, wanted: Wanted) -> tuple[Wanted, list[EngineDifference]]:
+        """With the chassis of ports on SmartNICs; and those that have none."""
+        found: dict[str, Unit] = {}
+        nowhere = []
+        for key, unit in wanted.units.items():
+            if isinstance(unit, LogicalPort) and unit.card:
+                chassis = self.chassis_of(unit.card)
+                found[key] = replace(unit, hosts=(chassis,) if chassis else ())
+                if chassis is None:
+                    nowhere.append(EngineDifference(key, f"port {unit.id}: no chassis has {CARD}={unit.card}"))
+        return (replace(wanted, units={**wanted.units, **found}) if found else wanted), nowhere
+
     def close(self) -> None:
+        if self._south is not None:
+            self._south.close()
         with self._opening:
             if self._open is not None:
                 self._open.stop(timeout=self.patience)

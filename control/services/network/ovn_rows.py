@@ -208,6 +208,10 @@ def _port(unit: LogicalPort) -> NorthRow:
         options["requested-chassis"] = ",".join(unit.hosts)
     if unit.arriving and len(unit.hosts) > 1:
         options["activation-strategy"] = "rarp"
+    if unit.function is not None:  # ovn-controller plugs it in there (OVN-VIF, "The Representor VIF Plug Provider")
+        options |= {"vif-plug-type": "representor", "vif-plug-mtu-request": str(unit.function.mtu),
+                    "vif-plug:representor:pf-mac": unit.function.parent_mac,
+                    "vif-plug:representor:vf-num": str(unit.function.number)}
     refs: dict[str, str | None] = dict.fromkeys(REFERRED)
     for subnet, address in reversed(unit.addresses):  # the first of each version counts
         refs["dhcpv6_options" if ":" in address else "dhcpv4_options"] = subnet

@@ -49,8 +49,8 @@ def _with_request(port: Document, asking: Document | None) -> Document:
     return {**port, "resource_request": asking["request"], "profile": {**port["profile"], **given}}
 
 
-def create(connection: Connection, context: Context, values: Document) -> None:
-    """Add it with its addresses and groups."""
+def create(connection: Connection, context: Context, values: Document, cards: bool = True) -> None:
+    """Add it with its addresses and groups. *cards*: see ``virtual_functions.check``."""
     network = find(connection, context, NETWORK, values["network_id"])
     if network["external"] and connection.execute(select(networks.c.id).where(
             networks.c.id == network["id"], usable_networks(context))).first() is None:
@@ -66,7 +66,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     _check_pairs(network, values)
     dns.check_name(network, values["dns_name"])
     qos.check(connection, context, network, values)
-    virtual_functions.check(connection, network, values)
+    virtual_functions.check(connection, network, values, cards)
     mac = ipam.add_port(connection, **columns(ports, values), status="DOWN", created_at=now())
     if mac is None:
         raise _mac_in_use(values)
@@ -181,7 +181,7 @@ def _groups(connection: Connection, values: Document) -> list[str]:
     return list(dict.fromkeys(given))
 
 
-def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+def update(connection: Connection, context: Context, row: RowMapping, values: Document, cards: bool = True) -> None:
     """``fixed_ips`` replaces the addresses: those that stay are kept."""
     row = find(connection, context, PORT, row["id"], lock=True)  # no server takes it until the transaction ends
     _check_free(row, "be changed", values.keys() - {"name", "description"})
@@ -202,7 +202,7 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
         values["security_groups"] = _groups(connection, {**row, **values, "security_groups": groups})
     _check_with_network(connection, context, row, values)
     if virtual_functions.is_one({**row, **values}) or "vnic_type" in values or "profile" in values:
-        _check_function(connection, context, row, values)
+        _check_function(connection, context, row, values, cards)
     if (fixed := values.pop("fixed_ips", None)) is not None:
         _readdress(connection, row, fixed)
 
@@ -223,7 +223,7 @@ def _check_with_network(connection: Connection, context: Context, row: RowMappin
                                   values["qos_policy_id"] or network["qos_policy_id"])
 
 
-def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+def _check_function(connection: Connection, context: Context, row: RowMapping, values: Document, cards: bool) -> None:
     """Whether it may be a device of a host, or be one no more; what it is, its server's host has claimed. One that
     becomes one leaves OVN."""
     virtual_functions.check_trust({**row, **values})
@@ -238,7 +238,8 @@ def _check_function(connection: Connection, context: Context, row: RowMapping, v
         if floating is not None:
             raise Conflict(f"Port {row['id']} has floating IP {floating}, or a port forwarding of it, which OVN gives "
                            "and a device of a host cannot have. Take it from the port first.", type="PortInUse")
-    virtual_functions.check(connection, find(connection, context, NETWORK, row["network_id"]), {**row, **values})
+    virtual_functions.check(connection, find(connection, context, NETWORK, row["network_id"]), {**row, **values},
+                            cards)
 
 
 def _change_mac(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
@@ -322,6 +323,7 @@ PORT = NetworkResource(
              **{name: trunks.bound(name) for name in ("status", "host")}})
 
 
-def resource(usual_domain: str) -> NetworkResource:
-    """Ports; *usual_domain*: of networks without one."""
-    return replace(PORT, documents=partial(documents, usual_domain))
+def resource(usual_domain: str, *, cards: bool) -> NetworkResource:
+    """Ports; *usual_domain*: of networks without one; *cards*: see ``virtual_functions.check``."""
+    return replace(PORT, documents=partial(documents, usual_domain), create=partial(create, cards=cards),
+                   update=partial(update, cards=cards))

@@ -110,11 +110,11 @@ def _default(connection: Connection, context: Context, automatic: bool) -> tuple
 
 
 def _marked(one: Document, network: Row[Any]) -> Document:
-    """With ``by_engine`` where an engine has its network: not every host can have such a NIC; and with
+    """With ``by_engine`` where an engine has its network at the host: not every one can have such a NIC; and with
     ``network_affinity`` (``reservations.near``)."""
     near = reservations.near(network._mapping)  # noqa: SLF001 - SQLAlchemy's name
-    past = virtual_functions.is_past_ovn(one.get("devices") or {})
-    return {**one, **({"by_engine": True} if network.by_engine and not past else {}),
+    plugged = network.by_engine and virtual_functions.is_plugged_in(one)
+    return {**one, **({"by_engine": True} if plugged else {}),
             **({"network_affinity": near} if near else {})}
 
 
@@ -143,7 +143,8 @@ def _check_ports(connection: Connection, context: Context, plain: Sequence[Docum
         one["network_id"] = row.network_id
         # SQLAlchemy's name of what a row has by name.
         told = {"resources": asked.get(row.port_id), "devices": virtual_functions.devices(row._mapping),  # noqa: SLF001
-                "dns_name": row.dns_name}
+                "dns_name": row.dns_name,
+                "vnic_type": "" if row.vnic_type == virtual_functions.NORMAL else row.vnic_type}
         one.update({name: value for name, value in told.items() if value})
     return {row.id: row for row in rows.values()}
 

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, select
 
 from magnetar_control.services import Document
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.hardware.pci import DIRECT, PAST_OVN, VDPA, WHOLE, network_of, of_network
+from magnetar_core.hardware.pci import BY_OVN, DIRECT, PAST_OVN, REMOTE, WHOLE, of_network
 
 from .reservations import place
 from .tables import TAKEN, ports, qos_rules
@@ -41,14 +41,21 @@ def is_one(row: Mapping[Any, Any]) -> bool:
     return row["vnic_type"] in PAST_OVN
 
 
-def is_past_ovn(devices: Mapping[str, int]) -> bool:
-    """The same of what a port asks of its server's host (``devices``)."""
-    return any(network_of(name) and not name.startswith(f"{VDPA}:") for name in devices)
+def is_plugged_in(wish: Mapping[str, Any]) -> bool:
+    """Whether a NIC that is asked for (*wish*: with the ``vnic_type`` of its port where that is not normal) is plugged
+    into the Open vSwitch of its server's host, if it is OVN that makes its network."""
+    return wish.get("vnic_type") not in (*PAST_OVN, REMOTE)
+
+
+def remote(row: Mapping[Any, Any]) -> Document:
+    """What OVN knows a port by that is a virtual function of a SmartNIC, as its host has told (``device``); empty for
+    others, and while it has none."""
+    return orjson.loads(row["device"]) if row["vnic_type"] == REMOTE else {}
 
 
 def vif_type(row: Mapping[Any, Any]) -> str:
     """Nova's word for how a port is plugged in."""
-    if row["vnic_type"] == VDPA:
+    if row["vnic_type"] in BY_OVN:
         return "ovs"
     return "hostdev_physical" if row["vnic_type"] == WHOLE else "hw_veb" if is_one(row) else "bridge"
 
@@ -56,8 +63,8 @@ def vif_type(row: Mapping[Any, Any]) -> str:
 def devices(row: Mapping[Any, Any]) -> dict[str, int]:
     """What it asks of its server's host, as claims have it. *row*: with ``vnic_type`` and ``profile``, and
     ``type`` and ``bridge`` of its network."""
-    if row["vnic_type"] == VDPA:
-        return {of_network(place(row["type"], row["bridge"]), VDPA): 1}
+    if row["vnic_type"] in BY_OVN:
+        return {of_network(place(row["type"], row["bridge"]), row["vnic_type"]): 1}
     return {of_network(row["bridge"], row["vnic_type"], is_trusted(row)): 1} if is_one(row) else {}
 
 
@@ -97,8 +104,9 @@ def rates(connection: Connection, rows: Sequence[Mapping[Any, Any]]) -> dict[str
 
 def on_host(row: Mapping[Any, Any], rate: Mapping[str, int] = MappingProxyType({})) -> dict[str, Any]:
     """The NIC in the agent's form. *row*: with ``id`` and ``segment`` of its network too; *rate*: of ``rates``."""
-    if row["vnic_type"] == VDPA:
-        return {"port": row["id"], "vnic_type": VDPA, "physical_network": place(row["type"], row["bridge"])}
+    if row["vnic_type"] in BY_OVN:
+        return {"port": row["id"], "vnic_type": row["vnic_type"],
+                "physical_network": place(row["type"], row["bridge"])}
     vlan = {} if row["segment"] is None else {"vlan": row["segment"]}
     way = {} if row["vnic_type"] == DIRECT else {"vnic_type": row["vnic_type"]}  # agents of before know no other
     trust = {"trusted": True} if is_trusted(row) else {}
@@ -163,12 +171,16 @@ def _check_policy(connection: Connection, port: Mapping[Any, Any]) -> None:
                                port["qos_policy_id"])
 
 
-def check(connection: Connection, network: Mapping[Any, Any], port: Mapping[Any, Any]) -> None:
+def check(connection: Connection, network: Mapping[Any, Any], port: Mapping[Any, Any], cards: bool = True) -> None:
     """Raises ``InvalidField`` where a *port*, seen as a whole, is a device of a host and asks for what none does;
-    ``Conflict`` where its network does."""
-    if port["vnic_type"] == VDPA and not network["by_engine"]:
+    ``Conflict`` where its network does. *cards*: whether the engine finds the chassis of SmartNICs."""
+    if port["vnic_type"] in BY_OVN and not network["by_engine"]:
         raise InvalidField("binding:vnic_type", f"must be another one on a network of type {network['type']}: it is "
-                                                "OVN that has cards forward the packets of vDPA devices", VDPA)
+                                                "OVN that has cards forward the packets of such devices",
+                           port["vnic_type"])
+    if port["vnic_type"] == REMOTE and not cards:
+        raise InvalidField("binding:vnic_type", "must be another one here: nothing finds the chassis of SmartNICs "
+                                                "without the control plane's setting ovn_southbound", REMOTE)
     if not is_one(port):
         return
     if network["type"] not in PHYSICAL:

@@ -11,12 +11,13 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, Row, RowMapping, select, true
 
 from magnetar_control.store.tables import hosts
-from magnetar_core.hardware.pci import PAST_OVN
+from magnetar_core.hardware.pci import PAST_OVN, REMOTE
 
-from . import qos, router_ports
+from . import qos, router_ports, virtual_functions
 from .engine import (
     LogicalAddresses,
     LogicalForwarding,
+    LogicalFunction,
     LogicalGroup,
     LogicalInterface,
     LogicalLimit,
@@ -98,8 +99,8 @@ def _with_subports(connection: Connection, ids: Sequence[str] | None) -> list[st
 def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalPort]:
     for condition in _some(ports.c.id, ids):
         on_engine = select(ports, networks.c.admin_state_up.label("network_up"), networks.c.qos_policy_id.label(
-            "network_policy"), networks.c.dns_domain, subports.c.segmentation_id, parents.c.id.label("parent"),
-            parents.c.host.label("parent_host")).join(
+            "network_policy"), *networks.c["dns_domain", "mtu"], subports.c.segmentation_id,
+            *(parents.c[name].label(f"parent_{name}") for name in ("id", "host", "vnic_type", "device"))).join(
             networks, networks.c.id == ports.c.network_id).outerjoin(
             subports, subports.c.port_id == ports.c.id).outerjoin(trunks, trunks.c.id == subports.c.trunk_id).outerjoin(
             parents, parents.c.id == trunks.c.port_id).where(
@@ -125,9 +126,14 @@ def _policy(port: RowMapping) -> str | None:
 
 
 def _port(row: RowMapping, given: Sequence[tuple[str, str]], rules: Sequence[RowMapping]) -> LogicalPort:
+    parent = row["parent_id"]
     # A subport follows when its parent has moved.
-    bound = (row["parent_host"],) if row["parent"] else (row["host"], row["next_host"])
-    places = tuple(dict.fromkeys(host for host in bound if host))
+    bound = (row["parent_host"],) if parent else (row["host"], row["next_host"])
+    above = {name: row[f"parent_{name}" if parent else name] for name in ("vnic_type", "device")}
+    on_card, remote = above["vnic_type"] == REMOTE, virtual_functions.remote(above)
+    places = () if on_card else tuple(dict.fromkeys(host for host in bound if host))
+    function = None if parent or not remote else LogicalFunction(
+        remote["pf_mac_address"], remote["vf_num"], row["mtu"])
     secure = row["port_security_enabled"]
     pairs = [(one.get("mac_address") or row["mac_address"], one["ip_address"]) for one in orjson.loads(row["pairs"])]
     return LogicalPort(
@@ -138,7 +144,7 @@ def _port(row: RowMapping, given: Sequence[tuple[str, str]], rules: Sequence[Row
               if one["kind"] == "bandwidth_limit"),
         next((one["dscp_mark"] for one in rules if one["kind"] == "dscp_marking"), None),
         (row["dns_name"], f"{row['dns_name']}.{row['dns_domain']}".rstrip(".")) if row["dns_name"] and row[
-            "dns_domain"] else (), row["parent"], row["segmentation_id"])
+            "dns_domain"] else (), parent, row["segmentation_id"], remote.get("card_serial_number", ""), function)
 
 
 def _groups(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalGroup]:

@@ -73,27 +73,35 @@ def is_vgpu(name: str) -> bool:
 
 #: How a NIC has a device: a virtual function whole, or its network device by macvtap; or a whole card.
 DIRECT, MACVTAP, WHOLE = PAST_OVN = ("direct", "macvtap", "direct-physical")
-#: And a virtio device that a virtual function makes in hardware, whose packets OVN has the card forward.
-VDPA = "vdpa"
-VNIC_TYPES = (*PAST_OVN, VDPA)
+#: And those whose packets OVN has a card forward: a virtio device that a virtual function makes in hardware; and a
+#: virtual function of a SmartNIC (DPU), which has an OVN of its own.
+VDPA, REMOTE = BY_OVN = ("vdpa", "remote-managed")
+VNIC_TYPES = (*PAST_OVN, *BY_OVN)
+_KINDS = {WHOLE: PF, VDPA: VDPA, REMOTE: REMOTE}
 
 
 def of_network(network: str, vnic_type: str = DIRECT, trusted: bool = False) -> str:
     """The name by which the devices of a physical network (or ``TUNNELS``) are counted of which NICs of *vnic_type*
-    have one: its virtual functions (with *trusted* those that may be), its cards that have none now, or its vDPA
-    devices. No alias can have it."""
-    return "%s:%s%s" % ({WHOLE: PF, VDPA: VDPA}.get(vnic_type, VF), network, ":trusted" if trusted else "")
+    have one: its virtual functions (with *trusted* those that may be), its cards that have none now, its vDPA devices,
+    or those of SmartNICs. No alias can have it."""
+    return "%s:%s%s" % (_KINDS.get(vnic_type, VF), network, ":trusted" if trusted else "")
+
+
+def kind_of(name: str) -> str:
+    """What ``of_network`` has named so: PF, VF, VDPA or REMOTE; empty for an alias."""
+    kind, colon, _network = name.partition(":")
+    return kind if colon and kind in (PF, VF, *BY_OVN) else ""
 
 
 def network_of(name: str) -> str:
     """The physical network that ``of_network`` has named so; empty for an alias."""
-    kind, _colon, network = name.partition(":")
-    return network.partition(":")[0] if kind in (PF, VF, VDPA) else ""
+    return name.split(":")[1] if kind_of(name) else ""
 
 
 def of_nic(nic: Mapping[str, Any]) -> str:
     """The same name, of what a *nic* of a server (with ``physical_network``) is."""
-    return of_network(nic["physical_network"], nic.get("vnic_type") or DIRECT, bool(nic.get("trusted")))
+    way = nic.get("vnic_type") or DIRECT
+    return of_network(nic["physical_network"], way, bool(nic.get("trusted")) and way not in BY_OVN)
 
 
 def in_words(name: str, one: bool = False) -> str:
@@ -101,7 +109,8 @@ def in_words(name: str, one: bool = False) -> str:
     kind, _network, *trusted = name.split(":")
     network = network_of(name)
     return "%s%s%s of %s" % (
-        "trusted " if trusted else "", {PF: "card", VDPA: "vDPA device"}.get(kind, "virtual function"),
+        "trusted " if trusted else "",
+        {PF: "card", VDPA: "vDPA device", REMOTE: "remote-managed virtual function"}.get(kind, "virtual function"),
         "" if one else "s", "networks between hosts" if network == TUNNELS else "physical network %s" % network)
 
 
@@ -316,7 +325,7 @@ def class_of(vendor_id: str, product_id: str) -> str:
 # What settings say of devices ---------------------------------------------------------------------------------------
 _KIND = ("vendor_id", "product_id", "resource_class", "traits", "live_migratable")
 #: What an entry of ``pci_device_spec`` and of ``pci_alias`` may have.
-DEVICE_WORDS = (*_KIND, "address", "managed", "one_time_use", "physical_network", "trusted")
+DEVICE_WORDS = (*_KIND, "address", "managed", "one_time_use", "physical_network", "trusted", "remote_managed")
 ALIAS_WORDS = ("name", *_KIND, "device_type", "numa_policy")
 _TRUTH = "yes|no"
 _RULES = {
@@ -325,7 +334,7 @@ _RULES = {
     "managed": (_TRUTH, "must be true or false"),
     "one_time_use": (_TRUTH, "must be true or false"),
     "live_migratable": (_TRUTH, "must be true or false"),
-    "trusted": (_TRUTH, "must be true or false"),
+    **dict.fromkeys(("trusted", "remote_managed"), (_TRUTH, "must be true or false")),
     "physical_network": (PHYSICAL_NETWORK, "must be the name of a physical network: letters, digits, and . - _ only"),
     "resource_class": (r"[^\x00-\x1f]{1,200}", "must be the name of a resource class, such as CUSTOM_GPU or PGPU"),
     "traits": (r"[^\x00-\x1f]{1,1000}", "must be names of traits with commas between, such as CUSTOM_NVLINK"),
@@ -356,6 +365,16 @@ def checked(word: str, value: Any) -> str:
             raise ValueError("resource_class: %s counts something else than PCI devices" % text.strip().upper())
         return class_name(text)
     return ",".join(trait_names(text)) if word == "traits" else text
+
+
+def check_devices(specs: Sequence[Mapping[str, str]]) -> str:
+    """What is wrong with devices that settings name; empty when nothing is."""
+    for one in specs:
+        if one.get("remote_managed") == "yes" and "physical_network" not in one:
+            return "remote_managed needs physical_network; null is for networks between hosts"
+        if one.get("remote_managed") == one.get("trusted") == "yes":
+            return "trusted and remote_managed exclude one another: a SmartNIC itself says which functions it trusts"
+    return ""
 
 
 def check_aliases(aliases: Sequence[Mapping[str, str]]) -> str:

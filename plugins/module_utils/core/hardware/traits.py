@@ -59,10 +59,12 @@ THREADS = "HW_CPU_HYPERTHREADING"
 #: By what it tells in ``memory_encryption``.
 SEV: Mapping[str, str] = {"amd-sev": "HW_CPU_X86_AMD_SEV", "amd-sev-es": "HW_CPU_X86_AMD_SEV_ES"}
 SECURE_BOOT, PASSTHROUGH = "COMPUTE_SECURITY_UEFI_SECURE_BOOT", "COMPUTE_ADDRESS_SPACE_PASSTHROUGH"
+#: Of a host whose libvirt tells the serial numbers of cards (row NET-02), and the version since which it does.
+REMOTE_PORTS, TELLS_SERIALS = "COMPUTE_REMOTE_MANAGED_PORTS", (7, 9)
 #: All that some host here can have.
 STANDARD = frozenset((*X86.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values(), *FIRMWARE.values(),
                       *(name for by in (TPM, ENCRYPTION) for names in by.values() for name in names),
-                      *SEV.values(), THREADS, SECURE_BOOT, PASSTHROUGH))
+                      *SEV.values(), THREADS, SECURE_BOOT, PASSTHROUGH, REMOTE_PORTS))
 #: A regular expression of them, and of custom ones.
 KNOWN = "(%s|%s)" % (CUSTOM, "|".join(sorted(STANDARD)))
 
@@ -116,7 +118,13 @@ def of_host(facts: Mapping[str, Any], kvm: bool, features: Iterable[str], shares
     found.update(SEV[one] for one in facts.get("memory_encryption") or () if one in SEV)
     found.update(name for name, there in ((SHARES, shares), (SECURE_BOOT, facts.get("secure_boot")), (PASSTHROUGH, kvm))
                  if there)
+    if _version(facts.get("libvirt_version")) >= TELLS_SERIALS:
+        found.add(REMOTE_PORTS)
     return sorted(found)
+
+
+def _version(text: Any) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall("[0-9]+", str(text or "")))
 
 
 def check_custom(names: Iterable[str]) -> str:

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hosts with made-up cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from magnetar_agent.settings import AgentSettings
+from tests.unit.agent.conftest import Host
+from tests.unit.agent.pair import Pair
+
+from .made_up import SETTINGS, card, netdev, switched, whole
+
+
+@pytest.fixture
+def big(tmp_path: Path) -> Iterator[Host]:
+    """A host with two virtual functions."""
+    card(tmp_path / "sys", "31", 2)
+    host = Host(tmp_path, sysfs=tmp_path / "sys", **SETTINGS)
+    host.start()
+    yield host
+    host.agent.close()
+
+
+@pytest.fixture
+def equipped(pair: Pair, tmp_path: Path) -> Pair:
+    """Two hosts with a virtual function each, at other addresses."""
+    for kvm, bus in ((pair.one, "31"), (pair.two, "b1")):
+        sysfs = tmp_path / bus
+        card(sysfs, bus, 1)
+        for name, value in (("sysfs", sysfs), ("pci_device_spec", AgentSettings(**SETTINGS).pci_device_spec)):
+            object.__setattr__(kvm.agent.host.settings, name, value)
+    return pair
+
+
+@pytest.fixture
+def cards(big: Host, tmp_path: Path) -> Host:
+    """And a whole card; of the virtual functions the second has a network device."""
+    netdev(tmp_path / "sys", "0000:31:02.1", "ens1f0v1")
+    whole(tmp_path / "sys")
+    return big
+
+
+@pytest.fixture
+def trusting(tmp_path: Path) -> Iterator[Host]:
+    """A host with two virtual functions, of which the first may be trusted."""
+    sysfs = tmp_path / "sys"
+    card(sysfs, "31", 2)
+    netdev(sysfs, "0000:31:00.0", "ens1f0")
+    host = Host(tmp_path, sysfs=sysfs, pci_device_spec=[
+        {"address": "0000:31:02.0", "physical_network": "Physnet-0", "trusted": "true"},
+        {"vendor_id": "8086", "physical_network": "Physnet-0"}])
+    host.start()
+    yield host
+    host.agent.close()
+
+
+@pytest.fixture
+def vdpa(tmp_path: Path) -> Iterator[Host]:
+    """A host with two vDPA devices, for networks between hosts."""
+    switched(tmp_path / "sys")
+    host = Host(tmp_path, sysfs=tmp_path / "sys", pci_device_spec=[{"vendor_id": "8086", "physical_network": None}],
+                pci_alias=[{"name": "any", "vendor_id": "8086", "device_type": "type-VF"}])
+    host.start()
+    yield host
+    host.agent.close()
