@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A cloud of hosts with cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+
+from magnetar_control import serve
+from magnetar_control.conductor.audit import findings, read_state
+from magnetar_control.services.network.fake_engine import FakeEngine
+from tests.unit.agent.cards.made_up import netdev
+from tests.unit.control.attachments.asking import until
+from tests.unit.control.moves.clouds import remove
+
+from .equipped import Equipped, Functions, free, have_told, held, prepared
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Equipped]:
+    with patch.object(serve, "engine_of", lambda _settings: FakeEngine()), Equipped(
+            hosts=3, host_down_after=600.0, allow_resize_to_same_host=True) as made:
+        made.parts.working.settling = lambda: False  # type: ignore[method-assign]
+        for name, ram in (("small", 64), ("large", 128)):
+            body = {"id": name, "name": name, "ram": ram, "vcpus": 1, "disk": 1}
+            assert made.admin.post("/v2.1/flavors", {"flavor": body}).status == 200
+        made.admin.image()
+        for name in ("kvm1", "kvm3"):
+            made.kvm[name].fake.cards = {f"0000:a{name[-1]}:00.0": f"CARD-{name}"}
+        made.networks = prepared(made)  # type: ignore[attr-defined]
+        yield made
+
+
+@pytest.fixture
+def some(cloud: Equipped) -> Iterator[Functions]:
+    found = Functions(cloud)
+    have_told(cloud)
+    yield found
+    remove(cloud, found.servers)
+    for id in found.made:
+        assert cloud.admin.delete(f"/network/v2.0/ports/{id}").status == 204
+    assert held(cloud) == {}
+    until(lambda: findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == [])
+    assert free(cloud) == {"kvm1": 2, "kvm2": 1}
+    # The next test begins with what agents have told, and nothing that came and went before they told of it.
+    have_told(cloud)
+    for host in cloud.parts.working.states.hosts.values():
+        host.pci.freed()
+        host.pci.refused()
+
+
+@pytest.fixture
+def more(cloud: Equipped, some: Functions) -> Functions:
+    """The virtual function of kvm2 has a network device, too."""
+    sysfs = cloud.kvm["kvm2"].agent.host.settings.sysfs
+    if not (sysfs / "bus/pci/devices/0000:21:02.0/net").exists():
+        netdev(sysfs, "0000:21:02.0", "ens1f0v0")
+    told = cloud.parts.working.states.hosts["kvm2"].pci
+    until(lambda: told.told.get("vdpa:rp_tunnelled", {}).get("free") == 1)
+    return some
