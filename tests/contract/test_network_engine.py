@@ -16,6 +16,7 @@ from magnetar_control.services.network.engine import (
     Incomplete,
     LogicalAddresses,
     LogicalForwarding,
+    LogicalFunction,
     LogicalGroup,
     LogicalInterface,
     LogicalLimit,
@@ -95,6 +96,10 @@ class FakeCentral:
     def lose(self) -> None:
         self.engine.lose()
 
+    def smart_nic(self, chassis: str, serial: str) -> None:
+        """A SmartNIC says that it is there."""
+        self.engine.cards[serial] = chassis
+
     def stop(self) -> None:
         pass
 
@@ -104,13 +109,19 @@ class OvnCentral:
 
     def __init__(self, folder: Path) -> None:
         self.central = LabCentral(folder).start()
-        self.engine: Any = OvnEngine(self.central.url)
+        self.engine: Any = OvnEngine(self.central.url, south=self.central.south)
 
     def lose(self) -> None:
         """The northbound database is made anew."""
         self.central.end("nb")
         (self.central.folder / "nb.db").unlink()
         self.central.begin("nb")
+
+    def smart_nic(self, chassis: str, serial: str) -> None:
+        """As its ovn-controller does."""
+        self.central.sb("chassis-add", chassis, "geneve", "192.0.2.1")
+        self.central.sb("set", "Chassis", chassis,
+                        f'other_config:ovn-cms-options="enable-chassis-as-gw,card-serial-number={serial}"')
 
     def stop(self) -> None:
         self.engine.close()
@@ -402,6 +413,51 @@ def test_a_router_advertises_and_leads_between_subnets_of_ipv6(ovn):
     assert 'put_nd_ra_opts(addr_mode = "dhcpv6_stateful"' in flows
     assert 'put_nd_ra_opts(addr_mode = "slaac"' in flows
     assert flows.count("mtu = 1442") == 2
+
+
+def test_the_chassis_of_a_smart_nic(place, engine):
+    assert engine.knows_cards and engine.chassis_of("AB12") is None
+    place.smart_nic("dpu1", "AB12")
+    assert eventually(lambda: engine.chassis_of("AB12")) == "dpu1"
+    assert engine.chassis_of("AB1") is None
+
+
+def test_a_port_of_a_smart_nic_is_on_its_chassis(ovn):
+    """And on none while nobody says where the card is, which is a difference then."""
+    there = replace(ONE, card="AB12", function=LogicalFunction("02:00:00:00:00:0a", 3, 1442))
+    eventually(lambda: ovn.engine.repair(all_of(LAN, GROUP, there, TWO)))
+    plug = {"vif-plug-type": "representor", "vif-plug-mtu-request": "1442",
+            "vif-plug:representor:pf-mac": "02:00:00:00:00:0a", "vif-plug:representor:vf-num": "3"}
+
+    def options() -> Any:
+        row = next(one for one in ovn.engine._connected().idl.tables["Logical_Switch_Port"].rows.values()
+                   if one.name == "p1")
+        return dict(row.options)
+
+    assert eventually(options) == plug
+    assert [one.text for one in ovn.engine.differences(all_of(LAN, GROUP, there, TWO))] == [
+        "port p1: no chassis has card-serial-number=AB12"]
+    ovn.smart_nic("dpu1", "AB12")
+    eventually(lambda: ovn.engine.chassis_of("AB12"))
+    ovn.engine.repair(all_of(LAN, GROUP, there, TWO))
+    assert eventually(lambda: "requested-chassis" in options() and options()) == {**plug, "requested-chassis": "dpu1"}
+    assert ovn.engine.differences(all_of(LAN, GROUP, there, TWO)) == []
+    ovn.central.nb("--wait=sb", "sync")
+    assert ovn.central.sb("--bare", "--columns=requested_chassis", "find", "Port_Binding", "logical_port=p1").strip()
+    ovn.engine.repair(some(ONE))
+    assert eventually(lambda: not options())
+
+
+def test_what_the_southbound_database_told_is_known_while_it_is_away(ovn):
+    ovn.smart_nic("dpu1", "AB12")
+    eventually(lambda: ovn.engine.chassis_of("AB12"))
+    ovn.central.end("sb")
+    assert ovn.engine.chassis_of("AB12") == "dpu1"
+    alone = OvnEngine(ovn.central.url, south=ovn.central.south, patience=1.0)
+    with pytest.raises(Unavailable, match="ovn_southbound"):
+        alone.chassis_of("AB12")
+    alone.close()
+    assert not OvnEngine(ovn.central.url).knows_cards
 
 
 def test_what_others_made_is_left_alone(ovn):

@@ -9,7 +9,13 @@ import pytest
 import yaml
 
 from magnetar_control.api.network.attributes import PROTOCOLS
-from magnetar_control.services.network.engine import LogicalNetwork, LogicalPort, LogicalRule, LogicalSubnet
+from magnetar_control.services.network.engine import (
+    LogicalFunction,
+    LogicalNetwork,
+    LogicalPort,
+    LogicalRule,
+    LogicalSubnet,
+)
 from magnetar_control.services.network.ovn_rows import ACL, DHCP, NUMBERS, PORT, match, rows
 
 RULES = yaml.safe_load((Path(__file__).parents[3] / "cases/ovn_rules.yml").read_text(encoding="utf-8"))
@@ -60,7 +66,11 @@ def test_what_a_port_may_send_from(port, security, addresses):
 @pytest.mark.parametrize(("port", "options"), [
     ({"hosts": ("h1",)}, {"requested-chassis": "h1"}),
     ({"hosts": ("h1", "h2"), "arriving": True}, {"requested-chassis": "h1,h2", "activation-strategy": "rarp"}),
-    ({"hosts": ("h1", "h2")}, {"requested-chassis": "h1,h2"}), ({}, {})])
+    ({"hosts": ("h1", "h2")}, {"requested-chassis": "h1,h2"}), ({}, {}),
+    ({"hosts": ("dpu1",), "card": "AB12", "function": LogicalFunction("02:00:00:00:00:0a", 7, 1442)}, {
+        "requested-chassis": "dpu1", "vif-plug-type": "representor", "vif-plug-mtu-request": "1442",
+        "vif-plug:representor:pf-mac": "02:00:00:00:00:0a", "vif-plug:representor:vf-num": "7"}),
+    ({"hosts": ("dpu1",), "card": "AB12", "parent": "p2", "vlan": 7}, {"requested-chassis": "dpu1"})])
 def test_where_a_port_may_be(port, options):
     (row,) = rows(LogicalPort("p1", "n1", "02:00:00:00:00:01", **port))
     assert row.columns["options"] == options
