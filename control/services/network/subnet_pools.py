@@ -17,9 +17,10 @@ from magnetar_control.store.database import added, advisory_lock, now
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 
 from . import address_scopes, sharing
+from .requested_networks import seen
 from .resources import NetworkResource, add, find, of_version
 from .router_ports import GATEWAY, INTERFACE
-from .tables import addresses, beginnings, ports, subnet_pools, subnets
+from .tables import addresses, beginnings, networks, ports, subnet_pools, subnets
 
 NAMESPACE = uuid.UUID("0c1f9d5a-7a56-5c4f-8f0b-5d2f6a3e1c09")
 #: Bits of the prefix of a project's first network, unless an administrator says otherwise.
@@ -86,7 +87,7 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
         values["prefixes"] = _with_more(row, values)
     final = {**row, "prefixes": orjson.loads(row["prefixes"]), **values}
     if final["address_scope_id"] != row["address_scope_id"]:
-        _check_scope(connection, row)
+        _check_scope(connection, context, row)
     if final["address_scope_id"] is not None and values.keys() & {"prefixes", "address_scope_id"}:
         address_scopes.check_pool(connection, context, final)
 
@@ -213,18 +214,21 @@ def check_others(connection: Connection, network: RowMapping, values: Document) 
                                  f"address scope. {row.cidr} is of {scope}.", type=AFFINITY)
 
 
-def _check_scope(connection: Connection, pool: RowMapping) -> None:
+def _check_scope(connection: Connection, context: Context, pool: RowMapping) -> None:
     """Raises ``InvalidRequest`` where a *pool* would have another address scope than others of whose subnets it has
-    some beside its own in a network."""
+    some beside its own in a network, which is named to those who may see it."""
     advisory_lock(connection, *SCOPES)
     mine, other = subnets.alias(), subnets.alias()
-    there = connection.execute(select(mine.c.network_id).join(other, other.c.network_id == mine.c.network_id).join(
+    shared = select(mine.c.network_id).join(other, other.c.network_id == mine.c.network_id).join(
         subnet_pools, subnet_pools.c.id == other.c.subnetpool_id).where(
         mine.c.subnetpool_id == pool["id"], other.c.subnetpool_id != pool["id"],
-        subnet_pools.c.ip_version == pool["ip_version"]).limit(1)).scalar()
-    if there is not None:
-        raise InvalidRequest(f"Network {there} has subnets of this pool and of others, which must be of one address "
-                             "scope. Delete those of one pool first.", type=AFFINITY)
+        subnet_pools.c.ip_version == pool["ip_version"])
+    if connection.execute(shared.limit(1)).first() is None:
+        return
+    named = connection.execute(select(networks.c.id).where(networks.c.id.in_(shared), seen(context)).limit(1)).scalar()
+    raise InvalidRequest(f"{f'Network {named}' if named else 'A network of another project'} has subnets of this pool "
+                         "and of others, which must be of one address scope. Those of one pool have to be deleted "
+                         "first.", type=AFFINITY)
 
 
 def _of(connection: Connection, pool: RowMapping, project: str, cidr: str | None, length: int | None) -> AnyNetwork:

@@ -94,6 +94,15 @@ def test_a_guest_is_told_the_mac_of_its_card(cards: Host, tmp_path: Path) -> Non
     validate(told, SCHEMA)
 
 
+def test_a_card_that_was_given_another_mac_meanwhile(cards: Host, tmp_path: Path) -> None:
+    """What it has now counts, and not what was noted, as while its server was off."""
+    cards.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, vnic_type="direct-physical")]})
+    cards.ensure("server", "web1", {"power": "off"})
+    (tmp_path / "sys/bus/pci/devices/0000:41:00.0/net/ens2/address").write_text("3c:fd:fe:00:00:99\n")
+    cards.ensure("server", "web1", {"power": "running"})
+    assert cards.show()["nic_devices"][MAC(1)]["device_mac_address"] == "3c:fd:fe:00:00:99"
+
+
 def test_a_card_is_given_whole_or_by_its_functions(cards: Host, tmp_path: Path) -> None:
     """Whoever makes virtual functions of a card that a server has whole, gives them to nobody."""
     cards.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, vnic_type="direct-physical")]})

@@ -139,6 +139,22 @@ def test_subnets_of_a_network_are_of_pools_of_one_scope(ask):
     assert cut(two, 400)["type"] == "NetworkSubnetPoolAffinityError"
 
 
+def test_a_network_of_another_project_is_not_named(ask):
+    """Whoever shares pools learns nothing of what others make of them."""
+    bob, lab, other = ask.as_(BOB), scope(ask)["id"], scope(ask, name="other")["id"]
+    pools = [pool(ask, lab, cidr)["id"] for cidr in ("10.20.0.0/16", "10.30.0.0/16")]
+    for kind, id in (("address_scope", lab), *(("subnetpool", one) for one in pools)):
+        _made(ask, "/v2.0/rbac-policies", "rbac_policy", object_type=kind, object_id=id, action="access_as_shared",
+              target_tenant="blue")
+    network = _made(bob, "/v2.0/networks", "network", name="secret")["id"]
+    for id in pools:
+        _made(bob, "/v2.0/subnets", "subnet", network_id=network, subnetpool_id=id, prefixlen=24)
+    refused = set_pool(ask, pools[0], 400, address_scope_id=other)
+    assert refused["type"] == "NetworkAddressScopeAffinityError"
+    assert refused["message"].startswith("A network of another project has") and network not in refused["message"]
+    assert network in set_pool(ask.as_(ADMIN), pools[0], 400, address_scope_id=None)["message"]
+
+
 @pytest.mark.parametrize("database_kind", ["postgres"])
 def test_a_pool_keeps_its_scope_while_a_subnet_comes_beside_its_own(ask, monkeypatch):
     lab, other = scope(ask)["id"], scope(ask, name="other")["id"]
