@@ -31,7 +31,18 @@ from magnetar_agent.migrations.source_cleanup import (
     target_address,
 )
 from magnetar_agent.migrations.transfer import send, stored
-from magnetar_agent.servers import MIB, folder, logical_volumes, own_disks, pci, placement, spec, tpm, verbs
+from magnetar_agent.servers import (
+    MIB,
+    folder,
+    function_settings,
+    logical_volumes,
+    own_disks,
+    pci,
+    placement,
+    spec,
+    tpm,
+    verbs,
+)
 from magnetar_core.errors import (
     Conflict,
     HypervisorDown,
@@ -228,6 +239,7 @@ class _Move:
 
     def _arrive(self, talk: Rpc) -> None:
         """The guest is off here for good: from now on the server belongs to the target."""
+        function_settings.let_go(self.host, self.server)
         self.document.state["decided"] = True
         self.task.keep()
         volumes.serve_disks(self.host, self.server.id)

@@ -12,7 +12,7 @@ from magnetar_agent.documents import HELD, Document
 from magnetar_agent.link import LinkAddress
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, MARK, moving, volumes
-from magnetar_agent.servers import addresses, tpm, verbs
+from magnetar_agent.servers import addresses, function_settings, tpm, verbs
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import InvalidField, MagnetarError, NotFound, Unreachable
 from magnetar_core.operations import now
@@ -105,6 +105,7 @@ def guest_runs(host: LocalHost, document: Document) -> bool:
 def _start(host: LocalHost, server: Document) -> None:
     try:
         if not server.state.get(HELD):
+            function_settings.apply(host, server)  # what it has may have been as usual since
             tpm.start(host, server)
     except MagnetarError as error:
         log.warning("server %s stays here and cannot be started: %s", server.name, error, extra={"server": server.id})

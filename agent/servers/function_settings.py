@@ -74,6 +74,18 @@ def remove(host: LocalHost, document: Document) -> None:
         give_back(host, document.id)
 
 
+def let_go(host: LocalHost, document: Document) -> None:
+    """The guest of a server is off here for good, as it goes to another host: what it has is as usual before it starts
+    there, so that OVN never finds a port at both. Raises ``HypervisorError`` where that cannot be."""
+    mine = {*(document.want.get(pci.FIELD) or ()), *(document.want.get(pci.BEFORE) or ())}
+    if not mine & _notes(host).keys():
+        return
+    with host.locks.hold(*SETTING):
+        for address in sorted(mine & (notes := _notes(host)).keys()):
+            _set(host, address, _noted(notes[address]))
+            notes[address].unlink(missing_ok=True)
+
+
 def give_back(host: LocalHost, without: str = "") -> None:
     """Have virtual functions that no server has, but for the server *without*, be as usual. One that cannot be set now
     is only told of in the log: no other waits for it."""

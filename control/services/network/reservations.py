@@ -21,7 +21,6 @@ from magnetar_control.store.hosts import child_id
 from magnetar_control.store.tables import hosts
 from magnetar_core import bandwidth
 from magnetar_core.errors import Conflict
-from magnetar_core.hardware.pci import PAST_OVN
 
 from .router_ports import OWN
 from .tables import SUBPORT, TAKEN, networks, ports, qos_policies, qos_rules
@@ -94,8 +93,7 @@ def requests(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, di
         network, group = bandwidth.split(next(iter(amounts)))[1], request_id(row["id"])
         found[row["id"]] = {
             "request": {"request_groups": [{
-                "id": group, "required": [bandwidth.own_trait(network)] if row["vnic_type"] in PAST_OVN else sorted(
-                    bandwidth.traits(network)),
+                "id": group, "required": sorted((bandwidth.own_trait(network), bandwidth.type_trait(row["vnic_type"]))),
                 "resources": {bandwidth.split(name)[0]: n for name, n in amounts.items()}}], "same_subtree": [group]},
             "allocation": {group: child_id(where[row["host"]], network)}
             if row["place"] is not None and row["host"] in where else None}

@@ -17,8 +17,9 @@ CLASSES = {"egress": "NET_BW_EGR_KILOBIT_PER_SEC", "ingress": "NET_BW_IGR_KILOBI
 #: Stands for the network between hosts, over which tunnelled networks go (Neutron's tunnelled_network_rp_name).
 TUNNELS = "rp_tunnelled"
 TUNNEL_TRAIT = "CUSTOM_NETWORK_TUNNEL_PROVIDER"
-#: What providers of bandwidth give besides, as Neutron's agents tell it.
-NORMAL_TRAIT = "CUSTOM_VNIC_TYPE_NORMAL"
+#: Types of ports whose bandwidth a provider gives, as Neutron's agents tell it by traits: of any network, and of
+#: physical ones only.
+TYPES, PHYSICAL_TYPES = ("normal", "vdpa", "remote-managed"), ("direct", "macvtap")
 #: The greatest number of Placement.
 MOST = 2**31 - 1
 _SETTING = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.\-]{0,62}):([0-9]{0,10}):([0-9]{0,10})")
@@ -44,7 +45,13 @@ def in_words(resources: Mapping[str, int]) -> str:
 
 def traits(network: str) -> frozenset[str]:
     """What the provider of a physical network has: by these ports ask for it."""
-    return frozenset({own_trait(network), NORMAL_TRAIT})
+    types = TYPES if network == TUNNELS else (*TYPES, *PHYSICAL_TYPES)
+    return frozenset({own_trait(network), *map(type_trait, types)})
+
+
+def type_trait(vnic_type: str) -> str:
+    """The one that says that a provider gives ports of a type some."""
+    return f"CUSTOM_VNIC_TYPE_{vnic_type.upper().replace('-', '_')}"
 
 
 def own_trait(network: str) -> str:

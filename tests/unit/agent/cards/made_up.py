@@ -98,7 +98,7 @@ def free(host: Host) -> dict[str, Any]:
     return inventory.usage(host.agent.host)["pci_devices"]
 
 
-def noted(host: Host) -> list[str]:
+def noted(host: Host | Kvm) -> list[str]:
     """The functions that are noted as set."""
     folder = host.agent.host.settings.state_dir / function_settings.FOLDER
     return sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from magnetar_agent.networks import RepresentorPort
 from magnetar_agent.servers import guest_data
-from magnetar_core.errors import Conflict, InvalidField, MagnetarError
+from magnetar_agent.settings import AgentSettings
+from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError
 from tests.unit.agent.conftest import SMALL, Host
+from tests.unit.agent.pair import WAY, Pair
 
 from .made_up import MAC, PORT, SETTINGS, free, nic, noted, part, port_nic, representor, switched
 
@@ -94,6 +97,45 @@ def test_what_is_refused_of_vdpa(vdpa: Host, fields: dict[str, Any], error: type
     with pytest.raises(error, match=says):
         vdpa.ensure("server", "web1", {"flavor": SMALL, **fields})
     assert vdpa.fake.representors == {} and free(vdpa)[VDPA_NAME]["free"] == 2
+
+
+@pytest.fixture
+def two(pair: Pair, tmp_path: Path) -> Pair:
+    """Two hosts with a vDPA device each."""
+    for kvm, bus in ((pair.one, "31"), (pair.two, "b1")):
+        switched(tmp_path / bus, bus, 1)
+        spec = AgentSettings(pci_device_spec=[{"vendor_id": "8086", "physical_network": None}])
+        for name, value in (("sysfs", tmp_path / bus), ("pci_device_spec", spec.pci_device_spec)):
+            object.__setattr__(kvm.agent.host.settings, name, value)
+    return pair
+
+
+def test_a_cold_move_never_has_its_port_at_both_hosts(two: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The representor of the source is pulled out before that of the target is plugged in."""
+    two.make(flavor=SMALL, networks=[port_nic(1)])
+    assert list(two.one.fake.representors) == ["ens1f0_0"]
+    plug, there = two.two.fake.plug_representor, []
+
+    def plugged(netdev: str, wanted: RepresentorPort | None) -> None:
+        there.append(dict(two.one.fake.representors))
+        plug(netdev, wanted)
+
+    monkeypatch.setattr(two.two.fake, "plug_representor", plugged)
+    assert two.migrate(type="cold") == WAY
+    assert there == [{}] and list(two.two.fake.representors) == ["ens1f0_0"]
+    assert noted(two.one) == [] and noted(two.two) == ["0000:b1:02.0"]
+
+
+def test_a_representor_that_stays_keeps_its_server(two: Pair) -> None:
+    """It does not move then, and its guest runs again where it was."""
+    id = two.make(flavor=SMALL, networks=[port_nic(1)])
+    two.one.fake.fail_next("plug_representor", HypervisorError("The agent could not pull out ens1f0_0."))
+    with pytest.raises(MagnetarError, match="could not pull out"):
+        two.migrate(type="cold")
+    assert two.one.runs(id) and not two.two.runs(id)
+    assert list(two.one.fake.representors) == ["ens1f0_0"] and noted(two.one) == ["0000:31:02.0"]
+    assert two.migrate(type="cold") == WAY
+    assert two.one.fake.representors == {}
 
 
 def test_an_interface_attachment_by_vdpa(vdpa: Host) -> None:

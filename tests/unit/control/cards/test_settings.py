@@ -76,7 +76,7 @@ def test_a_policy_of_a_virtual_function(more: Functions) -> None:
     assert bandwidth_of(more.cloud, id) == [{"NET_BW_EGR_KILOBIT_PER_SEC:physnet0": 2500}]
     [group] = more.shown(port)["resource_request"]["request_groups"]
     assert (group["required"], group["resources"]) == (
-        ["CUSTOM_PHYSNET_PHYSNET0"], {"NET_BW_EGR_KILOBIT_PER_SEC": 2500})
+        ["CUSTOM_PHYSNET_PHYSNET0", "CUSTOM_VNIC_TYPE_DIRECT"], {"NET_BW_EGR_KILOBIT_PER_SEC": 2500})
     [rule] = [one for one in admin.get(f"/network/v2.0/qos/policies/{both}").json["policy"]["rules"]
               if one["type"] == "bandwidth_limit"]
     path = f"/network/v2.0/qos/policies/{both}/bandwidth_limit_rules"
