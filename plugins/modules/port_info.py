@@ -102,7 +102,8 @@ ports:
     vnic_type:
       description: C(normal), or a device of its server's host, on the physical network of its network. Nothing
         filters C(direct), a virtual function (SR-IOV), C(macvtap), a virtio NIC over one, and C(direct-physical),
-        a whole card. OVN looks after C(vdpa), a virtio NIC that the card makes.
+        a whole card. OVN looks after C(vdpa), a virtio NIC that the card makes, and C(remote-managed), a virtual
+        function of a SmartNIC.
       type: str
       sample: normal
     qos_policy:

@@ -123,7 +123,7 @@ class NetworkPort(Resource):
     vnic_type = Field(Choices("normal", *VNIC_TYPES), "V(normal), or a device of its server's host, on the physical "
                       "network of its network. Nothing filters V(direct), a virtual function (SR-IOV), V(macvtap), "
                       "a virtio NIC over one, and V(direct-physical), a whole card. OVN looks after V(vdpa), a virtio "
-                      "NIC that the card makes.",
+                      "NIC that the card makes, and V(remote-managed), a virtual function of a SmartNIC.",
                       default="normal", sample="normal")
     qos_policy = qos_policy("Its QoS policy, by name or uuid; V(none) for that of its network.")
     admin_state_up = Field(Boolean(), "Whether packets pass.", default=True, sample=True)

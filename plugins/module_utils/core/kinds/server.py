@@ -53,11 +53,12 @@ def _nic() -> Record:
                    "(iface-id)."),
         physical_network=Field(PHYSICAL, "A physical network of the host, in place of network: the NIC is a device "
                                "that the agent's setting pci_device_spec has there, see vnic_type. It needs "
-                               "port_security false, since nothing filters it, but for V(vdpa); V(rp_tunnelled) is for "
-                               "that alone."),
+                               "port_security false, since nothing filters it, but for V(vdpa) and V(remote-managed); "
+                               "V(rp_tunnelled) is for these alone."),
         vnic_type=Field(VNIC_TYPE, "How the guest has such a NIC: V(direct), the virtual function itself; V(macvtap), "
                         "a virtio NIC over it; V(direct-physical), a whole card; V(vdpa), with port, a virtio NIC that "
-                        "the card makes. V(direct) when omitted."),
+                        "the card makes; V(remote-managed), with port, a virtual function of a SmartNIC. V(direct) "
+                        "when omitted."),
         network_affinity=Field(PHYSICAL, "What a cloud says of a port of OVN: the physical network, or "
                                "V(rp_tunnelled), near whose NUMA cells the server is to be."),
         trusted=Field(Boolean(), "Whether the card trusts such a virtual function (V(direct)): its guest may set other "
@@ -234,7 +235,8 @@ class Server(Resource):
                                                "for it, or to the MAC address of the NIC that it is. Of a single host.",
                         on=READ, sample={})
     nic_devices = Field(MapOf(Text(), Value()), "MAC address of a NIC that is a device of its host to {pci_slot, "
-                        "pci_vendor_info, physical_network}, and device_mac_address of a whole card. Of a single "
+                        "pci_vendor_info, physical_network}, and device_mac_address of a whole card, or "
+                        "card_serial_number, pf_mac_address and vf_num of a function of a SmartNIC. Of a single "
                         "host.", on=READ, sample={})
     mdev = Field(Nullable(Value()), "The virtual GPU that it has: {uuid, parent, type}. Of a single host.", on=READ,
                  sample=None)
