@@ -101,7 +101,7 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]],
     its vital product data say; a virtual function that is to be remote-managed is left out without (row NET-02)."""
     if not specs:
         return []
-    found, vdpa, cards = [], vdpa_devices(sysfs), _Cards(sysfs, serials)
+    found, vdpa, seen = [], vdpa_devices(sysfs), dict[str, tuple[str, dict[str, int]]]()
     for folder in entries(sysfs / "bus/pci/devices"):
         if text(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
             continue
@@ -113,7 +113,7 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]],
         spec = next((each for each in specs if vendor and _suits(one, each)), None)
         if spec is None:
             continue
-        remote = cards.function(one) if is_remote(spec) else None
+        remote = _remote(sysfs, one, serials, seen) if is_remote(spec) else None
         if remote is None and is_remote(spec):
             continue
         found.append(one._replace(managed=spec.get("managed", "yes") == "yes", once=spec.get("one_time_use") == "yes",
@@ -131,20 +131,15 @@ def is_remote(spec: Mapping[str, str]) -> bool:
     return spec.get("remote_managed") == "yes"
 
 
-class _Cards:
-    """What SmartNICs know their virtual functions by; each card is looked at once."""
-
-    def __init__(self, sysfs: Path, serials: Mapping[str, str]) -> None:
-        self.sysfs, self.serials = sysfs, serials
-        self._seen: dict[str, tuple[str, dict[str, int]]] = {}
-
-    def function(self, one: PciDevice) -> RemoteFunction | None:
-        """``None`` where something of it is not told."""
-        if one.parent not in self._seen:
-            self._seen[one.parent] = mac_address(self.sysfs, one.parent), _functions_of(self.sysfs, one.parent)
-        mac, numbers = self._seen[one.parent]
-        serial = self.serials.get(one.address) or self.serials.get(one.parent)
-        return RemoteFunction(serial, mac, numbers[one.address]) if serial and mac and one.address in numbers else None
+def _remote(sysfs: Path, one: PciDevice, serials: Mapping[str, str],
+            seen: dict[str, tuple[str, dict[str, int]]]) -> RemoteFunction | None:
+    """What a SmartNIC knows a device by; ``None`` where something of that is not told. *seen*: physical functions that
+    were looked at."""
+    if one.parent not in seen:
+        seen[one.parent] = mac_address(sysfs, one.parent), _functions_of(sysfs, one.parent)
+    mac, numbers = seen[one.parent]
+    serial = serials.get(one.address) or serials.get(one.parent)
+    return RemoteFunction(serial, mac, numbers[one.address]) if serial and mac and one.address in numbers else None
 
 
 def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:

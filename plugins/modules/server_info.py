@@ -181,8 +181,7 @@ servers:
       sample: {}
     nic_devices:
       description: MAC address of a NIC that is a device of its host to {pci_slot, pci_vendor_info, physical_network},
-        and device_mac_address of a whole card, or card_serial_number, pf_mac_address and vf_num of a function of
-        a SmartNIC. Of a single host.
+        and more of whole cards and SmartNICs. Of a single host.
       type: dict
       sample: {}
     mdev:

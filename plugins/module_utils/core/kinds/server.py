@@ -235,8 +235,7 @@ class Server(Resource):
                                                "for it, or to the MAC address of the NIC that it is. Of a single host.",
                         on=READ, sample={})
     nic_devices = Field(MapOf(Text(), Value()), "MAC address of a NIC that is a device of its host to {pci_slot, "
-                        "pci_vendor_info, physical_network}, and device_mac_address of a whole card, or "
-                        "card_serial_number, pf_mac_address and vf_num of a function of a SmartNIC. Of a single "
+                        "pci_vendor_info, physical_network}, and more of whole cards and SmartNICs. Of a single "
                         "host.", on=READ, sample={})
     mdev = Field(Nullable(Value()), "The virtual GPU that it has: {uuid, parent, type}. Of a single host.", on=READ,
                  sample=None)
