@@ -22,6 +22,7 @@ from magnetar_agent.servers import (
     image_links,
     machines,
     mdevs,
+    nics,
     own_disks,
     pci,
     placement,
@@ -121,7 +122,7 @@ class ServerDriver:
         have["attached"] = bool(look.volumes(document.id) or server_plan.volume_items(document.want))
         have[addresses.RESERVED] = document.state.get(addresses.RESERVED, [])
         have["told"] = bool(addresses.reservations_of(document))
-        have["drive"] = document.state.get("drive")
+        have["drive"], have["pulled"] = document.state.get("drive"), bool(document.state.get(nics.PULLED))
         have["volumes_made"] = bool(document.state.get("volumes_made"))
         return have
 

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""NICs of a running server: unplugged and plugged while it runs."""
+"""NICs of a running server: unplugged and plugged while it runs.
+
+Nobody can save the state of those that are devices of the host. So a guest that is suspended is without them, and gets
+them again when it runs: ``PULLED`` of its document's state says so from before the first is unplugged until all are
+plugged in again.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,62 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.servers import function_settings, pci, spec
 from magnetar_agent.volumes import attaching
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import Conflict, MagnetarError
+from magnetar_core.power import PAUSED, SUSPENDED
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
     from magnetar_agent.hypervisor import Domain
     from magnetar_agent.networks import Nic
     from magnetar_agent.task import Task
+
+
+#: Whether the guest is without its NICs that are devices of the host.
+PULLED = "nics_pulled"
+
+
+def pull(task: Task) -> None:
+    """Before a guest is suspended: unplug its NICs that are devices of the host. Raises ``Conflict`` where it keeps
+    one; it goes on with all of them then, and nothing else is wanted of it."""
+    host, id = task.host, task.document.id
+    seen, domain = host.hypervisor.running(id), host.hypervisor.domain(id)
+    pulled = [nic for nic in seen.nics if nic.device] if seen else []
+    if not (seen and domain and pulled):
+        return
+    task.document.state[PULLED] = True
+    task.keep()
+    try:
+        if domain.state == PAUSED:
+            raise Conflict(f"Server {task.document.name!r} is paused, and has NICs that are devices of its host "
+                           f"({', '.join(nic.mac for nic in pulled)}), of which its guest has to let go before it is "
+                           "suspended. Unpause it first.")
+        for nic in pulled:
+            attaching.unplug(host, id, nic, f"NIC {nic.mac}", task.operation)
+    except Exception:
+        _back(task, seen)
+        now = host.hypervisor.running(id)
+        if now is None or {nic.mac for nic in pulled} <= {nic.mac for nic in now.nics}:
+            del task.document.state[PULLED]
+        task.document.want["power"] = domain.state
+        task.document.state.pop("unfinished", None)
+        task.keep()
+        raise
+
+
+def put_back(task: Task) -> None:
+    """A guest that was not suspended after all has its NICs again; where that fails too, with the next change."""
+    if PULLED in task.document.state:
+        with suppress(MagnetarError):
+            plug(task, task.document.want["networks"])
+
+
+def forget_pulled(task: Task) -> None:
+    """Before a start: a guest whose saved memory is gone boots with all its NICs."""
+    if PULLED in task.document.state:
+        domain = task.host.hypervisor.domain(task.document.id)
+        if domain is None or domain.state != SUSPENDED:
+            del task.document.state[PULLED]
+            task.keep()
 
 
 def plug(task: Task, networks: list[Fields]) -> None:
@@ -41,6 +95,8 @@ def plug(task: Task, networks: list[Fields]) -> None:
         task.keep()
         function_settings.give_back(host)
         raise
+    if task.document.state.pop(PULLED, None):
+        task.keep()
     if pci.BEFORE in task.document.want:
         pci.follow_nics(task.document.want, failed=False)
         task.keep()

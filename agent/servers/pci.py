@@ -253,11 +253,11 @@ def _too_few(host: LocalHost, names: Sequence[str], count: int, free: int, near:
 
 def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
     """Set ``FIELD`` of *found*, whose hardware and placement are known. *old*: what was wanted before. Raises
-    ``Conflict``, and ``InvalidField`` for a server that is to be suspended with devices."""
+    ``Conflict``, and ``InvalidField`` for a server that is to be suspended with devices that are no NICs."""
     had, before = old.get(FIELD) or {}, old.get(BEFORE) or {}
     found.pop(FIELD, None)
     found.pop(BEFORE, None)
-    if asked(found) and found.get("power") == SUSPENDED:
+    if of_flavor(found) and found.get("power") == SUSPENDED:
         raise InvalidField("power", "cannot be suspended while the server has PCI devices, whose state cannot be "
                                     "saved; stop it, or pause it", SUSPENDED)
     same = bool(old) and _wish(found) == _wish(old)

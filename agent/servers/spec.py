@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from types import MappingProxyType
@@ -40,7 +40,7 @@ from magnetar_core import local_disks as core_disks
 from magnetar_core.errors import Conflict
 from magnetar_core.hardware import machines
 from magnetar_core.hardware.merge import memory_model
-from magnetar_core.hardware.pci import DIRECT, MACVTAP, REMOTE, VDPA
+from magnetar_core.hardware.pci import DIRECT, MACVTAP, REMOTE, VDPA, WHOLE
 from magnetar_core.local_disks import SWAP, LocalDisk
 from magnetar_core.server_plan import ROOT as ROOT_FILE
 from magnetar_core.server_plan import disk_sizes, hardware, root_volume
@@ -267,8 +267,21 @@ def seen(host: LocalHost, document: Document, found: Domain) -> Fields:
         "hardware": dict(found.hardware),
         "machine": document.want["machine"] if machines.means(document.want["machine"], found.machine) else (
             found.machine),
-        "networks": [_nic_seen(host, seen_nic, wanted.get(seen_nic.mac), functions) for seen_nic in found.nics],
+        "networks": [_nic_seen(host, seen_nic, wanted.get(seen_nic.mac), functions)
+                     for seen_nic in _in_order(found.nics, list(wanted))],
     }
+
+
+def _in_order(nics: Sequence[Nic], macs: Sequence[str]) -> Iterator[Nic]:
+    """NICs as they are seen, with those that are whole cards, which domains have elsewhere, where *macs* have them."""
+    cards = {one.mac: one for one in nics if one.vnic_type == WHOLE}
+    others = iter([one for one in nics if one.vnic_type != WHOLE])
+    for mac in macs:
+        found = cards.pop(mac, None) or next(others, None)
+        if found is not None:
+            yield found
+    yield from others
+    yield from cards.values()
 
 
 def _flavor_seen(document: Document, found: Domain) -> Fields:

@@ -36,7 +36,7 @@ from magnetar_agent.servers import (
 from magnetar_agent.storage import DiskKey
 from magnetar_agent.task import Task, Verb
 from magnetar_agent.volumes import reimaging, remote
-from magnetar_core.errors import Conflict, HypervisorError, Unreachable
+from magnetar_core.errors import Conflict, HypervisorError, MagnetarError, Unreachable
 from magnetar_core.server_plan import drive_digest
 
 
@@ -165,6 +165,7 @@ def start(task: Task, paused: bool = False) -> None:
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()
+    nics.forget_pulled(task)
     settle(task.host, task.document, task.keep)
     tpm.keep_secret(task)
     tpm.start(task.host, task.document, paused=paused, given=task.operation.given.get(tpm.GIVEN))
@@ -248,8 +249,13 @@ def resume(task: Task) -> None:
 
 
 def save(task: Task) -> None:
-    """Suspend to disk."""
-    task.host.hypervisor.save(task.document.id)
+    """Suspend to disk, without NICs that are devices of the host."""
+    nics.pull(task)
+    try:
+        task.host.hypervisor.save(task.document.id)
+    except MagnetarError:
+        nics.put_back(task)
+        raise
 
 
 def destroy(task: Task) -> None:

@@ -176,7 +176,7 @@ def tied_by(server: servers.Found, live: bool) -> str:
     flavor = orjson.loads(server.flavor)
     devices = devices_of(flavor, orjson.loads(server.interfaces or "[]"))
     otherwise = "Migrate it cold (migrate)" if live else "Stop it, or pause it"
-    if any(map(network_of, devices)):
+    if live and any(map(network_of, devices)):
         return ("ports that are devices of its host (vnic_type direct and others), whose state cannot be saved. "
                 f"{otherwise}, or detach the ports first.")
     if any(map(is_vgpu, devices)):
@@ -186,7 +186,7 @@ def tied_by(server: servers.Found, live: bool) -> str:
     if PMEM in (flavor.get("extra_specs") or {}):
         return ("persistent memory (hw:pmem), which stays on its host. "
                 f"{otherwise}{'; what is in there does not go along' if live else ''}.")
-    if devices and not live:
+    if not live and not all(map(network_of, devices)):
         return f"PCI devices (pci_passthrough:alias), whose state cannot be saved. {otherwise}."
     return ""
 

@@ -57,7 +57,8 @@ def plan(want: Optional[Document], have: Optional[Document]) -> Iterator[Step]:
     ``rescue_left`` (something of it is there), ``transient`` (undefined from outside: it would go when it stops),
     ``gone`` (an image that is no longer there), ``volumes_made``, ``attached`` (it has volumes), ``reserved``
     (addresses that DHCP gives it: ``[[mac, network, address], ...]``), ``told`` (it has had some), ``drive``
-    (``drive_digest`` of what the config drive says), and what the caller allows or asks for besides: ``allow_reboot``,
+    (``drive_digest`` of what the config drive says), ``pulled`` (its guest is without its NICs that are devices of the
+    host), and what the caller allows or asks for besides: ``allow_reboot``,
     ``rebuild``.
 
     Raises ``Conflict`` or ``Immutable`` where there is no way that loses nothing.
@@ -117,6 +118,8 @@ def _there(want: Document, have: Document) -> Iterator[str]:
     if power == CRASHED and want["power"] != OFF:
         yield "destroy"
     yield from verbs_between(OFF if power in (MISSING, CRASHED) else power, want["power"])
+    if have.get("pulled") and want["power"] in LIVE and not plugs:
+        yield "plug"
 
 
 def _files(want: Document, have: Document, sizes: Sequence[str]) -> Iterator[str]:

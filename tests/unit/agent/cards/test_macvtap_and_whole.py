@@ -79,6 +79,15 @@ def test_a_nic_is_a_whole_card(cards: Host) -> None:
     assert len(part(cards, "hostdev", live=True)) == 1 == len(part(cards, "hostdev"))
 
 
+def test_a_card_may_come_before_other_nics(cards: Host) -> None:
+    """The domain has it elsewhere, which is no difference."""
+    wanted = [nic(1, vnic_type="direct-physical"), nic(2, vnic_type="macvtap"), {"bridge": "br0", "mac": MAC(3)}]
+    cards.ensure("server", "web1", {"flavor": SMALL, "networks": wanted})
+    assert not cards.ensure("server", "web1", {"networks": wanted}).changed
+    turned = [wanted[0], wanted[2], wanted[1]]
+    assert cards.ensure("server", "web1", {"networks": turned}).changed
+
+
 def test_a_guest_is_told_the_mac_of_its_card(cards: Host, tmp_path: Path) -> None:
     """Also when nothing of the host can read it any more, since the guest has the card."""
     cards.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1, vnic_type="direct-physical", tag="fast")]})

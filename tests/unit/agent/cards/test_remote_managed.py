@@ -114,7 +114,6 @@ def test_a_guest_sees_a_port_of_ovn(dpu: Host) -> None:
     ({"networks": [nic(1, physical_network="rp_tunnelled")]}, Conflict, "has no virtual functions of networks between"),
     ({"networks": [port_nic(1, vnic_type="vdpa")]}, Conflict, "OVN|has no vDPA devices of networks between"),
     ({"networks": [], "hardware": {"pci_alias": "any:1"}}, MagnetarError, "PCI devices of alias any"),
-    ({"networks": [port_nic(1)], "power": "suspended"}, InvalidField, "cannot be suspended while the server has PCI"),
 ])
 def test_what_is_refused(dpu: Host, fields: dict[str, Any], error: type[MagnetarError], says: str) -> None:
     with pytest.raises(error, match=says):

@@ -91,7 +91,6 @@ def test_what_a_vdpa_device_needs_of_its_host(vdpa: Host, tmp_path: Path) -> Non
      "has no vDPA devices of physical network Physnet-0; of such devices it has vDPA devices of networks between"),
     ({"networks": [nic(1, physical_network="rp_tunnelled")]}, Conflict, "has no virtual functions of networks between"),
     ({"networks": [], "hardware": {"pci_alias": "any:1"}}, MagnetarError, "PCI devices of alias any"),
-    ({"networks": [port_nic(1)], "power": "suspended"}, InvalidField, "cannot be suspended while the server has PCI"),
 ])
 def test_what_is_refused_of_vdpa(vdpa: Host, fields: dict[str, Any], error: type[MagnetarError], says: str) -> None:
     with pytest.raises(error, match=says):

@@ -173,7 +173,6 @@ def test_near_the_cells_of_the_guest(tmp_path: Path, monkeypatch: pytest.MonkeyP
      "has no virtual functions of physical network other; of such devices it has virtual functions of physical netw"),
     ({"networks": [nic(1)], "hardware": {"vif_inbound_average": 1000}}, InvalidField,
      "hardware.vif_inbound_average: limits NICs of the host"),
-    ({"networks": [nic(1)], "power": "suspended"}, InvalidField, "cannot be suspended while the server has PCI dev"),
 ])
 def test_what_is_refused(big: Host, fields: dict[str, Any], error: type[MagnetarError], says: str) -> None:
     with pytest.raises(error, match=says):

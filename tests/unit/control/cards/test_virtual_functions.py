@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from magnetar_control.store import hosts
+from tests.unit.agent.cards.made_up import plugged
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.evacuate.evacuating import Evacuating
 from tests.unit.control.moves.clouds import at
@@ -113,19 +114,28 @@ def test_it_gets_one_where_its_server_goes(some: Functions, case: dict[str, Any]
         assert profile["pci_slot"] == f"0000:{step['at'][-1]}1:02.0", step
 
 
-@pytest.mark.parametrize(("body", "instead"), [
-    ({"os-migrateLive": {"host": "kvm2", "block_migration": "auto"}}, "Migrate it cold (migrate), or detach the ports"),
-    ({"suspend": None}, "Stop it, or pause it, or detach the ports first")], ids=["live", "suspend"])
-def test_its_state_is_not_carried(some: Functions, body: dict[str, Any], instead: str) -> None:
+def test_it_does_not_move_while_its_guest_runs(some: Functions) -> None:
     """Which is said at once, and not by an action that fails."""
     id = some.make(some.port(), host="kvm1")
-    reply = some.cloud.admin.post(f"/v2.1/servers/{id}/action", body, "2.30")
+    reply = some.cloud.admin.post(f"/v2.1/servers/{id}/action", {
+        "os-migrateLive": {"host": "kvm2", "block_migration": "auto"}}, "2.30")
     assert reply.status == 409, reply
     said = reply.json["conflictingRequest"]["message"]
-    assert "which has ports that are devices of its host" in said and instead in said
+    assert "which has ports that are devices of its host" in said and "or detach the ports first" in said
     assert some.cloud.admin.get(f"/v2.1/servers/{id}/os-instance-actions").json["instanceActions"][0][
         "action"] == "create"
     assert some.has(id)[0] == "kvm1"
+
+
+def test_suspended_and_resumed(some: Functions) -> None:
+    """Its guest is without it meanwhile, and gets the same again."""
+    port, kvm = some.port(), some.cloud.kvm["kvm1"]
+    id, mac = some.make(port, host="kvm1"), some.shown(port)["mac_address"]
+    name = at(some.cloud, id)["kvm1"]["name"]
+    act(some.cloud.admin, id, "suspend", None, "SUSPENDED")
+    assert plugged(kvm, name, live=True) == {} and some.has(id) == ("kvm1", {mac: "0x11 0x0"})
+    act(some.cloud.admin, id, "resume", None, "ACTIVE")
+    assert plugged(kvm, name, live=True) == {mac: "0x11 0x0"}
 
 
 def test_the_memory_of_its_server_is_not_encrypted(some: Functions) -> None:
