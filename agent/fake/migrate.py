@@ -98,7 +98,7 @@ class Migrations(State):
         for tenth in range(11):
             going({"done": tenth, "total": 10, "remaining": 10 - tenth, "dirty_rate": 4096 * tenth})
         here, folder = passage.folder
-        sent = {"uuid": uuid, "tpm": domain.tpm, "live": there(domain.xml, passage), "xml": passage.persistent,
+        sent = {"uuid": uuid, "tpm": domain.tpm, "live": there(domain.live, passage), "xml": passage.persistent,
                 "disks": {str(folder / path.relative_to(here)): base64.b64encode(path.read_bytes()).decode()
                           for path in disks}}
         answer = b""

@@ -40,7 +40,7 @@ def check(host: LocalHost, told: Fields, live: bool) -> None:
     want = {"hardware": told.get("hardware"), "flavor": {"vcpus": told.get("vcpus", 1), "ram": told["ram"]},
             placement.FIELD: told.get("placement"), "networks": told["networks"]}
     if live:
-        pci.check_live(host, want, bool(told.get("moves_devices")))
+        pci.check_live(host, want, bool(told.get("moves_devices")), bool(told.get("pulls_nics")))
     if mdevs.asked(want) and live:
         raise Conflict("The server has a virtual GPU (hardware.vgpus), which cannot move while the guest runs. "
                        "Migrate it cold.")

@@ -36,6 +36,7 @@ from magnetar_agent.servers import (
     folder,
     function_settings,
     logical_volumes,
+    nics,
     own_disks,
     pci,
     placement,
@@ -101,6 +102,9 @@ def _check_live(found: Document, power: str) -> None:
     if power not in LIVE:
         raise Conflict(f"Server {found.name!r} is {power}; only a running or paused one can go live. Ask for type cold "
                        "or auto.")
+    if power == PAUSED and pci.functions(found.want):
+        raise Conflict(f"Server {found.name!r} is paused, and has NICs that are devices of its host, of which its "
+                       "guest has to let go before it goes live. Unpause it first, or ask for type cold.")
     if found.want.get("rescue"):
         raise Conflict(f"Server {found.name!r} is rescued, and only a server as it is meant to be goes live. Unrescue "
                        "it first, or ask for type cold.")
@@ -133,7 +137,8 @@ def manifest(host: LocalHost, server: Document) -> Fields:
         "secure_boot": bool((boots := spec.boots_by(host, server)) and boots.secure),
         "spice": bool(power in LIVE and (runs := host.hypervisor.running(server.id)) and runs.spice),
         "host_id": host.hypervisor.host()["id"], "datapath": spec.datapath(host, want["networks"]),
-        "moves_devices": True,  # earlier agents would have the guest keep their addresses, live
+        # Earlier agents would have the guest keep their addresses, live, or its NICs that are devices of the host.
+        "moves_devices": True, "pulls_nics": True,
     }
 
 
@@ -239,7 +244,8 @@ class _Move:
 
     def _arrive(self, talk: Rpc) -> None:
         """The guest is off here for good: from now on the server belongs to the target."""
-        function_settings.let_go(self.host, self.server)
+        if not self.live:  # else it was done before the guest went
+            function_settings.let_go(self.host, self.server)
         self.document.state["decided"] = True
         self.task.keep()
         volumes.serve_disks(self.host, self.server.id)
@@ -257,6 +263,9 @@ class _Move:
             self._ran()
         if not self.live:
             tpm.copy(self.host, self.server)
+        else:
+            nics.pull(server_task(self.task, self.server))
+            function_settings.let_go(self.host, self.server)
         states = self._states()
         lent = volumes.share(self.host, self.server, self.remote.peer, self.live)
         sent = {k: v for k, v in self.server.state.items() if k != MARK}

@@ -12,7 +12,7 @@ from magnetar_agent.documents import HELD, Document
 from magnetar_agent.link import LinkAddress
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, MARK, moving, volumes
-from magnetar_agent.servers import addresses, function_settings, tpm, verbs
+from magnetar_agent.servers import addresses, function_settings, nics, tpm, verbs
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import InvalidField, MagnetarError, NotFound, Unreachable
 from magnetar_core.operations import now
@@ -135,6 +135,8 @@ def restore_server(task: Task) -> None:
             tpm.forget_copy(host, server)
             if starts:
                 _start(host, server)
+            else:
+                nics.put_back(server_task(task, server))
     for name in ("claimed", "tried", "decided", "unfinished"):
         document.state.pop(name, None)
     document.want["phase"] = "prepared"

@@ -101,18 +101,19 @@ def _holders(want: Mapping[str, Any]) -> list[tuple[str, str, int]]:
             *sorted((nic["mac"], of_nic(nic), 1) for nic in functions(want))]
 
 
-def check_live(host: LocalHost, want: Mapping[str, Any], source_can: bool) -> None:
+def check_live(host: LocalHost, want: Mapping[str, Any], source_can: bool, pulls: bool) -> None:
     """Raise ``Conflict`` where the devices of a server with these fields cannot come here while its guest runs.
-    *source_can*: whether the agent that it comes from puts devices of this host in their place."""
-    if cards := functions(want):
-        macs = ", ".join(nic["mac"] for nic in cards)
+    *source_can*: whether the agent that it comes from puts devices of this host in their place; *pulls*: whether it
+    has the guest let go of those that are NICs."""
+    if functions(want) and not pulls:
+        macs = ", ".join(nic["mac"] for nic in functions(want))
         raise Conflict(f"The server has NICs that are devices of its host ({macs}), which cannot move while the guest "
-                       "runs. Migrate it cold, or detach them first.")
-    if fixed := [alias for alias in sorted(asked(want)) if not moves_live(alias, host.settings.pci_alias)]:
+                       "runs from an agent of an earlier version. Migrate it cold, or upgrade that agent first.")
+    if fixed := [alias for alias in sorted(of_flavor(want)) if not moves_live(alias, host.settings.pci_alias)]:
         raise Conflict(f"The server has PCI devices (hardware.pci_alias: {', '.join(fixed)}), which cannot move while "
                        "the guest runs. Migrate it cold. Aliases whose devices can have live_migratable: true in the "
                        "agents' setting pci_alias.")
-    if asked(want) and not source_can:
+    if of_flavor(want) and not source_can:
         raise Conflict("The server has PCI devices (hardware.pci_alias), which cannot move while the guest runs from "
                        "an agent of an earlier version. Migrate it cold, or upgrade that agent first.")
 

@@ -191,6 +191,11 @@ def _noted(device: ET.Element) -> tuple[str, str | None]:
     return ":".join(parts[2:8]), f"{domain}:{bus}:{slot}.{function}"
 
 
+def is_nic(device: ET.Element) -> bool:
+    """Whether a PCI device is a NIC, a whole card."""
+    return _noted(device)[1] is not None
+
+
 def _card(device: ET.Element, tags: dict[str, str | None]) -> Nic | None:
     """The NIC that a PCI device is, a whole card; ``None`` for a device that is none."""
     mac, address = _noted(device)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from .domain import host_address
+from .domain import host_address, is_nic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,9 +82,10 @@ def _placement(root: ET.Element, there: ET.Element) -> None:
 
 
 def _devices(root: ET.Element, there: ET.Element, aliases: Mapping[str, str]) -> None:
-    """The PCI devices of the target, which are in the order of their aliases, in place of those of the source. A guest
-    that an earlier agent has started has its own in the order of their addresses."""
-    mine, new = ([one for one in each.iterfind("devices/hostdev") if one.get("type") == "pci"]
+    """The PCI devices of the target, which are in the order of their aliases, in place of those of the source; not
+    those that are NICs, of which a guest that moves has let go. A guest that an earlier agent has started has its own
+    in the order of their addresses."""
+    mine, new = ([one for one in each.iterfind("devices/hostdev") if one.get("type") == "pci" and not is_nic(one)]
                  for each in (root, there))
     mine.sort(key=lambda one: aliases.get(host_address(one), ""))
     for old, wanted in zip(mine, new, strict=True):

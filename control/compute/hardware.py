@@ -172,13 +172,11 @@ def check_keys(had: tuple[Mapping[str, Any], Mapping[str, Any]],
 
 def tied_by(server: servers.Found, live: bool) -> str:
     """Devices of its host, or its memory, that keep a server from being suspended, or with *live* from moving while its
-    guest runs, and what to do; "" for a server without. PCI devices may move, which the host that it goes to says."""
+    guest runs, and what to do; "" for a server without. PCI devices may move, which the host that it goes to says; of
+    NICs that are devices the guest lets go meanwhile."""
     flavor = orjson.loads(server.flavor)
     devices = devices_of(flavor, orjson.loads(server.interfaces or "[]"))
     otherwise = "Migrate it cold (migrate)" if live else "Stop it, or pause it"
-    if live and any(map(network_of, devices)):
-        return ("ports that are devices of its host (vnic_type direct and others), whose state cannot be saved. "
-                f"{otherwise}, or detach the ports first.")
     if any(map(is_vgpu, devices)):
         return f"a virtual GPU (resources:VGPU), whose state cannot be saved. {otherwise}."
     if encrypts_memory(flavor, orjson.loads(server.image)):

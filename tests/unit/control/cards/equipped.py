@@ -18,6 +18,8 @@ from tests.unit.control.moves.inside import Inside
 CASES = yaml.safe_load((Path(__file__).parents[3] / "cases/virtual_functions.yml").read_text(encoding="utf-8"))
 NAME = "type-VF:physnet0"
 CARDS = "type-PF:physnet0"
+#: How servers are asked to move while they run.
+LIVE = {"block_migration": True, "disk_over_commit": False}
 
 
 def functions(folder: Path, name: str) -> dict[str, Any]:
