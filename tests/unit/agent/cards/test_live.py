@@ -4,6 +4,7 @@ others after."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from magnetar_agent.networks import RepresentorPort
 from magnetar_agent.servers import pci
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import HypervisorError, MagnetarError
+from magnetar_core.flows.migrate import Migrate
+from tests.contract.place import eventually
 from tests.unit.agent.conftest import SMALL
-from tests.unit.agent.pair import WAY, Kvm, Pair
+from tests.unit.agent.pair import WAY, Killer, Kvm, Pair, quiet
 
 from .made_up import MAC, nic, noted, part, plugged, port_nic, switched, whole
 
@@ -23,6 +26,7 @@ def settings(kvm: Kvm, sysfs: Any, **spec: Any) -> None:
     given = AgentSettings(pci_device_spec=[{"vendor_id": "8086", **spec}])
     for name, value in (("sysfs", sysfs), ("pci_device_spec", given.pci_device_spec)):
         object.__setattr__(kvm.agent.host.settings, name, value)
+        kvm.more[name] = value  # of its next agents
 
 
 @pytest.fixture
@@ -116,3 +120,43 @@ def test_from_an_earlier_agent_it_moves_cold(equipped: Pair, monkeypatch: pytest
     equipped.make(flavor=SMALL, networks=[nic(1)])
     with pytest.raises(MagnetarError, match="which cannot move while the guest runs from an agent of an earlier vers"):
         equipped.migrate(type="live")
+
+
+def are_whole(pair: Pair, id: str) -> bool:
+    """Whether the guest has its NIC, and OVN finds its port, where it is and nowhere else."""
+    there, other = (pair.one, pair.two) if pair.one.runs(id) else (pair.two, pair.one)
+    return (there.runs(id) and not other.runs(id) and not other.fake.representors and len(there.fake.representors) == 1
+            and len(part(there, "interface[@type='vdpa']", live=True)) == 1)
+
+
+@pytest.mark.parametrize("kind", ["live", "cold"])
+@pytest.mark.parametrize(("side", "folder", "method"), [
+    *(("source", "hypervisor", method) for method in ("detach", "plug_representor", "migrate", "undefine")),
+    *(("target", "hypervisor", method) for method in ("attach", "plug_representor", "resume", "define")),
+    *(pytest.param(side, "documents", "write", marks=pytest.mark.deep(shard="agents that die in a move"))
+      for side in ("source", "target"))])
+def test_an_agent_dies(two: Pair, kind: str, side: str, folder: str, method: str) -> None:
+    """At each call in turn; then both start anew, and somebody runs the flow again. There and back."""
+    id = two.make(flavor=SMALL, networks=[port_nic(1)])
+    here, there = two.one, two.two
+    for number in range(1, 40):
+        thing = getattr((here if side == "source" else there).agent.host, folder)
+        sides = here.side(), there.side()
+        killer = Killer(thing, method, number, *sides)
+        with suppress(MagnetarError):
+            for _step in Migrate(*sides, "web1", {"type": kind}).steps():
+                pass
+        delattr(thing, method)
+        assert not (here.fake.representors and there.fake.representors)
+        if killer.died:
+            two.both(Kvm.restart)
+            quiet(two)
+        assert not (here.fake.representors and there.fake.representors)
+        for _step in Migrate(here.side(), there.side(), "web1", {"type": kind}).steps():
+            pass
+        assert there.runs(id)
+        eventually(lambda: are_whole(two, id))
+        if not killer.died:
+            return
+        here, there = there, here
+    raise AssertionError("it never got through")
