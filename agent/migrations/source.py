@@ -31,19 +31,7 @@ from magnetar_agent.migrations.source_cleanup import (
     target_address,
 )
 from magnetar_agent.migrations.transfer import send, stored
-from magnetar_agent.servers import (
-    MIB,
-    folder,
-    function_settings,
-    logical_volumes,
-    nics,
-    own_disks,
-    pci,
-    placement,
-    spec,
-    tpm,
-    verbs,
-)
+from magnetar_agent.servers import MIB, folder, logical_volumes, nics, own_disks, pci, placement, spec, tpm, verbs
 from magnetar_core.errors import (
     Conflict,
     HypervisorDown,
@@ -102,9 +90,7 @@ def _check_live(found: Document, power: str) -> None:
     if power not in LIVE:
         raise Conflict(f"Server {found.name!r} is {power}; only a running or paused one can go live. Ask for type cold "
                        "or auto.")
-    if power == PAUSED and pci.functions(found.want):
-        raise Conflict(f"Server {found.name!r} is paused, and has NICs that are devices of its host, of which its "
-                       "guest has to let go before it goes live. Unpause it first, or ask for type cold.")
+    nics.check_live(found, power)
     if found.want.get("rescue"):
         raise Conflict(f"Server {found.name!r} is rescued, and only a server as it is meant to be goes live. Unrescue "
                        "it first, or ask for type cold.")
@@ -245,7 +231,7 @@ class _Move:
     def _arrive(self, talk: Rpc) -> None:
         """The guest is off here for good: from now on the server belongs to the target."""
         if not self.live:  # else it was done before the guest went
-            function_settings.let_go(self.host, self.server)
+            nics.leave(server_task(self.task, self.server))
         self.document.state["decided"] = True
         self.task.keep()
         volumes.serve_disks(self.host, self.server.id)
@@ -264,8 +250,7 @@ class _Move:
         if not self.live:
             tpm.copy(self.host, self.server)
         else:
-            nics.pull(server_task(self.task, self.server))
-            function_settings.let_go(self.host, self.server)
+            nics.leave(server_task(self.task, self.server))
         states = self._states()
         lent = volumes.share(self.host, self.server, self.remote.peer, self.live)
         sent = {k: v for k, v in self.server.state.items() if k != MARK}

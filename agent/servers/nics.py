@@ -18,7 +18,7 @@ from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.power import PAUSED, SUSPENDED
 
 if TYPE_CHECKING:
-    from magnetar_agent.documents import Fields
+    from magnetar_agent.documents import Document, Fields
     from magnetar_agent.hypervisor import Domain
     from magnetar_agent.networks import Nic
     from magnetar_agent.task import Task
@@ -54,6 +54,19 @@ def pull(task: Task) -> None:
         task.document.state.pop("unfinished", None)
         task.keep()
         raise
+
+
+def check_live(document: Document, power: str) -> None:
+    """Raises ``Conflict`` where the guest of a server cannot let go of them, as it has to before it goes live."""
+    if power == PAUSED and pci.functions(document.want):
+        raise Conflict(f"Server {document.name!r} is paused, and has NICs that are devices of its host, of which its "
+                       "guest has to let go before it goes live. Unpause it first, or ask for type cold.")
+
+
+def leave(task: Task) -> None:
+    """Before a guest goes to another host: as ``pull``, and OVN finds no port of it here any more."""
+    pull(task)
+    function_settings.let_go(task.host, task.document)
 
 
 def put_back(task: Task) -> None:
