@@ -103,6 +103,12 @@ def test_a_domain_runs_on_its_cpu_and_keeps_a_note(place: Place, mode: CpuMode) 
     assert place.hypervisor.domain(spec.uuid).cpu == ""
 
 
+def test_serial_numbers_of_cards(place: Place) -> None:
+    """Of which few machines have any."""
+    for address, serial in place.hypervisor.card_serials().items():
+        assert re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", address) and serial
+
+
 def test_a_domain_is_told_of_a_mediated_device_that_is_made_later(place: Place) -> None:
     """None can be made without such a device, so only what needs none is asked for here."""
     uuid = "3b1e2f60-9d0e-4c6c-8a1f-2b3d8c7d3c0e"

@@ -58,6 +58,14 @@ def test_hosts_whose_cores_have_threads(threads, there):
     assert "HW_CPU_HYPERTHREADING" in traits.STANDARD
 
 
+@pytest.mark.parametrize(("libvirt", "there"), [("7.8.0", False), ("7.9.0", True), ("10.0.0", True), (None, False)])
+def test_hosts_that_tell_the_serial_numbers_of_cards(libvirt, there):
+    """Row NET-02."""
+    found = traits.of_host({"libvirt_version": libvirt}, True, (), False)
+    assert ("COMPUTE_REMOTE_MANAGED_PORTS" in found) is there
+    assert "COMPUTE_REMOTE_MANAGED_PORTS" in traits.STANDARD
+
+
 def test_a_virtual_gpu_is_asked_for_with_and_without_a_group():
     asked = said({"resources:VGPU": "0", "resources1:VGPU": "1", "trait1:CUSTOM_A": "required"}, BY_SPEC)
     assert asked == {"vgpus": 1, "vgpu_trait": "CUSTOM_A"}
