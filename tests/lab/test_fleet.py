@@ -300,6 +300,34 @@ def test_paused_and_suspended(fleet: Fleet) -> None:
     fleet.goes_on(target)
 
 
+@DEEP
+def test_libvirt_takes_a_guest_without_a_nic_that_its_definition_has(fleet: Fleet) -> None:
+    """As guests are while they move, or are suspended, that have let go of NICs which are devices of their host. Such
+    devices are in no machine of the lab; so this NIC is another, of which the guest lets go behind the agent's back."""
+    source = fleet.where()
+    target, mac = "bare1" if source == "bare2" else "bare2", "52:54:00:ca:4d:01"
+    for name in (source, target):
+        fleet.hosts[name].run(["ip", "link", "add", "br-cards", "type", "bridge"], check=False)
+    networks = fleet.client(source).get("server", "counter")["networks"]
+    fleet.client(source).ensure("server", "counter", {"networks": [*networks, {"bridge": "br-cards", "mac": mac}]})
+    domain = fleet.virsh(source, "list", "--name").strip()
+    fleet.virsh(source, "detach-interface", domain, "bridge", "--mac", mac, "--live")
+    end = time.monotonic() + 60
+    while mac in fleet.virsh(source, "domiflist", domain):
+        assert time.monotonic() < end, "the guest does not let go of it"
+        time.sleep(0.2)
+    fleet.go(source, target, type="live")
+    assert fleet.where() == target
+    fleet.goes_on(target)
+    for power in ("suspended", "running"):
+        fleet.client(target).ensure("server", "counter", {"power": power})
+    fleet.goes_on(target)
+    assert mac not in fleet.virsh(target, "domiflist", domain)
+    assert mac in fleet.virsh(target, "domiflist", domain, "--inactive")
+    fleet.client(target).ensure("server", "counter", {"networks": networks, "power": "running"})
+    fleet.goes_on(target)
+
+
 def test_too_slow(fleet: Fleet) -> None:
     source = fleet.where()
     target = "bare1" if source == "bare2" else "bare2"
