@@ -129,6 +129,7 @@ def are_whole(pair: Pair, id: str) -> bool:
             and len(part(there, "interface[@type='vdpa']", live=True)) == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["live", "cold"])
 @pytest.mark.parametrize(("side", "folder", "method"), [
     *(("source", "hypervisor", method) for method in ("detach", "plug_representor", "migrate", "undefine")),
