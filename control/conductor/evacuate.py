@@ -28,7 +28,7 @@ from magnetar_control.services import Document
 from magnetar_control.store import actions, allocations, consoles, evacuations, hosts, migrations, servers, services
 from magnetar_control.store.database import now
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError, NotFound
-from magnetar_core.power import ACTIVE, ERROR, OFF, RUNNING, STOPPED
+from magnetar_core.power import ACTIVE, ERROR, OFF, REBUILD, RUNNING, STOPPED
 
 from . import migration_halves, nics
 from .build import for_all_hosts, make
@@ -149,9 +149,11 @@ def _build_on(move: Evacuation, host: str) -> None:
     try:
         if move.row.status == "accepted":
             move.decide()
-        with work.event("compute_rebuild_instance", host, {"task_state": "rebuild_spawning"}):
+        with work.event("compute_rebuild_instance", host, {"task_state": REBUILD[1 if work.volumes else -1]}):
             _stop_where_it_was(move)
-            _withdraw_volumes(work, move.source, host)
+            if work.volumes:
+                _withdraw_volumes(work, move.source, host)
+                work.note(task_state=REBUILD[-1])
             ports = nics.current(work)
             resource = make(work, host, ports, OFF if off else RUNNING)
     except SourceUp as error:  # nothing was begun on the new one

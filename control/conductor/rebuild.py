@@ -17,7 +17,7 @@ from magnetar_control.store.database import now
 from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError
 from magnetar_core.hardware.merge import asked_of
-from magnetar_core.power import STOPPED, number
+from magnetar_core.power import REBUILD, STOPPED, number
 
 from . import block_devices, disk_keys, machines, tpm_secrets
 from .guest_data import told
@@ -53,10 +53,11 @@ def _rebuilt(work: Work, client: Client) -> dict[str, Any]:
     """Have the host make it; returns values for the server."""
     before = work.args.get("vm_state") or work.server.vm_state
     root = block_devices.root_of(work)
+    if root is not None and work.args.get("reimage"):
+        _reimage(work, client, root)
+    work.note(task_state=REBUILD[-1])
     if root is None:
         deliver(work, client, work.server.host, work.args["image"])
-    elif work.args.get("reimage"):
-        _reimage(work, client, root)
     with work.guest(client) as watch:
         client.event("server", work.id, "rebuild", _anew(work), request_id=work.idempotency_key, progress=watch)
     disk_keys.settle(work)

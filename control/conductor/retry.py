@@ -70,12 +70,13 @@ def retry_forever(work: Work, _error: HostDown | None = None, free: Callable[[Wo
 
 def attempt(work: Work, do: Callable[[], Mapping[str, Any] | None], fails: Callable[[MagnetarError], None],
             down: Callable[[HostDown], None] | None = None, event: str | None = None) -> None:
-    """Call *do* as the action's event, or as the one named; the server gets the values that it returns. *fails* is
+    """Call *do* as the action's event, or as the one named, which begins with the first of the action's further
+    task_states where it has some; the server gets the values that it returns. *fails* is
     called with a refusal, *down* when a host has not answered at the last try, or a deletion waits; by default the
     action has failed then.
     """
     try:
-        with work.event(event):
+        with work.event(event, noted={"task_state": work.rule.steps[0]} if work.rule.steps else None):
             values = do() or {}
     except HostDown as error:
         if _deleted(work) or not retry(work):

@@ -262,12 +262,17 @@ class Work:
             if values is not None:
                 values.update({name: value for name, value in columns.items() if name not in values})
             elif columns:
-                servers.progress(connection, self.id, self.rule.task, **columns)
+                servers.progress(connection, self.id, self._own(connection, columns), **columns)
             yield connection
             self.notifications.write(connection, self.server)
         self.notifications.written()
         del self._deferred[:len(deferred)]
         self._deferred_columns.clear()
+
+    def _own(self, connection: Connection, values: Mapping[str, Any]) -> tuple[str, ...]:
+        """The task_states that *values* may replace: none where another action of its kind waits to come over it."""
+        waits = "task_state" in values and self.rule.over and servers.comes_again(connection, self.id)
+        return () if waits else self.rule.tasks
 
     def flush(self) -> None:
         """Do the deferred writes."""
@@ -282,7 +287,7 @@ class Work:
 
     def _noted(self, connection: Connection, values: Mapping[str, Any]) -> None:
         self.confirm_lease(connection)
-        self.server = servers.progressed(connection, self.id, self.rule.task, **values)
+        self.server = servers.progressed(connection, self.id, self._own(connection, values), **values)
         self.database.ring(connection, servers.SERVERS_BELL)
 
     def defer(self, **values: Any) -> None:
@@ -359,8 +364,7 @@ class Work:
                 if values and self.rule.task == servers.DELETING:
                     servers.change(connection, self.id, **values)
                 elif values:
-                    own = None if self.rule.over and servers.comes_again(connection, self.id) else self.rule.task
-                    servers.progress(connection, self.id, own, **values)
+                    servers.progress(connection, self.id, self._own(connection, values), **values)
                 for write in self.end_writes:
                     write(connection)
                 self.database.ring(connection, servers.SERVERS_BELL)

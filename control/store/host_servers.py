@@ -6,12 +6,14 @@ from __future__ import annotations
 import orjson
 from sqlalchemy import Connection, func, select
 
+from magnetar_core.power import REBUILD
+
 from .servers import MAPPING, NETWORKING, SPAWNING
 from .tables import servers
 
 #: The task_states in which a server keeps the disks of its host busy: Nova's, and those of one that is being built,
 #: which Nova knows by its vm_state; task_state has an index.
-HEAVY = ("scheduling", NETWORKING, MAPPING, SPAWNING, "resize_prep", "resize_migrating", "rebuilding", "rescuing",
+HEAVY = ("scheduling", NETWORKING, MAPPING, SPAWNING, "resize_prep", "resize_migrating", *REBUILD, "rescuing",
          "unshelving", "image_snapshot", "image_backup")
 _IO_OPS = select(servers.c.host, func.count()).where(
     servers.c.task_state.in_(HEAVY), servers.c.host.is_not(None), servers.c.deleted_at.is_(None)

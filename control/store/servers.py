@@ -14,7 +14,6 @@ from sqlalchemy import (
     Row,
     RowMapping,
     Update,
-    and_,
     bindparam,
     case,
     delete,
@@ -25,7 +24,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.sql.expression import BindParameter
-from sqlalchemy.types import String
 
 from magnetar_core.actions import ACTIONS, ANY
 from magnetar_core.power import OFFLOADED, SOFT_DELETED
@@ -58,13 +56,11 @@ _CHANGED = update(servers).where(servers.c.id == _AT, servers.c.leaving.is_(None
 #: Columns of which guests are told while they run, and the change of one.
 TOLD = frozenset(("name", "hostname", "metadata", "security_groups"))
 _TOLD_CHANGED = _CHANGED.values(guest_revision=servers.c.guest_revision + 1, guest_data_due=True)
-#: The task_states of deletions and evacuations, and of actions that come over others: these leave them there when they
-#: end.
-_COMING = [DELETING, SOFT_DELETING, ACTIONS["evacuate"].task, *(
-    action.task for action in ACTIONS.values() if action.over)]
+#: The task_states of deletions and evacuations, and of actions that come over others: what ends leaves them there.
+_COMING = {DELETING, SOFT_DELETING, *ACTIONS["evacuate"].tasks[:1]}.union(
+    *(action.tasks for action in ACTIONS.values() if action.over))
 _PROGRESSED = _CHANGED.values(task_state=case(
-    (and_(servers.c.task_state.in_(_COMING), servers.c.task_state != bindparam("own", type_=String)),
-     servers.c.task_state), else_=bindparam("task")))
+    (servers.c.task_state.in_(bindparam("kept", expanding=True)), servers.c.task_state), else_=bindparam("task")))
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _EACH = select(servers).where(servers.c.id.in_(_IDS))
 _STAMPS = select(
@@ -224,25 +220,30 @@ def revise(connection: Connection, id: str, column: str,
     return kept
 
 
-def progress(connection: Connection, id: str, own: str | None = None, **values: Any) -> None:
-    """As ``change``, for a running action, whose task_state is *own*: that of a deletion stays, and that of an action
-    which comes over it."""
+def progress(connection: Connection, id: str, own: tuple[str, ...] = (), **values: Any) -> None:
+    """As ``change``, for a running action, whose task_states are *own*: that of a deletion stays, and those of an
+    action which comes over it."""
     connection.execute(*_progress(id, own, values))
     end_consoles(connection, id, values.get("vm_state"))
 
 
-def progressed(connection: Connection, id: str, own: str | None = None, **values: Any) -> Found | None:
+def progressed(connection: Connection, id: str, own: tuple[str, ...] = (), **values: Any) -> Found | None:
     """As ``progress``; returns the new row."""
     statement, parameters = _progress(id, own, values)
     end_consoles(connection, id, values.get("vm_state"))
     return connection.execute(returning(statement), parameters).one_or_none()
 
 
-def _progress(id: str, own: str | None, values: Mapping[str, Any]) -> tuple[Update, dict[str, Any]]:
+@cache
+def _kept(own: tuple[str, ...]) -> list[str]:
+    return sorted(_COMING.difference(own))
+
+
+def _progress(id: str, own: tuple[str, ...], values: Mapping[str, Any]) -> tuple[Update, dict[str, Any]]:
     parameters = {"at": id, "updated_at": now(), **values}
     if "task_state" not in values:
         return _CHANGED, parameters
-    parameters.update(task=parameters.pop("task_state"), own=own or "")
+    parameters.update(task=parameters.pop("task_state"), kept=_kept(own))
     return _PROGRESSED, parameters
 
 

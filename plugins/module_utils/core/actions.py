@@ -13,15 +13,19 @@ from .power import (
     BUILDING,
     DELETED,
     ERROR,
+    HARD_REBOOT,
     OFF,
     OFFLOADED,
     PAUSED,
     POWERS,
+    REBUILD,
     RESCUED,
     RESIZED,
     RUNNING,
     SHELVED,
+    SNAPSHOT,
     SOFT_DELETED,
+    SOFT_REBOOT,
     STOPPED,
     SUSPENDED,
 )
@@ -32,19 +36,20 @@ ANY_TPM = ("user", "host", "deployment")
 
 
 class Action(NamedTuple):
-    """*states*: vm_states in which it may be asked for. *task*: the task_state meanwhile. *after*: the vm_state when it
-    has succeeded (``None``: as it was). *locked*: whether a lock keeps it from others than admins. *busy*: whether it
-    may be asked for while something else is done. *want*: what the agent's server is then asked to be. *label*: what
-    os-instance-actions calls it. *event*: the name of its event. *kind*: which limit of the host it counts against.
-    *placed*: whether a server that never got a host is refused (Nova's "is not ready"); an offloaded one had one.
-    *rule*: who may, below ``os_compute_api:``. *plain*: it has no arguments, so the API only writes it down for the
-    conductors. *alone*: it is refused while one such is queued or done, of which a task_state need not tell. *over*:
-    task_states in which it comes over what is done: what has not begun is dropped, and what has begun ends first.
-    *bare*: it is refused while the server has shares. *tpm*: which servers with a TPM may be asked for it: those of
-    whose secret ``tpm_secret_security`` says one of these words. *starts*: it starts the guest, so it is its user's
-    alone where only they may open its TPM. *carries*: it saves or moves what a running guest is, and is refused where
-    devices of the host hold a part of that. *copies*: it makes an image of the root disk, for others to read.
-    *notification*: what its notifications are called, below ``instance.``; empty for an action that sends none."""
+    """*states*: vm_states in which it may be asked for. *task*: the task_state meanwhile; the first of them, where
+    *steps* follow as it goes on. *after*: the vm_state when it has succeeded (``None``: as it was). *locked*: whether a
+    lock keeps it from others than admins. *busy*: whether it may be asked for while something else is done. *want*:
+    what the agent's server is then asked to be. *label*: what os-instance-actions calls it. *event*: the name of its
+    event. *kind*: which limit of the host it counts against. *placed*: whether a server that never got a host is
+    refused (Nova's "is not ready"); an offloaded one had one. *rule*: who may, below ``os_compute_api:``. *plain*: it
+    has no arguments, so the API only writes it down for the conductors. *alone*: it is refused while one such is queued
+    or done, of which a task_state need not tell. *over*: task_states in which it comes over what is done: what has not
+    begun is dropped, and what has begun ends first. *bare*: it is refused while the server has shares. *tpm*: which
+    servers with a TPM may be asked for it: those of whose secret ``tpm_secret_security`` says one of these words.
+    *starts*: it starts the guest, so it is its user's alone where only they may open its TPM. *carries*: it saves or
+    moves what a running guest is, and is refused where devices of the host hold a part of that. *copies*: it makes an
+    image of the root disk, for others to read. *notification*: what its notifications are called, below ``instance.``;
+    empty for an action that sends none."""
 
     states: tuple[str, ...]
     task: Optional[str]
@@ -66,6 +71,12 @@ class Action(NamedTuple):
     carries: bool = False
     copies: bool = False
     notification: str = ""
+    steps: tuple[str, ...] = ()
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The task_states that a server has of it."""
+        return (self.task, *self.steps) if self.task else ()
 
     def during(self, task: Optional[str]) -> bool:
         """Whether it may be asked for while a server has this task_state."""
@@ -113,18 +124,18 @@ ACTIONS: dict[str, Action] = {
     "suspend": _power((ACTIVE,), "suspending", SUSPENDED, "suspend", "os-suspend-server:suspend",
                       bare=True, carries=True),
     "resume": _power((SUSPENDED,), "resuming", RUNNING, "resume", "os-suspend-server:resume", starts=True),
-    "reboot-soft": Action((ACTIVE,), "rebooting", ACTIVE, label="reboot", event="compute_reboot_instance",
-                          rule="servers:reboot", starts=True, notification="reboot"),
-    "reboot-hard": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED, ERROR), "rebooting_hard", ACTIVE, label="reboot",
+    "reboot-soft": Action((ACTIVE,), SOFT_REBOOT[0], ACTIVE, label="reboot", event="compute_reboot_instance",
+                          rule="servers:reboot", starts=True, notification="reboot", steps=SOFT_REBOOT[1:]),
+    "reboot-hard": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED, ERROR), HARD_REBOOT[0], ACTIVE, label="reboot",
                           event="compute_reboot_instance", rule="servers:reboot", over=(
-                              "rebooting", "rebooting_hard", "pausing", "unpausing", "suspending", "resuming"),
-                          starts=True, notification="reboot"),
-    "rebuild": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, label="rebuild",
+                              *SOFT_REBOOT, *HARD_REBOOT, "pausing", "unpausing", "suspending", "resuming"),
+                          starts=True, notification="reboot", steps=HARD_REBOOT[1:]),
+    "rebuild": Action((ACTIVE, STOPPED, ERROR), REBUILD[0], None, label="rebuild",
                       event="compute_rebuild_instance", kind="build", rule="servers:rebuild", bare=True,
-                      starts=True, notification="rebuild"),
-    "evacuate": Action((ACTIVE, STOPPED, ERROR), "rebuilding", None, locked=False, busy=True, label="evacuate",
+                      starts=True, notification="rebuild", steps=REBUILD[1:]),
+    "evacuate": Action((ACTIVE, STOPPED, ERROR), REBUILD[0], None, locked=False, busy=True, label="evacuate",
                        event="rebuild_server", kind="build", rule="os-evacuate", alone=True, bare=True, tpm=(),
-                       notification="rebuild"),
+                       notification="rebuild", steps=REBUILD[1:]),
     "rescue": Action((ACTIVE, STOPPED, ERROR), "rescuing", RESCUED, label="rescue", event="compute_rescue_instance",
                      rule="os-rescue", tpm=(), notification="rescue"),
     "unrescue": Action((RESCUED,), "unrescuing", ACTIVE, label="unrescue", event="compute_unrescue_instance",
@@ -142,9 +153,9 @@ ACTIONS: dict[str, Action] = {
                              event="compute_live_migration", kind="live", rule="os-migrate-server:migrate_live",
                              bare=True, tpm=("host",), carries=True,
                              notification="live_migration_rollback"),
-    "createImage": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_snapshot", None, locked=False,
+    "createImage": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), SNAPSHOT[0], None, locked=False,
                           label="createImage", event="compute_snapshot_instance", rule="servers:create_image",
-                          copies=True, notification="snapshot"),
+                          copies=True, notification="snapshot", steps=SNAPSHOT[1:]),
     "createBackup": Action((ACTIVE, STOPPED, PAUSED, SUSPENDED), "image_backup", None, locked=False,
                            label="createBackup", event="compute_backup_instance", rule="os-create-backup",
                            copies=True, notification="snapshot"),

@@ -50,12 +50,16 @@ class VmState(NamedTuple):
     tasks: Mapping[str, str] = {}
 
 
-_REBUILD = {"rebuilding": "REBUILD", "rebuild_spawning": "REBUILD"}
+#: task_states of actions that tell how far they are, in that order.
+SOFT_REBOOT = ("rebooting", "reboot_pending", "reboot_started")
+HARD_REBOOT = ("rebooting_hard", "reboot_pending_hard", "reboot_started_hard")
+REBUILD = ("rebuilding", "rebuild_block_device_mapping", "rebuild_spawning")
+SNAPSHOT = ("image_snapshot_pending", "image_snapshot", "image_pending_upload", "image_uploading")
+_REBUILD = dict.fromkeys(REBUILD, "REBUILD")
 _RESIZE = {"resize_prep": "RESIZE", "resize_migrating": "RESIZE", "resize_migrated": "RESIZE",
            "resize_finish": "RESIZE"}
 _MIGRATE = {"migrating": "MIGRATING"}
-_REBOOT = {"rebooting": "REBOOT", "reboot_pending": "REBOOT", "reboot_started": "REBOOT",
-           "rebooting_hard": "HARD_REBOOT"}
+_REBOOT = {**dict.fromkeys(SOFT_REBOOT, "REBOOT"), **dict.fromkeys(HARD_REBOOT, "HARD_REBOOT")}
 
 VM_STATES: Mapping[str, VmState] = {
     ACTIVE: VmState("ACTIVE", (RUNNING,), {**_REBOOT, "updating_password": "PASSWORD", **_REBUILD, **_MIGRATE,

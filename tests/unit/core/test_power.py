@@ -83,10 +83,11 @@ def test_each_step_is_an_action_that_wants_its_power_state() -> None:
 
 
 def test_status_words() -> None:
-    assert power.status(ACTIVE, "rebooting_hard") == "HARD_REBOOT"
+    assert {power.status(ACTIVE, f"reboot{word}_hard") for word in ("ing", "_pending", "_started")} == {"HARD_REBOOT"}
+    assert {power.status(ACTIVE, f"reboot{word}") for word in ("ing", "_pending", "_started")} == {"REBOOT"}
     assert (power.status(PAUSED, "pausing"), power.status("strange")) == ("PAUSED", "UNKNOWN")
-    assert power.states_of("REBUILD") == [(state, ("rebuilding", "rebuild_spawning")) for state in (
-        ACTIVE, STOPPED, ERROR)]
+    words = ("rebuilding", "rebuild_block_device_mapping", "rebuild_spawning")
+    assert power.states_of("REBUILD") == [(state, words) for state in (ACTIVE, STOPPED, ERROR)]
     assert power.states_of("SHUTOFF") == [(STOPPED, None)] and not power.states_of("STRANGE")
     assert power.with_word(RESIZED) == ("resize_reverting",) and power.with_word(SUSPENDED) == ()
 

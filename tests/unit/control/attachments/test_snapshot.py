@@ -57,7 +57,7 @@ def test_an_image_of_a_server(maker: Owner) -> None:
     server = maker.server()["id"]
     id = make(maker, server, color="blue")
     assert maker.call.server(server)["OS-EXT-STS:task_state"] in (
-        "image_snapshot", "image_pending_upload", "image_uploading", None)
+        "image_snapshot_pending", "image_snapshot", "image_pending_upload", "image_uploading", None)
     found = maker.call.settled(server)
     assert found and found["status"] == "ACTIVE"
     made = image(maker, id)

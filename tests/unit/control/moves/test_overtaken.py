@@ -12,6 +12,8 @@ from sqlalchemy import select
 from magnetar_control.conductor.flows import CELL
 from magnetar_control.store import stopped_actions
 from magnetar_control.store.tables import actions
+from magnetar_core.client import Client
+from magnetar_core.power import HARD_REBOOT, SOFT_REBOOT
 
 from .clouds import check, flavors, row
 from .dying import Died, Fate, ask, take, turn
@@ -110,6 +112,40 @@ def test_deaths(cloud, id, key, late):
         if not fate.died:
             return
     raise AssertionError
+
+
+@pytest.mark.parametrize("type, words", [("soft", SOFT_REBOOT), ("hard", HARD_REBOOT)])
+def test_a_reboot_tells_how_far_it_is(cloud, id, monkeypatch, type, words):
+    """Asked, in hand, and ordered of its host: what the host is asked, it is asked in the last of them."""
+    seen, event = [], Client.event
+
+    def watched(client, *asked, **given):
+        seen.append(row(cloud, id).task_state)
+        return event(client, *asked, **given)
+
+    monkeypatch.setattr(Client, "event", watched)
+    number = asked(cloud, id, f"reboot-{type}")
+    seen.append(row(cloud, id).task_state)
+    work = take(cloud, number)
+    begin = work.begin
+    monkeypatch.setattr(work, "begin", lambda: seen.append(row(cloud, id).task_state) or begin())
+    CELL[f"reboot-{type}"](work)
+    assert tuple(seen) == words and row(cloud, id).task_state is None
+
+
+def test_a_hard_reboot_that_comes_over_another_is_not_forgotten(cloud, id, monkeypatch):
+    """It is asked for while the host does the first."""
+    event, second = Client.event, []
+
+    def late(client, *told, **given):
+        if not second:
+            second.append(asked(cloud, id, "reboot-hard"))
+        return event(client, *told, **given)
+
+    monkeypatch.setattr(Client, "event", late)
+    first = asked(cloud, id, "reboot-hard")
+    assert turn(cloud, first) and row(cloud, id).task_state == "rebooting_hard"
+    assert turn(cloud, second[0]) and row(cloud, id).task_state is None
 
 
 def test_a_guest_that_does_not_hear_is_not_waited_for(cloud, id):

@@ -3,6 +3,8 @@
 
 import pytest
 
+from magnetar_control.conductor import block_devices
+from magnetar_core.client import Client
 from tests.unit.control.attachments.asking import until
 
 from .rebuilding import ENGINES
@@ -22,6 +24,22 @@ def test_another_image(owner):
     assert owner.rebuild(id, other).status == 202  # the same again
     owner.call.settled(id)
     owner.check_of(id, other, host)
+
+
+def test_it_tells_how_far_it_is(owner, monkeypatch):
+    id, other, seen = owner.on_volume(), owner.call.image("other"), []
+
+    def told(function):
+        def watched(*args, **given):
+            seen.append((owner.call.server(id)["OS-EXT-STS:task_state"], owner.call.server(id)["status"]))
+            return function(*args, **given)
+        return watched
+
+    monkeypatch.setattr(block_devices, "reimage", told(block_devices.reimage))
+    monkeypatch.setattr(Client, "event", told(Client.event))
+    assert owner.rebuild(id, other).status == 202
+    owner.call.settled(id)
+    assert seen == [("rebuild_block_device_mapping", "REBUILD"), ("rebuild_spawning", "REBUILD")]
 
 
 def test_one_that_is_off_stays_off(owner):
