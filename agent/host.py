@@ -68,6 +68,8 @@ class LocalHost:
         self.changes = Changes()
         #: How far each migration of a server away from here is: the field ``progress`` of ``kinds.Migration``.
         self.progress: dict[str, dict[str, Any]] = {}
+        #: The talk of a migration for which libvirt has keys of a server that comes.
+        self.lent_keys: dict[str, object] = {}
         #: How often the domain of each server rebooted since the agent started.
         self.reboots: dict[str, int] = {}
         #: How many consoles are open, by server and kind.

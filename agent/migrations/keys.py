@@ -3,7 +3,7 @@
 
 They go over the link, and are sealed at the target as its own. A guest that goes on running is opened there by libvirt,
 which the source's libvirt asks: so libvirt has them in its memory, from when the files are there until the source has
-done what it began.
+done what it began. They are lent to the talk with the source: one that ends late leaves what a later one was lent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from magnetar_core.errors import MagnetarError
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
+    from magnetar_agent.link.rpc import Rpc
     from magnetar_agent.storage import DiskKey
+
+#: The lock of what libvirt has of a server's keys, and to whom they are lent.
+LENT = "lent keys"
 
 
 def leave(host: LocalHost, server: Document) -> dict[str, str | None]:
@@ -31,16 +35,23 @@ def arrive(host: LocalHost, server: Fields, sent: Fields) -> None:
     tpm.arrive(host, server, sent.get("tpm_secret"))
 
 
-def lend(host: LocalHost, server: Document) -> DiskKey | None:
-    """Let libvirt open what comes of a guest that goes on running. Returns the key of its disks."""
+def lend(host: LocalHost, server: Document, talk: Rpc) -> DiskKey | None:
+    """Let libvirt open what comes of a guest that goes on running, until *talk* ends. Returns the key of its disks."""
     own = encryption.of(host, server)
     secret = tpm.secret(host, server, None)
     if own or secret:
-        host.hypervisor.lend_keys(server.id, [own] if own else [], secret)
+        with host.locks.hold(LENT, server.id):
+            host.lent_keys[server.id] = talk
+            host.hypervisor.lend_keys(server.id, [own] if own else [], secret)
     return own
 
 
-def take_back(host: LocalHost, server: str) -> None:
-    """libvirt has no keys of the *server* (its uuid) any more; fine where it had none, or is away: it forgets them."""
-    with suppress(MagnetarError):
-        host.hypervisor.take_back_keys(server, [encryption.name_of(server)])
+def take_back(host: LocalHost, server: str, talk: Rpc | None = None) -> None:
+    """libvirt has no keys of the *server* (its uuid) any more that were lent to *talk*, or, without one, to a process
+    before this one; fine where it had none, or is away: it forgets them."""
+    with host.locks.hold(LENT, server):
+        if host.lent_keys.get(server) is not talk:
+            return
+        host.lent_keys.pop(server, None)
+        with suppress(MagnetarError):
+            host.hypervisor.take_back_keys(server, [encryption.name_of(server)])

@@ -195,7 +195,7 @@ def _talk(host: LocalHost, id: str, sock: socket.socket, _peer: str) -> None:
                     raise InvalidRequest(f"The target does not know {line.get('op')!r}; is its agent older?")
                 document = _document(host, id)
                 if op is _ready:
-                    lent.callback(keys.take_back, host, document.want["server"])
+                    lent.callback(keys.take_back, host, document.want["server"], talk)
                 answer = op(host, document, talk, line)
             except MagnetarError as error:
                 talk.send({"error": error.as_dict()})
@@ -264,12 +264,12 @@ def _file(host: LocalHost, document: Document, talk: Rpc, line: Fields) -> Field
     return {}
 
 
-def _ready(host: LocalHost, document: Document, _talk: Rpc, _line: Fields) -> Fields:
+def _ready(host: LocalHost, document: Document, talk: Rpc, _line: Fields) -> Fields:
     """All files are here: make the disks that libvirt will fill, and let QEMU read what it must."""
     _not_arrived(document)
     place = folder(host, document.want["server"])
     server = _server(document)
-    key = keys.lend(host, server) if document.want["type"] == "live" else None
+    key = keys.lend(host, server, talk) if document.want["type"] == "live" else None
     coming_disks.make(host, server, document.state["disks"], key)
     sync_folder(place)
     host.hypervisor.permit([place])

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import Event
 from typing import Any
 
 import pytest
@@ -341,6 +342,42 @@ def test_what_is_decided_goes_on_whatever_type_is_asked_for(pair: Pair, monkeypa
     assert half["status"] == "running" and not pair.one.runs(id)
     assert pair.migrate() == WAY[2:]
     pair.check(id, pair.two)
+
+
+def test_a_talk_that_ends_late_leaves_what_the_next_was_lent(
+        pair: Pair, held: Hold, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target hears of the end of the first only while libvirt carries the guest in the second."""
+    id = pair.make(hardware={"tpm_version": "2.0", "ephemeral_encryption": True})
+    receive, heard, late, over = Rpc.receive, Event(), Event(), Event()
+
+    def slow(talk: Rpc) -> dict[str, Any] | None:
+        line = receive(talk)
+        if line is None and not heard.is_set():
+            heard.set()
+            assert late.wait(60)
+            close = talk.close
+            talk.close = lambda: (close(), over.set())  # type: ignore[method-assign,func-returns-value,return-value]
+        return line
+
+    pair.one.fake.fail_next("migrate", HypervisorError("no."))
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(Rpc, "receive", slow)
+        with pytest.raises(HypervisorError):
+            pair.migrate()
+        assert heard.wait(60)
+    way = held(pair.one, "live")
+    with ThreadPoolExecutor(1) as pool:
+        going = pool.submit(pair.migrate)
+        assert way.reached.wait(60)
+        lent = dict(pair.two.fake.lent)
+        late.set()
+        assert over.wait(60)
+        still = dict(pair.two.fake.lent)
+        way.on.set()
+        going.result(60)
+    assert len(lent) == 2 and still == lent
+    pair.check(id, pair.two)
+    eventually(lambda: not pair.two.fake.lent)
 
 
 # Crashes ----------------------------------------------------------------------------------------------------------
