@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.scheduler.request_spec import PMEM, devices_of, placed_hardware, resources_of
-from magnetar_control.store import hosts, inventories, servers
+from magnetar_control.store import hosts, inventories, server_hardware, servers
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.hardware import groups, machines, numa, pmem
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
@@ -153,11 +153,12 @@ def check_placed(flavor: Mapping[str, Any], old: Mapping[str, Any] | None, new: 
                              "or resize the instance.")
 
 
-def check_keys(had: tuple[Mapping[str, Any], Mapping[str, Any]],
-               wanted: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
-    """Raises ``InvalidRequest`` where the disks of a server (flavor and image that it *had*) would become encrypted, or
-    be so no more, by the flavor and image that are *wanted*, or the secret of its TPM would be another's."""
-    words = [tpm_security(*one) for one in (had, wanted)]
+def check_keys(server: servers.Found, wanted: tuple[Mapping[str, Any], Mapping[str, Any]]) -> None:
+    """Raises ``InvalidRequest`` where the disks of a *server* would become encrypted, or be so no more, by the flavor
+    and image that are *wanted*, or the secret of its TPM would be another's: also of one that it had under an earlier
+    flavor."""
+    had = orjson.loads(server.flavor), orjson.loads(server.image)
+    words = [tpm_security(*had) or server_hardware.tpm_drawn(server), tpm_security(*wanted)]
     if all(words) and words[0] != words[1] and DEPLOYMENT in words:
         raise InvalidRequest(f"The secret of the instance's TPM is the {words[0]}'s, and would be the {words[1]}'s "
                              "(hw:tpm_secret_security): that is decided when an instance is made. Only user and host "

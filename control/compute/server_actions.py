@@ -78,7 +78,7 @@ def resize(caller: Caller, target: Target, flavor_id: str, disk_config: str | No
     quotas.check_flavor(caller, Owner(server.project_id, server.user_id), old, flavor)
     image = orjson.loads(server.image)
     warning = check_specs(caller, flavor, None, image)
-    check_keys((old, image), (flavor, image))
+    check_keys(server, (flavor, image))
     tpm_secrets.check_becomes(caller, server, "resize", flavor, image)
     check_nics(flavor, image, orjson.loads(server.interfaces or "[]"))
     enqueue(caller, target, "resize", {"flavor": flavor, "disk_config": disk_config, **_cells(caller, target)},
@@ -170,7 +170,7 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
                              "volume-backed server.")
     warning = check_specs(caller, None, image, flavor)
     check_placed(flavor, orjson.loads(server.image), image)
-    check_keys((flavor, orjson.loads(server.image)), (flavor, image or {}))
+    check_keys(server, (flavor, image or {}))
     tpm_secrets.check_becomes(caller, server, "rebuild", flavor, image or {})
     limits = quotas.limits(caller)
     quotas.check_metadata(limits["metadata_items"], wanted.metadata)

@@ -142,7 +142,7 @@ def set_properties(store: Store, client_of: ClientOf, id: str, given: Mapping[st
     flavor, image = orjson.loads(server.flavor), orjson.loads(server.image)
     new = _with(image, given)
     hardware = asked_of(flavor, new).get("hardware", {})
-    _check_claims(flavor, image, new)
+    _check_claims(server, new)
     if server.host:
         with client_of(server.host) as client:
             client.ensure("server", server.id, {"hardware": hardware})
@@ -156,11 +156,12 @@ def _with(image: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
     return {**image, "properties": {**(image.get("properties") or {}), **given}}
 
 
-def _check_claims(flavor: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def _check_claims(server: servers.Found, new: Mapping[str, Any]) -> None:
     """Raises ``InvalidField`` for what would need more of a host than the server has claimed."""
+    flavor = orjson.loads(server.flavor)
     try:
-        check_placed(flavor, old, new)
-        check_keys((flavor, old), (flavor, new))
+        check_placed(flavor, orjson.loads(server.image), new)
+        check_keys(server, (flavor, new))
     except MagnetarError as error:
         raise InvalidField("--property", f"must leave what the server has of its host as it is. {error.message}"
                            ) from None

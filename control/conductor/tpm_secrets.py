@@ -2,8 +2,8 @@
 """Secrets of servers' TPMs, which the key manager has. ``hw:tpm_secret_security`` says who gets one: with ``user`` the
 server's user alone, with ``host`` the host once, which keeps it, with ``deployment`` any conductor.
 
-A server's secret has a uuid that follows from the server's. That there may be one is noted in the request that made the
-server before it is drawn, so that it goes with the server whatever flavor that has by then.
+A server's secret has a uuid that follows from the server's. That there may be one, and whose, is noted in the request
+that made the server before it is drawn: it goes with the server whatever flavor that has by then, and never to others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from magnetar_control.services import Context
 from magnetar_control.store import servers
-from magnetar_control.store.server_hardware import tpm_security
+from magnetar_control.store.server_hardware import TPM_DRAWN, tpm_security
 from magnetar_core.errors import MagnetarError
 from magnetar_core.hardware.merge import DEPLOYMENT, SECURITY, USER
 
@@ -23,9 +23,9 @@ from .environment import Environment
 from .work import ROLES, Work
 
 log = logging.getLogger(__name__)
-#: Namespace of the uuids of secrets; the note in a server's ``request``; the field of the agent's server.
+#: Namespace of the uuids of secrets; the field of the agent's server.
 NAMESPACE = uuid.UUID("5f5b3f0e-6f0c-5c1e-8a2b-2f4d7b1c9e63")
-DRAWN, FIELD = "tpm_secret_drawn", "tpm_secret"
+FIELD = "tpm_secret"
 
 
 def given(work: Work, hardware: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -35,9 +35,10 @@ def given(work: Work, hardware: Mapping[str, Any] | None = None) -> dict[str, st
     if not security:
         return {}
     id, keys = _id(work.id), work.conductor.services.key_manager
-    if DRAWN not in work.request:
-        work.note(request=servers.text({**work.request, DRAWN: True}))
-    keys.create_key(id, owner=None if security == DEPLOYMENT else work.server.user_id)
+    drawn = DEPLOYMENT if security == DEPLOYMENT else USER
+    if TPM_DRAWN not in work.request:
+        work.note(request=servers.text({**work.request, TPM_DRAWN: drawn}))
+    keys.create_key(id, owner=None if drawn == DEPLOYMENT else work.server.user_id)
     asks = Context(work.action.user_id, work.action.project_id, ROLES) if security == USER else work.context()
     return {FIELD: keys.key(asks, id)}
 
@@ -57,7 +58,7 @@ def after_boot(conductor: Environment, server: Any) -> dict[str, str]:
 
 def forget(work: Work) -> None:
     """The server is removed, and so is what was drawn for it."""
-    if DRAWN in work.request:
+    if TPM_DRAWN in work.request:
         work.confirm_lease()
         work.conductor.services.key_manager.delete_key(_id(work.id))
 

@@ -115,6 +115,22 @@ def test_nobody_else_gives_a_server_a_tpm_or_its_old_one_back(cloud: Cloud) -> N
     removed(cloud, owner, id)
 
 
+@pytest.mark.parametrize("first, then", [("deployment", "user"), ("host", "deployment")])
+def test_a_flavor_without_a_tpm_in_between_gives_the_secret_to_nobody_else(cloud: Cloud, first: str, then: str) -> None:
+    caller = cloud.caller("tina", "tpms")
+    id = made(cloud, caller, first)
+    drawn = [one.read_text() for one in keys(cloud)]
+    act(caller, id, "resize", {"flavorRef": flavor(cloud.admin, "without", {})}, "VERIFY_RESIZE")
+    act(caller, id, "confirmResize", None, "ACTIVE")
+    again = {"hw:tpm_version": "2.0", "hw:tpm_secret_security": then}
+    reply = caller.act(id, "resize", {"flavorRef": flavor(cloud.admin, f"again-{then}", again)})
+    assert reply.status == 400 and "Only user and host may follow" in reply.json["badRequest"]["message"], reply
+    again["hw:tpm_secret_security"] = first
+    act(caller, id, "resize", {"flavorRef": flavor(cloud.admin, f"again-{first}", again)}, "VERIFY_RESIZE")
+    assert on_host(cloud, id)["power_state"] == "running" and [one.read_text() for one in keys(cloud)] == drawn
+    removed(cloud, caller, id)
+
+
 @pytest.mark.parametrize("security", ["host", "deployment"])
 def test_others_may_have_such_servers_started(cloud: Cloud, security: str) -> None:
     caller = cloud.caller("tina", "tpms")
