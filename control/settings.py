@@ -64,6 +64,9 @@ class Settings:
         "verify_image_signatures; a request that names trusted certificates has both done.", False)
     default_trusted_certificate_ids: list[str] = _doc(
         "Trusted certificates of servers that name none, where both of these are true.", list)
+    non_inheritable_image_properties: list[str] = _doc(
+        "Properties of a server's image that images made of the server do not get.",
+        lambda: ["cache_in_nova", "bittorrent"])
     keys_dir: Path | None = _doc("Folder of the embedded key manager for the keys of encrypted disks, which the "
                                  "service alone can read; machines with the same database share it; the folder keys in "
                                  "state_dir when left out.")

@@ -19,6 +19,7 @@ from magnetar_agent.servers.quiesce import quiesced
 from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import remote
 from magnetar_core.errors import Conflict
+from magnetar_core.hardware import machines
 from magnetar_core.image_format import SECRET_UUID
 from magnetar_core.kinds import Image
 from magnetar_core.power import MISSING, OFF, SUSPENDED, WANTED
@@ -137,7 +138,9 @@ def _described(host: LocalHost, document: Document, args: Fields) -> Document:
     properties: dict[str, str] = {}
     if base is not None:
         want["min_ram"] = base.want["min_ram"]
-        properties.update(base.want["properties"], base_image_ref=base.id)
+        properties.update({name: value for name, value in base.want["properties"].items()
+                           if not name.startswith("img_signature")}, base_image_ref=base.id)
+    properties = machines.inherited(properties, document.want["machine"])
     if document.state.get("boot"):
         want.update(_boot(document, base))
     properties.update(args["metadata"], image_type="snapshot", instance_uuid=document.id)

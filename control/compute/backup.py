@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from magnetar_core.errors import InvalidRequest
 
 from .caller import Caller
-from .server_actions import image_fields, make_image
+from .server_images import image_fields, make_image
 from .target import Target, of_server, on_volume
 
 

@@ -12,23 +12,19 @@ from typing import Any
 import orjson
 
 from magnetar_control.agents import AgentClient, plain
-from magnetar_control.services.image.fields import SIGNATURE, is_property
 from magnetar_control.store import migrations, servers, stopped_actions
 from magnetar_control.store.action_secrets import argument
 from magnetar_core.actions import ACTIONS, rule_of
 from magnetar_core.errors import (
     Conflict,
-    Forbidden,
     InvalidField,
     InvalidRequest,
     MagnetarError,
     NotFound,
     NotSupported,
-    TooLarge,
 )
 
 from . import quotas, tpm_secrets, waiting
-from .block_devices import snapshots
 from .caller import Caller, Owner
 from .cloud import HostView
 from .flavors import check_memory
@@ -248,49 +244,6 @@ def rescue(caller: Caller, target: Target, image_id: str | None = None, *, volum
         raise InvalidRequest(f"Instance {target.row.id} cannot be rescued: Cannot rescue a volume-backed instance, "
                              "unless the rescue image has the property hw_rescue_device or hw_rescue_bus.")
     enqueue(caller, target, "rescue", {"image": image_id or own, **(device or {}), **argument(admin_pass)})
-
-
-@of_server("createImage")
-def create_image(caller: Caller, target: Target, name: str, properties: Mapping[str, str] | None = None) -> str:
-    """An image of the server's root disk: it is there at once, queued, and active when the copy is done. Returns its
-    uuid."""
-    server, id = target.row, str(uuid.uuid4())
-    mapping, taken = snapshots(caller, server, id)
-    if taken:
-        caller.check_policy(f"{rule_of('createImage')}:allow_volume_backed", server)
-    return make_image(caller, target, "createImage", id, {
-        "name": name, **image_fields(caller, server, properties, mapping if taken else None)}, snapshots=taken)
-
-
-def make_image(caller: Caller, target: Target, key: str, id: str, fields: Mapping[str, Any], **args: Any) -> str:
-    """Make the image *id* of these *fields*, queued, and ask for the action *key* that gives it its content, with these
-    *args* besides. Returns its uuid. Raises ``Forbidden`` where the project may have no more images."""
-    images = caller.cloud.services.image
-    try:
-        images.create(caller.context, id=id, **fields)
-    except TooLarge as error:  # what is over quota at Glance is forbidden at Nova
-        raise Forbidden(error.message) from None
-    try:
-        enqueue(caller, target, key, {"image": id, "name": fields["name"], **args})
-    except MagnetarError:
-        images.delete(caller.context, id)
-        raise
-    return id
-
-
-def image_fields(caller: Caller, server: servers.Found, properties: Mapping[str, str] | None = None,
-                 mapping: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
-    """What an image of the server's root disk is made with, beside name and id. *mapping*: it stands for these
-    snapshots of volumes instead."""
-    own = orjson.loads(server.image).get("properties") or {}
-    found = {**{key: value for key, value in own.items() if is_property(key) and key not in SIGNATURE},
-             "image_type": "snapshot", "instance_uuid": server.id, "user_id": caller.context.user_id,
-             "base_image_ref": server.image_id or "", **(properties or {})}
-    if mapping is not None:
-        found.update(block_device_mapping=servers.text(mapping), bdm_v2=True, root_device_name=server.root_device_name)
-    return {"disk_format": "qcow2" if mapping is None else "raw", "container_format": "bare", "visibility": "private",
-            "properties": {key: str(value) for key, value in found.items()},
-            "min_disk": 0 if mapping is not None else orjson.loads(server.flavor)["disk"]}
 
 
 @of_server("lock")

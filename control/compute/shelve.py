@@ -11,8 +11,8 @@ from magnetar_core.errors import Conflict, InvalidRequest
 from magnetar_core.power import OFFLOADED
 
 from .caller import Caller
-from .server_actions import image_fields
 from .server_create import check_zone
+from .server_images import image_fields
 from .target import Target, enqueue, of_server, on_volume
 
 #: What the name of the image has after the server's; and how long a name may be.

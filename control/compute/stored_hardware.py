@@ -33,8 +33,6 @@ from .target import not_found, on_volume
 
 #: vm_states of servers that are off, and may be changed.
 OFF_STATES = (STOPPED, SHELVED, OFFLOADED)
-#: The property that is the machine type.
-PROPERTY = "hw_machine_type"
 #: Gives a client of the agent of the host with a name.
 ClientOf = Callable[[str], AbstractContextManager[AgentClient]]
 
@@ -63,7 +61,7 @@ def machine(server: servers.Found) -> str:
 
 def image_property(server: servers.Found, name: str) -> str | None:
     """What is kept of a property of its image; ``None`` for nothing."""
-    if name == PROPERTY:
+    if name == machines.PROPERTY:
         return machine(server) or None
     value = (orjson.loads(server.image).get("properties") or {}).get(name)
     return None if value is None else str(value)
@@ -131,8 +129,8 @@ def set_properties(store: Store, client_of: ClientOf, id: str, given: Mapping[st
     ``NotFound``, ``NotOff``, ``UnknownName``, and ``InvalidField`` for a value, or what does not go together."""
     for name in given:
         row = IMAGE_PROPERTIES.find(name)
-        if name == PROPERTY:
-            raise UnknownName("--property", f"must not be {PROPERTY}: use `magnetar machine-type update`")
+        if name == machines.PROPERTY:
+            raise UnknownName("--property", f"must not be {machines.PROPERTY}: use `magnetar machine-type update`")
         if row is None or row.row is None:
             raise UnknownName("--property", "must be one that asks for hardware (docs/reference/hardware.md)", name)
     if odd := next(IMAGE_PROPERTIES.without_effect(given), None):

@@ -20,6 +20,7 @@ from magnetar_control.compute import (
     networks,
     security_groups,
     server_actions,
+    server_images,
     servers,
     shelve,
     soft_delete,
@@ -176,7 +177,7 @@ OPERATIONS = (
     _row("rebuild", server_actions.rebuild, FIELDS.body("rebuild"), given=_rebuild, shown=_rebuilt),
     _row("rescue", server_actions.rescue, RESCUE_BODY, 200, shown=_rescued, given=_rescue),
     _row("evacuate", evacuate.evacuate, EVACUATE_BODY, 200, given=_evacuation, shown=_evacuated),
-    _row("createImage", server_actions.create_image, record({"name": NAME, "metadata": METADATA}, "name"), shown=_image,
+    _row("createImage", server_images.create_image, record({"name": NAME, "metadata": METADATA}, "name"), shown=_image,
          given=lambda call: {"name": call.body["name"], "properties": call.body.get("metadata")}),
     _row("createBackup", backup.create_backup, BACKUP_BODY, shown=_backup, given=lambda call: {
         "name": call.body["name"], "backup_type": call.body["backup_type"], "rotation": call.body["rotation"],

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from magnetar_control.compute import backup, evacuate, server_actions, server_passwords, soft_delete
+from magnetar_control.compute import backup, evacuate, server_actions, server_images, server_passwords, soft_delete
 from magnetar_control.compute import servers as compute
 from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.metadata import METADATA
@@ -61,7 +61,7 @@ def _rebuild(server: ServerActions, row: Any, args: Document) -> None:
 
 
 def _create_image(server: ServerActions, _row: Any, args: Document) -> str:
-    return server_actions.create_image(server.caller, server.target, args["name"], _properties(args))
+    return server_images.create_image(server.caller, server.target, args["name"], _properties(args))
 
 
 class CreateBackupArguments(CreateImageArgs):

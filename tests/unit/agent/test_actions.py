@@ -154,7 +154,7 @@ def test_create_image(web: Host, power: str, agent: bool, consistency: str) -> N
     assert (made["min_ram"], made["min_disk"]) == (32, 1)
     assert made["properties"] == {
         "os_distro": "none", "role": "web", "image_type": "snapshot", "instance_uuid": shown["id"],
-        "base_image_ref": shown["image"]["id"]}
+        "base_image_ref": shown["image"]["id"], "hw_machine_type": shown["machine"]}
     assert web.event("create_image", "r1", name="golden", metadata={"role": "web"}) == answer
     with pytest.raises(Conflict, match="Choose another name"):
         web.event("create_image", "r2", name="golden")

@@ -33,7 +33,8 @@ Command = Callable[..., tuple[int, str, str]]
 def cloud() -> Iterator[Cloud]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clouds, "AGENT", clouds.AGENT.replace("fake.FakeHypervisor = ", f"{OLDER}fake.FakeHypervisor = "))
-        with Cloud(hosts=2, links=True, shelved_offload_time=-1) as made:
+        with Cloud(hosts=2, links=True, shelved_offload_time=-1,
+                   non_inheritable_image_properties=["cache_in_nova", "secret_color"]) as made:
             yield made
 
 
@@ -84,6 +85,27 @@ def test_it_is_recorded_and_kept(cloud: Cloud) -> None:
     act(caller, id, "rebuild", {"imageRef": image(caller, "on-pc", hw_machine_type="pc")}, "ACTIVE")
     assert on_host(cloud, id)["machine"] == kept(cloud, id)["machine"] and kept(
         cloud, id)["machine"].startswith("pc-i440fx-7.")
+    caller.delete(f"/v2.1/servers/{id}")
+
+
+def test_images_of_servers_inherit_it(cloud: Cloud) -> None:
+    """With what else the server's image asks for; but for what is of that image alone, and what the settings say."""
+    caller = cloud.admin
+    own = {"hw_disk_bus": "scsi", "hw_scsi_model": "virtio-scsi", "os_distro": "debian", "color": "red"}
+    without = {"cache_in_nova": "yes", "img_signature": "x", "secret_color": "blue"}
+    id = caller.boot("origin", imageRef=caller.image("own", min_ram=32, **own, **without), **on("kvm2"))["id"]
+    for action, args in (
+            ("createImage", {"name": "snap"}), ("createImage", {"name": "q", "metadata": {"hw_machine_type": "q35"}}),
+            ("createBackup", {"name": "back", "backup_type": "daily", "rotation": 1}), ("shelve", None)):
+        assert caller.act(id, action, args).status == 202
+        found = caller.settled(id)
+        assert found and not found.get("fault")
+    images = {one["name"]: one for one in caller.get("/image/v2/images").json["images"]
+              if one.get("instance_uuid") == id}
+    machines = {name: one["hw_machine_type"] for name, one in images.items()}
+    assert machines == {"snap": "pc-q35-7.1", "q": "q35", "back": "pc-q35-7.1", "origin-shelved": "pc-q35-7.1"}
+    for one in images.values():
+        assert one["min_ram"] == 32 and own.items() <= one.items() and not one.keys() & without.keys()
     caller.delete(f"/v2.1/servers/{id}")
 
 

@@ -17,6 +17,8 @@ AUTO = "auto"
 USUAL = "q35"
 #: Alias to the beginning of the names of its versions.
 VERSIONED: Mapping[str, str] = {"q35": "pc-q35-", "pc": "pc-i440fx-"}
+#: The property of an image that says the machine type of servers that are made of it.
+PROPERTY = "hw_machine_type"
 NAME = r"q35|pc|pc-(q35|i440fx)-[a-z0-9][a-z0-9.\-]*"
 RULE = "must be q35, pc, or a version of these such as pc-q35-7.2 or pc-i440fx-7.2"
 
@@ -50,6 +52,13 @@ def upgrades(old: str, new: str) -> bool:
 def machine_of(image: Mapping[str, Any], said: str = "") -> str:
     """The machine type that a server's *image* keeps as its own (``machine``), else what its properties have *said*."""
     return str(image.get("machine") or said or "")
+
+
+def inherited(properties: Mapping[str, Any], machine: str) -> dict[str, Any]:
+    """The *properties* of a server's image as an image of the server has them: with the *machine* that the server has,
+    which its system knows, where they do not mean that already."""
+    known = machine not in ("", AUTO) and not (PROPERTY in properties and means(str(properties[PROPERTY]), machine))
+    return {**properties, PROPERTY: machine} if known else dict(properties)
 
 
 def listed(names: Iterable[str]) -> str:
