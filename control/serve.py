@@ -36,7 +36,8 @@ from magnetar_control.delivery import Delivery
 from magnetar_control.health import Health
 from magnetar_control.metrics import Metrics
 from magnetar_control.scheduler.rules import rules_of
-from magnetar_control.services import Images, Services
+from magnetar_control.services import Images, KeyManager, Services
+from magnetar_control.services.barbican import BarbicanKeys
 from magnetar_control.services.identity import EmbeddedIdentity, clouds_yaml, keystone
 from magnetar_control.services.identity.service_user import ServiceUser
 from magnetar_control.services.image import EmbeddedImages
@@ -97,7 +98,11 @@ class Parts:
         database, settings = self.api_database, self.settings
         self.identity = EmbeddedIdentity(database, settings.token_hours * 3600) if settings.keystone_url is None else \
             keystone.of(settings)
-        keys = EmbeddedKeys(settings.certificates, settings.keys)
+        #: Gives tokens by which a part asks another, or another service.
+        own = ServiceUser(self.identity.tokens).token if isinstance(
+            self.identity, EmbeddedIdentity) else self.identity.token
+        keys: KeyManager = EmbeddedKeys(settings.certificates, settings.keys) if settings.barbican_url is None else \
+            BarbicanKeys(settings.barbican_url, own, settings.barbican_ca_cert)
         self.images = EmbeddedImages(database, settings.images, reserve=settings.image_reserve_mb << 20,
                                      limits=image_quotas.defaults(settings),
                                      keys=keys if settings.verify_image_signatures else None)
@@ -107,8 +112,7 @@ class Parts:
             settings.ovn_gateway_hosts, settings.dhcp_domain)
         #: As conductors and volumes ask for them: here, or at the machine that has them.
         self.asked: Images = self.images if settings.image_url is None else Remote(
-            settings.image_url, ServiceUser(self.identity.tokens).token if isinstance(
-                self.identity, EmbeddedIdentity) else self.identity.token, settings.image_ca_cert)
+            settings.image_url, own, settings.image_ca_cert)
         self.delivery = Delivery(self.asked, settings.action_timeout)
         self.volumes = EmbeddedVolumes(database, self.places, self.agents, self.bring, self.asked,
                                        zone=settings.default_availability_zone, used=self.has,

@@ -75,6 +75,8 @@ class Settings:
     certificates_dir: Path | None = _doc("Folder of the embedded key manager: a certificate is UUID.pem in it, which "
                                          "root or the service owns and nobody else may write; the folder certificates "
                                          "in state_dir when left out.")
+    barbican_url: str | None = _doc("URL of Barbican, in place of the embedded key manager.")
+    barbican_ca_cert: Path | None = _doc("PEM file with the CA of its certificate.")
     console_url: str | None = _doc("URL by which browsers reach consoles; /console below public_url when left out.")
     console_token_ttl: float = _doc("Seconds for which the URL of a console is good, once.", 600.0, 1)
     console_allowed_origins: list[str] = _doc("Other sites whose pages may open consoles, such as "

@@ -15,7 +15,7 @@ from magnetar_control.store import allocations
 from magnetar_control.store.database import now
 from magnetar_control.store.migrations import ENDED
 from magnetar_control.store.tables import migrations, server_group_members, server_mappings
-from magnetar_core.errors import Conflict
+from magnetar_core.errors import Conflict, Unavailable
 from magnetar_core.power import DELETED
 
 from . import block_devices, disk_keys, migration_halves, tpm_secrets
@@ -48,8 +48,7 @@ def delete_server(work: Work) -> None:
         block_devices.release(work)
         work.conductor.services.network.release(work.id, sure=work.confirm_lease)
         delete_image(work, server.shelved_image_id)
-        disk_keys.forget(work)
-        tpm_secrets.forget(work)
+        _forget_keys(work)
         _release_claims(work)
         moment = now()
         return {"deleted_at": moment, "terminated_at": server.terminated_at or moment, "vm_state": DELETED,
@@ -74,6 +73,15 @@ def _delete_on(work: Work, host: str, *, moves: bool) -> None:
         if work.conductor.is_up(host) and not last_try(work):
             raise
         log.warning("server %s stays on %s for now: %s", work.id, host, error.message)
+
+
+def _forget_keys(work: Work) -> None:
+    """Nothing opens its disks and its TPM any more. A key manager that is away may do it later, as a host may."""
+    try:
+        disk_keys.forget(work)
+        tpm_secrets.forget(work)
+    except Unavailable as away:
+        raise HostDown(away.message) from away
 
 
 def _release_claims(work: Work) -> None:

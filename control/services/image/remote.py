@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """``services.Images`` over HTTP: any service that speaks Glance's API v2, the control plane's own on another machine
-too. HTTP is the standard library's, as in ``identity.keystone``. Content goes through piece by piece, both ways."""
+too. Content goes through piece by piece, both ways."""
 
 from __future__ import annotations
 
-import ssl
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.client import HTTPException
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services.service_client import ServiceClient
 from magnetar_core import errors
 
 from .fields import check_properties
@@ -38,14 +36,8 @@ class Remote:
     admin); with true, one that was not given before. *ca*: certificates to trust. *timeout*: seconds of silence."""
 
     def __init__(self, url: str, token: Callable[[bool], str], ca: Path | None = None, timeout: float = 60.0) -> None:
-        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-            raise ValueError(f"the URL of the image service is {url}; it must begin with http:// or https://")
-        self.url = url.rstrip("/").removesuffix("/v2") + "/v2/images"
-        self.token, self.timeout = token, timeout
-        context = ssl.create_default_context(cafile=str(ca) if ca else None)
-        # No proxies of the environment: tokens go to the image service only.
-        self._open = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)).open
+        client = ServiceClient("image service", url, "/v2/images", token, ca, timeout)
+        self._json, self._asked = client.json, client.asked
 
     def show(self, context: Context, id: str) -> Document | None:
         """The image, if *context* may see it: asked with the user's token where there is one. Without one (a conductor
@@ -113,35 +105,6 @@ class Remote:
     def delete(self, context: Context, id: str) -> None:
         self._json("DELETE", f"/{_word(id)}", token=context.token, accept=(404,))
 
-    def _json(self, method: str, path: str, body: Any = None, token: str = "", accept: tuple[int, ...] = ()) -> Any:
-        """The document of the answer; ``None`` for an empty one, and for a status of *accept*."""
-        content = None if body is None else orjson.dumps(body)
-        try:
-            with self._asked(method, path, {"Content-Type": "application/json"}, content, token) as answer:
-                text = answer.read()
-        except errors.MagnetarError as error:
-            if error.status in accept:
-                return None
-            raise
-        return orjson.loads(text) if text else None
-
-    def _asked(self, method: str, path: str, headers: dict[str, str], content: Any = None, token: str = "") -> Any:
-        """The answer, to be read and closed. Our own token is made anew once, when it is refused."""
-        for fresh in (False, True):
-            given = {**headers, "X-Auth-Token": token or self.token(fresh)}
-            request = urllib.request.Request(  # noqa: S310 - the scheme was checked when the URL was given
-                self.url + path, content, given, method=method)
-            try:
-                return self._open(request, timeout=self.timeout)
-            except urllib.error.HTTPError as error:
-                with error:
-                    if error.code != 401 or fresh or token or not isinstance(content, bytes | None):
-                        raise _refused(error) from None
-            except (OSError, HTTPException) as error:
-                raise errors.Unavailable(f"The image service does not answer ({type(error).__name__}). Try again in a "
-                                         "moment.") from error
-        raise AssertionError("the second answer is given or raised")
-
 
 def plain(answer: Document) -> Document:
     """Glance's image as ``services.Images`` has it: what is no field of Glance is a property."""
@@ -165,17 +128,3 @@ def _pieces(answer: Any, id: str, size: int) -> Iterator[bytes]:
             raise errors.Unavailable(f"The content of image {id} broke off after {sent} of {size} bytes.") from error
     if sent != size:
         raise errors.Unavailable(f"The content of image {id} broke off after {sent} of {size} bytes.")
-
-
-def _refused(error: urllib.error.HTTPError) -> errors.MagnetarError:
-    """What the service said; a token that is not good is the operator's matter, not the user's."""
-    if error.code == 401:
-        return errors.Unavailable("The image service refused the control plane's own token. An operator must see to "
-                                  "the service user and the clocks of both machines.")
-    try:
-        message = orjson.loads(error.read())["message"]
-    except (orjson.JSONDecodeError, LookupError, TypeError, OSError):
-        message = error.reason
-    kind = {400: errors.InvalidRequest, 403: errors.Forbidden, 404: errors.NotFound, 409: errors.Conflict,
-            410: errors.Gone, 413: errors.TooLarge}
-    return kind.get(error.code, errors.Unavailable)(f"The image service answered {error.code}: {message}")

@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from magnetar_control.agents import PATIENCE, AgentClient, Agents, plain
 from magnetar_control.services import Context, Document, Images, KeyManager
 from magnetar_control.store.database import Database, now
-from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unreachable
+from magnetar_core.errors import Conflict, HypervisorDown, MagnetarError, TimedOut, Unavailable, Unreachable
 
 from .rows import document
 from .tables import snapshots, volumes
@@ -42,7 +42,7 @@ LOOK, SELDOM = 1.0, 5.0
 LIMIT = 6 * 3600.0
 #: Prefix of the names of images on hosts that are made of volumes; our image's uuid follows.
 COPY = "volume-image-"
-ABROAD = (Unreachable, TimedOut, HypervisorDown)
+ABROAD = (Unreachable, TimedOut, HypervisorDown, Unavailable)
 
 Hosts = Callable[[], Iterable[Mapping[str, Any]]]
 Row = Mapping[Any, Any]
