@@ -130,6 +130,7 @@ def serve(given: argparse.Namespace) -> int:
 
 def config(given: argparse.Namespace) -> int:
     """``magnetar config``."""
+    from magnetar_control.conductor import vendordata_auth
     from magnetar_control.conductor.vendordata import targets_of
     from magnetar_control.notifications.receivers import receivers_of
     from magnetar_control.scheduler.rules import rules_of
@@ -138,6 +139,7 @@ def config(given: argparse.Namespace) -> int:
     rules_of(settings)
     receivers_of(settings)
     list(targets_of(settings))
+    vendordata_auth.checked(settings.vendordata_dynamic_auth)
     for row in configuration.describe():
         value = getattr(settings, row["name"])
         print(f"{row['name']}: {_printed(row['name'], value)}")

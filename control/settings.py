@@ -243,10 +243,6 @@ class Settings:
         "NAME@URL each.", list)
     vendordata_dynamic_ssl_certfile: Path | None = _doc("PEM file with the CAs of their certificates; the system's "
                                                         "when left out.")
-    vendordata_dynamic_client_certfile: Path | None = _doc(
-        "PEM file with the certificate that is shown to them, where they ask for one.")
-    vendordata_dynamic_client_keyfile: Path | None = _doc(
-        "PEM file with its key, which only the service may read; left out where the certificate's file has it.")
     vendordata_dynamic_connect_timeout: float = _doc("Seconds to connect to one of them.", 5.0, 0.01, 300)
     vendordata_dynamic_read_timeout: float = _doc("Seconds for its whole answer.", 5.0, 0.01, 300)
     vendordata_dynamic_failure_fatal: bool = _doc("Whether a server is not built when one fails; otherwise its guest "
@@ -254,6 +250,9 @@ class Settings:
     vendordata_dynamic_service_token: bool = _doc(
         "Whether they are sent a token of a service user (role service), by which they know who asks. They must be "
         "https then.", False)
+    vendordata_dynamic_auth: dict[str, Any] = _doc(
+        "The user of a Keystone whose token they are sent instead (they must be https then, too), and TLS to them, by "
+        "the names of Nova's section: see guest-data.md.", dict)
     notification_urls: dict[str, str] = _doc(
         "Receivers of notifications: a name of your choice to the URL to which they are sent, https, or http of this "
         "machine's loopback; see notifications.md. Give API and conductors the same of all that is said of "

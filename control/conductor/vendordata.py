@@ -9,7 +9,6 @@ they say or what was asked.
 from __future__ import annotations
 
 import logging
-import ssl
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ from magnetar_control import http_client
 from magnetar_control.settings import Settings
 from magnetar_core import vendordata
 from magnetar_core.errors import Conflict, InvalidSettings, MagnetarError
+
+from .vendordata_auth import VendordataAuth
 
 log = logging.getLogger(__name__)
 #: Bytes of an answer, and how deep its objects lie in each other.
@@ -51,14 +52,18 @@ class Vendordata:
     def __init__(self, settings: Settings, token: Callable[[bool], str]) -> None:
         self.path, self.fatal = settings.vendordata_jsonfile_path, settings.vendordata_dynamic_failure_fatal
         self.times = settings.vendordata_dynamic_connect_timeout, settings.vendordata_dynamic_read_timeout
-        self.token = token if settings.vendordata_dynamic_service_token else None
+        auth = VendordataAuth(settings.vendordata_dynamic_auth)
+        if auth.user and settings.vendordata_dynamic_service_token:
+            raise InvalidSettings("vendordata_dynamic_auth names a user, and vendordata_dynamic_service_token asks for "
+                                  "another one's token to be sent. Set one of the two.")
+        self.token = auth.user.token if auth.user else token if settings.vendordata_dynamic_service_token else None
         self.targets = list(targets_of(settings))
         if self.path is not None:
             try:
                 vendordata.read(self.path)
             except ValueError as error:
                 raise InvalidSettings(f"vendordata_jsonfile_path: {error}.") from None
-        self.tls = _tls(settings)
+        self.tls = auth.context(settings.vendordata_dynamic_ssl_certfile, "vendordata_dynamic_ssl_certfile")
 
     def static(self) -> dict[str, Any]:
         """The object of the file; nothing where it has become unreadable, as at Nova."""
@@ -100,24 +105,6 @@ class Vendordata:
             raise _Failed(f"it does not answer properly or in time ({type(error).__name__})") from None
 
 
-def _tls(settings: Settings) -> ssl.SSLContext:
-    """Whom targets must be known by, and what is shown to them. Raises ``InvalidSettings``."""
-    name, path = "vendordata_dynamic_ssl_certfile", settings.vendordata_dynamic_ssl_certfile
-    own, key = settings.vendordata_dynamic_client_certfile, settings.vendordata_dynamic_client_keyfile
-    try:
-        tls = ssl.create_default_context(cafile=str(path) if path else None)
-        name, path = "vendordata_dynamic_client_certfile", own
-        if own:
-            tls.load_cert_chain(own, key, password=lambda: "")  # none is asked for on a terminal
-    except OSError as error:
-        raise InvalidSettings(f"{name}: {path}{f' with the key {key}' if own and key else ''} cannot be used: "
-                              f"{error}") from None
-    if key and not own:
-        raise InvalidSettings("vendordata_dynamic_client_keyfile needs vendordata_dynamic_client_certfile, "
-                              "whose key it is.")
-    return tls
-
-
 def _content(answer: HTTPResponse) -> Any:
     """What a target has answered. Raises ``_Failed``."""
     if 300 <= answer.status < 400:
@@ -147,6 +134,7 @@ def _shallow(value: Any, left: int) -> bool:
 
 def targets_of(settings: Settings) -> Iterator[VendordataTarget]:
     """The targets of the settings, NAME@URL each. Raises ``InvalidSettings``."""
+    sends = settings.vendordata_dynamic_service_token or settings.vendordata_dynamic_auth.get("auth_type")
     names = set()
     for text in settings.vendordata_dynamic_targets:
         name, at, url = str(text).partition("@")
@@ -160,11 +148,12 @@ def targets_of(settings: Settings) -> Iterator[VendordataTarget]:
             raise InvalidSettings(f"vendordata_dynamic_targets: {which} must be NAME@URL with an http or https URL.")
         if parts.username or parts.password:
             raise InvalidSettings(f"vendordata_dynamic_targets: the URL of {name!r} must be without user and password; "
-                                  "set vendordata_dynamic_service_token to have targets know who asks.")
+                                  "set vendordata_dynamic_service_token, or vendordata_dynamic_auth, to have "
+                                  "targets know who asks.")
         if name in names:
             raise InvalidSettings(f"vendordata_dynamic_targets: there are two called {name!r}.")
-        if settings.vendordata_dynamic_service_token and parts.scheme != "https":
+        if sends and parts.scheme != "https":
             raise InvalidSettings(f"vendordata_dynamic_targets: {name!r} must be https, since it is sent a token "
-                                  "(vendordata_dynamic_service_token).")
+                                  "(vendordata_dynamic_service_token, or vendordata_dynamic_auth).")
         names.add(name)
         yield VendordataTarget(name, parts)

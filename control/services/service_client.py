@@ -24,6 +24,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
+def opened(trust: ssl.SSLContext) -> Callable[..., Any]:
+    """What opens requests to services that are trusted by *trust*. No proxies of the environment: tokens go to the
+    service only."""
+    return urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust), _NoRedirects()).open
+
+
 class ServiceClient:
     """*what*: what messages call the service. *url*: of the service, with or without its version; *base*: what paths
     are added to, beginning with the version, such as ``/v2/images``. *token* gives a token of a service user; with
@@ -40,9 +47,7 @@ class ServiceClient:
             context = ssl.create_default_context(cafile=str(ca) if ca else None)
         except OSError as error:
             raise errors.InvalidSettings(f"The CA of the {what}, {ca}, cannot be used: {error}.") from None
-        # No proxies of the environment: tokens go to the service only.
-        self._open = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _NoRedirects()).open
+        self._open = opened(context)
 
     def json(self, method: str, path: str, body: Any = None, token: str = "", accept: tuple[int, ...] = ()) -> Any:
         """The document of the answer; ``None`` for an empty one, and for a status of *accept*."""

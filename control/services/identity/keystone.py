@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from magnetar_control.services import Context
+from magnetar_control.services.service_client import opened
 from magnetar_control.settings import Settings
 from magnetar_core.errors import InvalidSettings, Unavailable
 
@@ -29,26 +30,59 @@ REMEMBERED = 20_000
 EARLY = 60.0
 
 
-class Keystone:
-    """*url*: with /v3 (``https://keystone:5000/v3``). *username*, *password*: of a user that may validate tokens (role
-    admin or service) on *project*. *ca*: certificates to trust. *timeout* in seconds."""
+class KeystoneUser:
+    """Tokens of one user. *url*: with /v3 (``https://keystone:5000/v3``). *login*: the body of Identity API v3's
+    authentication. *trust*: whom we speak to. *timeout* in seconds. Raises ``ValueError`` for a URL that is none."""
 
-    def __init__(self, url: str, username: str, password: str, project: str = "service", ca: Path | None = None,
-                 timeout: float = 10.0, believed: float = BELIEVED) -> None:
+    def __init__(self, url: str, login: dict[str, Any], trust: ssl.SSLContext, timeout: float = 10.0) -> None:
         if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
             raise ValueError(f"the URL of Keystone is {url}; it must begin with http:// or https://")
         self.url = url.rstrip("/").removesuffix("/v3") + "/v3"
-        self.timeout, self.believed, domain = timeout, believed, {"name": "Default"}
-        self._login = {"auth": {
-            "identity": {"methods": ["password"], "password": {
-                "user": {"name": username, "domain": domain, "password": password}}},
-            "scope": {"project": {"name": project, "domain": domain}}}}
-        context = ssl.create_default_context(cafile=str(ca) if ca else None)
-        # No proxies of the environment: tokens go to Keystone only.
-        self._open = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)).open
+        self.timeout, self._login = timeout, login
+        self._open = opened(trust)
         self._lock = threading.Lock()
         self._own, self._own_ends = "", 0.0
+
+    def token(self, fresh: bool = False) -> str:
+        """The user's token; with *fresh*, one that was not given before. Raises ``Unavailable``."""
+        with self._lock:
+            if fresh or self._own_ends <= time.time():
+                status, headers, body = self._request("POST", "/auth/tokens?nocatalog", {}, self._login)
+                if status != 201:
+                    raise Unavailable(f"The compute service cannot log in to Keystone: it answered {status}. An "
+                                      "operator must see to the user name and the password in its settings.")
+                self._own = headers["X-Subject-Token"]
+                self._own_ends = _seconds(body["token"]["expires_at"]) - EARLY
+            return self._own
+
+    def _request(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> tuple[int, Any, Any]:
+        request = urllib.request.Request(  # noqa: S310 - the scheme was checked when the URL was given
+            self.url + path, None if body is None else orjson.dumps(body),
+            {**headers, "Accept": "application/json", "Content-Type": "application/json"}, method=method)
+        try:
+            with self._open(request, timeout=self.timeout) as answer:
+                return answer.status, answer.headers, orjson.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.headers, None
+        except (OSError, HTTPException, orjson.JSONDecodeError) as error:
+            raise Unavailable(f"Keystone does not answer ({type(error).__name__}), so nobody can be let in. Try again "
+                              "in a moment.") from error
+
+
+class Keystone(KeystoneUser):
+    """*username*, *password*: of a user that may validate tokens (role admin or service) on *project*. *ca*:
+    certificates to trust."""
+
+    def __init__(self, url: str, username: str, password: str, project: str = "service", ca: Path | None = None,
+                 timeout: float = 10.0, believed: float = BELIEVED) -> None:
+        domain = {"name": "Default"}
+        super().__init__(url, {"auth": {
+            "identity": {"methods": ["password"], "password": {
+                "user": {"name": username, "domain": domain, "password": password}}},
+            "scope": {"project": {"name": project, "domain": domain}}}},
+            ssl.create_default_context(cafile=str(ca) if ca else None), timeout)
+        self.believed = believed
         self._known: dict[str, tuple[float, Context | None]] = {}
 
     def validate(self, token: str) -> Context | None:
@@ -66,18 +100,6 @@ class Keystone:
     def project_exists(self, context: Context, project_id: str) -> bool:
         return self._as_ourselves("GET", f"/projects/{urllib.parse.quote(project_id, safe='')}")[0] == 200
 
-    def token(self, fresh: bool = False) -> str:
-        """Our own token; with *fresh*, one that was not given before. Raises ``Unavailable``."""
-        with self._lock:
-            if fresh or self._own_ends <= time.time():
-                status, headers, body = self._request("POST", "/auth/tokens?nocatalog", {}, self._login)
-                if status != 201:
-                    raise Unavailable(f"The compute service cannot log in to Keystone: it answered {status}. An "
-                                      "operator must see to the user name and the password in its settings.")
-                self._own = headers["X-Subject-Token"]
-                self._own_ends = _seconds(body["token"]["expires_at"]) - EARLY
-            return self._own
-
     def _ask(self, token: str) -> Context | None:
         if not token or not token.isascii() or not token.isprintable():
             return None
@@ -94,20 +116,6 @@ class Keystone:
             return answer
         raise Unavailable(f"Keystone answered {answer[0]} when the compute service asked it about a token. An operator "
                           "must see to it that the service's user has the role admin or service there.")
-
-    def _request(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> tuple[int, Any, Any]:
-        request = urllib.request.Request(  # noqa: S310 - the scheme was checked when the URL was given
-            self.url + path, None if body is None else orjson.dumps(body),
-            {**headers, "Accept": "application/json", "Content-Type": "application/json"}, method=method)
-        try:
-            with self._open(request, timeout=self.timeout) as answer:
-                return answer.status, answer.headers, orjson.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.headers, None
-        except (OSError, HTTPException, orjson.JSONDecodeError) as error:
-            raise Unavailable(f"Keystone does not answer ({type(error).__name__}), so nobody can be let in. Try again "
-                              "in a moment.") from error
 
 
 def of(settings: Settings) -> Keystone:

@@ -19,6 +19,8 @@ from tests.unit.agent.pki import Pki
 
 from .targets import Targets, serving
 
+USER = {"auth_type": "password", "auth_url": "http://127.0.0.1:1/v3", "username": "nova", "password_file": __file__,
+        "user_domain_name": "Default", "project_name": "service", "project_domain_name": "Default"}
 ASKED = {"project-id": "p", "instance-id": "i", "image-id": None, "user-data": None, "hostname": "web", "metadata": {},
          "boot-roles": "member"}
 
@@ -100,16 +102,32 @@ def test_tls_is_verified_and_the_token_goes_there_only(tmp_path: Path) -> None:
         assert len(targets.asked) == 1
 
 
+def test_insecure_believes_whoever_answers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*Pki(tmp_path / "pki").issue("another.example.org"))
+    with serving(context) as targets:
+        assert ask(vendordata(f"a@{targets.url('good')}")) == {"a": {}} and "insecure" not in caplog.text
+        assert ask(vendordata(f"a@{targets.url('good')}", vendordata_dynamic_auth={"insecure": True})) == {
+            "a": {"join": "now"}}
+    assert "insecure is true" in caplog.text
+
+
+def test_a_user_without_a_token_leaves_an_empty_entry(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody listens at its Keystone."""
+    found = vendordata("a@https://127.0.0.1:1/", vendordata_dynamic_auth=USER)
+    assert ask(found) == {"a": {}} and "no token to ask it with: Keystone does not answer" in caplog.text
+
+
 @pytest.mark.parametrize("in_one_file", [True, False])
 def test_a_target_that_asks_for_a_certificate_gets_it(tmp_path: Path, in_one_file: bool) -> None:
     pki = Pki(tmp_path / "pki")
     certificate, key = pki.issue("127.0.0.1")
     own, own_key = pki.issue("vendordata")
-    shown = {"vendordata_dynamic_client_certfile": str(own), "vendordata_dynamic_client_keyfile": str(own_key)}
+    shown = {"vendordata_dynamic_auth": {"certfile": str(own), "keyfile": str(own_key)}}
     if in_one_file:
         both = tmp_path / "both.pem"
         both.write_bytes(Path(own).read_bytes() + Path(own_key).read_bytes())
-        shown = {"vendordata_dynamic_client_certfile": str(both)}
+        shown = {"vendordata_dynamic_auth": {"certfile": str(both)}}
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(pki.ca))
     context.load_cert_chain(certificate, key)
     context.verify_mode = ssl.CERT_REQUIRED
@@ -127,8 +145,33 @@ def test_a_target_that_asks_for_a_certificate_gets_it(tmp_path: Path, in_one_fil
     ({"vendordata_dynamic_targets": ["a@http://b/", "a@http://c/"]}, "two called 'a'"),
     ({"vendordata_dynamic_targets": ["a@http://b/"], "vendordata_dynamic_service_token": True}, "must be https"),
     ({"vendordata_dynamic_ssl_certfile": "/none.pem"}, "ssl_certfile"),
-    ({"vendordata_dynamic_client_certfile": "/none.pem"}, "client_certfile"),
-    ({"vendordata_dynamic_client_keyfile": "/none.pem"}, "keyfile needs vendordata_dynamic_client_certfile"),
+    ({"vendordata_dynamic_targets": ["a@http://b/"], "vendordata_dynamic_auth": {"auth_type": "password"}},
+     "username is missing"),
+    ({"vendordata_dynamic_targets": ["a@http://b/"], "vendordata_dynamic_auth": USER}, "must be https"),
+    ({"vendordata_dynamic_service_token": True, "vendordata_dynamic_auth": USER}, "one of the two"),
+    *(({"vendordata_dynamic_auth": options}, words) for options, words in (
+        ({"certfile": "/none.pem"}, "certfile /none.pem cannot be used"),
+        ({"keyfile": "/none.pem"}, "keyfile needs certfile"),
+        ({"usernam": "x"}, "usernam is not an option of it; did you mean username"),
+        ({"timeout": "long"}, "timeout must be seconds"), ({"insecure": "yes"}, "insecure must be true or false"),
+        ({"timeout": 0.0}, "timeout must be seconds, more than 0"), ({"username": 7}, "username must be a text"),
+        ({"username": "x"}, "auth_type is missing"),
+        ({"auth_type": "v3oidcpassword"}, "auth_type must be one of password"),
+        ({**USER, "password": "Secret-Words"}, "password is not written here"),
+        ({**USER, "collect_timing": True}, "collect_timing would do nothing"),
+        ({**USER, "auth_section": "keystone_authtoken"}, "auth_section names a section of nova.conf"),
+        ({**USER, "tenant_name": "service"}, "tenant_name is the old name of project_name"),
+        ({**USER, "domain_name": "d"}, "project_name must be .* 2 are said"),
+        ({**USER, "project_id": ""}, "project_id must be a text"),
+        ({**USER, "auth_url": "keystone"}, "auth_url cannot be used"),
+        ({**USER, "auth_url": None}, "auth_url is missing"),
+        ({**USER, "user_domain_name": None}, "username needs user_domain_name"),
+        ({**USER, "password_file": "/none"}, "password_file cannot be read"),
+        ({**USER, "cafile": "/none.pem"}, "cafile: /none.pem cannot be used"),
+        ({**USER, "application_credential_id": "x"}, "application_credential_id is not for auth_type password"),
+        ({"auth_type": "v3applicationcredential", "auth_url": "http://k"}, "application_credential_name is missing"),
+        ({"auth_type": "v3applicationcredential", "project_id": "p"}, "project_id is not for auth_type v3app"),
+        ({**USER, "project_name": None, "system_scope": "some"}, "system_scope must be all"))),
     ({"vendordata_jsonfile_path": "/none.json"}, "jsonfile_path"),
     ({"vendordata_dynamic_read_timeout": 0}, "read_timeout"),
 ])

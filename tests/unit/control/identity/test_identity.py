@@ -9,6 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from magnetar_control.api.identity.app import Elsewhere, application
+from magnetar_control.conductor.vendordata_auth import VendordataAuth
 from magnetar_control.services.identity import EmbeddedIdentity
 from magnetar_control.services.identity.keystone import Keystone, of
 from magnetar_control.settings_file import make
@@ -144,6 +145,52 @@ def test_a_wrong_password_for_keystone_is_the_operators_matter(demo):
         Keystone(f"{url}/identity", "nova", "wrong").validate(demo.admin.token)
     assert caught.value.status == 503
     assert "wrong" not in caught.value.message
+
+
+@pytest.mark.parametrize(("more", "scope"), [
+    ({"user_domain_name": "Default", "project_name": "service", "project_domain_id": "default"}, "project"),
+    ({"auth_type": "v3password", "default_domain_id": "default", "project_name": "service", "timeout": 5}, "project"),
+    ({"default_domain_name": "Default", "domain_id": "default"}, "domain"),
+    ({"user_domain_id": "default", "system_scope": "all", "insecure": True}, "system")])
+def test_as_whom_vendordata_is_asked(demo, service, tmp_path, more, scope):
+    secret = tmp_path / "secret"
+    secret.write_text("hush\n")
+    for target in ("domains/default", "system"):
+        role = next(one["id"] for one in demo.admin("GET", "/v3/roles")["roles"] if one["name"] == "admin")
+        demo.admin("PUT", f"/v3/{target}/users/{service}/roles/{role}", None, 204)
+    with served(identity=application(demo.identity)) as url:
+        user = VendordataAuth({"auth_type": "password", "auth_url": f"{url}/identity/v3", "username": "nova",
+                               "password_file": str(secret), **more}).user
+        context = demo.identity.validate(user.token())
+        assert (context.user_id, context.scope) == (service, scope)
+        assert user.token() == context.token != user.token(True)
+        with pytest.raises(MagnetarError, match="cannot log in") as caught:
+            VendordataAuth({"auth_type": "password", "auth_url": f"{url}/identity", "user_id": service,
+                            "password_file": __file__, "project_id": demo.demo}).user.token()
+    assert "hush" not in str(caught.value)
+
+
+def test_vendordata_is_asked_with_an_application_credential(demo, tmp_path):
+    ann = demo.ask.as_(demo.ask.login("ann", "secret", "demo").token)
+    made = ann("POST", f"/v3/users/{demo.ann}/application_credentials", {"application_credential": {"name": "ci"}},
+               201)["application_credential"]
+    secret = tmp_path / "secret"
+    secret.write_text(made["secret"])
+    with served(identity=application(demo.identity)) as url:
+        options = {"auth_type": "v3applicationcredential", "auth_url": f"{url}/identity",
+                   "application_credential_secret_file": str(secret)}
+        for which in ({"application_credential_id": made["id"]}, {
+                "application_credential_name": "ci", "username": "ann", "user_domain_id": "default"}):
+            context = demo.identity.validate(VendordataAuth({**options, **which}).user.token())
+            assert (context.user_id, context.project_id) == (demo.ann, demo.demo)
+
+
+def test_a_trust_is_named_in_the_login(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("hush")
+    auth = VendordataAuth({"auth_type": "password", "auth_url": "https://keystone:5000/v3", "user_id": "u",
+                           "password_file": str(secret), "trust_id": "t"})
+    assert auth.user._login["auth"]["scope"] == {"OS-TRUST:trust": {"id": "t"}}
 
 
 def test_only_http():
