@@ -42,16 +42,6 @@ class AttachmentModule(ResourceModule):
         want.update({name: params[name] for name in self.replaced if params.get(name) is not None})
         return want
 
-    def execute(self, params, check_mode, diff_mode, client):
-        key = self.key(params)
-        waiting = {"dry_run": check_mode, "wait": params["wait"], "timeout": params["timeout"]}
-        if params["state"] == ABSENT:
-            answer = client.delete(self.kind.noun, key, **waiting)
-        else:
-            answer = client.ensure(self.kind.noun, key, self.want(params), on_immutable=params["on_immutable"],
-                                   merge=[], **waiting)
-        return results.changed(self.kind.noun, key, answer, diff_mode)
-
 
 class VolumeAttachmentModule(AttachmentModule):
     kind = VolumeAttachment

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 from ..core.kinds import DefaultSecurityGroupRule
-from . import results
-from .module import ABSENT
 from .resource import ResourceModule
 
 
@@ -17,18 +15,11 @@ class DefaultSecurityGroupRuleModule(ResourceModule):
     state_doc = "V(present) makes new security groups begin with the rule. V(absent) makes them begin without it."
     on_immutable_doc = "V(recreate) removes the rule and makes it anew."
 
-    def execute(self, params, check_mode, diff_mode, client):
-        key = self.key(params)
-        waiting = {"dry_run": check_mode, "wait": params["wait"], "timeout": params["timeout"]}
-        if params["state"] == ABSENT:
-            answer = client.delete(self.kind.noun, key, **waiting)
-        else:
-            said = {} if params["description"] is None else {"description": params["description"]}
-            answer = client.ensure(self.kind.noun, key, said, merge=[], **self.allowed(params), **waiting)
-        return results.changed(self.kind.noun, key, answer, diff_mode)
+    def want(self, params):
+        """What is no part of the key."""
+        return {} if params["description"] is None else {"description": params["description"]}
 
     def key(self, params):
-        """What the rule of *params* is known by."""
         value = {field.name: field.default if params[field.name] is None else params[field.name]
                  for field in self.fields}
         uses = [word for word, name in (("default", "used_in_default_sg"), ("other", "used_in_non_default_sg"))

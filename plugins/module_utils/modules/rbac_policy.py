@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from ..core.kinds import RbacPolicy
 from ..core.options import Option, collect
-from . import results
-from .module import ABSENT
 from .resource import ResourceModule
 
 #: Options that each policy says.
@@ -23,12 +21,10 @@ class RbacPolicyModule(ResourceModule):
                                   aliases=RbacPolicy.field(name).aliases) for name in SAID})
     state_doc = "V(present) makes the project able to use it. V(absent) takes that back."
 
-    def execute(self, params, check_mode, diff_mode, client):
+    def key(self, params):
         action = params["action"] or self.kind.field("action").default
-        key = ":".join((params["object_type"], action, params["target_project"], params["object"]))
-        waiting = {"dry_run": check_mode, "wait": params["wait"], "timeout": params["timeout"]}
-        if params["state"] == ABSENT:
-            answer = client.delete(self.kind.noun, key, **waiting)
-        else:
-            answer = client.ensure(self.kind.noun, key, {}, merge=[], **self.allowed(params), **waiting)
-        return results.changed(self.kind.noun, key, answer, diff_mode)
+        return ":".join((params["object_type"], action, params["target_project"], params["object"]))
+
+    def want(self, params):
+        """Nothing: all of it is the key."""
+        return {}

@@ -70,8 +70,12 @@ class ResourceModule(Module):
         """Names of fields whose content is added to what is there."""
         return [name for name in MERGED if params.get("purge_" + name) is False and name in params]
 
+    def key(self, params):
+        """What the resource of *params* is known by; a kind without names of its own overrides this."""
+        return key_of(params)
+
     def execute(self, params, check_mode, diff_mode, client):
-        key = key_of(params)
+        key = self.key(params)
         waiting = {"dry_run": check_mode, "wait": params["wait"], "timeout": params["timeout"]}
         if params["state"] == ABSENT:
             answer = client.delete(self.kind.noun, key, **waiting)
