@@ -36,8 +36,8 @@ def _overtaken(work: Work) -> bool:
 
 def retry(work: Work) -> bool:
     """Put the action back into the queue for another try; ``False`` when it has had all of its tries, or an evacuation
-    of the server waits."""
-    if last_try(work) or _overtaken(work):
+    or deletion of the server waits."""
+    if last_try(work) or _overtaken(work) or _deleted(work):
         return False
     work.put_back(AGAIN)
     return True
@@ -56,10 +56,9 @@ def retry_forever(work: Work, _error: HostDown | None = None, free: Callable[[Wo
     """Try until the host answers: its guest may have a volume or NIC that nobody else must get, or it has begun what
     cannot be taken back. *free*: what is left to do when the server is evacuated or deleted, and nothing is tried any
     more."""
-    deleted = _deleted(work)
-    if not deleted and retry(work):
+    if retry(work):
         return
-    if deleted or _overtaken(work):
+    if (deleted := _deleted(work)) or _overtaken(work):
         if free is not None:
             free(work)
         work.failed(Conflict(f"The server is {'deleted' if deleted else 'evacuated from its host'}, and its host did "
@@ -79,7 +78,7 @@ def attempt(work: Work, do: Callable[[], Mapping[str, Any] | None], fails: Calla
         with work.event(event, noted={"task_state": work.rule.steps[0]} if work.rule.steps else None):
             values = do() or {}
     except HostDown as error:
-        if _deleted(work) or not retry(work):
+        if not retry(work):
             (down or work.failed)(error)
     except MagnetarError as error:
         fails(error)

@@ -7,16 +7,20 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from sqlalchemy import select
 
 from magnetar_control.conductor import audit, delete_server
+from magnetar_control.conductor.flows import CELL
 from magnetar_control.conductor.migration import MigrationTask
 from magnetar_control.conductor.periodic import Periodic
 from magnetar_control.conductor.repair import repair
+from magnetar_control.conductor.work import HostDown
+from magnetar_control.store.tables import actions
 from magnetar_core.flows.migrate import Migrate
 from tests.unit.agent.pair import WAY
 
 from .clouds import flavors, row
-from .dying import ask, turn
+from .dying import ask, take, turn
 from .inside import Inside
 
 
@@ -95,3 +99,21 @@ def test_a_revert_that_stays_ends_what_was_let_in(cloud, monkeypatch):
     assert turn(cloud, ask(cloud, id, "revertResize"))
     assert row(cloud, id).host == target
     assert cloud.kvm[source].side().open_migrations(id) == []
+
+
+def test_a_move_that_waits_for_its_host_gives_way_to_a_deletion(cloud, monkeypatch):
+    """It was in hand when the deletion was asked for, and its host fell silent: it is not tried for a minute."""
+    id = cloud.admin.boot(flavorRef="small", networks="none")["id"]
+    number, asked = ask(cloud, id, "migrate", host=None), []
+    work = take(cloud, number)
+
+    def silent(*_hosts):
+        asked.append(ask(cloud, id, "delete"))
+        raise HostDown("The agent of the host does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MigrationTask, "move_server", silent)
+        CELL["migrate"](work)
+    with work.database.read() as connection:
+        assert connection.execute(select(actions.c.state).where(actions.c.id == number)).scalar() == "failed"
+    assert len(asked) == 1 and turn(cloud, asked[0]) and row(cloud, id).deleted_at
