@@ -136,9 +136,9 @@ class ImageDriver(DocumentDriver):
                 again = host.documents.get("image", document.id)
                 if again is None or again.deleting:
                     raise Conflict(f"Image {document.name!r} was removed during the upload.")
-                return self._settle(host, again, part)
+                return self._settle(host, again, part, operation)
 
-    def _settle(self, host: LocalHost, document: Document, part: ContentPart) -> Result:
+    def _settle(self, host: LocalHost, document: Document, part: ContentPart, operation: Operation) -> Result:
         before = self.show(host, document, None)
         if importing.stored(document):
             if part.digests != document.state["digests"]:
@@ -146,7 +146,7 @@ class ImageDriver(DocumentDriver):
                                 f"{document.state['digests']['sha256']}; this is sha256:{part.digests['sha256']}). "
                                 "Remove it first, or use another name.", fields=["checksum"])
             return Result([], [], before)
-        importing.take(host, document, part, importing.UPLOAD, None)
+        importing.take(host, document, part, importing.UPLOAD, None, operation)
         document.updated_at = now()
         document.state.pop("fault", None)
         host.documents.write(document)
@@ -165,7 +165,7 @@ def _known(host: LocalHost) -> Iterator[Path]:
             if want.get("checksum"):
                 yield importing.store(host).ready(document.id, want["checksum"])
         if not importing.stored(document):
-            yield from of_volume.copies(host, document.id)
+            yield from importing.copies(host, document.id)
 
 
 def _fetch(task: Task, source: dict[str, Any]) -> None:
@@ -179,10 +179,10 @@ def _fetch(task: Task, source: dict[str, Any]) -> None:
     if ready and ready.exists():
         advance = partial(importing.advance, task.operation, ready.stat().st_size, "checksum")
         with store.adopt(document.id, ready, host.settings.image_max_bytes, advance) as part:
-            importing.take(host, document, part, source, None)
+            importing.take(host, document, part, source, None, task.operation)
         return
     with _filled(task, source) as (part, origin):
-        importing.take(host, document, part, source, origin)
+        importing.take(host, document, part, source, origin, task.operation)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from magnetar_agent.storage import Backing, DiskKey, DiskSeen, NetworkSource, Pr
 from magnetar_agent.virt import iso, vfat
 from magnetar_agent.virt.disks import complete
 from magnetar_core.errors import HypervisorError
+from magnetar_core.image_format import vmdk_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -131,9 +132,11 @@ def read(path: Path, format: str | None = None) -> DiskSeen | None:
     if not path.exists():
         return None
     with path.open("rb") as file:
-        head = file.read(4096)
+        head = file.read(1 << 14)
     if format == "luks":
         return DiskSeen("luks", path.stat().st_size)
+    if format == "vmdk":
+        return DiskSeen("vmdk", vmdk_size(head.ljust(1 << 16, b"\0")))
     if format == "raw" or not head.startswith(b"QFI\xfb") or len(head) < _QCOW2.size:
         return DiskSeen("raw", path.stat().st_size)
     _magic, _version, at, length, _bits, size, crypt = _QCOW2.unpack_from(head)[:7]

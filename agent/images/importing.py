@@ -11,12 +11,15 @@ from magnetar_agent.documents import Document
 from magnetar_agent.images.store import ContentPart, ImageStore, check_length
 from magnetar_core import image_format
 from magnetar_core.errors import Conflict, ImageRefused, InvalidField
+from magnetar_core.kinds.image import VMDK
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
     from magnetar_agent.host import LocalHost
     from magnetar_core.operations import Operation
 
+#: Names of what is made for an image in its folder; QEMU's tools write it under the second one.
+COPIES = ("volume", "volume.part")
 #: The source of an image whose content a client sends.
 UPLOAD = {"upload": True}
 
@@ -58,7 +61,7 @@ def adopt(host: LocalHost, document: Document, file: Path, operation: Operation)
     crash in between leaves a document without content (see ``stored``), which the caller removes."""
     progress = partial(advance, operation, file.stat().st_size, "checksum")
     with store(host).adopt(document.id, file, host.settings.image_max_bytes, progress) as part:
-        take(host, document, part, UPLOAD, None)
+        take(host, document, part, UPLOAD, None, operation)
 
 
 def advance(operation: Operation, total: int | None, phase: str, done: int) -> None:
@@ -97,22 +100,48 @@ def checked_content(host: LocalHost, want: Fields, part: ContentPart) -> image_f
     return facts
 
 
+def copies(host: LocalHost, image: str) -> list[Path]:
+    """Where a copy or conversion for the image with this uuid lies while it is made: its name in the image's folder,
+    and the one under which QEMU's tools write it."""
+    return [store(host).path(image, name) for name in COPIES]
+
+
 def take(host: LocalHost, document: Document, part: ContentPart, source: dict[str, Any],
-         origin: dict[str, Any] | None) -> None:
-    """Check what was written and make it the image's content. Changes nothing before all checks have passed."""
+         origin: dict[str, Any] | None, operation: Operation) -> None:
+    """Check what was written and make it the image's content: of a VMDK a qcow2, under the digests of what came.
+    Changes nothing before all checks have passed."""
     want, claimed = document.want, document.want.get("checksum")
-    facts = checked_content(host, want, part)
+    facts, format = checked_content(host, want, part), None
+    if facts.format == VMDK:
+        format = _converted(host, document.id, part, operation)
     files = store(host)
     file = files.path(document.id, part.digests["sha256"])
     want.update(checksum=claimed or f"sha256:{part.digests['sha256']}", disk_format=facts.format)
     document.state.update(
-        file=str(file), size=part.size, virtual_size=facts.virtual_size, disk_format=facts.format,
+        file=str(file), size=part.size, virtual_size=facts.virtual_size, disk_format=format or facts.format,
         digests=part.digests, source=source, origin=origin, pinned=claimed is not None, status="active")
     want.pop("source", None)
     host.hypervisor.permit([part.path])
     with files.still():
         host.documents.write(document)  # before the file has its name: after a crash that is no orphan
         files.commit(document.id, part)
+
+
+def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operation) -> str:
+    """Have a qcow2 take the place of the VMDK in *part*, whose headers were looked at; returns its format. QEMU's user
+    reads it, and nothing but it."""
+    path, written = copies(host, image)
+    try:
+        path.unlink(missing_ok=True)
+        host.hypervisor.copy_disk(part.path, VMDK, path, "qcow2",
+                                  lambda done, total: operation.advance(done, total, "bytes", "convert"))
+        part.replace(path)
+    finally:
+        for left in (path, written):
+            left.unlink(missing_ok=True)
+    part.size = part.path.stat().st_size
+    part.settle()
+    return "qcow2"
 
 
 def check_boot_fields(want: Fields, format: str | None) -> None:

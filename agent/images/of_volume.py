@@ -16,7 +16,6 @@ from magnetar_core.reconcile import missing
 from . import importing
 
 if TYPE_CHECKING:
-    from pathlib import Path
 
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
@@ -24,13 +23,6 @@ if TYPE_CHECKING:
 
 #: Formats of such an image, the usual one first.
 FORMATS = ("qcow2", "raw")
-#: Name of the copy in the image's folder; QEMU's tools write it under the second name.
-COPIES = ("volume", "volume.part")
-
-
-def copies(host: LocalHost, image: str) -> list[Path]:
-    """Where the copy for the image with this uuid lies while it is made."""
-    return [importing.store(host).path(image, name) for name in COPIES]
 
 
 def complete(host: LocalHost, want: Fields) -> Fields:
@@ -66,7 +58,7 @@ def _check(host: LocalHost, volume: Document) -> None:
 def take(task: Task, id: str) -> None:
     """Copy the volume, and make the copy the image's content."""
     host, image = task.host, task.document
-    path, part = copies(host, image.id)
+    path, part = importing.copies(host, image.id)
     format = image.want["disk_format"]
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from magnetar_agent.storage import DiskSeen, NetworkSource
 from magnetar_core.errors import HypervisorError, ImageRefused
-from magnetar_core.image_format import disk_formats, qcow2_header
+from magnetar_core.image_format import disk_formats, qcow2_header, vmdk_size
 
 from . import disk_keys
 from .process import run
@@ -86,6 +86,8 @@ class Nodes:
         node: dict[str, Any] = {"driver": format, "file": self._file(held)}
         if format == "luks":
             node["key-secret"] = disk_keys.name_of(0)
+        if format == "vmdk":
+            node["backing"] = None
         if format == "qcow2":
             found = _seen(held, source, format)
             node["backing"] = self._beneath(found, source)
@@ -172,6 +174,8 @@ def _seen(held: int, path: Path, format: str) -> DiskSeen:
     if format == "luks":
         return DiskSeen("luks", max(0, size - _luks_begin(held, path)))
     try:
+        if format == "vmdk":
+            return DiskSeen("vmdk", vmdk_size(os.pread(held, FIRST, 0)))
         header = qcow2_header(os.pread(held, FIRST, 0))
     except ImageRefused as error:
         raise _foreign(path, error.message.rstrip(".")) from None

@@ -21,6 +21,7 @@ from magnetar_agent.migrations import transfer
 from magnetar_agent.storage import Backing, Disk, DiskKey, DiskSeen, Export, NetworkSource
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError, NoSpace
 from magnetar_core.power import OFF, RUNNING
+from tests.unit.core.images import sparse_vmdk
 
 from .place import MIB, LibvirtOutside, Place
 
@@ -150,6 +151,24 @@ def test_copies(place: Place) -> None:
     assert told[-1] == (MIB, MIB) and told == sorted(told)
     hypervisor.copy_disk(source, "raw", place.folder / "other", "qcow2", lambda done, total: None)
     assert hypervisor.disk(place.folder / "other", "qcow2").format == "qcow2"
+
+
+@pytest.mark.parametrize("kind", ["monolithicSparse", "streamOptimized"])
+def test_a_vmdk_is_converted(place: Place, kind: str) -> None:
+    source, copy, back = (place.folder / name for name in ("source", "copy", "back"))
+    content = b"magnetar" * 131072
+    if isinstance(place.outside, LibvirtOutside):
+        back.write_bytes(content)
+        subprocess.run(["qemu-img", "convert", "-O", "vmdk", "-o", f"subformat={kind}", back, source], check=True)
+        back.unlink()
+    else:
+        source.write_bytes(sparse_vmdk(2048, kind))
+    assert place.hypervisor.disk(source, "vmdk") == DiskSeen("vmdk", MIB)
+    place.hypervisor.copy_disk(source, "vmdk", copy, "qcow2", lambda done, total: None)
+    assert place.hypervisor.disk(copy, "qcow2") == DiskSeen("qcow2", MIB)
+    if isinstance(place.outside, LibvirtOutside):
+        subprocess.run(["qemu-img", "convert", "-f", "qcow2", "-O", "raw", copy, back], check=True)
+        assert back.read_bytes() == content
 
 
 def test_a_cancelled_copy_leaves_nothing(place: Place) -> None:

@@ -357,7 +357,7 @@ def test_hostile_images_are_refused(lab: LabAgent, name: str) -> None:
     lab.delete("image", "hostile")
     with pytest.raises(ImageRefused) as imported:
         lab.ensure("image", "hostile", {"source": {"path": str(source)}})
-    assert {"backing": "backing file", "huge": "virtual", "data_file": "data", "vmdk": "vmdk"}[name] in str(
+    assert {"backing": "backing file", "huge": "virtual", "data_file": "data", "vmdk": "VMDK"}[name] in str(
         imported.value
     )
     assert "root:" not in str(uploaded.value)

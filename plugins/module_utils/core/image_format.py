@@ -2,8 +2,8 @@
 """What an image is, found from the beginning of its content alone: ``inspect`` trusts nothing in it.
 
 What QEMU would follow out of the file is refused: backing files, data files, VMDK extents. So is what looks like two
-formats at once. Formats other than raw, qcow2, iso, aki and ari are refused by name. Nothing is read but the bytes
-given; each is looked at a fixed number of times, and what is compressed is expanded by ``_FIRST`` bytes at most.
+formats at once. Formats other than raw, qcow2, vmdk, iso, aki and ari are refused by name. Nothing is read but the
+bytes given; each is looked at a fixed number of times, and what is compressed is expanded by ``_FIRST`` bytes at most.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECTOR = 512
 
 
 class Facts(NamedTuple):
-    """*format* is raw, qcow2, iso, aki or ari; *virtual_size* is what a guest sees of it, in bytes."""
+    """*format* is raw, qcow2, vmdk, iso, aki or ari; *virtual_size* is what a guest sees of it, in bytes."""
 
     format: str
     virtual_size: int
@@ -68,12 +68,14 @@ def format_of(head: bytes, claimed: Optional[str] = None) -> str:
     if name not in FORMATS:
         raise ImageRefused(f"Format {name} is not supported{ADVICE.get(name, '')}. Convert it: qemu-img convert -O "
                            "qcow2 OLD NEW.")
+    if name == "vmdk" and not head.startswith(b"KDMV"):
+        raise ImageRefused("The content is the descriptor of a VMDK, whose content is in other files (extents), which "
+                           "could be any of the host. Convert it: qemu-img convert -O qcow2 OLD NEW.")
     return name
 
 
 #: Why formats that are known are not taken in, where there is more to say.
 ADVICE = {
-    "vmdk": ": a VMDK can name further files (extents) of the host",
     "luks": ": a guest cannot boot an encrypted image without its key",
 }
 #: Offset and bytes by which QEMU or a guest would know a format. A partition table alone (MBR, GPT) is raw.
@@ -162,6 +164,49 @@ def _qcow2(head: bytes, size: int, crypt_wanted: int = 0) -> Facts:
     return Facts("qcow2", virtual)
 
 
+#: The header of a sparse VMDK (QEMU's block/vmdk.c, VMDK4Header): magic, version, flags, and in sectors capacity, size
+#: of a grain, place and size of the descriptor.
+_VMDK = struct.Struct("<4sIIQQQQ")
+#: Values of createType of VMDKs that are one file (Nova's vmdk_allowed_types).
+VMDK_TYPES = ("streamOptimized", "monolithicSparse")
+#: Bytes of a descriptor that QEMU reads, and where.
+_DESCRIBED = slice(SECTOR, 21 * SECTOR)
+
+
+def _vmdk(head: bytes, _size: int) -> Facts:
+    """One sparse file that stands alone: QEMU would open what the descriptor of any other names."""
+    if len(head) < _DESCRIBED.stop or not head.startswith(b"KDMV"):
+        raise ImageRefused("The header of the VMDK is cut short.")
+    _magic, version, _flags, capacity, _grain, at, length = _VMDK.unpack_from(head)
+    text = head[_DESCRIBED].split(b"\0", 1)[0].decode("latin-1")
+    lines = [line.strip() for line in text.splitlines()]
+    told = {name.strip().lower(): value.strip().strip('"') for name, mark, value in (
+        line.partition("=") for line in lines) if mark}
+    extents = [line.split() for line in lines if line.split(None, 1)[:1] in (["RW"], ["RDONLY"], ["NOACCESS"])]
+    kinds = [line for line in lines if line.lower().replace(" ", "").startswith("createtype=")]
+    reasons = [
+        (version not in (1, 2, 3), "its version is %d, and 1 to 3 are known" % version),
+        (not capacity, "its capacity is 0, so that other files (extents) have its content"),
+        (at != 1 or not 0 < length <= 20, "its descriptor is not where QEMU reads it"),
+        (len(kinds) != 1 or told.get("createtype") not in VMDK_TYPES,
+         "its createType is %s, and only %s are one file" % (told.get("createtype", "not said")[:40],
+                                                            " and ".join(VMDK_TYPES))),
+        ([one[1:3] for one in extents] != [[str(capacity), "SPARSE"]],
+         "its descriptor must name one extent, the file itself (SPARSE), and names others"),
+        ("parentfilenamehint" in text.lower() or told.get("parentcid", "ffffffff").lower() != "ffffffff",
+         "it stands on another file (a parent); merge the two with qemu-img convert"),
+    ]
+    for applies, why in reasons:
+        if applies:
+            raise ImageRefused("The VMDK is refused: %s." % why)
+    return Facts("vmdk", capacity * SECTOR)
+
+
+def vmdk_size(head: bytes) -> int:
+    """The bytes that a guest sees of a VMDK that was taken in. Raises ``ImageRefused`` for what is none."""
+    return _vmdk(head, len(head)).virtual_size
+
+
 #: The longest name of a backing file (docs/interop/qcow2.txt).
 NAME_MAX = 1023
 
@@ -192,7 +237,7 @@ def qcow2_header(head: bytes) -> Qcow2Header:
 
 
 #: Check of each disk format that is taken in.
-CHECKS: dict[str, Callable[[bytes, int], Facts]] = {"raw": _raw, "qcow2": _qcow2, "iso": _iso}
+CHECKS: dict[str, Callable[[bytes, int], Facts]] = {"raw": _raw, "qcow2": _qcow2, "iso": _iso, "vmdk": _vmdk}
 
 
 def _boot_format(head: bytes, claimed: Optional[str]) -> Optional[str]:

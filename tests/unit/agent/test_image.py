@@ -19,6 +19,7 @@ from magnetar_agent.images import importing
 from magnetar_core.errors import (
     Cancelled,
     Conflict,
+    HypervisorError,
     ImageRefused,
     Immutable,
     InUse,
@@ -31,7 +32,7 @@ from magnetar_core.errors import (
     Unreachable,
 )
 from magnetar_core.operations import Operation
-from tests.unit.core.images import CPIO, iso, kernel, qcow2, vmdk
+from tests.unit.core.images import CPIO, iso, kernel, qcow2, sparse_vmdk, vmdk
 
 from .conftest import Host
 from .test_crash import Dead, Reaper
@@ -129,6 +130,42 @@ def test_hostile_content_leaves_nothing(host: Host, bad: bytes) -> None:
     assert kept(host) == [] and host.agent.host.documents.list("image")[0].state.get("file") is None
 
 
+@pytest.mark.parametrize("way", ["path", "upload"])
+def test_of_a_vmdk_a_qcow2_is_made(host: Host, way: str) -> None:
+    """It is known by what came: its format and digests."""
+    data = sparse_vmdk(capacity=2**21)
+    want = {"disk_format": "vmdk", "checksum": digest(data), **(
+        {"source": {"path": put(host, data)}} if way == "path" else {"source": {"upload": True}})}
+    host.ensure("image", "img", want)
+    if way == "upload":
+        assert receive(host, data).changed and not receive(host, data).changed
+    shown = host.ensure("image", "img", want).resource
+    assert (shown["status"], shown["disk_format"], shown["virtual_size"]) == ("active", "vmdk", 2**30)
+    assert not host.ensure("image", "img", want).changed
+    folder, name = kept(host)
+    file = host.root / "state/images" / name
+    assert name == f"{folder}/{digest(data)[7:]}" and file.read_bytes()[:4] == b"QFI\xfb"
+    assert shown["size"] == file.stat().st_size and file.stat().st_mode & 0o777 == 0o440
+    host.server(image="img", flavor={"vcpus": 1, "ram": 64, "disk": 1})
+    overlay = host.fake.disk(host.root / "state/servers" / host.show()["id"] / "disk")
+    assert overlay is not None and overlay.virtual_size == 2**30
+
+
+@pytest.mark.parametrize("way", ["path", "upload"])
+def test_a_conversion_that_fails_leaves_nothing(host: Host, way: str) -> None:
+    data = sparse_vmdk()
+    host.fake.fail_next("copy_disk", HypervisorError("qemu-img could not convert it."))
+    with pytest.raises(HypervisorError):
+        if way == "path":
+            host.ensure("image", "img", file(host, data))
+        else:
+            host.ensure("image", "img", {"source": {"upload": True}})
+            receive(host, data)
+    assert kept(host) == []
+    if way == "upload":
+        assert receive(host, data).resource["status"] == "active"
+
+
 def test_files_elsewhere_are_refused(host: Host, tmp_path_factory: pytest.TempPathFactory) -> None:
     outside = tmp_path_factory.mktemp("outside") / "secret"
     outside.write_bytes(GOOD)
@@ -178,7 +215,7 @@ def test_an_image_is_made_anew_with_its_source(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("data", "more", "why"), [
-    (vmdk("/etc/shadow"), {"checksum": digest(vmdk("/etc/shadow"))}, "vmdk"),
+    (vmdk("/etc/shadow"), {"checksum": digest(vmdk("/etc/shadow"))}, "VMDK"),
     (OTHER, {"checksum": digest(b"other")}, "checksum: the content has"),
     (OTHER, {"checksum": digest(OTHER), "disk_format": "raw"}, "the content is qcow2"),
 ], ids=["format", "checksum", "claim"])

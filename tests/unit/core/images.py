@@ -55,3 +55,13 @@ def vmdk(extent: str) -> bytes:
     """A text descriptor that names an extent."""
     return (f'# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID=ffffffff\ncreateType="monolithicFlat"\n'
             f'RW 20480 FLAT "{extent}" 0\n').encode().ljust(1024, b"\n")
+
+
+def sparse_vmdk(capacity: int = 8192, type: str = "monolithicSparse", version: int = 1, at: int = 1, extent: str = "",
+                parent: str = "ffffffff", more: str = "") -> bytes:
+    """One file with its descriptor inside, as qemu-img makes it, of *capacity* sectors."""
+    text = (f'# Disk DescriptorFile\nversion=1\nCID=fffffffe\nparentCID={parent}\n'
+            f'{f"createType={chr(34)}{type}{chr(34)}" if type else ""}\n# Extent description\n'
+            f'{extent or f"RW {capacity} SPARSE {chr(34)}a.vmdk{chr(34)}"}\n{more}\n')
+    header = struct.pack("<4sIIQQQQ", b"KDMV", version, 3, capacity, 128, at, 20)
+    return header.ljust(512, b"\0") + text.encode().ljust(65024, b"\0")

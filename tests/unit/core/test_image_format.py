@@ -23,12 +23,13 @@ from oslo_utils.imageutils import format_inspector
 
 from magnetar_core.errors import ImageRefused
 from magnetar_core.image_format import HEAD, Facts, disk_formats, format_of, inspect, qcow2_header
+from magnetar_core.kinds.image import FORMATS
 
-from .images import CPIO, MIB, iso, kernel, mbr, pe, qcow2, vmdk, zeros
+from .images import CPIO, MIB, iso, kernel, mbr, pe, qcow2, sparse_vmdk, vmdk, zeros
 
 CASES = yaml.safe_load((Path(__file__).parents[2] / "cases/image_format.yml").read_text(encoding="utf-8"))
-BUILDERS = {"qcow2": qcow2, "mbr": mbr, "iso": iso, "kernel": kernel, "pe": pe, "vmdk": vmdk, "cpio": lambda: CPIO,
-            "zeros": zeros}
+BUILDERS = {"qcow2": qcow2, "mbr": mbr, "iso": iso, "kernel": kernel, "pe": pe, "vmdk": vmdk,
+            "sparse_vmdk": sparse_vmdk, "cpio": lambda: CPIO, "zeros": zeros}
 COMPRESSIONS = {"gzip": partial(gzip.compress, mtime=0), "xz": lzma.compress, "bzip2": bz2.compress,
                 "lzma": partial(lzma.compress, format=lzma.FORMAT_ALONE)}
 
@@ -71,7 +72,7 @@ def test_every_prefix_of_a_header_is_refused(length: int) -> None:
 
 SEEDS: list[bytes] = [qcow2(), qcow2(version=2), mbr(), iso(), kernel(), pe(), CPIO, vmdk("x"), gzip.compress(CPIO),
                       lzma.compress(CPIO), lzma.compress(CPIO, lzma.FORMAT_ALONE), b"vhdxfile" + bytes(MIB),
-                      b"KDMV" + bytes(4096), b"LUKS\xba\xbe" + bytes(4096)]
+                      b"KDMV" + bytes(4096), sparse_vmdk(), b"LUKS\xba\xbe" + bytes(4096)]
 
 
 def damaged(seed: int) -> bytes:
@@ -88,7 +89,7 @@ def damaged(seed: int) -> bytes:
 def test_any_bytes_are_taken_or_refused(seed: int) -> None:
     """Whatever the headers are, the answer is facts or ``ImageRefused``, never another exception."""
     with suppress(ImageRefused):
-        assert look(damaged(seed), (None, "ari")[seed % 2]).format in ("raw", "qcow2", "iso", "aki", "ari")
+        assert look(damaged(seed), (None, "ari")[seed % 2]).format in FORMATS
 
 
 @pytest.mark.parametrize("data", [*SEEDS, *(content(case["content"]) for case in CASES), *map(damaged, range(300))],
@@ -105,7 +106,8 @@ def test_whatever_openstack_knows_is_known(data: bytes, monkeypatch: pytest.Monk
 
 @pytest.mark.skipif(not shutil.which("qemu-img"), reason="needs qemu-img")
 @pytest.mark.parametrize("options", [["-f", "qcow2"], ["-f", "qcow2", "-o", "compat=0.10"],
-                                     ["-f", "qcow2", "-o", "extended_l2=on"], ["-f", "raw"]], ids=" ".join)
+                                     ["-f", "qcow2", "-o", "extended_l2=on"], ["-f", "raw"], ["-f", "vmdk"],
+                                     ["-f", "vmdk", "-o", "subformat=streamOptimized"]], ids=" ".join)
 def test_what_qemu_makes_is_taken(tmp_path: Path, options: list[str]) -> None:
     image = tmp_path / "image"
     subprocess.run(["qemu-img", "create", "-q", *options, image, "64M"], check=True)
@@ -119,6 +121,15 @@ def test_what_points_out_of_the_file_is_refused(tmp_path: Path, more: list[Any])
     arguments = [part.format(tmp_path / "data") for part in more]
     subprocess.run(["qemu-img", "create", "-q", "-u", "-f", "qcow2", *arguments, image, "64M"], check=True)
     with pytest.raises(ImageRefused, match="any file of the host"):
+        look(image.read_bytes())
+
+
+@pytest.mark.skipif(not shutil.which("qemu-img"), reason="needs qemu-img")
+@pytest.mark.parametrize("format", ["monolithicFlat", "twoGbMaxExtentSparse", "twoGbMaxExtentFlat"])
+def test_a_vmdk_of_several_files_is_refused(tmp_path: Path, format: str) -> None:
+    image = tmp_path / "image"
+    subprocess.run(["qemu-img", "create", "-q", "-f", "vmdk", "-o", f"subformat={format}", image, "64M"], check=True)
+    with pytest.raises(ImageRefused, match="extents"):
         look(image.read_bytes())
 
 

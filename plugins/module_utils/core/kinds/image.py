@@ -7,15 +7,16 @@ from ..fields import FIXED, READ, Field, Record
 from ..values import Boolean, Choices, Integer, MapOf, Nullable, OneOf, Text
 from .common import REFERENCE, Resource
 
-#: What servers boot from, and kernels and ramdisks.
+#: What servers boot from, and kernels and ramdisks. Of a VMDK the host makes a qcow2 when it takes it in.
 DISKS, BOOT = ("raw", "qcow2", "iso"), ("aki", "ari")
-FORMATS = (*DISKS, *BOOT)
+VMDK = "vmdk"
+FORMATS = (*DISKS, *BOOT, VMDK)
 CHECKSUM = Text(8, 135, "(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})",
                 "must be sha256: or sha512: followed by the lower-case hexadecimal digest")
 
 
 class Image(Resource):
-    """Content that servers boot from: a disk (raw, qcow2), a CD (iso), a kernel (aki) or a ramdisk (ari)."""
+    """Content that servers boot from: a disk (raw, qcow2, vmdk), a CD (iso), a kernel (aki) or a ramdisk (ari)."""
 
     noun, plural = "image", "images"
     unfilled = frozenset(("queued",))

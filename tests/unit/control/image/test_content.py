@@ -11,7 +11,7 @@ import pytest
 
 from magnetar_control.services.image import EmbeddedImages, content
 from magnetar_core.errors import InvalidRequest, MagnetarError
-from tests.unit.core.images import CPIO, iso, kernel, qcow2, vmdk
+from tests.unit.core.images import CPIO, iso, kernel, qcow2, sparse_vmdk, vmdk
 
 from .glance import MIB, OCTETS, RAW, Glance, pieces
 
@@ -47,7 +47,8 @@ def test_what_qemu_makes(small, tmp_path):
 
 @pytest.mark.parametrize("claimed, data", [
     ("raw", RAW), ("raw", bytes(MIB)), ("qcow2", qcow2()), ("aki", kernel()), ("ari", CPIO),
-    ("ari", b"\x1f\x8bramdisk"), ("raw", b"\0" * 510 + b"\x55\xaa" + bytes(MIB)), ("iso", iso())])
+    ("ari", b"\x1f\x8bramdisk"), ("raw", b"\0" * 510 + b"\x55\xaa" + bytes(MIB)), ("iso", iso()),
+    ("vmdk", sparse_vmdk())])
 def test_good_content_comes_back_as_it_went(small, claimed, data):
     id = small.make("ann", data, disk_format=claimed)
     shown = small.show(id)

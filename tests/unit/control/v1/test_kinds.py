@@ -15,7 +15,7 @@ from magnetar_core.client import new_request_id
 from magnetar_core.errors import Conflict, MagnetarError
 from magnetar_core.image_format import HEAD, format_of
 from tests.unit.control.cloud import Caller, Cloud
-from tests.unit.core.images import CPIO, iso, kernel, qcow2, vmdk
+from tests.unit.core.images import CPIO, iso, kernel, qcow2, sparse_vmdk, vmdk
 
 from .test_servers import WEB, ensure, verbs
 
@@ -113,6 +113,17 @@ def test_the_format_is_found_as_an_agent_finds_it(cloud: Cloud, content: bytes, 
                             headers={"Content-Type": "application/octet-stream"})
     assert sent.json["resource"]["disk_format"] == format, sent
     assert cloud.admin.delete("/v1/image/found").json["changed"]
+
+
+def test_a_server_of_a_vmdk(cloud: Cloud) -> None:
+    """Its host makes a qcow2 of it; the image is what was uploaded."""
+    caller = cloud.admin
+    id = caller.image("sparse", sparse_vmdk(), disk_format="vmdk")
+    assert caller.get(f"/image/v2/images/{id}").json["virtual_size"] == 4 << 20
+    server = caller.boot("of-vmdk", imageRef=id)
+    assert server["status"] == "ACTIVE", server.get("fault")
+    assert caller.get("/v1/image/sparse").json["disk_format"] == "vmdk"
+    assert caller.delete(f"/v2.1/servers/{server['id']}").status == 204
 
 
 def test_what_has_no_format_that_is_taken_has_none(cloud: Cloud) -> None:
