@@ -11,6 +11,7 @@ from magnetar_agent.drivers import Drivers
 from magnetar_agent.drivers.attachment import AttachmentDriver
 from magnetar_agent.drivers.export import ExportDriver
 from magnetar_agent.drivers.flavor import FlavorDriver
+from magnetar_agent.drivers.group_filter import GroupFilterDriver
 from magnetar_agent.drivers.image import ImageDriver
 from magnetar_agent.drivers.interface import InterfaceDriver
 from magnetar_agent.drivers.keypair import KeypairDriver
@@ -48,7 +49,8 @@ class Agent:
         self.images = ImageDriver()
         self.drivers = Drivers(self.host, (
             FlavorDriver(), KeypairDriver(), self.images, NetworkDriver(), VolumeDriver(), SnapshotDriver(),
-            ExportDriver(), ServerDriver(), AttachmentDriver(), InterfaceDriver(), MigrationDriver()))
+            ExportDriver(), GroupFilterDriver(), ServerDriver(), AttachmentDriver(), InterfaceDriver(),
+            MigrationDriver()))
         self.host.ensure = self._ensure
         self.host.revise = partial(reconcile.revise, self.drivers)
         self.power_sync = PowerSync(self.drivers)

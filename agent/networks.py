@@ -140,7 +140,8 @@ class Port:
 
     *dhcp*: IPv4 addresses that the host's DHCP gives it, too. *not_from*: addresses of the host that are never a
     guest's. Without *secure* anything may come. *switched*: Open vSwitch has the tap, and OVN says what may come; the
-    host's own network stack takes nothing from it."""
+    host's own network stack takes nothing from it. *groups*: ids of the security groups that say what it sends and
+    hears, sorted; ``None``: it has none, and sends and hears all. *resolver*: where the host answers its DNS."""
 
     tap: str
     mac: str
@@ -150,18 +151,47 @@ class Port:
     not_from: tuple[str, ...] = ()
     secure: bool = True
     switched: bool = False
+    groups: tuple[str, ...] | None = None
+    resolver: str = ""
+
+
+@dataclass(frozen=True)
+class GroupRule:
+    """What a port may hear (ingress) or send (egress), of IP *version* 4 or 6. *protocol*: its number. *least*, *most*:
+    ports of the end where the connection goes to, or type and code of ICMP. From or to addresses of the network
+    *prefix*, or of ports that have the security group *group*. ``None`` is any."""
+
+    direction: str
+    version: int
+    protocol: int | None = None
+    least: int | None = None
+    most: int | None = None
+    prefix: str | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class PortGroup:
+    """A security group, with the addresses of the ports that have it: *members*."""
+
+    id: str
+    rules: tuple[GroupRule, ...] = ()
+    members: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class PortFilter:
     """What an agent has its host filter: its *ports*, whose taps alone have names that begin with *prefix*; no others
     of that prefix may send. *bridges*: those of networks that the agent makes. *open_ports*: what guests reach of the
-    host besides DHCP, DNS and the metadata service, such as ``tcp/3142``."""
+    host besides DHCP, DNS and the metadata service, such as ``tcp/3142``. *groups*: security groups that ports have, or
+    that rules of these name. *metadata*: how the devices of the metadata service begin."""
 
     prefix: str
     ports: frozenset[Port] = frozenset()
     bridges: frozenset[str] = frozenset()
     open_ports: tuple[str, ...] = ()
+    groups: frozenset[PortGroup] = frozenset()
+    metadata: str = ""
 
 
 def tap_prefix(state_dir: Path) -> str:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which frames guests may send: the filter of each NIC follows from the server's document, and from nothing that runs.
+"""Which frames guests may send and get: the filter of each NIC follows from the server's document, and those of its
+security groups, and from nothing that runs.
 
 One thread has the kernel filter as the documents say now (``virt.port_filter``). Nobody waits for it: a NIC that the
 filter does not know yet sends nothing. It outlives the agent, and libvirt, and goes with the last NIC and network. What
@@ -13,10 +14,13 @@ import logging
 import queue
 import threading
 import time
+from dataclasses import replace
 from ipaddress import IPv4Network, ip_interface
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.networks import Port, PortFilter, tap_name, tap_prefix
+from magnetar_agent.drivers.group_filter import rule
+from magnetar_agent.metadata.steering import Steering
+from magnetar_agent.networks import Port, PortFilter, PortGroup, tap_name, tap_prefix
 from magnetar_agent.servers.addresses import bare_address, managed_network
 from magnetar_core.errors import MagnetarError
 
@@ -32,8 +36,8 @@ log = logging.getLogger(__name__)
 LOOK = 30.0
 #: Seconds in which changes gather: the operation that starts a guest ends meanwhile, and many starts are one change.
 GATHER = 0.02
-#: What is to be done: look at a server or at all; look whether the filter is there; end.
-ALL, THERE, END = "", "there", "end"
+#: What is to be done: look at a server or at all; at security groups; look whether the filter is there; end.
+ALL, GROUPS, THERE, END = "", "groups", "there", "end"
 
 
 class PortSecurity:
@@ -42,6 +46,7 @@ class PortSecurity:
     def __init__(self, host: LocalHost) -> None:
         self.host = host
         self.prefix = tap_prefix(host.settings.state_dir)
+        self.metadata = Steering.of(host.settings.state_dir).device
         self._todo: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="port-security", daemon=True)
         self._loaded: PortFilter | None = None
@@ -78,6 +83,8 @@ class PortSecurity:
             self._server_written(document.id)
         elif document.kind == "network":
             self._todo.put(ALL)
+        elif document.kind == "group_filter":
+            self._todo.put(GROUPS)
         elif document.kind == "migration" and document.want["side"] == "target":
             self._todo.put(document.want["server"])
 
@@ -136,7 +143,7 @@ class PortSecurity:
                 one.want["server"] for one in documents.peek("migration") if one.want["side"] == "target"}
             self._ports = {}
         coming = None
-        for id in todo - {ALL, THERE}:
+        for id in todo - {ALL, GROUPS, THERE}:
             server = documents.look("server", id)
             if server is None:
                 coming = _coming(self.host) if coming is None else coming
@@ -146,17 +153,37 @@ class PortSecurity:
                 self._ports[id] = frozenset(port(self.host, id, nic) for nic in taps)
 
     def _load(self) -> None:
+        ports = frozenset[Port]().union(*self._ports.values())
         wanted = PortFilter(
-            self.prefix, frozenset[Port]().union(*self._ports.values()),
+            self.prefix, ports,
             frozenset(one.want["bridge"] for one in self.host.documents.peek("network")
                       if one.want["mode"] != "bridge" and one.want.get("bridge")),
-            self.host.settings.guest_ports)
+            self.host.settings.guest_ports, self._groups(ports), self.metadata)
         if wanted != self._loaded:
             before, self._loaded = self._loaded, None  # whatever is loaded when this fails
             self.host.hypervisor.filter_ports(wanted, before)
             self._loaded = wanted
         if not self._seeded:
             self._seed(wanted)
+
+    def _groups(self, ports: frozenset[Port]) -> frozenset[PortGroup]:
+        """The security groups that *ports* have, and those that rules of these name."""
+        members: dict[str, set[str]] = {}
+        for port in ports:
+            known = {one for one in (*(port.ipv4 or ()), *(port.ipv6 or ())) if "/" not in one}
+            for id in port.groups or ():
+                members.setdefault(id, set()).update(known)
+        found: dict[str, PortGroup] = {}
+        named = set(members)
+        while named:
+            id = named.pop()
+            said = self.host.documents.look("group_filter", id)
+            want = said.want if said is not None else {"rules": (), "members": ()}
+            found[id] = PortGroup(id, tuple(map(rule, want["rules"])),
+                                  frozenset((*want["members"], *members.get(id, ()))))
+            if id in members:  # of one that is named only, the addresses matter
+                named |= {one.group for one in found[id].rules if one.group is not None} - found.keys()
+        return frozenset(found.values())
 
     def _seed(self, wanted: PortFilter) -> None:
         """Tell of addresses that DHCP gave while there was no filter to learn them."""
@@ -176,6 +203,15 @@ def port(host: LocalHost, server: str, nic: Fields) -> Port:
         return Port(tap, nic["mac"], switched=True)
     if not nic.get("port_security", True):
         return Port(tap, nic["mac"], secure=False)
+    return replace(_addressed(host, tap, nic), groups=_groups_of(nic))
+
+
+def _groups_of(nic: Fields) -> tuple[str, ...] | None:
+    return None if nic.get("security_groups") is None else tuple(sorted(nic["security_groups"]))
+
+
+def _addressed(host: LocalHost, tap: str, nic: Fields) -> Port:
+    """The port of a NIC with port security, without what its security groups say."""
     network = managed_network(host, nic)
     allowed = [_short(one) for one in nic.get("allowed_addresses") or ()]
     four = tuple(dict.fromkeys(filter(None, (bare_address(nic), *(one for one in allowed if ":" not in one)))))
@@ -185,7 +221,8 @@ def port(host: LocalHost, server: str, nic: Fields) -> Port:
     asks = bool(network.want["dhcp"]) and not bare_address(nic)
     known = bool(four) or asks
     gateway = str(IPv4Network(network.want["cidr"]).network_address + 1)
-    return Port(tap, nic["mac"], four if known else None, six, asks, () if known else (gateway,))
+    return Port(tap, nic["mac"], four if known else None, six, asks, () if known else (gateway,),
+                resolver=gateway if _groups_of(nic) is not None else "")
 
 
 def _short(address: str) -> str:

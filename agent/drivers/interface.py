@@ -27,9 +27,10 @@ PLUGS = ("network", "bridge", "port", "physical_network")
 #: Namespace of the uuids of NICs: one for each server and MAC.
 NAMESPACE = uuid.UUID("c1d9f6de-5a0b-5d7c-8b8e-52540093be11")
 NIC_FIELDS = (*PLUGS, "vnic_type", "trusted", "max_tx_rate", "min_tx_rate", "vlan", "mac", "model", "tag",
-              "address", "port_security", "allowed_addresses", "told")
+              "address", "port_security", "allowed_addresses", "security_groups", "told")
 #: What changes while the guest keeps the NIC.
-QUIET = frozenset(("address", "port_security", "allowed_addresses", "max_tx_rate", "min_tx_rate"))
+QUIET = frozenset(("address", "port_security", "allowed_addresses", "security_groups", "max_tx_rate",
+                   "min_tx_rate"))
 #: What a NIC has that says nothing of it; ``resolve.USUAL`` has what only one that is a device of the host has, too.
 USUAL: Mapping[str, Any] = {name: resolve.USUAL[name] for name in ("port_security", "allowed_addresses")}
 #: What says which NIC is meant, the surest first.

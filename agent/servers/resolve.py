@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 SIZES = ("vcpus", "ram", "disk", "ephemeral", "swap")
 #: What a NIC has that says nothing of it.
-USUAL: Fields = {"port_security": True, "allowed_addresses": [], "vnic_type": DIRECT, "trusted": False,
-                "max_tx_rate": 0, "min_tx_rate": 0}
+USUAL: Fields = {"port_security": True, "allowed_addresses": [], "security_groups": None, "vnic_type": DIRECT,
+                 "trusted": False, "max_tx_rate": 0, "min_tx_rate": 0}
 #: Network, bridge, port (of OVN) and devices (``pci.of_nic``) of a NIC; one of them is set.
 Plug = tuple[str | None, str | None, str | None, str | None]
 
@@ -186,6 +186,8 @@ def _networks(host: LocalHost, given: list[Fields], document: Document | None) -
         if nic.get("port"):
             _check_port(host, nic, field, found, document)
         virtual_functions.check_type(nic, kept, field)
+        if nic.get("security_groups") is not None and not nic.get("port_security", True):
+            raise InvalidField(f"{field}.security_groups", "need port_security, without which nothing is filtered")
         mac = nic.get("mac") or (kept["mac"] if kept else _draw_mac(host, {f["mac"] for f in found}))
         other = None if kept else mac_owner(host, mac, document)  # what is kept was held against others when it came
         if other:
@@ -241,10 +243,10 @@ def port_owner(host: LocalHost, port: str | None, document: Document | None = No
 
 def _check_port(host: LocalHost, nic: Fields, field: str, before: list[Fields], document: Document | None) -> None:
     """Raise unless the port has just this NIC, and OVN is left to filter it."""
-    for name in ("port_security", "allowed_addresses"):
+    for name in ("port_security", "allowed_addresses", "security_groups"):
         if nic.get(name, USUAL[name]) != USUAL[name]:
-            raise InvalidField(f"{field}.{name}", "is OVN's where the NIC names a port; set port_security and the "
-                                                  "addresses of the logical switch port there", nic[name])
+            raise InvalidField(f"{field}.{name}", "is OVN's where the NIC names a port; set port security, "
+                                                  "addresses and groups of the logical switch port there", nic[name])
     if any(one.get("port") == nic["port"] for one in before):
         raise InvalidField(f"{field}.port", "must differ from the other NICs'", nic["port"])
     if other := port_owner(host, nic["port"], document):

@@ -13,6 +13,8 @@ matter whether a guest starts before the agent has heard of it. In the order of 
 A tap that Open vSwitch has is on no bridge, and OVN says what may come from it. Where ovs-vswitchd forwards by itself
 (datapath netdev) the kernel sees its packets too, as of any device, and would take what is sent to the tap's own MAC
 address: the host drops that, whatever it is.
+
+What security groups say of taps is in ``group_filter``.
 """
 
 from __future__ import annotations
@@ -26,10 +28,13 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_network
+from pathlib import Path
 
 from magnetar_agent.networks import Port, PortFilter
 from magnetar_core.addresses import link_local
 from magnetar_core.errors import HypervisorError
+
+from . import group_filter
 
 #: A bit of the mark of packets that no other program is known to use.
 MARK = "0x40000000"
@@ -69,7 +74,7 @@ def table(prefix: str) -> str:
 def elements(wanted: PortFilter) -> frozenset[Element]:
     """(set, element) of all that the sets are to have; ``bridges`` is of the table of family inet."""
     return frozenset([*(one for port in wanted.ports for one in _of_port(port)),
-                      *(("bridges", f'"{name}"') for name in wanted.bridges)])
+                      *(("bridges", f'"{name}"') for name in wanted.bridges), *group_filter.elements(wanted)])
 
 
 def _of_port(port: Port) -> Iterable[Element]:
@@ -111,9 +116,16 @@ def removal(prefix: str) -> str:
 
 def change(before: PortFilter, wanted: PortFilter) -> str:
     """What differs between the two, in one transaction."""
-    had, has = (elements(replace(one, ports=one.ports - other.ports)) for one, other in
-                ((before, wanted), (wanted, before)))
-    return _elements("delete", wanted.prefix, had - has) + _elements("add", wanted.prefix, has - had)
+    had, has = (elements(replace(one, ports=one.ports - other.ports, groups=one.groups - other.groups))
+                for one, other in ((before, wanted), (wanted, before)))
+    first, after = group_filter.change(table(wanted.prefix), before, wanted)
+    return (first + _elements("delete", wanted.prefix, had - has) + _elements("add", wanted.prefix, has - had) + after)
+
+
+def is_a_change(before: PortFilter, wanted: PortFilter) -> bool:
+    """Whether only elements, and chains of groups, differ between the two."""
+    return (bool(before.ports or before.bridges) and before.open_ports == wanted.open_ports
+            and group_filter.is_used(before) == group_filter.is_used(wanted))
 
 
 def allowing(prefix: str, leased: Iterable[tuple[str, str]]) -> str:
@@ -125,27 +137,33 @@ def allowing(prefix: str, leased: Iterable[tuple[str, str]]) -> str:
 def _elements(verb: str, prefix: str, found: Iterable[Element]) -> str:
     by_set: dict[str, list[str]] = {}
     for name, element in sorted(found):
-        by_set.setdefault(name, []).append(element)
+        by_set.setdefault(name, []).append(element if verb == "add" else element.partition(" : ")[0])
     return "".join(f"{verb} element {'inet' if name == 'bridges' else 'bridge'} {table(prefix)} {name} "
                    f"{{ {', '.join(each)} }}\n" for name, each in by_set.items())
 
 
-def replacement(wanted: PortFilter, leased: Iterable[tuple[str, str]]) -> str:
-    """Both tables anew, in one transaction: no packet meets half of them."""
+def replacement(wanted: PortFilter, leased: Iterable[tuple[str, str]], bridges_follow: bool = True) -> str:
+    """Both tables anew, in one transaction: no packet meets half of them. *bridges_follow*: see ``group_filter``."""
     found: dict[str, list[str]] = {}
     for set_, element in sorted(elements(wanted)):
         found.setdefault(set_, []).append(element)
 
-    def filled(name: str, type: str) -> str:
+    def filled(name: str, type: str, kind: str = "set") -> str:
         there = f"elements = {{ {', '.join(found[name])} }}" if name in found else ""
-        return f"set {name} {{ {type} {there} }}"
+        return f"{kind} {name} {{ {type} {there} }}"
 
+    groups = group_filter.is_used(wanted)
     return "\n".join((
         removal(wanted.prefix) + f"table bridge {table(wanted.prefix)} {{",
-        *(f"counter {name} {{ }}" for name in DROPS), *(filled(name, type) for name, type in SETS.items()),
-        f"set learned {{ {LEARNED} }}", *_frames(wanted.prefix), "}",
+        *(f"counter {name} {{ }}" for name in (*DROPS, *group_filter.DROPS.values())),
+        *(filled(name, type) for name, type in SETS.items()), f"set learned {{ {LEARNED} }}", *_frames(wanted.prefix),
+        *(group_filter.frame(wanted.prefix, wanted.metadata, bridges_follow) if groups else ()),
+        *(filled(name, type, kind) for one, type in group_filter.sets(wanted).items() for kind, name in (one.split(),)),
+        *(line for name, rules in group_filter.chains(wanted).items() for line in (f"chain {name} {{", *rules, "}")),
+        "}",
         f"table inet {table(wanted.prefix)} {{", f"counter {CLOSED} {{ }}", filled("bridges", "type ifname;"),
-        *_host(wanted.prefix, wanted.open_ports), "}", allowing(wanted.prefix, leased)))
+        *_host(wanted.prefix, wanted.open_ports), *(group_filter.following() if groups else ()), "}",
+        allowing(wanted.prefix, leased)))
 
 
 def _frames(prefix: str) -> tuple[str, ...]:
@@ -215,8 +233,11 @@ class NftPortFilter:
         """``nft -f``, one transaction."""
         if not wanted.ports and not wanted.bridges:
             _nft(removal(wanted.prefix))
-        elif before is None or before.open_ports != wanted.open_ports or not (before.ports or before.bridges):
-            _nft(replacement(wanted, _learned(wanted.prefix)))
+        elif before is None or not is_a_change(before, wanted):
+            follow = group_filter.is_used(wanted) and _bridges_follow()
+            _nft(replacement(wanted, _learned(wanted.prefix), follow))
+            if group_filter.is_used(wanted) and not follow:
+                _check_layer()
         elif script := change(before, wanted):
             _nft(script)
 
@@ -276,6 +297,23 @@ def _learned(prefix: str) -> list[tuple[str, str]]:
     sets = [one["set"] for one in json.loads(done.stdout)["nftables"] if "set" in one]
     found = [one["elem"]["val"]["concat"] for one in sets[0].get("elem", ())]
     return [(tap, str(IPv4Address(address))) for tap, address in found]
+
+
+def _bridges_follow() -> bool:
+    """Whether bridges follow connections of themselves."""
+    probe = "table bridge magnetar_probe { chain one { ct state new accept; }; }"
+    return _ran("-c", "-f", "-", given=probe).returncode == 0
+
+
+def _check_layer() -> None:
+    """Raise ``HypervisorError`` where the IP layer does not see bridged packets either: answers between guests of a
+    bridge need rules there."""
+    for name in ("iptables", "ip6tables"):
+        switch = Path(f"/proc/sys/net/bridge/bridge-nf-call-{name}")
+        if not switch.exists() or switch.read_text().strip() == "0":
+            raise HypervisorError("Security groups drop answers between guests of this host: nobody follows their "
+                                  "connections. Load the module nf_conntrack_bridge (Linux 5.3), or set "
+                                  f"{str(switch).removeprefix('/proc/sys/').replace('/', '.')} to 1.")
 
 
 def _nft(script: str) -> None:

@@ -28,7 +28,7 @@ from magnetar_core.client import Client
 from magnetar_core.errors import MagnetarError, NotFound
 from magnetar_core.power import ACTIVE, PAUSED, POWERS, STOPPED, SUSPENDED
 
-from . import host_return
+from . import host_groups, host_return
 from .action_notifications import tell_power
 from .conductor import Conductor
 from .migration_halves import remove
@@ -230,6 +230,8 @@ class HostWatch:
     def _on_connect(self, name: str, found: list[Mapping[str, Any]]) -> None:
         """Compare everything on the host with the database, when the agent connects."""
         self.follow(name, [one for one in found if not one.get("held")])
+        with contextlib.suppress(MagnetarError), self.conductor.client(name) as client:
+            host_groups.compare(self.conductor, client, name)
         if not found:
             return
         threading.Thread(target=host_return.release, args=(self.conductor, name, found), name=f"release {name}",

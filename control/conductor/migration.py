@@ -232,7 +232,7 @@ class MigrationTask:
     def _plan(self, kind: str, here: str, there: str) -> None:
         """Bring the networks to the target, and raise what one of the agents would refuse."""
         with self.sides(here, there) as (source, target):
-            nics.networks(self.work, target.client, there, self.work.nics)
+            nics.networks(self.work, target.client, there, self.conductor.services.network.ports(self.work.id))
             migrate.Migrate(source, target, self.work.id, self.wish(kind)).plan()
 
     def accepts(self, here: str, there: str) -> bool:

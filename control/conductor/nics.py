@@ -14,6 +14,7 @@ from magnetar_core.client import Client
 from magnetar_core.hardware.pci import REMOTE
 from magnetar_core.power import number
 
+from . import host_groups
 from .work import Work
 
 
@@ -71,7 +72,8 @@ def await_ports(work: Work, host: str) -> None:
 
 
 def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, Any]]) -> None:
-    """Make the networks of the NICs on the host."""
+    """Make the networks of the NICs on the host, and have it know their security groups."""
+    host_groups.bring(work.conductor, client, host, nics)
     for nic in nics:
         key = ("network", host, nic["network_id"])
         if key in work.conductor.delivery.known:

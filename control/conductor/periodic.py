@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Periodic tasks of a conductor: audit and repair, confirming resizes, offloading shelved servers, reclaiming
-soft-deleted ones, removing unused images, telling guests what has changed.
+soft-deleted ones, removing unused images, telling guests and hosts what has changed.
 
 By design there is nothing to repair. What there is nevertheless (after a crash between two databases, or an operator's
 change) is repaired and logged. Every task may run twice, and in several conductors at once.
@@ -30,6 +30,7 @@ from .audit import Finding, findings, read_state
 from .conductor import Conductor
 from .environment import Environment
 from .guest_news import GuestNews
+from .host_groups import GroupNews
 from .host_watch import HostWatch
 from .image_cache import LOOK, ImageCache
 from .notification_sender import drop_old
@@ -66,6 +67,7 @@ class Periodic:
         self.watch = HostWatch(conductor)
         self.image_cache = ImageCache(conductor, conductor.over)
         self.guest_news = GuestNews(conductor, conductor.over)
+        self.group_news = GroupNews(conductor, conductor.over)
         self._before: set[Finding] = set()  # what the audit found last time; only what is found twice is repaired
         self._reported: set[Finding] = set()
 
@@ -179,6 +181,7 @@ def _purge(periodic: Periodic) -> None:
 
 TASKS = (
     PeriodicTask("telling guests", TICK, lambda periodic: periodic.guest_news.look()),
+    PeriodicTask("telling hosts of security groups", TICK, lambda periodic: periodic.group_news.look()),
     PeriodicTask("confirming resizes", confirm_resize.LOOK,
                  lambda periodic: confirm_resize.confirm_expired(periodic.conductor)),
     PeriodicTask("offloading shelved servers", shelve.LOOK,

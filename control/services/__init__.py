@@ -217,6 +217,9 @@ class Networks(Protocol):
     def groups_of(self, server_id: str) -> Documents:
         """The security groups of a server's ports, each once, as ``resources`` show them: with ``rules``."""
 
+    #: Security groups that hosts filter by, where no engine does: ``services.network.host_groups.HostGroups``.
+    host_groups: Any
+
     def change_groups(self, project_id: str, server_id: str, name: str, *, add: bool) -> None:
         """Give all ports of a server of a project its security group *name* (or uuid) besides theirs, or take it off
         them. Raises ``InvalidRequest`` where there is no such group, or a port cannot have any, 409 where several have

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from magnetar_agent.networks import tap_prefix
 from magnetar_agent.virt.port_filter import table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 pytestmark = pytest.mark.lab
 
@@ -88,6 +89,58 @@ def test_a_fixed_address_that_changes(lab: LabAgent) -> None:
     eventually(lambda: not reaches(lab, "one", f"{lab.subnet}1"), "the former address is false")
     lab.sh("one", f"killall udhcpc; ip addr flush dev eth0; ip addr add {lab.subnet}9/24 dev eth0")
     assert reaches(lab, "one", f"{lab.subnet}1")
+
+
+@pytest.mark.deep(shard="one host")
+def test_security_groups(lab: LabAgent) -> None:
+    """What groups of a cloud let pass, between guests of one bridge and from the host: at once, and no more."""
+    network, ours, theirs = f"net-{lab.mark}", str(uuid.uuid4()), str(uuid.uuid4())
+    out = [{"direction": "egress", "ethertype": one} for one in ("IPv4", "IPv6")]
+    inward = {"direction": "ingress", "ethertype": "IPv4"}
+    one, two = (lab.show("server", name)["addresses"][network][0]["addr"] for name in ("one", "two"))
+
+    def rules(id: str, *more: dict[str, object], members: Sequence[str] = ()) -> None:
+        revision = int(lab.show("group_filter", id)["revision"]) + 1 if id in known else 0
+        known.add(id)
+        lab.ensure("group_filter", id, {"name": id, "revision": revision, "rules": [*out, *more],
+                                          "members": list(members)})
+
+    def have(**groups: list[str] | None) -> None:
+        for name, ids in groups.items():
+            (nic,) = lab.show("server", name)["networks"]
+            lab.ensure("interface_attachment", f"{name}:{nic['mac']}", {
+                "server": name, "mac": nic["mac"], "security_groups": ids})
+
+    def says() -> bool:
+        return "over-tcp" in str(lab.ask("two", f"sh sleep 2 | nc -w 4 {one} 77")["output"])
+
+    known = set[str]()
+    rules(ours)
+    rules(theirs, members=[two])  # which DHCP gave it: no document of this host says so
+    lab.sh("one", "(while true; do echo over-tcp | nc -l -p 77; done) >/dev/null 2>&1 & true")
+    assert reaches(lab, "two", one) and says()
+    have(one=[ours], two=[theirs])
+    eventually(lambda: not reaches(lab, "two", one), "nothing comes in")
+    assert drops(lab)["group_ingress"] > 0
+    assert not answers_ping(one)  # the host is no better, but what guests ask of it is answered
+    assert reaches(lab, "one", f"{lab.subnet}1") and reaches(lab, "two", f"{lab.subnet}1")
+    said = str(lab.ask("two", "sh printf 'GET /openstack HTTP/1.0\\r\\n\\r\\n' | nc -w 5 169.254.169.254 80")["output"])
+    assert said.startswith(("HTTP/1.0 200", "HTTP/1.1 200"))
+    rules(ours, {**inward, "protocol": 6, "port_range_min": 77, "port_range_max": 77, "remote_group": theirs})
+    eventually(says, "what a rule lets pass")
+    assert not reaches(lab, "two", one)
+    rules(theirs)  # a member less
+    eventually(lambda: not says(), "it is no member")
+    rules(ours, {**inward, "protocol": 1, "port_range_min": 8, "remote_ip_prefix": f"{two}/32"})
+    eventually(lambda: reaches(lab, "two", one), "another rule")
+    have(one=None, two=None)
+    eventually(says, "without groups all pass")
+
+
+def answers_ping(address: str) -> bool:
+    """Whether the host has an answer."""
+    return subprocess.run(["busybox", "ping", "-c", "1", "-W", "1", address], check=False,
+                          capture_output=True).returncode == 0
 
 
 def test_false_addresses(lab: LabAgent) -> None:

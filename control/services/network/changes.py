@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What has changed for the engine: written in the transaction that changes a row, removed when the engine has it."""
+"""What has changed for the engine: written in the transaction that changes a row, removed when the engine has it.
+And what has changed for hosts that filter by themselves (``host_groups``)."""
 
 from __future__ import annotations
 
@@ -10,12 +11,15 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from magnetar_control.store.database import Database, added
 
+from . import host_groups
 from .tables import changes, engine
 
 #: The bell that the engine's workers listen to, and the one that rings when the engine has what was noted.
 BELL, WRITTEN = "network_changes", "network_written"
 #: Notes that are worked on together, and ids in one statement.
 MANY = 500
+#: Resources of which hosts are told too.
+ON_HOSTS = frozenset({"address_group", "port", "security_group", "security_group_rule"})
 #: Made once: to make a statement takes longer than to execute it.
 _OF = select(changes.c.id).where(changes.c.unit.in_(bindparam("units", expanding=True)))
 
@@ -27,11 +31,20 @@ class ChangeLog:
         self.database, self.enabled = database, enabled
 
     def note(self, connection: Connection, *units: str) -> None:
-        """*units* have changed, in this transaction."""
+        """*units* have changed for the engine, in this transaction."""
         if self.enabled and units:
             connection.execute(insert(changes), [{"id": str(uuid.uuid4()), "unit": unit}
                                                  for unit in dict.fromkeys(units)])
             self.database.ring(connection, BELL)
+
+    def changed(self, connection: Connection, *units: str) -> None:
+        """*units* have changed as somebody asked for, in this transaction: for the engine, and for hosts."""
+        self.note(connection, *units)
+        host_groups.changed(connection, units)
+
+    def minds(self, resource: str) -> bool:
+        """Whether anybody is told of changes of a *resource*."""
+        return self.enabled or resource in ON_HOSTS
 
 
 def ports(ids: Iterable[str]) -> list[str]:

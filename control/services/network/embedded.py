@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
-from sqlalchemy import Row, String, bindparam, delete, select, update
+from sqlalchemy import Row, String, bindparam, case, delete, select, update
 
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, added, now
@@ -23,6 +23,7 @@ from . import (
     changes,
     default_rules,
     dns,
+    host_groups,
     nics,
     qos,
     quotas,
@@ -44,7 +45,7 @@ from .forwardings import PORT_FORWARDING, FloatingIpStore
 from .rbac import RBAC_POLICY
 from .resources import NetworkStore
 from .routers import ROUTER, RouterStore
-from .security_groups import SECURITY_GROUP, GroupStore, named, rule_resource
+from .security_groups import GroupStore, group_resource, named, rule_resource
 from .subnet_pools import SUBNET_POOL
 from .subnets import check_range, resource
 from .tables import TAKEN, networks, ports, security_groups, subnets
@@ -59,6 +60,9 @@ _LET_GO = update(ports).where(_RELEASED).values(
     device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None, tag=None,
     dns_name="", device="{}")
 _BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
+#: Of what was told to the host before, not all may have come along.
+_MOVED = _BIND.values(groups_due=case(
+    ((ports.c.host != "") & (ports.c.host != bindparam("there")) & host_groups.OURS, True), else_=ports.c.groups_due))
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving", "vnic_type", "device"]).join(
     networks, networks.c.id == ports.c.network_id).where(
     ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN))
@@ -90,6 +94,7 @@ class EmbeddedNetworks:
         self.quota = quotas.of(limits or {}, engine is not None)
         self.log = ChangeLog(database, engine is not None)
         self.worker = None if engine is None else EngineWorker(database, engine, wait, gateways)
+        self.host_groups = host_groups.HostGroups(database)
         network = network_resource.resource(physical_mtu if engine else None)
         port = port_resource.resource(dns.domain(domain), cards=bool(engine and engine.knows_cards))
         self.resources: dict[str, NetworkStore] = {f"{one.name}s": NetworkStore(database, one, self.quota, self.log)
@@ -98,8 +103,8 @@ class EmbeddedNetworks:
         self.resources["address_scopes"] = NetworkStore(database, ADDRESS_SCOPE, self.quota, self.log)
         self.resources["subnetpools"] = NetworkStore(database, SUBNET_POOL, self.quota, self.log)
         self.resources["rbac_policies"] = NetworkStore(database, RBAC_POLICY, self.quota, self.log)
-        self.resources["security_groups"] = GroupStore(database, SECURITY_GROUP, self.quota, self.log,
-                                                       self.resources["security_group_rules"])
+        self.resources["security_groups"] = GroupStore(
+            database, group_resource(engine is not None), self.quota, self.log, self.resources["security_group_rules"])
         if engine is not None:
             self.routers = RouterStore(database, ROUTER, self.quota, self.log)
             self.topologies = AutoTopologies(
@@ -170,9 +175,13 @@ class EmbeddedNetworks:
                 ids = named(connection, project, groups or ["default"], make=True) if makes else []
                 found = nics.allocated(connection, context, (server_id, hostname, host), requested, ids,
                                        lambda new: self.quota.check(connection, project, most, port=new))
-                self.log.note(connection, *changes.ports(nic["port_id"] for nic in found))
-                if not any("port" in nic["on_host"] for nic in found):  # else the engine gets them with a port
-                    self.log.note(connection, *(f"group/{id}" for id in ids))
+                if self.log.enabled:
+                    self.log.note(connection, *changes.ports(nic["port_id"] for nic in found))
+                    if not any("port" in nic["on_host"] for nic in found):  # else the engine gets them with a port
+                        self.log.note(connection, *(f"group/{id}" for id in ids))
+                host_groups.changed(connection, [  # of what is on bridges other hosts are told
+                    f"group/{id}" for nic in found if "bridge" in nic["on_host"]
+                    for id in nic["on_host"].get("security_groups") or ()])
                 sure()
                 return found
 
@@ -244,8 +253,8 @@ class EmbeddedNetworks:
                     ports.c.device_id == server_id, TAKEN,
                     (ports.c.host != host) | (ports.c.next_host != "") | ports.c.arriving
                     | (ports.c.vnic_type == REMOTE))).scalars()))
-            connection.execute(_BIND, {"server": server_id, "host": host, "next_host": "", "arriving": False,
-                                       "updated_at": now(), "status": status, "device": "{}"})
+            connection.execute(_MOVED, {"server": server_id, "there": host, "host": host, "next_host": "",
+                                        "arriving": False, "updated_at": now(), "status": status, "device": "{}"})
             for mac, device in devices.items():
                 connection.execute(_BIND.where(ports.c.mac_address == mac).values(
                     device=orjson.dumps(dict(device)).decode()), {"server": server_id})
@@ -258,6 +267,8 @@ class EmbeddedNetworks:
                 rows = connection.execute(select(*ports.c["id", "made_for_server"]).where(_RELEASED), which).all()
                 self.log.note(connection, *changes.ports(row.id for row in rows),
                               *let_go(connection, [row.id for row in rows if row.made_for_server]))
+            host_groups.changed(connection, [
+                f"group/{id}" for id in host_groups.on_bridges(connection, _RELEASED, which)])
             connection.execute(_MADE_RELEASED, which)
             connection.execute(_LET_GO, {**which, "updated_at": now()})
             sure()
@@ -310,8 +321,7 @@ class EmbeddedNetworks:
 
     def change_groups(self, project_id: str, server_id: str, name: str, *, add: bool) -> None:
         with self.database.write() as connection:
-            self.log.note(connection, *changes.ports(
-                security_group.change(connection, project_id, server_id, name, add=add)))
+            self.log.changed(connection, *security_group.change(connection, project_id, server_id, name, add=add))
 
     def differences(self) -> list[EngineDifference]:
         """What the engine has otherwise than the rows say; ``[]`` where there is no engine."""

@@ -8,6 +8,11 @@ from ipaddress import ip_network
 from magnetar_control.services import Document
 from magnetar_core.errors import InvalidField, InvalidRequest
 
+#: Numbers of the protocols that Neutron names.
+NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ah": 51, "dccp": 33, "egp": 8, "esp": 50, "gre": 47,
+           "igmp": 2, "ipip": 4, "ipv6-encap": 41, "ipv6-frag": 44, "ipv6-nonxt": 59, "ipv6-opts": 60,
+           "ipv6-route": 43, "ospf": 89, "pgm": 113, "rsvp": 46, "udplite": 136, "vrrp": 112, "icmpv6": 58,
+           "ipv6-icmp": 58}
 #: Names and numbers of the protocols that have ports, and of those whose ports are an ICMP type and code.
 WITH_PORTS = frozenset({"tcp", "udp", "sctp", "dccp", "udplite", "6", "17", "33", "132", "136"})
 #: Of these, OVN does not look at ports.

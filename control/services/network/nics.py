@@ -16,7 +16,7 @@ from magnetar_core.errors import Conflict
 from magnetar_core.hardware.pci import PAST_OVN
 from magnetar_core.kinds.guest_data import MOST
 
-from . import dns, ipam, reservations, virtual_functions
+from . import dns, host_groups, ipam, reservations, virtual_functions
 from .tables import (
     OWNER,
     SUBPORT,
@@ -39,7 +39,7 @@ _OF_NETWORKS = select(networks.c.id.label("of"), *networks.c["port_security_enab
     subnets.c.created_at, subnets.c.id).with_for_update(read=True, of=networks)
 _NICS = select(
     *ports.c["id", "network_id", "mac_address", "tag", "made_for_server", "status", "host", "port_security_enabled",
-              "vnic_type", "profile"],
+              "vnic_type", "profile", "security_groups"],
     networks.c.name.label("network"), reservations.POLICY.label("policy"),
     *networks.c["type", "bridge", "segment", "mtu", "by_engine"],
     *addresses.c["subnet_id", "ip_address"],
@@ -228,7 +228,7 @@ def _security(row: RowMapping, fixed: Sequence[Document], flat: bool) -> Documen
     others = [one["ip_address"] for one in fixed[1:]]
     # On a bridge the agent does not know that the port has no IPv6 address but the link-local one.
     known = [*others, *([link_local(row["mac_address"])] if flat and fixed else ())]
-    return {"allowed_addresses": known} if known else {}
+    return {"security_groups": host_groups.of_port(row), **({"allowed_addresses": known} if known else {})}
 
 
 def _told(rows: Sequence[RowMapping]) -> Document:

@@ -22,6 +22,7 @@ from .engine import (
     Unit,
     key_of,
 )
+from .group_rules import NUMBERS
 
 #: Seconds for which DHCP gives an address.
 LEASE = 43200
@@ -49,11 +50,7 @@ HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (SWITCH, "qos_rules",
            (ROUTER, "ports", ROUTER_PORT), (ROUTER, "nat", NAT), (ROUTER, "static_routes", ROUTE),
            (ROUTER, "load_balancer", BALANCER),
            (ROUTER_PORT, "gateway_chassis", CHASSIS))
-#: Numbers of the protocols that Neutron names; OVN has words for the first four only.
-NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ah": 51, "dccp": 33, "egp": 8, "esp": 50, "gre": 47,
-           "igmp": 2, "ipip": 4, "ipv6-encap": 41, "ipv6-frag": 44, "ipv6-nonxt": 59, "ipv6-opts": 60,
-           "ipv6-route": 43, "ospf": 89, "pgm": 113, "rsvp": 46, "udplite": 136, "vrrp": 112, "icmpv6": 58,
-           "ipv6-icmp": 58}
+#: OVN has words for these protocols only.
 WORDS = {6: "tcp", 17: "udp", 132: "sctp"}
 
 

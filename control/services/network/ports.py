@@ -89,6 +89,8 @@ def _check_free(row: RowMapping, what: str, names: Collection[str]) -> None:
 def units(connection: Connection, row: RowMapping, changed: Document | None) -> list[str]:
     """The port; and routers by which it is reached, where that may end."""
     found = [f"port/{row['id']}"]
+    if changed and "security_groups" in changed:  # addresses of ports on bridges are told with groups
+        found += [f"group/{id}" for id in {*orjson.loads(row["security_groups"]), *(changed["security_groups"] or ())}]
     if changed is None or "fixed_ips" in changed:
         found += [f"router/{id}" for id in connection.execute(select(floating_ips.c.router_id).where(
             _leads_to(row))).scalars()]

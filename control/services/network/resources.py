@@ -246,8 +246,8 @@ class NetworkStore:
         return self.resource.documents(connection, self._rows(connection, *ids))
 
     def _note(self, connection: Connection, row: RowMapping, values: Document | None) -> None:
-        if self.log.enabled:
-            self.log.note(connection, *self.resource.units(connection, row, values))
+        if self.log.minds(self.resource.name):
+            self.log.changed(connection, *self.resource.units(connection, row, values))
 
     def _check_quota(self, connection: Connection, context: Context, new: Documents) -> None:
         """Raises ``Conflict`` where a project would have more than it may. Projects come in order, so that nobody waits

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # ruff: noqa: ARG001 - the functions of a resource take the same arguments
-"""Security groups of projects, and their rules. They act on networks of an engine; elsewhere they are kept and
-shown."""
+"""Security groups of projects, and their rules. They act on networks of an engine; elsewhere hosts filter by them
+(``host_groups``)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sqlalchemy import delete as deleting
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.services.quotas import Quotas
 from magnetar_control.store.database import Database, added, now
-from magnetar_core.errors import Conflict, InvalidRequest, NotFound
+from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
 
-from . import default_rules, sharing
+from . import default_rules, host_groups, sharing
 from .changes import ChangeLog
 from .group_rules import SAME, check
 from .resources import NetworkResource, NetworkStore, add, own
@@ -51,6 +51,7 @@ def default_group(connection: Connection, project_id: str | None) -> str:
     if added(connection, security_groups, id=id, project_id=project_id or "", name="default",
              description="Default security group", created_at=now()):
         _have(connection, {"id": id, "project_id": project_id or ""}, default_rules.of_default_groups(connection))
+        host_groups.changed(connection, [f"group/{id}"])  # hosts may know it from before
     return id
 
 
@@ -97,7 +98,7 @@ def of_server(connection: Connection, server_id: str) -> list[Document]:
 
 
 def change(connection: Connection, project: str, server_id: str, name: str, *, add: bool) -> list[str]:
-    """See ``services.Networks.change_groups``. Returns the ports that are changed."""
+    """See ``services.Networks.change_groups``. Returns the units that are changed."""
     (id,) = named(connection, project, [name], make=True)
     held = connection.execute(_PORTS, {"server": server_id}).all()
     if not held:
@@ -114,14 +115,15 @@ def change(connection: Connection, project: str, server_id: str, name: str, *, a
         wanted = [*groups, id] if add else [one for one in groups if one != id]
         connection.execute(update(ports).where(ports.c.id == port.id).values(
             security_groups=orjson.dumps(wanted).decode(), updated_at=now()))
-        changed.append(port.id)
+        changed.append(f"port/{port.id}")
     if not changed and not add:
         raise NotFound(f"Security group {name} is not associated with instance {server_id}.")
-    return changed
+    return [*changed, f"group/{id}"] if changed else []
 
 
-def create(connection: Connection, context: Context, values: Document) -> None:
+def create(engine: bool, connection: Connection, context: Context, values: Document) -> None:
     """Add it, with the default ``rules``. There is one ``default``, which is made by itself."""
+    _check_stateful(engine, values)
     if values["name"] == "default":
         raise Conflict("Default security group already exists.", type="SecurityGroupDefaultAlreadyExists")
     default_group(connection, values["project_id"])
@@ -129,8 +131,9 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     _have(connection, values, values["rules"])
 
 
-def check_update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
+def check_update(engine: bool, connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """The name ``default`` is kept."""
+    _check_stateful(engine, values)
     if "name" in values and "default" in (row["name"], values["name"]) and row["name"] != values["name"]:
         raise Conflict("Updating default security group not allowed.", type="SecurityGroupCannotUpdateDefault")
 
@@ -170,10 +173,19 @@ def _prepare(connection: Connection, context: Context) -> list[str]:
     return [f"group/{default_group(connection, context.project_id)}"]
 
 
-SECURITY_GROUP = NetworkResource(
-    name="security_group", table=security_groups, visible=VISIBLE, documents=documents, create=create,
-    update=check_update, delete=delete, defaults={"description": "", "stateful": True}, before_list=_prepare,
-    counts=lambda values: {"security_group_rule": len(values["rules"])}, units=units)
+def group_resource(engine: bool) -> NetworkResource:
+    """Security groups; *engine*: whether there is one, which knows groups that are not stateful."""
+    return NetworkResource(
+        name="security_group", table=security_groups, visible=VISIBLE, documents=documents,
+        create=partial(create, engine), update=partial(check_update, engine), delete=delete,
+        defaults={"description": "", "stateful": True}, before_list=_prepare,
+        counts=lambda values: {"security_group_rule": len(values["rules"])}, units=units)
+
+
+def _check_stateful(engine: bool, values: Document) -> None:
+    if values.get("stateful") is False and not engine:
+        raise InvalidField("stateful", "must be true: answers always pass where hosts filter, as they do without OVN "
+                                       "(setting ovn_northbound)", False)
 
 
 def create_rule(engine: bool, connection: Connection, context: Context, values: Document) -> None:
@@ -252,7 +264,7 @@ class GroupStore(NetworkStore):
         for one in more:
             self.rules.resource.create(connection, context, {**one, "id": str(uuid.uuid4())})
         if gone or more:
-            self.log.note(connection, f"group/{id}")
+            self.log.changed(connection, f"group/{id}")
 
 
 def said(rule: Document | RowMapping) -> tuple[Any, ...]:

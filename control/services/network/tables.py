@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text
@@ -86,7 +87,10 @@ ports = Table(
     Column("qos_policy_id", UUID, ForeignKey("qos_policies.id")),
     Column("dns_name", String(63), nullable=False, default=""),
     # What it is on its host: pci_slot and so on of a device.
-    Column("device", DOCUMENT, nullable=False, default="{}"), *stamped(), Index("ports_network", "network_id"),
+    Column("device", DOCUMENT, nullable=False, default="{}"),
+    # Whether its host is to be told of its security groups.
+    Column("groups_due", Boolean), *stamped(), Index("ports_groups_due", "groups_due", "host"),
+    Index("ports_network", "network_id"),
     Index("ports_device", "device_id"), Index("ports_project", "project_id"), Index("ports_qos", "qos_policy_id"))
 
 #: Each address once in a subnet: the key says so. ``number``: see ``ipam.number``.
@@ -97,8 +101,15 @@ addresses = Table(
     Column("ip_address", String(45), nullable=False), Index("port_addresses_port", "port_id"))
 
 security_groups = Table(
-    "security_groups", API, *owned(), Column("stateful", Boolean, nullable=False, default=True), *stamped(),
+    "security_groups", API, *owned(), Column("stateful", Boolean, nullable=False, default=True),
+    # Which of its states hosts are told of. It begins later than that of a former one: ``default`` may be made anew.
+    Column("revision", BigInteger, nullable=False, default=lambda: time.time_ns() // 1_000_000), *stamped(),
     Index("security_groups_project", "project_id"))
+
+#: Which hosts have a group, to filter by it themselves; ``due``: they are to be told of it.
+security_group_hosts = Table(
+    "security_group_hosts", API, Column("group_id", UUID, primary_key=True), Column("host", NAME, primary_key=True),
+    Column("due", Boolean), Index("security_group_hosts_due", "due", "host"))
 
 address_groups = Table(
     "address_groups", API, *owned(), Column("addresses", DOCUMENT, nullable=False, default="[]"), *stamped(),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_agent.networks import Lease, Port, tap_name
-from magnetar_core.errors import HypervisorError
+from magnetar_agent.networks import GroupRule, Lease, Port, PortGroup, tap_name
+from magnetar_core.errors import HypervisorError, InvalidField
 
 from .conftest import Host
 from .taps import until
@@ -87,6 +87,55 @@ def test_a_network_without_dhcp(host: Host) -> None:
     host.ensure("network", "lan", {"mode": "isolated", "cidr": "10.9.9.0/24", "dhcp": False})
     host.server(networks=[{"network": "lan", "mac": MAC}])
     becomes(host, ipv4=None, not_from=("10.9.9.1",))
+
+
+def test_security_groups(host: Host) -> None:
+    """What the documents of its groups say; without one, nothing passes. Addresses of this host it knows itself."""
+    web, peers, other = (f"{at}c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d" for at in "123")
+    host.server(networks=[{"bridge": "br0", "mac": MAC, "address": "192.0.2.7", "security_groups": [web, peers]}])
+    becomes(host, ipv4=("192.0.2.7",), ipv6=None, groups=(web, peers))
+    mine = frozenset({"192.0.2.7"})
+
+    def groups() -> dict[str, PortGroup]:
+        return {one.id: one for one in host.fake.filtered.groups} if host.fake.filtered else {}
+
+    assert groups() == {web: PortGroup(web, (), mine), peers: PortGroup(peers, (), mine)}
+    rule = {"direction": "ingress", "ethertype": "IPv4", "protocol": 6, "port_range_min": 22, "port_range_max": 22,
+            "remote_ip_prefix": "192.0.2.1/24"}
+    named = {"direction": "egress", "ethertype": "IPv6", "remote_group": other}
+    host.ensure("group_filter", web, {"name": web, "revision": 2, "rules": [rule, named], "members": ["192.0.2.9"]})
+    told = (GroupRule("ingress", 4, 6, 22, 22, "192.0.2.0/24"), GroupRule("egress", 6, group=other))
+    until(lambda: groups()[web] == PortGroup(web, told, mine | {"192.0.2.9"}), 20)
+    assert groups()[other] == PortGroup(other)
+    host.ensure("group_filter", web, {"name": web, "revision": 1, "rules": []})  # which is older
+    host.ensure("group_filter", other, {"name": other, "members": ["2001:db8::7"]})
+    until(lambda: groups()[other].members == {"2001:db8::7"}, 20)
+    assert groups()[web].rules == told
+    host.ensure("group_filter", web, None)
+    until(lambda: groups()[web].rules == (), 20)
+    host.server(networks=[{"bridge": "br0", "mac": MAC, "security_groups": None}])
+    becomes(host, ipv4=("192.0.2.7",), ipv6=None)
+    assert groups() == {}
+
+
+@pytest.mark.parametrize(("field", "rule"), [
+    ("remote_ip_prefix", {"remote_ip_prefix": "192.0.2.0/33"}),
+    ("remote_ip_prefix", {"remote_ip_prefix": "2001:db8::/64"}),
+    ("port_range_min", {"port_range_min": 22, "port_range_max": 22}),
+    ("port_range_min", {"protocol": 6, "port_range_min": 9}),
+    ("port_range_min", {"protocol": 6, "port_range_min": 9, "port_range_max": 8}),
+    ("port_range_min", {"protocol": 1, "port_range_min": 256}),
+    ("remote_group", {"remote_ip_prefix": "192.0.2.0/24", "remote_group": "1c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"})])
+def test_rules_that_the_kernel_would_refuse(host: Host, field: str, rule: dict[str, Any]) -> None:
+    id = "1c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d"
+    with pytest.raises(InvalidField) as error:
+        host.ensure("group_filter", id, {"name": id, "rules": [{"direction": "ingress", "ethertype": "IPv4", **rule}]})
+    assert error.value.details["field"] == f"rules[0].{field}"
+
+
+def test_groups_without_port_security(host: Host) -> None:
+    with pytest.raises(InvalidField, match="need port_security"):
+        host.server(networks=[{"bridge": "br0", "port_security": False, "security_groups": []}])
 
 
 def test_one_that_cannot_be_loaded_is_told_of_and_tried_again(host: Host, caplog: pytest.LogCaptureFixture) -> None:

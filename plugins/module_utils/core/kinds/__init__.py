@@ -9,6 +9,7 @@ from .cell import Cell
 from .compute_service import ComputeService
 from .export import VolumeExport
 from .flavor import Flavor
+from .group_filter import GroupFilter
 from .host import Host
 from .hypervisor import Hypervisor
 from .image import Image
@@ -43,15 +44,15 @@ from .volume import Volume, VolumeAttachment, VolumeSnapshot
 from .volume_type import CloudVolumeType
 
 __all__ = ["BY_NOUN", "CLOUD_KINDS", "KINDS", "AddressGroup", "AddressScope", "AvailabilityZone", "Cell",
-           "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor", "FloatingIp", "Host",
-           "HostAggregate", "HostTrait", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment", "Keypair",
-           "Limits", "Migration", "Network", "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy", "Quota",
-           "RbacPolicy", "ResourceProvider", "SecurityGroup", "Server", "ServerGroup", "ServerTopology",
+           "CloudVolumeType", "ComputeService", "DefaultSecurityGroupRule", "Flavor", "FloatingIp", "GroupFilter",
+           "Host", "HostAggregate", "HostTrait", "Hypervisor", "Image", "InstanceAction", "InterfaceAttachment",
+           "Keypair", "Limits", "Migration", "Network", "NetworkPort", "NetworkRouter", "NetworkTrunk", "QosPolicy",
+           "Quota", "RbacPolicy", "ResourceProvider", "SecurityGroup", "Server", "ServerGroup", "ServerTopology",
            "ShareAttachment", "Subnet", "SubnetPool", "Usage", "Volume", "VolumeAttachment", "VolumeExport",
            "VolumeSnapshot"]
 
 KINDS = (Server, Flavor, Image, Keypair, Network, Volume, VolumeSnapshot, VolumeAttachment, InterfaceAttachment,
-         VolumeExport, Migration, Host)
+         VolumeExport, GroupFilter, Migration, Host)
 CLOUD_KINDS = (ComputeService, Hypervisor, Cell, InstanceAction, Limits, AvailabilityZone, HostAggregate, ServerGroup,
                Quota, Usage, ServerTopology, ShareAttachment, Subnet, NetworkPort, NetworkRouter, FloatingIp,
                SecurityGroup, AddressGroup, QosPolicy, RbacPolicy, NetworkTrunk, AddressScope, SubnetPool,

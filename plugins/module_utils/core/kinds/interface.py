@@ -7,7 +7,18 @@ from ..fields import FIXED, READ, Field, Kind
 from ..values import Boolean, Choices, ListOf, Mac, Nullable, Text, Uuid, Value
 from .common import REFERENCE, TAG
 from .guest_data import told
-from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PHYSICAL, PORT, TX_RATE, VLAN, VNIC_TYPE, AllowedAddress
+from .network import (
+    ALLOWED_MAX,
+    DEVICE,
+    GROUPS_MAX,
+    NIC_ADDRESS,
+    PHYSICAL,
+    PORT,
+    TX_RATE,
+    VLAN,
+    VNIC_TYPE,
+    AllowedAddress,
+)
 
 MODELS = ("virtio", "e1000e", "e1000", "rtl8139")
 
@@ -42,6 +53,8 @@ class InterfaceAttachment(Kind):
                           "server or router. V(true) for a new NIC when omitted.", sample=True)
     allowed_addresses = Field(ListOf(AllowedAddress(), ALLOWED_MAX), "Addresses and networks that it may send from, "
                               "besides its own.", sample=[])
+    security_groups = Field(Nullable(ListOf(Uuid(), GROUPS_MAX, unique=True)), "What a cloud says: its security groups "
+                            "by uuid; null for none.", on="create update", option=False, compared=False)
     told = Field(Nullable(told()), "What a cloud has the guest told of it.", on="create", option=False, compared=False)
     server_name = Field(Text(), "The server's name.", on=READ, sample="web1")
     addresses = Field(Value(), "Its addresses as far as they are known: {addr, version, mac, source}.", on=READ,

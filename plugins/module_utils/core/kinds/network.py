@@ -26,6 +26,8 @@ VNIC_TYPE = Choices(*VNIC_TYPES)
 TX_RATE = Integer(0, 2**31 - 1)
 #: Most addresses of a NIC besides its own.
 ALLOWED_MAX = 64
+#: Security groups of a NIC.
+GROUPS_MAX = 100
 
 
 class AllowedAddress(Text):

@@ -30,7 +30,18 @@ from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Null
 from .common import REFERENCE, TAG, Resource
 from .flavor import sizes
 from .guest_data import GUEST_DATA, PASSWORD, VENDOR_DATA, told
-from .network import ALLOWED_MAX, DEVICE, NIC_ADDRESS, PHYSICAL, PORT, TX_RATE, VLAN, VNIC_TYPE, AllowedAddress
+from .network import (
+    ALLOWED_MAX,
+    DEVICE,
+    GROUPS_MAX,
+    NIC_ADDRESS,
+    PHYSICAL,
+    PORT,
+    TX_RATE,
+    VLAN,
+    VNIC_TYPE,
+    AllowedAddress,
+)
 from .volume import BUSES, DISK_KEY, POOL, SIZE
 from .volume import DEVICE as DISK
 
@@ -79,6 +90,8 @@ def _nic() -> Record:
                             "server or router; V(true) when omitted."),
         allowed_addresses=Field(ListOf(AllowedAddress(), ALLOWED_MAX), "Addresses and networks that it may send from, "
                                 "besides its own; none when omitted."),
+        security_groups=Field(Nullable(ListOf(Uuid(), GROUPS_MAX, unique=True)), "What a cloud says: the uuids of the "
+                              "security groups (C(group_filter)) that say what passes; null, or omitted, for all."),
         told=Field(Nullable(told()), "What a cloud has the guest told of it."),
     )
 

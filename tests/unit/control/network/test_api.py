@@ -10,6 +10,7 @@ from sqlalchemy import insert, update
 
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network.security_groups import default_id
 from magnetar_control.settings import Settings
 from magnetar_control.store.database import now
 from magnetar_control.store.tables import server_mappings
@@ -113,6 +114,7 @@ def test_a_flat_network_is_a_bridge_of_the_hosts(ask, service):
     (nic,) = service.allocate(ALICE, nic_server, service.check_requested(ALICE, [{"uuid": flat["id"]}]))
     address = nic["fixed_ips"][0]["ip_address"]
     assert nic["on_host"] == {"bridge": "br0", "mac": nic["mac"], "address": address,
+                              "security_groups": [default_id("red")],
                               "allowed_addresses": [link_local(nic["mac"])]}  # and so no other IPv6 address
     admin("PUT", f"/v2.0/subnets/{flat['subnets'][0]}", {"subnet": {"enable_dhcp": False}})
     assert service.ports(nic_server)[0]["on_host"]["address"] == f"{address}/24"

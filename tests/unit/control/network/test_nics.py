@@ -28,7 +28,8 @@ def test_a_server_without_wishes_gets_the_only_network(service):
     assert fixed["ip_address"].startswith("10.213.")
     host = service.on_host(nic["network_id"])
     assert host == {"name": f"mag-{nic['network_id'][:8]}", "mode": "nat", "cidr": "10.213.0.0/16", "dhcp": True}
-    assert nic["on_host"] == {"network": host["name"], "mac": nic["mac"], "address": fixed["ip_address"]}
+    assert nic["on_host"] == {"network": host["name"], "mac": nic["mac"], "address": fixed["ip_address"],
+                              "security_groups": [default_id(ALICE.project_id)]}
     assert nic["mac"].startswith("fa:16:3e:")
 
 
