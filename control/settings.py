@@ -281,12 +281,13 @@ class Settings:
                                     lambda: list(map(str, PRIVATE)))
     ovn_northbound: str | None = _doc(
         "Northbound database of OVN, which makes the networks of the cloud then: ssl:10.0.0.1:6641, tcp:… or "
-        "unix:/path, several joined by commas. Give API and conductors the same. Left out, agents make them on each "
-        "host.")
+        "unix:/path, all servers of a cluster joined by commas. Give API and conductors the same. Left out, agents "
+        "make them on each host.")
     ovn_southbound: str | None = _doc(
         "Southbound database of OVN, in the same form, which is read only for ports of SmartNICs (vnic_type "
         "remote-managed): it knows which chassis is on which card. Left out, there are no such ports. By ssl it takes "
-        "the certificate of ovn_cert, and has one of the CA in ovn_ca_cert.")
+        "the certificate of ovn_cert, and has one of the CA in ovn_ca_cert; centrals of a cluster have that at port "
+        "6645.")
     ovn_key: Path | None = _doc("PEM file with the key by which the northbound database knows this service, for ssl.")
     ovn_cert: Path | None = _doc("Certificate of that key.")
     ovn_ca_cert: Path | None = _doc("PEM file with the CA of the northbound database's certificate.")

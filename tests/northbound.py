@@ -93,6 +93,58 @@ class LabCentral:
                 words, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
+class LabCluster(LabCentral):
+    """Three servers of a northbound database in a cluster, and one of a southbound one. ``url`` has all of them."""
+
+    MEMBERS = ("nb1", "nb2", "nb3")
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.url = ",".join(f"unix:{folder}/{name}.sock" for name in self.MEMBERS)
+
+    def start(self) -> LabCluster:
+        """With empty databases."""
+        for name in self.MEMBERS:
+            self.begin(name)
+        self.begin("sb")
+        self._spawn("northd", "ovn-northd", f"--ovnnb-db={self.url}", f"--ovnsb-db={self.south}")
+        return self
+
+    def begin(self, name: str) -> None:
+        """Start a member, made where there is none: the first begins the cluster, the others join it."""
+        file, own = self.folder / f"{name}.db", f"unix:{self.folder}/{name}.raft"
+        others = [f"unix:{self.folder}/{one}.raft" for one in self.MEMBERS if one != name]
+        if name in self.MEMBERS and not file.exists():
+            if not any((self.folder / f"{one}.db").exists() for one in self.MEMBERS):
+                self._run("ovsdb-tool", "create-cluster", str(file), str(SHARE / "ovn-nb.ovsschema"), own)
+            else:
+                self._run("ovsdb-tool", "join-cluster", str(file), "OVN_Northbound", own, *others)
+        super().begin(name)
+
+    def recover(self, survivor: str) -> None:
+        """Begin anew with what this member has, when none runs; the others join it."""
+        file, alone = self.folder / f"{survivor}.db", self.folder / "alone.db"
+        self._run("ovsdb-tool", "cluster-to-standalone", str(alone), str(file))
+        for name in self.MEMBERS:
+            (self.folder / f"{name}.db").unlink(missing_ok=True)
+        self._run("ovsdb-tool", "create-cluster", str(file), str(alone), f"unix:{self.folder}/{survivor}.raft")
+        for name in sorted(self.MEMBERS, key=lambda one: one != survivor):
+            self.begin(name)
+
+    def leader(self) -> str:
+        """Which member leads; "" for none."""
+        return next((name for name in self.MEMBERS if name in self._processes
+                     and "Leader: self" in self.status(name)), "")
+
+    def status(self, name: str) -> str:
+        """What a member says of the cluster."""
+        return self.control(name, "cluster/status", "OVN_Northbound")
+
+    def control(self, name: str, *words: str) -> str:
+        """What a member answers at its control socket."""
+        return self._run("ovs-appctl", "-t", f"{self.folder}/{name}.ctl", *words)
+
+
 def external(admin: Any, name: str = "ext", cidr: str = "192.0.2.0/24") -> str:
     """An external network of a cloud, made by its administrator; its uuid."""
     body = {"name": name, "provider:network_type": "flat", "provider:physical_network": name, "router:external": True}

@@ -496,12 +496,17 @@ def test_by_tls_with_certificates_of_both_sides(tmp_path):
     (certificate, key), (own, own_key) = pki.issue("127.0.0.1"), pki.issue("control")
     central = LabCentral(tmp_path / "ovn", f"--remote=pssl:{port}:127.0.0.1", f"--private-key={key}",
                          f"--certificate={certificate}", f"--ca-cert={pki.ca}").start()
-    engine = OvnEngine(f"ssl:127.0.0.1:{port}", own_key, own, pki.ca)
+    # Where nobody listens, the next is tried.
+    engine = OvnEngine(f"ssl:127.0.0.1:{free_port()},ssl:127.0.0.1:{port}", own_key, own, pki.ca)
     try:
         engine.claim()
         eventually(engine.leads)
         eventually(lambda: engine.repair(all_of(LAN)))
         assert engine.differences(all_of(LAN)) == []
+        central.end("nb")
+        assert eventually(lambda: _refusal(engine.leads))
+        central.begin("nb")
+        eventually(engine.leads)
     finally:
         engine.close()
         central.stop()

@@ -324,10 +324,11 @@ class EmbeddedNetworks:
             self.log.changed(connection, *security_group.change(connection, project_id, server_id, name, add=add))
 
     def differences(self) -> list[EngineDifference]:
-        """What the engine has otherwise than the rows say; ``[]`` where there is no engine."""
+        """What is wrong with the engine, and what it has otherwise than the rows say; ``[]`` where there is none."""
         if self.worker is None:
             return []
         try:
-            return self.worker.differences()
+            found = self.worker.differences()
         except Unavailable as error:
-            return [EngineDifference("", error.message)]
+            found = [EngineDifference("", error.message)]
+        return [*(EngineDifference("", text) for text in self.worker.engine.faults()), *found]

@@ -226,6 +226,9 @@ class NetworkEngine(Protocol):
     def differences(self, wanted: Wanted) -> list[EngineDifference]:
         """What a repair would change."""
 
+    def faults(self) -> list[str]:
+        """What is wrong with the engine itself, such as a cluster of it that has lost members. Raises nothing."""
+
     def reached(self, number: int, seconds: float) -> bool:
         """Wait until all hosts have followed the change of this number; false when they have not after *seconds*."""
 

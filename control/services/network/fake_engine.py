@@ -62,6 +62,9 @@ class FakeEngine:
                 found.append(EngineDifference(key, f"{key} {how}"))
         return found
 
+    def faults(self) -> list[str]:
+        return []
+
     def reached(self, number: int, seconds: float) -> bool:
         return not self.silent and self.number >= number
 

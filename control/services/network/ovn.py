@@ -3,7 +3,8 @@
 on.
 
 Of all processes one writes, which has the database's lock (RFC 7047, 4.1.8): a transaction of another one fails. The
-connection, its copy of the database and its thread are ovsdbapp's.
+connection, its copy of the database and its thread are ovsdbapp's. Of a cluster it goes to the server that leads, which
+alone has locks, and to the next one when that is lost.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from typing import Any, TypeVar
 
 from ovs.db.idl import ROW_DELETE, ROW_UPDATE
 from ovs.stream import Stream
-from ovsdbapp.backend.ovs_idl import command, connection
+from ovsdbapp.backend.ovs_idl import command, connection, idlutils
 from ovsdbapp.backend.ovs_idl import transaction as ovs_transaction
-from ovsdbapp.exceptions import OvsdbAppException
+from ovsdbapp.exceptions import OvsdbAppException, TimeoutException
 
 from magnetar_control.store.bell import Bell
 from magnetar_core.errors import Unavailable
 
+from . import ovn_servers, ovn_stream
 from .engine import EngineDifference, LogicalPort, Unit, Wanted
 from .ovn_changes import Northbound, write
 from .ovn_rows import TABLES
@@ -38,17 +40,28 @@ WRITTEN = "magnetar:written"
 GLOBAL = "NB_Global"
 #: Seconds after which somebody who waits for the hosts looks whether the database still answers.
 LOOK = 1.0
+#: Seconds that ovn-northd has for a change before the audit says that it does not follow.
+NORTHD = 10.0
+#: Milliseconds between two attempts to reach the servers of a cluster, at least and at most: one leads again within
+#: seconds.
+BACKOFF = (100, 1000)
+#: Seconds after which a connection that finds no server is opened anew.
+AWAY = 15.0
 #: What rings when the hosts have told how far they are.
 HOSTS = "hosts"
+NOT_FOLLOWED = ("ovn-northd does not write what has changed to the southbound database, so that hosts do not hear of "
+                "it: no ovn-northd runs, or a cluster of the southbound database has no quorum. Look at both on the "
+                "centrals (docs/ovn-central.md).")
 log = logging.getLogger(__name__)
+ovn_stream.register()
 # It complains at each attempt; the worker says it once.
 logging.getLogger("ovsdbapp.backend.ovs_idl.idlutils").setLevel(logging.CRITICAL)
 
 
 class OvnEngine:
-    """See ``NetworkEngine``. *url*: the northbound database, such as ``ssl:10.0.0.1:6641`` or ``unix:/path``, several
-    joined by commas. *key*, *certificate*, *ca*: PEM files, for ssl. *patience*: seconds for one answer. *south*: the
-    southbound database, which knows the chassis of SmartNICs; left out, none are found."""
+    """See ``NetworkEngine``. *url*: the northbound database, such as ``ssl:10.0.0.1:6641`` or ``unix:/path``, the
+    servers of a cluster joined by commas. *key*, *certificate*, *ca*: PEM files, for ssl. *patience*: seconds for one
+    answer. *south*: the southbound database, which knows the chassis of SmartNICs; left out, none are found."""
 
     def __init__(self, url: str, key: Path | None = None, certificate: Path | None = None, ca: Path | None = None,
                  patience: float = 20.0, south: str | None = None) -> None:
@@ -62,6 +75,7 @@ class OvnEngine:
         self._opening = threading.Lock()
         self._open: connection.Connection | None = None
         self._claimed = False
+        self._away: float | None = None  # when the connection was first found to be away
 
     def claim(self) -> None:
         self._claimed = True
@@ -97,12 +111,26 @@ class OvnEngine:
         placed, nowhere = self._placed(wanted)
         return nowhere + self._read(lambda idl: Northbound(idl.tables).changes(placed).found)
 
+    def faults(self) -> list[str]:
+        found = list(ovn_servers.faults(self.url))
+        try:
+            number = self._read(lambda idl: max((row.nb_cfg for row in _global(idl.tables)), default=0))
+            if not self._followed("sb_cfg", number, NORTHD):
+                found.append(NOT_FOLLOWED)
+        except Unavailable:
+            pass  # whoever asked for differences has heard that
+        return found
+
     def reached(self, number: int, seconds: float) -> bool:
+        return self._followed("hv_cfg", number, seconds)
+
+    def _followed(self, column: str, number: int, seconds: float) -> bool:
+        """Wait until NB_Global has this number in a column: ``sb_cfg`` of ovn-northd, ``hv_cfg`` of all hosts."""
         deadline = time.monotonic() + seconds
         while True:
             followed = self._connected().idl.followed
             seen = followed.count(HOSTS)
-            if self._read(lambda idl: any(row.hv_cfg >= number for row in _global(idl.tables))):
+            if self._read(lambda idl: any(getattr(row, column) >= number for row in _global(idl.tables))):
                 return True
             left = deadline - time.monotonic()
             if left <= 0:
@@ -132,19 +160,38 @@ class OvnEngine:
     def _read(self, look: Callable[[Any], T]) -> T:
         open_ = self._connected()
         with open_.lock:
-            if not open_.idl.is_connected():
-                raise self._unavailable("it has closed the connection")
-            return look(open_.idl)
+            if open_.idl.is_connected():
+                self._away = None
+                return look(open_.idl)
+        self._give_up(open_)
+        raise self._unavailable("it has closed the connection")
+
+    def _give_up(self, open_: Any) -> None:
+        """Have a connection that finds nobody for long opened anew: of a cluster that has begun anew
+        (``cluster-to-standalone``) it would take everything for older than what it knows."""
+        with self._opening:
+            now = time.monotonic()
+            self._away = self._away or now
+            late = self._open is open_ and now - self._away >= AWAY
+            if late:
+                self._open = self._away = None
+        if late:
+            open_.stop(timeout=self.patience)
 
     def _connected(self) -> connection.Connection:
         with self._opening:
             if self._open is None:
                 try:
-                    idl = _Idl.from_server(self.url, "OVN_Northbound", helper_tables=(*TABLES, GLOBAL))
+                    known = ovn_servers.schema(self.url, self.patience)
+                    idl = _Idl.from_server(self.url, ovn_servers.NORTHBOUND, helper_tables=(*TABLES, GLOBAL),
+                                           helper=idlutils.create_schema_helper(known))
                     if self._claimed:
                         idl.set_lock(LOCK)
                     opened = connection.Connection(idl, self.patience)
                     opened.start()
+                except TimeoutException as error:  # which has no words of its own
+                    raise self._unavailable(f"no server has let us in within {self.patience:g} s (of a cluster, only "
+                                            "the one that leads does)") from error
                 except Exception as error:
                     raise self._unavailable(error) from error
                 self._open = opened
@@ -162,6 +209,8 @@ class _Idl(connection.OvsdbIdl):  # type: ignore[misc]
         self.followed = Bell(LOOK)  # before the first message of the database
         self._north: Northbound | None = None
         super().__init__(*words, **more)
+        if len(ovn_servers.addresses(words[0])) > 1:  # else it would wait up to 8 s between two of them
+            self._session.reconnect.set_backoff(*BACKOFF)
 
     def notify(self, event: str, row: Any, updates: Any = None) -> None:
         """Called by the connection's thread for each row that has changed."""

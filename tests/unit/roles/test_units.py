@@ -61,7 +61,7 @@ def test_a_unit_is_confined(name, tmp_path):
 
 
 def test_all_are_looked_at():
-    names = ("agent", "api", "conductor", "firewall", "metadata")
+    names = ("agent", "api", "conductor", "firewall", "metadata", "southbound")
     assert set(TEMPLATES) == {f"magnetar-{name}.service" for name in names}
 
 

@@ -404,6 +404,12 @@ def test_an_engine_that_is_away_is_found_by_the_audit(service, engine):
     assert [one.text for one in service.differences()] == ["The northbound database does not answer."]
 
 
+def test_what_is_wrong_with_an_engine_is_found_by_the_audit(service, engine, monkeypatch):
+    service.worker.round()
+    monkeypatch.setattr(engine, "faults", lambda: ["A member of the cluster does not answer."])
+    assert [one.text for one in service.differences()] == ["A member of the cluster does not answer."]
+
+
 def test_many_ports_take_few_statements(ask, service, engine, sqlite):
     network = _network(ask)
     service.worker.round()

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the role network writes for a cluster of OVN's centrals, and whom others are told of."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.northbound import SHARE
+
+from .test_agent import play
+
+ROOT = Path(__file__).resolve().parents[3]
+ROLE = ROOT / "roles/network"
+#: Names of centrals with what the inventory says of them.
+THREE = {"net1": {"ansible_host": "192.0.2.1", "network_northbound": True}, "net2": {"network_address": "2001:db8::2"},
+         "net3": {"ansible_host": "192.0.2.3"}}
+SCRIPTS = yaml.safe_load((ROLE / "vars/main.yml").read_text())
+needs_ovsdb = pytest.mark.skipif(not shutil.which("ovsdb-tool"), reason="needs ovsdb-tool (package openvswitch-common)")
+
+
+def told(folder, centrals, tasks, **given):
+    """What *tasks* say on net1, with the variables of the role, of a site with these centrals."""
+    inventory = folder / "hosts.json"
+    inventory.write_text(json.dumps({"all": {"hosts": {"localhost": {}}, "children": {
+        "magnetar_network": {"hosts": centrals}, "magnetar_api": {"hosts": {"localhost": {}}},
+        "magnetar_cells": {"hosts": {"localhost": {}}}}}}))
+    good, said = play(folder, [
+        {"ansible.builtin.include_vars": str(ROLE / "defaults/main.yml")},
+        {"ansible.builtin.include_vars": str(ROLE / "vars/main.yml")}, *tasks], "-i", str(inventory),
+        ansible_python_interpreter=sys.executable, **given)
+    assert good, said
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("centrals", "south", "north"), [
+    (THREE, "ssl:192.0.2.1:6642,ssl:[2001:db8::2]:6642,ssl:192.0.2.3:6642",
+     "ssl:192.0.2.1:6641,ssl:[2001:db8::2]:6641,ssl:192.0.2.3:6641"),
+    ({"net1": {"network_port": 7}}, "ssl:net1:7", ""), ({}, "", "")])
+def test_whom_hosts_and_control_plane_are_told_of(tmp_path, centrals, south, north):
+    said = told(tmp_path, centrals, [
+        {"ansible.builtin.include_role": {
+            "name": str(ROOT / "roles/common"), "tasks_from": "topology", "public": True}},
+        {"ansible.builtin.debug": {"msg": "hosts <{{ agent_ovn_remote }}> control plane <{{ common_northbound }}>"}}],
+        common_without_passwords=True)
+    assert f"hosts <{south}> control plane <{north}>" in said, said
+
+
+@pytest.mark.slow
+def test_the_units_of_a_central(tmp_path):
+    told(tmp_path, THREE, [{"ansible.builtin.template": {
+        "src": str(ROLE / "templates/central.conf.j2"), "dest": f"{tmp_path}/{{{{ unit }}}}.conf"},
+        "loop": "{{ network_units }}", "loop_control": {"loop_var": "unit"},
+        "vars": {"inventory_hostname": "net2"}}])
+    nb, sb, northd = (" ".join((tmp_path / f"{unit}.conf").read_text().replace("\\\n", " ").split()) for unit in (
+        "ovn-ovsdb-server-nb", "ovn-ovsdb-server-sb", "ovn-northd"))
+    assert "AssertPathExists=/var/lib/ovn/ovnnb_db.db" in nb and "AssertPathExists=/var/lib/ovn/ovnsb_db.db" in sb
+    for said, name, raft, service in ((nb, "nb", 6643, 6641), (sb, "sb", 6644, 6645)):
+        assert f"run_{name}_ovsdb" in said
+        assert f"--db-{name}-cluster-local-proto=ssl --db-{name}-cluster-local-addr=[2001:db8::2]" in said
+        assert f"--db-{name}-cluster-local-port={raft}" in said
+        # Members and clients of the clustered databases have certificates of one CA, and hosts none of that.
+        assert f"--ovn-{name}-db-ssl-ca-cert=/etc/magnetar-network/northbound/ca.pem" in said
+        assert f"--db-{name}-use-remote-in-db=no -- --remote=pssl:{service}:0.0.0.0" in said
+        assert "/etc/magnetar-network/ca.pem" not in said
+    assert "--ovn-northd-nb-db=ssl:192.0.2.1:6641,ssl:[2001:db8::2]:6641,ssl:192.0.2.3:6641" in northd
+    assert "--ovn-northd-sb-db=ssl:192.0.2.1:6645,ssl:[2001:db8::2]:6645,ssl:192.0.2.3:6645" in northd
+    assert "stop_northd --ovn-manage-ovsdb=no" in northd
+    relay = (ROLE / "templates/magnetar-southbound.service.j2").read_text()
+    assert "relay:OVN_Southbound:unix:" in relay and "network_northbound_files" not in relay
+
+
+def sh(name, *words):
+    """What a script of the role says."""
+    done = subprocess.run(["sh", "-ec", SCRIPTS[f"network_{name}"], "sh", *map(str, words)], check=False,
+                          capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@needs_ovsdb
+@pytest.mark.skipif(not SHARE.exists(), reason="needs the schemas of OVN (package ovn-common)")
+def test_databases_become_a_cluster_and_one_again(tmp_path):
+    """With what they had; a step that was cut off is done again, and what is done is left alone."""
+    file, schema = tmp_path / "nb.db", SHARE / "ovn-nb.ovsschema"
+    assert sh("look", file) == "none"
+    subprocess.run(["ovsdb-tool", "create", file, schema], check=True)
+    subprocess.run(["ovsdb-tool", "transact", file, json.dumps(["OVN_Northbound", {
+        "op": "insert", "table": "Logical_Switch", "row": {"name": "kept"}}])], check=True, capture_output=True)
+    assert sh("look", file) == "alone"
+    (tmp_path / "nb.db.new").write_text("cut off")
+    sh("create", file, schema, "ssl:192.0.2.1:6643")
+    member, cluster = sh("look", file).split()
+    assert member == "member"
+    other = tmp_path / "other.db"
+    sh("join", other, cluster, "OVN_Northbound", "ssl:192.0.2.2:6643", "ssl:192.0.2.1:6643 ssl:192.0.2.3:6643")
+    assert sh("look", other) == f"member {cluster}"
+    assert sh("alone", file) == "converted"
+    assert sh("look", file) == "alone" and sh("alone", file) == ""
+    rows = subprocess.run(["ovsdb-tool", "query", file, json.dumps(["OVN_Northbound", {
+        "op": "select", "table": "Logical_Switch", "where": [], "columns": ["name"]}])], check=True,
+        capture_output=True, text=True).stdout  # fmt: skip
+    assert "kept" in rows
+    assert sh("look", tmp_path / "nb.db.member") == f"member {cluster}"
+    assert sh("look", tmp_path / "nb.db.alone") == "alone"
