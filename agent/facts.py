@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.servers import GIB, cpu_modes, logical_volumes
+from magnetar_agent.servers import GIB, cpu_modes, root_pool
 from magnetar_core.hardware import traits
 
 if TYPE_CHECKING:
@@ -40,16 +40,16 @@ def images(host: LocalHost) -> list[str]:
 
 def image_cache_gb(host: LocalHost) -> int:
     """GiB of disk that the content of images takes, and that is to be reserved for it (spec row IMC-05)."""
-    if not host.settings.reserve_disk_resource_for_image_cache or host.settings.root_format == logical_volumes.LVM:
-        return 0  # logical volumes do not lie where images do
+    if not host.settings.reserve_disk_resource_for_image_cache or host.settings.root_format in root_pool.WHAT:
+        return 0  # what is in a pool does not lie where images do
     return -(-sum(int(one.state.get("size") or 0) for one in host.documents.peek("image") if one.state.get("file"))
              // GIB)
 
 
 def facts(host: LocalHost) -> dict[str, Any]:
-    """As ``LocalHypervisor.host``, but for what the settings rule out: logical volumes are not encrypted."""
+    """As ``LocalHypervisor.host``, but for what the settings rule out: what is in a pool is not encrypted."""
     found = host.hypervisor.host()
-    return found | {"disk_encryption": []} if host.settings.root_format == logical_volumes.LVM else found
+    return found | {"disk_encryption": []} if host.settings.root_format in root_pool.WHAT else found
 
 
 def traits_of(host: LocalHost, facts: Mapping[str, Any], kvm: bool) -> list[str]:

@@ -40,7 +40,7 @@ def findings(host: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
     kvm = host["kvm"] or {"usable": False, "reason": "nobody knows while libvirt does not answer"}
     yield "kvm", bool(kvm["usable"]), kvm["reason"]
     disks = host["local_disks"]
-    pool = f" in the pool {disks['pool']}" if disks["format"] == "lvm" else ""
+    pool = f" in the pool {disks['pool']}" if disks["format"] in ("lvm", "rbd") else ""
     yield "local_disks", not disks["reason"], disks["reason"] or (
         f"root_format {disks['format']}{pool}, {host['disk_gb_free']} of {host['disk_gb']} GiB free")
     for name in ("port_security", "metadata_service"):

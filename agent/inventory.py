@@ -10,7 +10,18 @@ from magnetar_agent import facts as told
 from magnetar_agent import hypervisor as hv
 from magnetar_agent.documents import CLOUD
 from magnetar_agent.migrations import arriving
-from magnetar_agent.servers import GIB, encrypted_memory, mdevs, memory, own_disks, pci, placement, pmem, shares
+from magnetar_agent.servers import (
+    GIB,
+    encrypted_memory,
+    mdevs,
+    memory,
+    own_disks,
+    pci,
+    placement,
+    pmem,
+    root_pool,
+    shares,
+)
 from magnetar_core import bandwidth
 from magnetar_core.errors import MagnetarError
 from magnetar_core.kinds import Host
@@ -87,7 +98,10 @@ def _virt(kvm: dict[str, Any]) -> dict[str, Any]:
 def orphans(drivers: Drivers, domains: dict[str, hv.Domain]) -> dict[str, list[str]]:
     """Domains of ours and files that no document knows. There should be none; they are told, never removed."""
     known = {d.id for d in drivers.host.documents.peek("server")} | arriving(drivers.host)
-    return {
+    found = {
         "domains": sorted(f"{d.name} ({d.uuid})" for d in domains.values() if d.owned and d.uuid not in known),
         "files": sorted({str(Path(path)) for driver in drivers for path in driver.left(drivers.host)}),
     }
+    if root_pool.type_of(drivers.host, drivers.host.settings.root_pool) == root_pool.RBD:
+        found["shared"] = own_disks.unknown(drivers.host)
+    return found

@@ -23,7 +23,7 @@ from magnetar_core.hardware.traits import check_custom
 from magnetar_core.kinds.server import SHUTDOWN_MAX
 
 FILE = Path("/etc/magnetar/agent.yml")
-ROOT_FORMATS = ("qcow2", "raw", "copy", "lvm")
+ROOT_FORMATS = ("qcow2", "raw", "copy", "lvm", "rbd")
 LEVELS = ("debug", "info", "warning", "error")
 _BRIDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 _LISTEN = re.compile(r"^(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})$")
@@ -181,11 +181,12 @@ class AgentSettings:
                        "start on. Needs a QEMU with SPICE.", default=False)
     root_format: str = _doc("Root disks of servers of which nobody says it, such as those of a cloud: qcow2 (an "
                             "overlay on the image), raw or copy (a copy of the image, raw or as qcow2, which takes "
-                            "time and room) or lvm (a raw copy, and all of the server's own disks are logical volumes "
-                            "of the root_pool).",
+                            "time and room), lvm (a raw copy, and all of the server's own disks are logical volumes "
+                            "of the root_pool) or rbd (a clone of the image, and all of them are RBD images of the "
+                            "root_pool).",
                             default="qcow2", metadata={"choices": ROOT_FORMATS})
-    root_pool: str | None = _doc("Name of the pool, of type lvm (see pools), in which the disks of servers with "
-                                 "root_format lvm lie.", default=None)
+    root_pool: str | None = _doc("Name of the pool (see pools), of the type that root_format says, in which the "
+                                 "disks of servers with root_format lvm or rbd lie.", default=None)
     volume_clear: str = _doc("How a logical volume is cleared when it goes, be it a server's disk or a volume: zero "
                              "(overwritten with zeros) or none (whoever gets its blocks next may read them).",
                              default="zero", metadata={"choices": ("zero", "none")})
@@ -252,12 +253,15 @@ class AgentSettings:
             raise InvalidSettings("cpu_mode: host-passthrough is KVM's, and virt_type is qemu. Use maximum.")
 
     def _check_root_pool(self) -> None:
-        if self.root_format == "lvm" and self.root_pool is None:
-            raise InvalidSettings("root_pool: is required where root_format is lvm: the name of a pool of type lvm.")
-        if self.root_pool is not None and self.pools.get(self.root_pool, {}).get("type") != "lvm":
-            there = ", ".join(sorted(name for name, pool in self.pools.items() if pool["type"] == "lvm")) or "none"
-            raise InvalidSettings(f"root_pool: must be a pool of type lvm (got {self.root_pool!r}); the setting pools "
-                                  f"has {there}.")
+        types = [self.root_format] if self.root_format in ("lvm", "rbd") else []
+        if types and self.root_pool is None:
+            raise InvalidSettings(f"root_pool: is required where root_format is {types[0]}: the name of a pool of type "
+                                  f"{types[0]}.")
+        types = types or ["lvm", "rbd"]
+        if self.root_pool is not None and self.pools.get(self.root_pool, {}).get("type") not in types:
+            there = ", ".join(sorted(name for name, pool in self.pools.items() if pool["type"] in types)) or "none"
+            raise InvalidSettings(f"root_pool: must be a pool of type {' or '.join(types)} (got {self.root_pool!r}); "
+                                  f"the setting pools has {there}.")
 
     def _check_listen(self, listen: str) -> None:
         match = _LISTEN.match(listen)

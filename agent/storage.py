@@ -121,6 +121,44 @@ class Export:
     stand_in: bool = False
 
 
+class RbdPool(Protocol):
+    """A pool of Ceph, whose RBD images other hosts reach as well. A *base* is an image that others are clones of: it is
+    complete, and stays as it is, from ``protect`` on. Every call raises ``HypervisorError`` where the cluster does not
+    do it, or does not answer."""
+
+    def source(self, name: str) -> NetworkSource:
+        """How QEMU reaches the image *name*, whether it is there or not."""
+
+    def names(self) -> list[str]:
+        """Of all images."""
+
+    def size(self, name: str) -> int | None:
+        """Bytes of an image; ``None`` when there is none."""
+
+    def make(self, name: str, size: int) -> None:
+        """Make an empty one. Raises ``Conflict`` when one is there."""
+
+    def clone(self, base: str, name: str) -> None:
+        """Make one that holds what *base* holds, copied when it is written to. Raises ``Conflict`` when one is there.
+        """
+
+    def grow(self, name: str, size: int) -> None:
+        """Grow it; never shrinks."""
+
+    def remove(self, name: str) -> None:
+        """Remove it; gone is fine. An image that a QEMU has open is waited for, as Ceph takes half a minute to notice
+        that one has died."""
+
+    def is_base(self, name: str) -> bool:
+        """Whether it is a base."""
+
+    def protect(self, name: str) -> None:
+        """Make it a base; it may be one."""
+
+    def remove_base(self, name: str) -> None:
+        """Remove what is a base, or was to become one, unless it has clones; gone is fine."""
+
+
 class HypervisorStorage(Protocol):
     """See the head of this file. Every call raises ``Conflict`` when there is no pool of that name, or it does not run.
     """
@@ -146,6 +184,12 @@ class HypervisorStorage(Protocol):
 
     def pool_room(self, pool: str) -> tuple[int, int]:
         """Bytes that it has as a whole, and those that are free."""
+
+    def rbd_pool(self, pool: str) -> RbdPool:
+        """The pool of Ceph behind a pool of type rbd."""
+
+    def rbd_room(self, pool: str) -> tuple[int, int]:
+        """As ``pool_room``, of what can be stored in the pool of Ceph, as it was within the last minute."""
 
 
 class HypervisorDisks(Protocol):
@@ -174,8 +218,10 @@ class HypervisorDisks(Protocol):
     def take_back_keys(self, uuid: str, ids: Sequence[str]) -> None:
         """Have the secret of the domain's TPM, and the keys with these *ids*, no more; fine where there are none."""
 
-    def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
-        """Copy into what is there already, a raw disk in a storage pool; flushed, but not complete when it raises."""
+    def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress,
+                  blank: bool = False) -> None:
+        """Copy into what is there already, a raw disk in a storage pool; flushed, but not complete when it raises.
+        *blank*: where the source has zeros it reads as zeros, so they are not written."""
 
     def label_disk(self, path: Path, label: str) -> None:
         """Write a swap or ext4 signature (as of ``make_disk``) into a raw disk that is there; flushed."""

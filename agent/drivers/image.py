@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import REPLACEMENT, Document
 from magnetar_agent.images import importing, of_volume, sources
 from magnetar_agent.images.store import ContentPart, check_digests
+from magnetar_agent.servers import rbd_images
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
 from magnetar_core.fields import SHOW
 from magnetar_core.image_format import HEAD, Facts
@@ -203,6 +204,7 @@ def _drop(task: Task) -> None:
         _make_ready(task, replacement)
     file = Path(task.document.state["file"])
     file.unlink(missing_ok=True)
+    rbd_images.forget(task.host, file.name)
     with suppress(OSError):
         file.parent.rmdir()
 

@@ -204,7 +204,7 @@ def _condition(document: Document, power: str, rescued: Any) -> Fields:
 
 def _has_dropped(domain: hv.Domain, sizes: Fields) -> bool:
     """Whether the definition has a swap disk that the document has dropped: the agent died before it was defined."""
-    return SWAP not in sizes and any(disk.path.name == SWAP for disk in domain.disks)
+    return SWAP not in sizes and any(disk.path.name.endswith(SWAP) for disk in domain.disks)
 
 
 def _power(document: Document, domain: hv.Domain) -> str:

@@ -6,15 +6,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar_agent.fake.state import State
+from magnetar_agent.storage import Disk
 from magnetar_core.errors import HypervisorError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from magnetar_agent.storage import Disk, Export, NetworkSource
+    from magnetar_agent.storage import Export, NetworkSource
 
 
 class Exports(State):
@@ -55,7 +55,9 @@ class Exports(State):
             client.connect(str(socket))
 
     def _behind(self, remote: NetworkSource) -> Disk:
-        """The disk that is served at a socket."""
+        """The disk that is served at a socket, or the image of a pool of Ceph."""
+        if remote.protocol == "rbd":
+            return Disk((self._folder or Path("/nonexistent")) / remote.name, "", "raw")
         for export, _server in (self._served or {}).values():
             if export.socket == remote.socket:
                 return export.disk

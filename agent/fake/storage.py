@@ -7,7 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from magnetar_agent.fake.disks import read, sparse
-from magnetar_agent.fake.state import State
+from magnetar_agent.fake.exports import Exports
+from magnetar_agent.fake.rbd import FakeRbdPool
 from magnetar_agent.storage import Disk, NetworkSource, PoolContent, Progress
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
@@ -15,7 +16,7 @@ from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 PLENTY = 2**40
 
 
-class Storage(State):
+class Storage(Exports):
     """The protocol's methods for storage pools. What lies in them looks like block devices."""
 
     def add_pool(self, name: str, room: int | None = None) -> Path:
@@ -32,7 +33,8 @@ class Storage(State):
 
     def contents(self, pool: str) -> dict[str, PoolContent]:
         with self._call("contents"):
-            return {path.name: _content(path) for path in self._there(pool).iterdir() if path.name != "room"}
+            return {path.name: _content(path) for path in self._there(pool).iterdir()
+                    if path.name != "room" and "@" not in path.name}
 
     def content(self, pool: str, name: str) -> PoolContent | None:
         with self._call("content"):
@@ -73,18 +75,27 @@ class Storage(State):
             total = int(room.read_text()) if room.exists() else PLENTY
             return total, max(0, total - _used(folder))
 
-    def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
+    def rbd_pool(self, pool: str) -> FakeRbdPool:
+        with self._call("rbd_pool"):
+            return FakeRbdPool(self._there(pool), self._call)
+
+    def rbd_room(self, pool: str) -> tuple[int, int]:
+        return self.pool_room(pool)
+
+    def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress,
+                  blank: bool = False) -> None:
         with self._call("copy_into", needs_libvirt=False):
             seen = read(source, source_format) if isinstance(source, Path) else None
             if seen is None or not isinstance(source, Path):
                 raise HypervisorError(f"The disk {source} cannot be copied: it does not exist.")
             progress(0, seen.virtual_size)
-            size = target.path.stat().st_size
+            place = self._behind(target.remote).path if target.remote else target.path
+            size = place.stat().st_size
             if seen.virtual_size > size:
-                raise HypervisorError(f"The disk {source} does not fit into {target.path}.")
+                raise HypervisorError(f"The disk {source} does not fit into {place}.")
             if source_format == "raw":
-                sparse(source, target.path)
-                with target.path.open("r+b") as stream:
+                sparse(source, place)
+                with place.open("r+b") as stream:
                     stream.truncate(size)
             progress(seen.virtual_size, seen.virtual_size)
 

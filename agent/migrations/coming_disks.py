@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The target's disks of a server on its way here: files in its folder, or logical volumes with links there.
+"""The target's disks of a server on its way here: files in its folder, logical volumes with links there, or
+RBD images, which are there: what comes is the files that say that they are complete.
 
 A file that comes is called ``.part`` until it is whole; so is the link to a logical volume, which is there before. The
 disks of a running guest are filled by libvirt, and have their names before that.
@@ -11,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from magnetar_agent.migrations.transfer import NOTE, PART, bytes_present
-from magnetar_agent.servers import GIB, folder, logical_volumes, own_disks, spec
+from magnetar_agent.servers import GIB, folder, logical_volumes, own_disks, rbd_images, root_pool, spec
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NoSpace
 
 if TYPE_CHECKING:
@@ -27,15 +28,20 @@ NAME = re.compile(r"[a-z][a-z0-9.-]{0,63}")
 
 
 def check(host: LocalHost, told: Fields, before: Sequence[Fields]) -> None:
-    """Raise ``Conflict`` for a server (its manifest *told*) whose disks cannot be logical volumes here, and ``NoSpace``
-    where they do not fit, besides those of servers that were let in *before* and have not begun to come."""
-    if not logical_volumes.are_wanted(told):
+    """Raise ``Conflict`` for a server (its manifest *told*) whose disks cannot be logical volumes here, or are RBD
+    images that this host does not reach, and ``NoSpace`` where they do not fit, besides those of servers that were let
+    in *before* and have not begun to come."""
+    format = told.get("root_format", "")
+    if format not in root_pool.WHAT:
         return
     try:
-        logical_volumes.check_host(host, "root_format")
+        root_pool.check_host(host, "root_format", format)
     except InvalidField as error:
-        raise Conflict(f"The disks of the server are logical volumes (root_format lvm), and stay so. {error.message} "
-                       "Set it there, or choose another host.") from None
+        raise Conflict(f"The disks of the server are {root_pool.WHAT[format]} (root_format {format}), and stay so. "
+                       f"{error.message} Set it there, or choose another host.") from None
+    if rbd_images.are_wanted(told):
+        rbd_images.check_target(host, told["rbd"])
+        return
     free = logical_volumes.room(host)[1] - sum(_size(one) for one in before if logical_volumes.are_wanted(one))
     if _size(told) > free:
         raise NoSpace(f"The disks of the server have {_size(told) / GIB:.1f} GiB, and the target's pool "
@@ -48,10 +54,13 @@ def _size(told: Fields) -> int:
 
 
 def arrive(given: Fields, before: Fields | None) -> None:
-    """Have a server's document *given* say where its disks lie here, as an earlier attempt (*before*) left it."""
-    given["state"].pop(logical_volumes.NOTE, None)
-    if before and (note := before["state"].get(logical_volumes.NOTE)):
-        given["state"][logical_volumes.NOTE] = note
+    """Have a server's document *given* say where its disks lie here, as an earlier attempt (*before*) left it. RBD
+    images stay where they are."""
+    if rbd_images.are_wanted(given["want"]):
+        return
+    given["state"].pop(root_pool.NOTE, None)
+    if before and (note := before["state"].get(root_pool.NOTE)):
+        given["state"][root_pool.NOTE] = note
 
 
 def begin(host: LocalHost, document: Document, server: Document, line: Fields) -> Fields:
@@ -59,7 +68,7 @@ def begin(host: LocalHost, document: Document, server: Document, line: Fields) -
     files, and the disks. All else in the folder goes, such as a disk that the server had at an earlier attempt only.
     Logical volumes are made, and the migration's *document* says where."""
     def keep() -> None:
-        document.state["server"]["state"][logical_volumes.NOTE] = server.state[logical_volumes.NOTE]
+        document.state["server"]["state"][root_pool.NOTE] = server.state[root_pool.NOTE]
         host.documents.write(document)
 
     place = folder(host, server.id)

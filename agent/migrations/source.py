@@ -31,7 +31,19 @@ from magnetar_agent.migrations.source_cleanup import (
     target_address,
 )
 from magnetar_agent.migrations.transfer import send, stored
-from magnetar_agent.servers import MIB, folder, logical_volumes, nics, own_disks, pci, placement, spec, tpm, verbs
+from magnetar_agent.servers import (
+    MIB,
+    folder,
+    logical_volumes,
+    nics,
+    own_disks,
+    pci,
+    placement,
+    rbd_images,
+    spec,
+    tpm,
+    verbs,
+)
 from magnetar_core.errors import (
     Conflict,
     HypervisorDown,
@@ -106,7 +118,7 @@ def manifest(host: LocalHost, server: Document) -> Fields:
     power = domain.state if domain else OFF
     disks = []
     for name in spec.written(want):
-        seen = host.hypervisor.disk(place / name, own_disks.format_of(want, name))
+        seen = own_disks.seen(host, server, name)
         if seen:
             backing = spec.root_backing(want, server.state, place) if name == "disk" else None
             # "backed" is what earlier agents go by.
@@ -116,7 +128,9 @@ def manifest(host: LocalHost, server: Document) -> Fields:
         "server": server.id, "name": server.name, "power": power, "ram": want["flavor"]["ram"],
         "vcpus": want["flavor"]["vcpus"], "hardware": hardware(want), "placement": want.get(placement.FIELD),
         "virt_type": want["virt_type"], "machine": want["machine"], "networks": want["networks"], "disks": disks,
-        "root_format": want["root_format"], "volumes": volumes.describe(host, server),
+        "root_format": want["root_format"],
+        "rbd": rbd_images.told(host, server, spec.written(want)) if rbd_images.are_wanted(want) else None,
+        "volumes": volumes.describe(host, server),
         "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir()
                      if path.is_file() and not path.is_symlink()),
         "cpu": host.hypervisor.cpu(server.id) if power in LIVE else None, "host": host.name,
@@ -256,7 +270,8 @@ class _Move:
         sent = {k: v for k, v in self.server.state.items() if k != MARK}
         plan = talk.call("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
-                        live=self.live, disks=self.document.want["manifest"]["disks"], volumes=lent,
+                        live=self.live, disks=[] if rbd_images.are_wanted(self.server.want) else
+                        self.document.want["manifest"]["disks"], volumes=lent,
                         **keys.leave(self.host, self.server),
                         native_tls=self.live and self.host.settings.native_tls,
                         files=list(states), states=states)
@@ -292,8 +307,9 @@ class _Move:
 
     def _states(self) -> dict[str, str]:
         """The files to send, small ones first, each with its ``state``."""
-        # libvirt copies the disks of a running guest; everything else in the folder is sent as it is.
-        left = spec.written(self.server.want) if self.live else ()
+        # libvirt copies the disks of a running guest; everything else in the folder is sent as it is, also what says
+        # that an RBD image is complete.
+        left = spec.written(self.server.want) if self.live and not rbd_images.are_wanted(self.server.want) else ()
         links = set(spec.written(self.server.want)) if logical_volumes.are_wanted(self.server.want) else ()
         found = [path for path in self.place.iterdir()
                  if (path.exists() if path.name in links else path.is_file() and not path.is_symlink())

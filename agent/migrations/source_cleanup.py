@@ -12,7 +12,7 @@ from magnetar_agent.documents import HELD, Document
 from magnetar_agent.link import LinkAddress
 from magnetar_agent.link.rpc import Rpc
 from magnetar_agent.migrations import AGENT, MARK, moving, volumes
-from magnetar_agent.servers import addresses, function_settings, nics, tpm, verbs
+from magnetar_agent.servers import addresses, function_settings, nics, rbd_images, tpm, verbs
 from magnetar_agent.task import NotRemovable
 from magnetar_core.errors import InvalidField, MagnetarError, NotFound, Unreachable
 from magnetar_core.operations import now
@@ -60,6 +60,7 @@ def leave(task: Task) -> None:
             host.hypervisor.destroy(id)
             host.hypervisor.undefine(id)
             addresses.release(server_task(task, server))
+            rbd_images.hand_over(server)
             verbs.erase(server_task(task, server))
             host.documents.remove(server)
     volumes.release(host, id, task.document.want["peer"])

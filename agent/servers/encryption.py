@@ -12,7 +12,7 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from magnetar_agent.servers import logical_volumes
+from magnetar_agent.servers import root_pool
 from magnetar_agent.storage import DiskKey
 from magnetar_agent.volumes import keys
 from magnetar_core.errors import Conflict, InvalidField
@@ -54,10 +54,10 @@ def complete(host: LocalHost, found: Fields, old: Fields, root_format: str, imag
     kept = old.get(GIVEN)
     if given and given != kept:
         found[GIVEN] = kept if kept and keys.is_sealed(host, given, kept) else keys.seal(host, given)
-    if wanted and logical_volumes.are_wanted(found):
-        raise InvalidField(f"hardware.{FIELD}", f"cannot be had on host {host.name} with root_format lvm: logical "
-                                                "volumes are not encrypted. Choose another host, or encrypted volumes",
-                           wanted)
+    if wanted and (what := root_pool.WHAT.get(found["root_format"])):
+        raise InvalidField(f"hardware.{FIELD}", f"cannot be had on host {host.name} with root_format "
+                                                f"{found['root_format']}: {what} are not encrypted. Choose another "
+                                                "host, or encrypted volumes", wanted)
     if wanted and found["root_format"] != "qcow2":
         if root_format != "auto":
             raise InvalidField("root_format", f"must be qcow2 for a server with {FIELD}, or auto", root_format)

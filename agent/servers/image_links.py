@@ -69,8 +69,9 @@ def _parts(host: LocalHost, image: Document, field: str = "image") -> Iterator[t
 def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[str, Any]:
     """Link the content of image *id* and of its kernel and ramdisk into *place*, each name after *prefix*.
 
-    Returns *image*, *name*, *format*, *virtual_size*, *iso*, *encrypted*, *shutdown_timeout* (seconds, ``None`` where
-    the image does not say), and *boot*, which is ``{ramdisk, cmdline}`` for one that boots by a kernel, else ``None``.
+    Returns *image*, *name*, *format*, *virtual_size*, *digest* (SHA-256), *iso*, *encrypted*, *shutdown_timeout*
+    (seconds, ``None`` where the image does not say), and *boot*, which is ``{ramdisk, cmdline}`` for one that boots by
+    a kernel, else ``None``.
     """
     image = host.documents.get("image", id)
     if image is None:
@@ -81,7 +82,7 @@ def link_image(host: LocalHost, id: str, place: Path, prefix: str = "") -> dict[
         link(importing.content_by_id(host, part.id)[0], place / (prefix + name))
     boots = image.want.get("kernel") or format == "aki"
     return {"image": image.id, "name": image.name, "format": format, "iso": format == "iso",
-            "encrypted": is_encrypted(image.want),
+            "encrypted": is_encrypted(image.want), "digest": content.name,
             "virtual_size": image.state.get("virtual_size") or 0,
             "shutdown_timeout": shutdown_timeout(image.want["properties"]),
             "boot": {"ramdisk": bool(image.want.get("ramdisk")), "cmdline": image.want.get("cmdline")} if boots

@@ -12,10 +12,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from magnetar_agent.servers import folder
-from magnetar_agent.volumes import pools
-from magnetar_agent.volumes.storage import StoragePool
-from magnetar_core.errors import Conflict, InvalidField
+from magnetar_agent.servers import folder, root_pool
+from magnetar_agent.servers.root_pool import LVM, NOTE
+from magnetar_core.errors import Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
     from magnetar_agent.host import LocalHost
     from magnetar_agent.storage import Disk, Progress
     from magnetar_agent.task import Task
+    from magnetar_agent.volumes.storage import StoragePool
 
-#: The root format, and the note of a server's state.
-LVM, NOTE = "lvm", "pool"
 _UUID = 36
 
 
@@ -35,18 +33,9 @@ def are_wanted(want: Mapping[str, Any]) -> bool:
     return want.get("root_format") == LVM
 
 
-def check_host(host: LocalHost, field: str) -> None:
-    """Raise ``InvalidField`` naming *field* where servers of this host cannot have such disks, ``Conflict`` where they
-    cannot now."""
-    if host.settings.root_pool is None:
-        raise InvalidField(field, f"cannot be lvm on host {host.name}: the agent's setting root_pool names no pool for "
-                                  "it", LVM)
-    of_settings(host).check_usable()
-
-
 def of_settings(host: LocalHost) -> StoragePool:
     """The pool in which new disks lie."""
-    return _named(host, host.settings.root_pool, "new servers")
+    return root_pool.of_settings(host, LVM)
 
 
 def room(host: LocalHost) -> tuple[int, int]:
@@ -55,18 +44,8 @@ def room(host: LocalHost) -> tuple[int, int]:
 
 
 def of(host: LocalHost, document: Document) -> StoragePool:
-    """The pool in which a server's disks lie. Raises ``Conflict`` where the settings do not have it any more."""
-    note = document.state.get(NOTE)
-    return _named(host, note["name"] if note else host.settings.root_pool, f"server {document.name!r}")
-
-
-def _named(host: LocalHost, name: str | None, whose: str) -> StoragePool:
-    with suppress(InvalidField):
-        found = pools.named(host, name) if name else None
-        if isinstance(found, StoragePool):
-            return found
-    raise Conflict(f"The disks of {whose} are logical volumes of the pool {name!r}, which the agent's settings do not "
-                   "have as a pool of type lvm. Put it back there (pools, root_pool), and restart the agent.")
+    """See ``root_pool.of``."""
+    return root_pool.of(host, document, LVM)
 
 
 def begin(host: LocalHost, document: Document, keep: Callable[[], None]) -> None:
@@ -156,7 +135,7 @@ def remove_all(host: LocalHost, document: Document) -> None:
 
 def left(host: LocalHost, known: Callable[[str], bool]) -> list[str]:
     """Paths of disks in the pool of servers that are not *known* by their uuids."""
-    if host.settings.root_pool is None:
+    if root_pool.type_of(host, host.settings.root_pool) != LVM:
         return []
     with suppress(Conflict):  # a pool that does not run has nothing to tell
         found = host.hypervisor.contents(of_settings(host).pool)

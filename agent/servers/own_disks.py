@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The disks that live and die with a server: root, ephemeral and swap disks. They are files in the server's folder, or
-logical volumes that have links there (``logical_volumes``)."""
+logical volumes that have links there (``logical_volumes``), or RBD images of Ceph (``rbd_images``)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from magnetar_agent.servers import encryption, folder, logical_volumes
-from magnetar_agent.storage import Backing, Disk, DiskKey
+from magnetar_agent.servers import encryption, folder, logical_volumes, rbd_images
+from magnetar_agent.servers.root_pool import LVM, RBD
+from magnetar_agent.storage import Backing, Disk, DiskKey, DiskSeen
 from magnetar_core.errors import HypervisorDown, MagnetarError
 from magnetar_core.server_plan import ROOT
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def format_of(want: Mapping[str, Any], file: str) -> str:
     """The format in which QEMU has the disk."""
-    if logical_volumes.are_wanted(want):
+    if want.get("root_format") in (LVM, RBD):
         return "raw"
     return "raw" if file == ROOT and want["root_format"] == "raw" else "qcow2"
 
@@ -34,6 +35,9 @@ def make(task: Task, file: str, size: int, label: str | None = None, backing: Ba
     if logical_volumes.are_wanted(want):
         logical_volumes.make(task, file, size, label)
         return
+    if rbd_images.are_wanted(want):
+        rbd_images.make(task, file, size, label)
+        return
     path, late = folder(task.host, task.document.id) / file, is_made_anew(task.document)
     task.host.hypervisor.make_disk(path, format_of(want, file), size, backing, label=label, key=key, flushed=not late)
     task.note(path.parent, *([path] if late else ()))
@@ -41,13 +45,16 @@ def make(task: Task, file: str, size: int, label: str | None = None, backing: Ba
 
 def is_made_anew(document: Document) -> bool:
     """Whether the server is being made, so that what is not noted as made is made again, whatever there is of it."""
-    return bool(document.state.get("making")) and not logical_volumes.are_wanted(document.want)
+    return bool(document.state.get("making")) and document.want.get("root_format") not in (LVM, RBD)
 
 
 def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | None = None) -> None:
     """The root disk as a copy of an image's content, grown to *size*."""
     if logical_volumes.are_wanted(task.document.want):
         logical_volumes.fill(task, ROOT, size, Disk(base, "", format), task.operation.advance)
+        return
+    if rbd_images.are_wanted(task.document.want):
+        rbd_images.fill(task, ROOT, size, Disk(base, "", format), task.operation.advance)
         return
     place, hypervisor = folder(task.host, task.document.id), task.host.hypervisor
     new, made = place / f"{ROOT}.new", format_of(task.document.want, ROOT)
@@ -62,6 +69,9 @@ def grow(task: Task, file: str, size: int) -> None:
     if logical_volumes.are_wanted(document.want):
         logical_volumes.grow(host, document, file, size)
         return
+    if rbd_images.are_wanted(document.want):
+        rbd_images.grow(host, document, file, size)
+        return
     host.hypervisor.grow_disk(folder(host, document.id) / file, format_of(document.want, file), size,
                               encryption.of(host, document))
 
@@ -69,11 +79,29 @@ def grow(task: Task, file: str, size: int) -> None:
 def remove(host: LocalHost, document: Document, names: Iterable[str]) -> None:
     """Remove disks, and other files of the server; gone is fine."""
     names = list(names)
+    disks = [name for name in names if name.partition(".")[0] == ROOT and not name.endswith(".new")]
     if logical_volumes.are_wanted(document.want):
-        logical_volumes.remove(host, document, [name for name in names if name.partition(".")[0] == ROOT])
+        logical_volumes.remove(host, document, disks)
+    if rbd_images.are_wanted(document.want):
+        rbd_images.remove(host, document, disks)
     place = folder(host, document.id)
     for name in names:
         (place / name).unlink(missing_ok=True)
+
+
+def tidy(host: LocalHost, document: Document, wanted: Iterable[str]) -> None:
+    """Remove disks that are not *wanted* any more, and that an agent which was killed has left in a pool."""
+    for kind in (logical_volumes, rbd_images):
+        if kind.are_wanted(document.want):
+            kind.tidy(host, document, wanted)
+
+
+def seen(host: LocalHost, document: Document, file: str) -> DiskSeen | None:
+    """What a disk says of itself; ``None`` where it is missing."""
+    if rbd_images.are_wanted(document.want):
+        size = rbd_images.size(host, document, file)
+        return None if size is None else DiskSeen("raw", size)
+    return host.hypervisor.disk(folder(host, document.id) / file, format_of(document.want, file))
 
 
 def remove_all(host: LocalHost, document: Document) -> None:
@@ -81,6 +109,8 @@ def remove_all(host: LocalHost, document: Document) -> None:
     place = folder(host, document.id)
     if logical_volumes.are_wanted(document.want):
         logical_volumes.remove_all(host, document)
+    if rbd_images.are_wanted(document.want):
+        rbd_images.remove_all(host, document)
     if place.exists():
         shutil.rmtree(place)
 
@@ -94,13 +124,16 @@ class Room(NamedTuple):
     reason: str = ""
 
 
+_ROOMS = {LVM: logical_volumes.room, RBD: rbd_images.room}
+
+
 def room(host: LocalHost) -> Room:
     """What there is on this host. A pool that cannot be used now has no room."""
-    if host.settings.root_format != logical_volumes.LVM:
+    if host.settings.root_format not in _ROOMS:
         disk = shutil.disk_usage(host.settings.state_dir)
         return Room(disk.total, disk.free)
     try:
-        return Room(*logical_volumes.room(host))
+        return Room(*_ROOMS[host.settings.root_format](host))
     except HypervisorDown as error:
         return Room(None, None, error.message)
     except MagnetarError as error:
@@ -109,9 +142,18 @@ def room(host: LocalHost) -> Room:
 
 def total(host: LocalHost, root_format: str) -> int:
     """Bytes of what disks of this format lie in."""
-    if root_format == logical_volumes.LVM:
-        return logical_volumes.room(host)[0]
+    if root_format in _ROOMS:
+        return _ROOMS[root_format](host)[0]
     return shutil.disk_usage(host.settings.state_dir).total
+
+
+def unknown(host: LocalHost) -> list[str]:
+    """RBD images of servers in the ``root_pool`` that this host does not know. They are of other hosts, unless none of
+    those that have the pool knows them."""
+    coming = [one.state["server"] for one in host.documents.list("migration")
+              if one.want["side"] == "target" and "server" in one.state]
+    return rbd_images.unknown(host, [(one.id, one.want, one.state) for one in host.documents.list("server")] + [
+        (one["id"], one["want"], one["state"]) for one in coming])
 
 
 def left(host: LocalHost) -> list[str]:

@@ -18,13 +18,13 @@ from magnetar_agent.servers import (
     encryption,
     hardware,
     image_links,
-    logical_volumes,
     mdevs,
     memory,
     pci,
     placement,
     pmem,
     rescue,
+    root_pool,
     virtual_functions,
 )
 from magnetar_core.errors import Conflict, InvalidField
@@ -161,8 +161,8 @@ def _key(host: LocalHost, given: str | None, old: Fields) -> str | None:
 def _root_format(host: LocalHost, given: str, old: str | None) -> str:
     """``auto`` keeps what the server has, else takes what the settings say."""
     found = str(old or host.settings.root_format) if given == "auto" else given
-    if found == logical_volumes.LVM and old is None:
-        logical_volumes.check_host(host, "root_format")
+    if found in root_pool.WHAT and old is None:
+        root_pool.check_host(host, "root_format", found)
     return found
 
 

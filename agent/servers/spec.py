@@ -30,6 +30,7 @@ from magnetar_agent.servers import (
     pci,
     placement,
     pmem,
+    rbd_images,
     rescue,
     resize,
     shares,
@@ -142,7 +143,7 @@ def local(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
     tags = block_devices.tags(want)
     parts = hardware(want)
     key = encryption.named(document)
-    root = devices.own_disk(parts, replace(_own(document, place, ROOT_FILE, "vda"), tag=tags.get("disk"),
+    root = devices.own_disk(parts, replace(_own(host, document, place, ROOT_FILE, "vda"), tag=tags.get("disk"),
                                            backing=root_backing(want, state, place), key=key))
     if root_volume(want):
         root = next((one for one in attaching.disks(host, document.id) if one.boot == ROOT), root)
@@ -151,7 +152,7 @@ def local(host: LocalHost, document: Document, rescued: bool) -> list[Disk]:
         disks = [devices.own_disk(parts, one) for one in rescue.disks(state, place, root, key)]
     else:
         others = {one.want["device"] for one in attaching.of_server(host, document.id)}
-        disks = list(_named(_disks(document, place, root), others, tags))
+        disks = list(_named(_disks(host, document, place, root), others, tags))
     if want["config_drive"]:
         # A virtio disk, not a CD: the kernels of cloud images have virtio and often no AHCI (MD-76 mounts /dev/vdb).
         drive = Disk(place / (rescue.drive(state, FILE) if rescued else FILE), "vdz", "raw", readonly=True)
@@ -243,15 +244,17 @@ def _spice(host: LocalHost) -> bool:
     return host.settings.spice
 
 
-def _own(document: Document, place: Path, file: str, target: str) -> Disk:
-    """A root, ephemeral or swap disk."""
+def _own(host: LocalHost, document: Document, place: Path, file: str, target: str) -> Disk:
+    """A root, ephemeral or swap disk. One that is an RBD image is called by its file, too."""
+    if rbd_images.are_wanted(document.want):
+        return Disk(place / file, target, "raw", remote=rbd_images.source(host, document, file))
     block = logical_volumes.are_wanted(document.want) and logical_volumes.is_block(document)
     return Disk(place / file, target, own_disks.format_of(document.want, file), block=block)
 
 
-def _disks(document: Document, place: Path, root: Disk) -> list[Disk]:
+def _disks(host: LocalHost, document: Document, place: Path, root: Disk) -> list[Disk]:
     want, key = document.want, encryption.named(document)
-    found = [replace(_own(document, place, one.file, one.device), key=key) for one in local_disks(want)]
+    found = [replace(_own(host, document, place, one.file, one.device), key=key) for one in local_disks(want)]
     if document.state.get("iso"):
         found.append(Disk(place / "base", "sda", "raw", "cdrom", "sata", True))
     return [root, *(devices.own_disk(hardware(want), one) for one in found)]

@@ -19,7 +19,6 @@ from magnetar_agent.servers import (
     function_settings,
     guest_data,
     image_links,
-    logical_volumes,
     mdevs,
     nics,
     own_disks,
@@ -57,7 +56,7 @@ def disks(task: Task) -> None:
             own_disks.make(task, one.file, one.size, one.label, key=key)
             sizes[one.file] = one.size
     if root is None:
-        seen = host.hypervisor.disk(place / "disk", own_disks.format_of(want, "disk"))
+        seen = own_disks.seen(host, document, "disk")
         root = seen.virtual_size if seen else 0
     document.state["root_bytes"] = root
     document.state["sizes"] = sizes
@@ -79,7 +78,7 @@ def _hold(task: Task, place: Path) -> None:
     document.state[shutdown.FIELD] = held[shutdown.FIELD]
     if held["boot"]:
         document.state["boot"] = held["boot"]
-    document.state["base"] = {name: held[name] for name in ("image", "format", "virtual_size", "encrypted")
+    document.state["base"] = {name: held[name] for name in ("image", "format", "virtual_size", "encrypted", "digest")
                               if name != "encrypted" or held[name]}
     task.note(place)
 
@@ -143,8 +142,7 @@ def define(task: Task) -> None:
     place = folder(task.host, task.document.id)
     place.mkdir(mode=0o711, parents=True, exist_ok=True)
     task.host.hypervisor.permit([place])
-    if logical_volumes.are_wanted(task.document.want):
-        logical_volumes.tidy(task.host, task.document, spec.files(task.document.want))
+    own_disks.tidy(task.host, task.document, spec.files(task.document.want))
     _choose(task.host, task.document, task.keep)
     tpm.keep_secret(task)
     encryption.draw(task)

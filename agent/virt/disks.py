@@ -79,10 +79,11 @@ class Disks:
                 self._convert(source, source_format, part, format, total, progress, "--target-is-zero")
         progress(total, total)
 
-    def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress) -> None:
+    def copy_into(self, source: Path | NetworkSource, source_format: str, target: Disk, progress: Progress,
+                  blank: bool = False) -> None:
         """``qemu-img convert -n``, which writes zeros where the source has none."""
-        total = self._copied_size(source, source_format)
-        self._convert(source, source_format, target.remote or target.path, "raw", total, progress)
+        total, more = self._copied_size(source, source_format), ["--target-is-zero"] if blank else []
+        self._convert(source, source_format, target.remote or target.path, "raw", total, progress, *more)
         progress(total, total)
 
     def _convert(self, source: Path | NetworkSource, source_format: str, target: Path | NetworkSource, format: str,

@@ -105,11 +105,18 @@ def _virtual_port(card: ET.Element, port: str | None) -> None:
         ET.SubElement(ET.SubElement(card, "virtualport", type="openvswitch"), "parameters", interfaceid=port)
 
 
+def _shared(disk: ET.Element) -> str | None:
+    """What a disk that is not copied is called on both hosts: a volume's serial number, or a server's own RBD image."""
+    source = disk.find("source")
+    own = source is not None and source.get("protocol") == "rbd"
+    return disk.findtext("serial") or (source.get("name") if own and source is not None else None)
+
+
 def _volumes(root: ET.Element, passage: MigrationParams) -> None:
-    wanted = {disk.findtext("serial"): disk
+    wanted = {_shared(disk): disk
               for disk in ET.fromstring(passage.persistent).iterfind("devices/disk")}  # noqa: S314 (our template's)
     for disk in root.iterfind("devices/disk"):
-        other = wanted.get(disk.findtext("serial")) if disk.findtext("serial") else None
+        other = wanted.get(_shared(disk)) if _shared(disk) else None
         if other is None:
             continue
         disk.set("type", other.get("type", ""))

@@ -15,6 +15,7 @@ from magnetar_agent.storage import Disk, NetworkSource, PoolContent
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 from .process import run
+from .rbd import RbdTools, RoomSeen
 from .templates import fill
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Storage:
 
     connection: Connection
     templates: Path
+    _rbd_room: RoomSeen | None = None
 
     def check_pool(self, pool: str) -> None:
         """virStoragePoolIsActive."""
@@ -103,6 +105,16 @@ class Storage:
             return int(total), int(free)
         return self._in(pool, "look for room", look)
 
+    def rbd_pool(self, pool: str) -> RbdTools:
+        """Its place is what libvirt has of it, but for the key, which Ceph's tools read as qemu-img does."""
+        return RbdTools(self._in(pool, "look", lambda found: rbd(found.XMLDesc(), "", found)))
+
+    def rbd_room(self, pool: str) -> tuple[int, int]:
+        """``ceph df``, since libvirt tells of the whole cluster, copies of all that is stored included."""
+        if self._rbd_room is None or not self._rbd_room.is_good(pool):
+            self._rbd_room = RoomSeen.look(pool, self.rbd_pool(pool))
+        return self._rbd_room.told()
+
     def _in(self, pool: str, what: str, function: Callable[[Any], T]) -> T:
         """The result of *function* on the pool, which must run."""
         def call(conn: Any) -> T:
@@ -160,7 +172,8 @@ def _lookup(pool: Any, name: str) -> Any:
 def _content(pool: Any, volume: Any) -> PoolContent:
     kind, size, _allocated = volume.info()
     if kind == libvirt.VIR_STORAGE_VOL_NETWORK:
-        return PoolContent(size, Disk(Path(volume.name()), "", "raw", remote=rbd(pool.XMLDesc(), volume.name(), pool)))
+        place = rbd(pool.XMLDesc(), volume.name(), pool)
+        return PoolContent(size, Disk(Path(place.name), "", "raw", remote=place))  # as in a definition
     path = Path(volume.path())  # of what is a link to a device in a folder, libvirt says that it is a file
     return PoolContent(size, Disk(path, "", "raw", block=kind == libvirt.VIR_STORAGE_VOL_BLOCK or
                                   path.is_block_device()))

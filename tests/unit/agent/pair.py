@@ -176,7 +176,8 @@ class Pair:
         assert disk.endswith(b"pattern" * 1000)
         for host in (self.one, self.two):
             assert not list((host.agent.host.settings.socket.parent / "links").glob("*"))
-            assert host.side().host["orphans"] == {"domains": [], "files": []}
+            orphans = host.side().host["orphans"]
+            assert (orphans["domains"], orphans["files"]) == ([], [])
             found = host.side().find(id)
             assert found is None or (found["status"] == ("ACTIVE" if runs else "SHUTOFF") and found["fault"] is None)
 

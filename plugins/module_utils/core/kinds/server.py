@@ -229,8 +229,8 @@ class Server(Resource):
                              "it is stopped, before its power is cut; 0 cuts it at once. Null (in a module V(none)) "
                              "for what the image says (C(os_shutdown_timeout)), else the agent's setting.",
                              default=None, sample=None)
-    root_format = Field(Choices("auto", "qcow2", "raw", "copy", "lvm"), "Root disk: V(qcow2) on the image, a "
-                        "copy (V(raw), V(copy) as qcow2), V(lvm), V(auto).",
+    root_format = Field(Choices("auto", "qcow2", "raw", "copy", "lvm", "rbd"), "Root disk: V(qcow2) on the image, "
+                        "a copy (V(raw), V(copy) as qcow2), V(lvm), V(rbd), V(auto).",
                         default="auto", on=FIXED, sample="qcow2")
     virt_type = Field(Choices("auto", "kvm", "qemu"), "kvm, qemu (emulated), or what the host can do.",
                       default="auto", on=FIXED, sample="qemu")
