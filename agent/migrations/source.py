@@ -31,19 +31,7 @@ from magnetar_agent.migrations.source_cleanup import (
     target_address,
 )
 from magnetar_agent.migrations.transfer import send, stored
-from magnetar_agent.servers import (
-    MIB,
-    folder,
-    logical_volumes,
-    nics,
-    own_disks,
-    pci,
-    placement,
-    rbd_images,
-    spec,
-    tpm,
-    verbs,
-)
+from magnetar_agent.servers import MIB, folder, logical_volumes, nics, own_disks, pci, placement, spec, tpm, verbs
 from magnetar_core.errors import (
     Conflict,
     HypervisorDown,
@@ -129,7 +117,7 @@ def manifest(host: LocalHost, server: Document) -> Fields:
         "vcpus": want["flavor"]["vcpus"], "hardware": hardware(want), "placement": want.get(placement.FIELD),
         "virt_type": want["virt_type"], "machine": want["machine"], "networks": want["networks"], "disks": disks,
         "root_format": want["root_format"],
-        "rbd": rbd_images.told(host, server, spec.written(want)) if rbd_images.are_wanted(want) else None,
+        "rbd": own_disks.told(host, server, spec.written(want)),
         "volumes": volumes.describe(host, server),
         "bytes": sum(path.stat().st_blocks * 512 for path in place.iterdir()
                      if path.is_file() and not path.is_symlink()),
@@ -270,7 +258,7 @@ class _Move:
         sent = {k: v for k, v in self.server.state.items() if k != MARK}
         plan = talk.call("begin", document={"id": self.server.id, "name": self.server.name, "want": self.server.want,
                                            "state": sent, "created_at": self.server.created_at},
-                        live=self.live, disks=[] if rbd_images.are_wanted(self.server.want) else
+                        live=self.live, disks=[] if own_disks.are_shared(self.server.want) else
                         self.document.want["manifest"]["disks"], volumes=lent,
                         **keys.leave(self.host, self.server),
                         native_tls=self.live and self.host.settings.native_tls,
@@ -309,7 +297,7 @@ class _Move:
         """The files to send, small ones first, each with its ``state``."""
         # libvirt copies the disks of a running guest; everything else in the folder is sent as it is, also what says
         # that an RBD image is complete.
-        left = spec.written(self.server.want) if self.live and not rbd_images.are_wanted(self.server.want) else ()
+        left = spec.written(self.server.want) if self.live and not own_disks.are_shared(self.server.want) else ()
         links = set(spec.written(self.server.want)) if logical_volumes.are_wanted(self.server.want) else ()
         found = [path for path in self.place.iterdir()
                  if (path.exists() if path.name in links else path.is_file() and not path.is_symlink())

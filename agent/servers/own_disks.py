@@ -28,6 +28,16 @@ def format_of(want: Mapping[str, Any], file: str) -> str:
     return "raw" if file == ROOT and want["root_format"] == "raw" else "qcow2"
 
 
+def are_shared(want: Mapping[str, Any]) -> bool:
+    """Whether other hosts reach the server's own disks, so that they are not copied when it moves."""
+    return rbd_images.are_wanted(want)
+
+
+def told(host: LocalHost, document: Document, files: Iterable[str]) -> dict[str, Any] | None:
+    """See ``rbd_images.told``; ``None`` for disks that are not shared."""
+    return rbd_images.told(host, document, files) if are_shared(document.want) else None
+
+
 def make(task: Task, file: str, size: int, label: str | None = None, backing: Backing | None = None,
          key: DiskKey | None = None) -> None:
     """An empty disk; see ``HypervisorDisks.make_disk``. Of a server that is made it is flushed with all the rest."""

@@ -29,8 +29,8 @@ def evacuate(caller: Caller, target: Target, host: str | None = None, *, force: 
     if on_shared_storage and new_password:
         raise InvalidRequest("admin password can't be changed on existing disk")
     if on_shared_storage and not on_volume(server):
-        raise InvalidField("onSharedStorage", "must be false: hosts share no disks of servers, so the root disk is "
-                           "made anew of the image")
+        raise InvalidField("onSharedStorage", "must be false: the root disk of a server that does not boot from a "
+                           "volume is made anew of the image")
     if server.task_state in (DELETING, SOFT_DELETING):
         raise Conflict(f"Cannot 'evacuate' instance {server.id} while it is in task_state {server.task_state}")
     check_down(caller, server.host)

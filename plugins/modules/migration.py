@@ -168,7 +168,7 @@ server:
         agent's setting.
       type: int
     root_format:
-      description: 'Root disk: C(qcow2) on the image, a copy (C(raw), C(copy) as qcow2), C(lvm), C(auto).'
+      description: 'Root disk: C(qcow2) on the image, a copy (C(raw), C(copy) as qcow2), C(lvm), C(rbd), C(auto).'
       type: str
       sample: qcow2
     virt_type:

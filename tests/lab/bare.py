@@ -56,6 +56,9 @@ WHEELS = "/srv/wheels"
 #: What the packages of the profiles ovn and network would start.
 UNITS = ("openvswitch-switch", "ovs-vswitchd", "ovsdb-server", "ovs-record-hostname", "ovn-host", "ovn-controller",
          "ovn-central", "ovn-northd", "ovn-ovsdb-server-nb", "ovn-ovsdb-server-sb")
+#: What the packages of the profiles rbd and ceph would start.
+CEPH_UNITS = ("ceph.target", "ceph-crash", "ceph-mgr.target", "ceph-mon.target", "ceph-osd.target", "rbdmap",
+              "smartmontools", "lvm2-monitor", "blk-availability", "dm-event.socket", "lvm2-lvmpolld.socket")
 USER = "deploy"
 TOOLS = Path(sys.executable).parent
 # As hosts.QEMU_CONF: a container has no security driver and no controllers to give away.
@@ -69,20 +72,22 @@ class BareHost(LabHost):
 
     *key* is the public key of `USER`, *proxy* the package proxy's port. *packed*: it has the agent's OS packages
     already, as a machine may that is made of an image; installing them takes two cores half a minute. *ovn*: those of
-    Open vSwitch and OVN, too.
+    Open vSwitch and OVN, too; *ceph*: those of a cluster of Ceph and its clients.
     """
 
     def __init__(self, name: str, names: Sequence[str], number: int, key: str, proxy: int,
-                 packed: bool = False, ovn: bool = False) -> None:
+                 packed: bool = False, ovn: bool = False, ceph: bool = False) -> None:
         self.bridge, self.machine_address = f"{BRIDGE}{number}", f"{NETWORK}.{number}.1"
         self.addresses = {one: f"{NETWORK}.{number}.{at}" for at, one in enumerate(names, 11)}
         super().__init__(name, {wheels(): WHEELS})
         self.machine = f"{name}-{number}"
-        self.key, self.proxy, self.packed, self.ovn = key, proxy, packed, ovn
+        self.key, self.proxy, self.packed, self.ovn, self.ceph = key, proxy, packed, ovn, ceph
 
     def _base(self) -> Path | str:
         if self.ovn:
             return layered("ovn", ("ovn", "network"), UNITS)
+        if self.ceph:
+            return layered("ceph", ("rbd", "ceph"), CEPH_UNITS)
         return base() if self.packed else base("bare", BARE)
 
     def _configure(self, root: Path) -> None:
@@ -228,13 +233,13 @@ class Site:
     `folder` is where all of the controller's files go, `machine_address` this machine's for the hosts. `play` runs a
     playbook on the hosts. All hosts are in the group ``magnetar``, unless `groups` says what else there is: the
     children of ``all``, as an inventory has them. `packed` are names of hosts that have the agent's OS packages, with
-    `ovn` those of Open vSwitch and OVN as well.
+    `ovn` those of Open vSwitch and OVN as well, with `ceph` those of Ceph.
     """
 
     def __init__(self, folder: Path, names: Sequence[str], groups: dict[str, object] | None = None,
-                 packed: Sequence[str] = (), ovn: bool = False, **variables: object) -> None:
+                 packed: Sequence[str] = (), ovn: bool = False, ceph: bool = False, **variables: object) -> None:
         self.folder, self.names, self.variables, self.groups = folder, names, variables, groups
-        self.packed, self.ovn = packed, ovn
+        self.packed, self.ovn, self.ceph = packed, ovn, ceph
         self.hosts: dict[str, BareHost] = {}
         self.collections = folder / "collections"
         self.collection = self.collections / "ansible_collections/magnetar/compute"
@@ -249,7 +254,7 @@ class Site:
             proxy = self._undo.enter_context(PackageProxy(self.machine_address))
             key = (self.folder / "key.pub").read_text().strip()
             with ThreadPoolExecutor() as threads:
-                made = [BareHost(name, self.names, number, key, proxy.port, name in self.packed, self.ovn)
+                made = [BareHost(name, self.names, number, key, proxy.port, name in self.packed, self.ovn, self.ceph)
                         for name in self.names]
                 for host, started in [(host, threads.submit(host.__enter__)) for host in made]:
                     self.hosts[host.name] = started.result()

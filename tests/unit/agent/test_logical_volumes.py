@@ -246,7 +246,7 @@ def test_refused_settings(tmp_path: Path) -> None:
     pools = {"vg": {"type": "lvm"}, "ceph": {"type": "rbd"}}
     for name in ("ceph", "away"):
         with pytest.raises(InvalidSettings, match=f"must be a pool of type lvm .got '{name}'.*has vg"):
-            settings(root_pool=name, pools=pools)
+            settings(root_format="lvm", root_pool=name, pools=pools)
     with pytest.raises(InvalidSettings, match="volume_clear: must be one of zero, none"):
         settings(volume_clear="shred")
     assert settings(root_format="lvm", root_pool="vg", pools=pools).volume_clear_size == 0
