@@ -5,11 +5,11 @@ A disk is the image UUID_MARK_FILE of a pool of type rbd, which other hosts reac
 server's first disk is made, and goes with its document, also to another host: whoever has the document has the images,
 and an evacuated server, which is made anew elsewhere, has others than the document on the host that was away. In the
 server's folder a file FILE, with the image's name as text, says that the disk is complete: what has none is made anew.
-``document.state["pool"]`` is {name, mark}.
+``document.state["pool"]`` is {name, mark, base}: *base* is the SHA-256 of the content that the root disk stands on.
 
 A root disk is a clone of a base, which is the content of the server's image as raw, once in the pool: BASE and the
-content's SHA-256. Two hosts may write it at once, since both write the same. It goes with the image of the last host
-that has servers of it.
+content's SHA-256. Two hosts may write it at once, since both write the same. It goes with the image, or with the last
+clone where the image has gone before.
 """
 
 from __future__ import annotations
@@ -94,9 +94,12 @@ def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
 def fill(task: Task, file: str, bytes: int, image: Disk, progress: Progress) -> None:
     """A clone of an image's content, grown to so many *bytes*."""
     host, document = task.host, task.document
-    pool, name, base = _begin(task), _name(document, file), BASE + document.state["base"]["digest"]
-    if not pool.is_base(base):
-        _make_base(host, pool, base, image, progress)
+    pool, name, digest = _begin(task), _name(document, file), document.state["base"]["digest"]
+    base = BASE + digest
+    with host.locks.hold("rbd", base):
+        if not pool.is_base(base):
+            _make_base(host, pool, base, image, progress)
+    document.state[NOTE]["base"] = digest
     _anew(pool, name, lambda: pool.clone(base, name))
     pool.grow(name, bytes)
     _complete(host, document, file)
@@ -177,8 +180,8 @@ def hand_over(document: Document) -> None:
 
 def _forget_base(host: LocalHost, document: Document) -> None:
     """Remove the base of an image that is not on this host any more, unless other servers stand on it."""
-    digest = (document.state.get("base") or {}).get("digest")
-    if digest and NOTE in document.state and digest not in _digests(host):
+    digest = document.state.get(NOTE, {}).get("base")
+    if digest and digest not in _digests(host):
         of(host, document).remove_base(BASE + digest)
 
 

@@ -373,8 +373,7 @@ hosts:
         chassis: kvm1
         reason: ''
     orphans:
-      description: 'Things of Magnetar that no document knows: domains, files. With a C(root_pool) of type rbd also
-        C(shared): RBD images of servers that this host does not know; left over is what no host of the pool knows.'
+      description: 'What no document knows: domains, files; on Ceph C(shared), left over if no host knows it.'
       type: dict
       sample:
         domains: []

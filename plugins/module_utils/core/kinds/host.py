@@ -118,6 +118,5 @@ class Host(Kind):
                          "(V(system): the kernel, V(netdev): in a process), the host's name in OVN, and why it cannot "
                          "plug in ports; empty where it can.", on=READ,
                 sample={"bridge": "br-int", "datapath": "system", "chassis": "kvm1", "reason": ""})
-    orphans = Field(MapOf(Text(), ListOf(Text())), "Things of Magnetar that no document knows: domains, files. "
-                    "With a C(root_pool) of type rbd also C(shared): RBD images of servers that this host does not "
-                    "know; left over is what no host of the pool knows.", on=READ, sample={"domains": [], "files": []})
+    orphans = Field(MapOf(Text(), ListOf(Text())), "What no document knows: domains, files; on Ceph C(shared), left "
+                    "over if no host knows it.", on=READ, sample={"domains": [], "files": []})
