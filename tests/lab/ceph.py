@@ -69,21 +69,22 @@ ceph auth get-or-create client.$user mon 'profile rbd' osd "profile rbd pool=$po
 #: What a host of it needs, as docs/storage.md says.
 CLIENT = """
 uuid=$1 user=$2 pool=$3 address=$4
+cd $(mktemp -d)
 chmod 600 /etc/ceph/ceph.client.$user.keyring
-cat >/root/secret.xml <<END
+cat >secret.xml <<END
 <secret ephemeral='no' private='yes'><uuid>$uuid</uuid>
 <usage type='ceph'><name>client.$user secret</name></usage></secret>
 END
-cat >/root/pool.xml <<END
+cat >pool.xml <<END
 <pool type='rbd'><name>$pool</name><source><host name='$address' port='6789'/><name>$pool</name>
 <auth type='ceph' username='$user'><secret uuid='$uuid'/></auth></source></pool>
 END
 v="virsh -q -c qemu:///system"
-$v secret-define /root/secret.xml
-sed -n 's/.*key = //p' /etc/ceph/ceph.client.$user.keyring >/root/key
-$v secret-set-value $uuid --file /root/key --plain
-rm /root/key
-$v pool-define /root/pool.xml
+$v secret-define secret.xml
+sed -n 's/.*key = //p' /etc/ceph/ceph.client.$user.keyring >key
+$v secret-set-value $uuid --file key --plain
+rm key
+$v pool-define pool.xml
 $v pool-start $pool
 $v pool-autostart $pool
 """

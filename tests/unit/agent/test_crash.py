@@ -20,8 +20,9 @@ from magnetar_agent import task as agent_task
 from magnetar_agent.documents import Document, Documents
 from magnetar_agent.events import _Journal
 from magnetar_agent.fake import FakeHypervisor
+from magnetar_agent.fake.rbd import FakeRbdPool
 from magnetar_agent.images.store import ImageStore
-from magnetar_agent.servers import placement, verbs
+from magnetar_agent.servers import placement, rbd_images, verbs
 from magnetar_agent.task import Task
 from magnetar_agent.volumes import pools
 from magnetar_core.hardware import numa
@@ -36,6 +37,7 @@ CHANGES = ("discard_save", "define", "undefine", "start", "shutdown", "destroy",
            "make_disk", "copy_disk", "grow_disk", "make_iso", "make_network", "remove_network", "begin_copy",
            "finish_copy", "freeze", "thaw", "set_password", "inject_nmi", "make_content", "copy_into", "grow_content",
            "remove_content", "label_disk", "begin_mirror", "pivot", "end_mirror")
+RBD_CHANGES = ("make", "clone", "grow", "remove", "protect", "remove_base")
 
 
 class Dead(BaseException):
@@ -47,8 +49,8 @@ class Reaper:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, lives: int, late: bool) -> None:
         self.lives, self.late, self.dead, self.armed = lives, late, False, True
-        for owner, names in ((FakeHypervisor, CHANGES), (Documents, ("write", "remove")), (ImageStore, ("commit",)),
-                             (_Journal, ("begin", "end")), (agent_task, ("flush",))):
+        for owner, names in ((FakeHypervisor, CHANGES), (FakeRbdPool, RBD_CHANGES), (Documents, ("write", "remove")),
+                             (ImageStore, ("commit",)), (_Journal, ("begin", "end")), (agent_task, ("flush",))):
             for name in names:
                 monkeypatch.setattr(owner, name, self._wrapped(getattr(owner, name)))
 
@@ -77,6 +79,9 @@ BLOCKS = [{"source_type": "image", "destination_type": "volume", "uuid": "img", 
           {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "delete_on_termination": True}]
 WITH_DATA = {"flavor": {**SMALL, "disk": 1}, "block_device_mapping": [{"source_type": "volume", "uuid": "data"}]}
 PINNED = {"flavor": {**SMALL, "vcpus": 2}, "hardware": {"cpu_policy": "dedicated"}}
+RBD = {"flavor": {**SMALL, "disk": 1, "ephemeral": 1, "swap": 1}, "image": "img", "root_format": "rbd"}
+#: What stories of servers on Ceph begin with.
+CEPH = "Ceph: "
 LVM = {"flavor": {**SMALL, "disk": 1, "ephemeral": 1, "swap": 1}, "image": "img", "root_format": "lvm"}
 #: What was made before, and what is asked for: noun, key, want and, last, what the caller allows.
 STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
@@ -113,6 +118,13 @@ STORIES: dict[str, tuple[list[tuple[str, str, Any]], tuple[Any, ...]]] = {
     "other CPUs for the same server": (
         [("server", "web1", PINNED), ("server", "web2", PINNED)],
         ("server", "web1", {"flavor": {**SMALL, "vcpus": 3}}, {"allow_reboot": True})),
+    f"{CEPH}create": ([IMAGE], ("server", "web1", RBD)),
+    f"{CEPH}delete": ([IMAGE, ("server", "web1", RBD)], ("server", "web1", None)),
+    f"{CEPH}reshape": (
+        [IMAGE, ("server", "web1", RBD)],
+        ("server", "web1", {"flavor": {**SMALL, "disk": 2, "ephemeral": 2, "swap": 0}}, {"allow_reboot": True})),
+    f"{CEPH}rebuild": ([IMAGE, ("server", "web1", RBD)],
+                       ("server", "web1", {"user_data": "YQ=="}, {"on_immutable": "rebuild"})),
     "suspend": ([("server", "web1", {"flavor": SMALL})], ("server", "web1", {"power": "suspended"})),
     "create with volumes": ([IMAGE, ("volume", "data", {"size": 1})], ("server", "web1", {
         "flavor": SMALL, "block_device_mapping": BLOCKS})),
@@ -240,9 +252,11 @@ def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     before, (*asked, allowed) = STORIES[story][0], (*STORIES[story][1], {})[:4]
     for lives in range(40):
         with monkeypatch.context() as patch:
-            host = Host(tmp_path / str(lives), pools={"vg": {"type": "lvm"}}, root_pool="vg",
+            host = Host(tmp_path / str(lives), pools={"vg": {"type": "lvm"}, "ceph": {"type": "rbd"}},
+                        root_pool="ceph" if story.startswith(CEPH) else "vg",
                         cpu_dedicated_set="8-15", cpu_shared_set="0-7")
-            host.fake.add_pool("vg")
+            for pool in ("vg", "ceph"):
+                host.fake.add_pool(pool)
             host.start()
             (host.root / "image.raw").write_bytes(bytes(4096))
             for noun, key, want in before:
@@ -295,6 +309,10 @@ def _nothing_is_half(host: Host, before: list[Any], asked: list[Any], allowed: d
                for file in ("disk", *disk_sizes(one.want))}
         assert {path.name for path in place.glob("*")} == own | {id for id, one in volumes.items()
                                                                  if one.want["pool"] == pool}
+    images = {f"{one.id}_{one.state['pool']['mark']}_{file}" for one in documents if one.want["root_format"] == "rbd"
+              for file in ("disk", *disk_sizes(one.want))}
+    assert {path.name for path in (host.root / "libvirt/pool-ceph").glob("*")
+            if "@" not in path.name and not path.name.startswith(rbd_images.BASE)} == images
     assert all(pools.named(host.agent.host, one.want["pool"]).disk(id, "").path.stat().st_size >= 4096
                for id, one in volumes.items())
     assert all({one.want["volume"]} <= set(volumes) and one.want["server"] in domains

@@ -106,6 +106,15 @@ def test_a_base_stays_as_long_as_servers_stand_on_it(host: Host) -> None:
     assert images(host) == {}
 
 
+def test_a_rebuild_leaves_the_base_of_an_image_that_is_gone(host: Host) -> None:
+    for format in ("raw", "qcow2"):
+        image(host, format)
+    host.server(image="raw", flavor=SMALL)
+    host.ensure("image", "raw", None)
+    host.ensure("server", "web1", {"image": "qcow2"}, on_immutable="rebuild")
+    assert BASE not in images(host) and len(images(host)) == 2
+
+
 @pytest.mark.parametrize(("format", "size"), [("qcow2", 8 * MIB), ("iso", MIB)])
 def test_other_images(host: Host, format: str, size: int) -> None:
     image(host, format)
