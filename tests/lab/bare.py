@@ -58,7 +58,8 @@ UNITS = ("openvswitch-switch", "ovs-vswitchd", "ovsdb-server", "ovs-record-hostn
          "ovn-central", "ovn-northd", "ovn-ovsdb-server-nb", "ovn-ovsdb-server-sb")
 #: What the packages of the profiles rbd and ceph would start.
 CEPH_UNITS = ("ceph.target", "ceph-crash", "ceph-mgr.target", "ceph-mon.target", "ceph-osd.target", "rbdmap",
-              "smartmontools", "lvm2-monitor", "blk-availability", "dm-event.socket", "lvm2-lvmpolld.socket")
+              "smartmontools", "nvmf-autoconnect", "lvm2-monitor", "blk-availability", "dm-event.socket",
+              "lvm2-lvmpolld.socket")
 USER = "deploy"
 TOOLS = Path(sys.executable).parent
 # As hosts.QEMU_CONF: a container has no security driver and no controllers to give away.
