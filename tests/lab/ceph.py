@@ -65,6 +65,7 @@ timeout 120 ceph osd pool create $pool 8
 timeout 120 rbd pool init $pool
 ceph auth get-or-create client.$user mon 'profile rbd' osd "profile rbd pool=$pool" \\
     -o /etc/ceph/ceph.client.$user.keyring
+timeout 120 sh -c "until ceph df | grep -q '^$pool '; do sleep 0.5; done"
 """
 #: What a host of it needs, as docs/storage.md says.
 CLIENT = """
@@ -82,7 +83,7 @@ END
 v="virsh -q -c qemu:///system"
 $v secret-define secret.xml
 sed -n 's/.*key = //p' /etc/ceph/ceph.client.$user.keyring >key
-$v secret-set-value $uuid --file key --plain
+$v secret-set-value $uuid --file key
 rm key
 $v pool-define pool.xml
 $v pool-start $pool
