@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SNAPSHOT = "magnetar"
 #: Seconds that a tool may take: it waits for a cluster that does not answer. Removing takes as long as the image has
 #: objects.
-LIMIT, REMOVING = 30.0, 3600.0
+LIMIT, REMOVING = 60.0, 3600.0
 #: Seconds for which an image that is open is tried to be removed, and between two tries. Ceph takes 30 s to forget a
 #: client that has died.
 OPEN, AGAIN = 60.0, 2.0
