@@ -81,6 +81,8 @@ def needs(row: Row, text: str, image: bool = False) -> dict[str, dict[str, str]]
         specs[f"quota:{row.field.rpartition('_')[0]}_average"] = "1"
     if row.field == "secure_boot":
         properties["hw_firmware_type"] = "uefi"
+    if text == "smmuv3":
+        properties["hw_emulation_architecture"] = "aarch64"
     if row.field == "maxphysaddr_bits":
         specs["hw:maxphysaddr_mode"] = "emulate"
     if row.field == "maxphysaddr_mode" and text == "emulate":

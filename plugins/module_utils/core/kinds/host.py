@@ -20,6 +20,8 @@ class Host(Kind):
     libvirt_version = Field(Text(), "Version of libvirt.", on=READ, sample="9.0.0")
     agent_version = Field(Text(), "Version of the agent.", on=READ, sample="0.1.0")
     architecture = Field(Text(), "The machine's architecture, in libvirt's words.", on=READ, sample="x86_64")
+    emulated_architectures = Field(ListOf(Text()), "Other architectures that guests can have here, by emulation.",
+                                   on=READ, sample=["aarch64"])
     machine_types = Field(MapOf(Text(), ListOf(Text())), "Machine types that QEMU has here, by architecture.", on=READ,
                           sample={"x86_64": ["pc-q35-7.2", "q35"]})
     virt_types = Field(ListOf(Text()), "Kinds of virtualisation that really work here, best first.", on=READ,
