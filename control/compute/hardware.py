@@ -101,8 +101,8 @@ def _check_classes(caller: Caller, flavor: Mapping[str, Any], image: Mapping[str
                                  "another flavor.")
         if MEMORY_KEY in missing:
             raise InvalidRequest(f"Flavor {flavor['name']} or the image asks for encrypted memory (hw:mem_encryption, "
-                                 f"hw_mem_encryption, resources:{MEMORY_KEY}), and no host here has a CPU that encrypts it. Choose another "
-                                 "flavor or image.")
+                                 f"hw_mem_encryption, resources:{MEMORY_KEY}), and no host here has a CPU that "
+                                 "encrypts it. Choose another flavor or image.")
         if unknown := [one for one in pmem.labels(specs.get(PMEM, "")) if pmem.class_of(one) in missing]:
             raise InvalidRequest(f"Flavor {flavor['name']} asks for persistent memory (hw:pmem) with the label "
                                  f"{unknown[0]}, which no host has. Choose another flavor; the agents' setting "

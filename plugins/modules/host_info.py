@@ -74,6 +74,12 @@ hosts:
       description: The machine's architecture, in libvirt's words.
       type: str
       sample: x86_64
+    emulated_architectures:
+      description: Other architectures that guests can have here, by emulation.
+      type: list
+      elements: str
+      sample:
+        - aarch64
     machine_types:
       description: Machine types that QEMU has here, by architecture.
       type: dict

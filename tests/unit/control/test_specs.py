@@ -51,7 +51,7 @@ def message(caller: Caller, server: str, action: str) -> Any:
     ({"resources:NET_BW_EGR_KILOBIT_PER_SEC": "1"}, {}, "KILOBIT_PER_SEC=1: ports ask for bandwidth"),
     ({"resources1:MEM_ENCRYPTION_CONTEXT": "1"}, {}, "CONTEXT=1: the scheduler counts VCPU, PCPU, MEMORY_MB"),
     ({"capabilities:pci_stats:pools": "1"}, {}, "capabilities:pci_stats:pools=1: PCI devices are asked for by pci_pa"),
-    ({"capabilities:numa_topology": "1"}, {}, "capabilities:numa_topology=1: NUMA cells are asked for by hw:numa_nodes"),
+    ({"capabilities:numa_topology": "1"}, {}, "capabilities:numa_topology=1: NUMA cells are asked for by hw:"),
     ({"capabilities:disk_available_least": ">= 1"}, {}, "least=>= 1: hosts do not tell it with their heartbeats"),
     ({"capabilities:instances": "1"}, {}, "capabilities:instances=1: servers of a host are asked for by the hints"),
     ({"resources:VCPU": "many"}, {}, "extra spec resources:VCPU=many: it must match"),

@@ -81,8 +81,6 @@ def needs(row: Row, text: str, image: bool = False) -> dict[str, dict[str, str]]
         specs[f"quota:{row.field.rpartition('_')[0]}_average"] = "1"
     if row.field == "secure_boot":
         properties["hw_firmware_type"] = "uefi"
-    if text == "smmuv3":
-        properties["hw_emulation_architecture"] = "aarch64"
     if row.field == "maxphysaddr_bits":
         specs["hw:maxphysaddr_mode"] = "emulate"
     if row.field == "maxphysaddr_mode" and text == "emulate":
@@ -95,6 +93,7 @@ def needs(row: Row, text: str, image: bool = False) -> dict[str, dict[str, str]]
         specs["hw_video:ram_max_mb"] = "8"
     if row.bounds == "video_ram":
         properties["hw_video_ram"] = "2"
+    properties.update({"hw_emulation_architecture": "aarch64"} if text == "smmuv3" else {})
     _needs_placing(row, image, specs, properties)
     return {"extra_specs": specs, "properties": properties}
 

@@ -10,7 +10,8 @@ from magnetar_core.hardware.machines import family, is_versioned, listed, means,
 
 @pytest.mark.parametrize(("machine", "alias", "versioned"), [
     ("q35", "q35", False), ("pc", "pc", False), ("pc-q35-7.2", "q35", True), ("pc-i440fx-2.12", "pc", True),
-    ("pc-q35-rhel9.2.0", "q35", True), ("microvm", "", False), ("virt-7.2", "virt", True), ("virt", "virt", False), ("xenpv", "", False)])
+    ("pc-q35-rhel9.2.0", "q35", True), ("microvm", "", False), ("virt-7.2", "virt", True),
+    ("virt", "virt", False), ("xenpv", "", False)])
 def test_what_a_name_is(machine, alias, versioned):
     assert (family(machine), is_versioned(machine)) == (alias, versioned)
 

@@ -24,13 +24,14 @@ NO_FIGURES = {
                  "capabilities:num_instances",
     "pci_stats|pci_device_pools": "PCI devices are asked for by pci_passthrough:alias",
     "numa_topology": "NUMA cells are asked for by hw:numa_nodes, hw:cpu_policy and hw:mem_page_size",
-    "supported_instances|supported_hv_specs": "what guests of a host can be is asked for by the image's hw_architecture, "
+    "supported_instances|supported_hv_specs": "what guests can be is asked for by the image's hw_architecture, "
                                               "img_hv_type and hw_vm_mode, or by trait:COMPUTE_ARCH_…",
-    "disk_available_least": "hosts do not tell it with their heartbeats; capabilities:free_disk_gb is what is not claimed"}
+    "disk_available_least": "hosts do not tell it with their heartbeats; capabilities:free_disk_gb is what nobody has "
+                            "claimed"}
 #: Classes that flavors do not ask for, and what does, or why no host has them.
 NO_CLASSES = {
-    "NET_BW_[EI]GR_KILOBIT_PER_SEC": "ports ask for bandwidth (QoS rules of minimum bandwidth), of the provider of their "
-                                     "physical network",
+    "NET_BW_[EI]GR_KILOBIT_PER_SEC": "ports ask for bandwidth (QoS rules of minimum bandwidth), of the provider of "
+                                     "their physical network",
     r"NET_PACKET_RATE_\w+": "no host tells how many packets its switch forwards",
     "PCI_DEVICE|SRIOV_NET_VF": "PCI devices are asked for by pci_passthrough:alias, virtual functions by ports",
     r"NUMA_\w+": "NUMA cells are asked for by hw:numa_nodes",

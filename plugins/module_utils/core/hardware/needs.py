@@ -34,15 +34,7 @@ TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
 def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each field of *hardware* that a *host* (fields of ``kinds.Host``) cannot give, and what the host lacks for it. A
     host that does not tell what it has has nothing."""
-    emulated, others = architectures.emulated(hardware, host), host.get("emulated_architectures") or ()
-    if emulated and emulated not in others:
-        yield architectures.FIELD, EMULATOR % (emulated, ", ".join(others) or "no other")
-        return
-    machine, there = hardware.get("machine"), machines_of(hardware, host)
-    if machine and there and machine not in there:
-        yield "machine", MACHINE % (machine, listed(there))
-    if hardware.get("firmware") == "uefi" and not emulated and "uefi" not in (host.get("firmware") or ()):
-        yield "firmware", UEFI
+    yield from _machine(hardware, host)
     if hardware.get("secure_boot") == "required" and not host.get("secure_boot"):
         yield "secure_boot", SECURE_BOOT
     if hardware.get("maxphysaddr_mode") == "passthrough" and "kvm" not in (host.get("virt_types") or ()):
@@ -58,6 +50,19 @@ def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tu
     if version and version not in (host.get("tpm_versions") or ()):
         yield "tpm_version", TPM % version
     yield from _devices(hardware, host)
+
+
+def _machine(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The same for architecture, machine type and firmware; that of another architecture is there with its emulator."""
+    emulated, others = architectures.emulated(hardware, host), host.get("emulated_architectures") or ()
+    if emulated and emulated not in others:
+        yield architectures.FIELD, EMULATOR % (emulated, ", ".join(others) or "no other")
+        return
+    machine, there = hardware.get("machine"), machines_of(hardware, host)
+    if machine and there and machine not in there:
+        yield "machine", MACHINE % (machine, listed(there))
+    if hardware.get("firmware") == "uefi" and not emulated and "uefi" not in (host.get("firmware") or ()):
+        yield "firmware", UEFI
 
 
 def machines_of(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Sequence[str]:

@@ -219,8 +219,9 @@ ROWS: tuple[Row, ...] = (
     Row("boot_menu", Boolean(), "Whether the firmware offers a menu of what to boot from.", False, "hw:boot_menu",
         "hw_boot_menu", IMAGE_WINS),
     Row("architecture", Choices(*MACHINES), "The guest's architecture. One that is not its host's is emulated; see "
-        "below.", None, image="hw_emulation_architecture", words={"amd64": X86_64, "arm64": AARCH64}, lacks="guests of other architectures have machines that are "
-        "not made here", needs="a host with an emulator of it and its UEFI firmware", source=_GLANCE),
+        "below.", None, image="hw_emulation_architecture", words={"amd64": X86_64, "arm64": AARCH64},
+        lacks="guests of other architectures have machines that are not made here",
+        needs="a host with an emulator of it and its UEFI firmware", source=_GLANCE),
     Row("machine", Text(1, 64, machines.NAME, machines.RULE), "The machine type: V(q35), V(pc), of aarch64 V(virt), or "
         "a version of these such as V(pc-q35-7.2). The server keeps the version that it is made with.", None,
         image="hw_machine_type", lacks="guests are of QEMU's machine types q35, pc and virt",
