@@ -81,7 +81,7 @@ hosts:
       sample:
         - aarch64
     machine_types:
-      description: Machine types that QEMU has here, by architecture.
+      description: Machine types that servers can have here, by architecture.
       type: dict
       sample:
         x86_64:

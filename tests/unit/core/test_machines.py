@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar_core.hardware.machines import family, is_versioned, listed, means, upgrades
+from magnetar_core.hardware.machines import family, is_versioned, listed, means, of_guests, upgrades
 
 
 @pytest.mark.parametrize(("machine", "alias", "versioned"), [
@@ -30,6 +30,14 @@ def test_what_means_the_same(machine, recorded, same):
     ("pc-i440fx-7.2", "pc-q35-8.0", False), ("pc-q35-7.2", "q35", False), ("microvm", "microvm", False)])
 def test_what_is_an_upgrade(old, new, later):
     assert upgrades(old, new) is later
+
+
+def test_of_qemus_only_what_servers_can_have_is_told():
+    facts = {"architecture": "x86_64", "emulated_architectures": ["aarch64"], "machine_types": {
+        "x86_64": {"q35": "pc-q35-7.2", "microvm": "microvm"}, "i686": {"q35": "pc-q35-7.2"},
+        "aarch64": {"virt": "virt-7.2", "raspi3b": "raspi3b"}}}
+    assert of_guests(facts) == {"x86_64": ["q35"], "aarch64": ["virt"]}
+    assert of_guests({**facts, "emulated_architectures": []}) == {"x86_64": ["q35"]}
 
 
 def test_the_newest_are_told_first():

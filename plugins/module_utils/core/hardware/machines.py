@@ -61,6 +61,13 @@ def upgrades(old: str, new: str) -> bool:
     return bool(family(old)) and family(old) == family(new) and is_versioned(new) and version(new) > version(old)
 
 
+def of_guests(facts: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The machine types that servers of a host can have, by the architectures that its guests can have. *facts*:
+    ``architecture``, ``emulated_architectures`` and ``machine_types`` (all of QEMU's) of the host."""
+    there = (facts["architecture"], *facts["emulated_architectures"])
+    return {one: sorted(filter(family, facts["machine_types"].get(one, ()))) for one in there}
+
+
 def machine_of(image: Mapping[str, Any], said: str = "") -> str:
     """The machine type that a server's *image* keeps as its own (``machine``), else what its properties have *said*."""
     return str(image.get("machine") or said or "")

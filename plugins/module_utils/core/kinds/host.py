@@ -22,8 +22,8 @@ class Host(Kind):
     architecture = Field(Text(), "The machine's architecture, in libvirt's words.", on=READ, sample="x86_64")
     emulated_architectures = Field(ListOf(Text()), "Other architectures that guests can have here, by emulation.",
                                    on=READ, sample=["aarch64"])
-    machine_types = Field(MapOf(Text(), ListOf(Text())), "Machine types that QEMU has here, by architecture.", on=READ,
-                          sample={"x86_64": ["pc-q35-7.2", "q35"]})
+    machine_types = Field(MapOf(Text(), ListOf(Text())), "Machine types that servers can have here, by architecture.",
+                          on=READ, sample={"x86_64": ["pc-q35-7.2", "q35"]})
     virt_types = Field(ListOf(Text()), "Kinds of virtualisation that really work here, best first.", on=READ,
                        sample=["kvm", "qemu"])
     kvm = Field(Value(), "{usable, reason, checked_at}: outcome of starting a tiny guest under KVM.", on=READ,
