@@ -86,7 +86,6 @@ hosts:
       sample:
         x86_64:
           - pc-q35-7.2
-          - q35
     virt_types:
       description: Kinds of virtualisation that really work here, best first.
       type: list
@@ -178,8 +177,7 @@ hosts:
       sample:
         - name: 0000:c1:00.0
           parent: ''
-          traits:
-            - COMPUTE_MANAGED_PCI_DEVICE
+          traits: []
           inventories:
             CUSTOM_PCI_10DE_1EB8:
               total: 1
@@ -237,19 +235,15 @@ hosts:
           cpus_shared: 0-15
           cpus_dedicated: ''
           memory_mb: 64512
-          pages:
-            '2048': 512
+          pages: {}
           free:
             cpus_dedicated: ''
             memory_mb: 64512
-            pages:
-              '2048': 512
-          threads:
-            - 0,8
+            pages: {}
+          threads: []
           sockets:
             - 0
-          networks:
-            - physnet0
+          networks: []
     cpu_model:
       description: CPU model.
       type: str
