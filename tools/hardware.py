@@ -120,8 +120,8 @@ IOMMU of ARM machines, `virtio` (`auto`) has it as well.
 
 Refused: `ppc64le`, `s390x` and `mipsel`, which Nova lets images say: their machines (of the first two `pseries` and
 `s390-ccw-virtio`) have other buses, consoles and firmware, which guests are not made with here. An aarch64 host runs
-such images under KVM, as the architecture is its own; Magnetar's tests have no such host. A rebuild keeps
-the architecture.
+such images under KVM, as the architecture is its own; Magnetar's tests have no such host. A rebuild keeps the
+architecture.
 
 ## CPUs, NUMA cells and pages of the host
 
