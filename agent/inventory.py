@@ -24,6 +24,7 @@ from magnetar_agent.servers import (
 )
 from magnetar_core import bandwidth
 from magnetar_core.errors import MagnetarError
+from magnetar_core.hardware import machines
 from magnetar_core.kinds import Host
 from magnetar_core.power import LIVE, RUNNING
 from magnetar_core.version import version
@@ -71,7 +72,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         devices, dividable = pci.devices(host), mdevs.devices(host)
         found = facts | found | _virt(facts["kvm"]) | placement.told(host) | pci.told(host, devices) | mdevs.told(
             host, dividable) | {
-            "machine_types": {arch: sorted(known) for arch, known in facts["machine_types"].items()},
+            "machine_types": machines.of_guests(facts),
             "providers": [*pci.providers(host, devices), *mdevs.providers(host, dividable)],
             "consoles": host.kinds_of_consoles(), "traits": told.traits_of(host, facts, facts["kvm"]["usable"]),
             "running": sum(domains[d.id].state == RUNNING for d in active),

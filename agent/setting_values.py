@@ -42,6 +42,8 @@ def check_machine_types(given: Sequence[str]) -> str:
         architecture, equals, machine = one.partition("=")
         if not equals or not _MODEL.fullmatch(architecture) or not re.fullmatch(machines.NAME, machine):
             return f"{one!r} must be ARCHITECTURE=TYPE such as x86_64=pc-q35-7.2; the type {machines.RULE}"
+        if machines.architecture(machine) != architecture:
+            return f"{one!r} must name a machine of its architecture: {machine} is of {machines.architecture(machine)}"
     return _twice([one.partition("=")[0] for one in given])
 
 

@@ -56,12 +56,13 @@ one with the fewest threads and then the most sockets is taken.
 
 ## Machine types
 
-A server is made with what its image says (`hw_machine_type`), else the agent's setting `hw_machine_type` for the host's
-architecture, else `q35`; hardware that only q35 has gets q35. `q35` and `pc` are the newest version that the host's
-QEMU has. The server keeps that version: over stops, rebuilds, resizes, moves, shelving, and an upgrade of QEMU. A move
-goes to a host whose QEMU has it (`HardwareFilter`, and the target's agent). A rebuild from an image that says another
-machine type, not just `q35` of a `pc-q35-7.2`, gives the server that. An image that is made of the server says it, as
-in Nova; to have one that any host takes, give that image `hw_machine_type: q35` of its own.
+A server is made with what its image says (`hw_machine_type`), else the agent's setting `hw_machine_type` for the
+guest's architecture, else `q35` (`virt` of aarch64); hardware that only that has gets that. `q35`, `pc` and `virt` are
+the newest version that the host's QEMU has. The server keeps that version: over stops, rebuilds, resizes, moves,
+shelving, and an upgrade of QEMU. A move goes to a host whose QEMU has it (`HardwareFilter`, and the target's agent). A
+rebuild from an image that says another machine type, not just `q35` of a `pc-q35-7.2`, gives the server that. An
+image that is made of the server says it, as in Nova; to have one that any host takes, give that image
+`hw_machine_type: q35` of its own.
 
 ```yaml
 # /etc/magnetar/agent.yml: while hosts of a cloud have different versions of QEMU, the oldest that all have
@@ -87,6 +88,40 @@ An update goes to a later version of the same machine; `--force` has any other m
 system may not start. `image-property set` changes what a server keeps of its image, without a rebuild: buses and
 models, say, that another machine type has not. Both need a server that is stopped, shelved or shelved_offloaded, and
 have its host change it; repeat what was cut short.
+
+## Architectures
+
+A guest has its host's architecture, unless its image has the property `hw_emulation_architecture`: `aarch64` (or
+`x86_64`). On a host of another architecture QEMU emulates it then, without KVM, many times slower.
+
+```sh
+openstack image create --file debian-12-generic-arm64.qcow2 --disk-format qcow2 \\
+  --property hw_emulation_architecture=aarch64 debian-arm
+```
+
+```yaml
+- magnetar.compute.server:   # on a host without a cloud
+    {name: arm1, vcpus: 2, ram: 1024, image: debian-arm, hardware: {architecture: aarch64}}
+```
+
+A host needs the emulator and its UEFI firmware (Debian: `qemu-system-arm`, `qemu-efi-aarch64`; of the role the
+variable `agent_emulated_architectures: [aarch64]`); an agent looks when it connects to libvirt. `host_info` tells
+`emulated_architectures`, and the traits `COMPUTE_ARCH_AARCH64` beside `HW_ARCH_X86_64`, its own. Other hosts are not
+chosen (`HardwareFilter`). `hw_architecture` of an image is the host's, or the same as `hw_emulation_architecture`.
+
+An aarch64 guest is of machine `virt` (a version of it, as of other [machine types](#machine-types)), with the CPU
+`cortex-a57`, whatever `cpu_mode` says, the interrupt controller GICv3, and UEFI. The console and its log are those of
+the serial port `ttyAMA0` (PL011); VNC and SPICE show a virtio card. CDs are on SCSI, other devices on virtio. It has
+no other firmware, so also no secure boot; one serial port; no SATA, IDE, floppies and PS/2; no `vga`, `cirrus`, `vmvga`
+and `qxl`; no TPM 1.2 and tpm-crb; no hpet, hide_hypervisor_id, maxphysaddr, encrypted memory, persistent memory, PCI
+devices and virtual GPUs of the host; each is refused by name. A crash of its system is not seen, as the device that
+tells it (pvpanic) is x86's. UEFI keeps its variables in a file of 64 MiB for each server. `viommu: smmuv3` is the
+IOMMU of ARM machines, `virtio` (`auto`) has it as well.
+
+Refused: `ppc64le`, `s390x` and `mipsel`, which Nova lets images say: their machines (of the first two `pseries` and
+`s390-ccw-virtio`) have other buses, consoles and firmware, which guests are not made with here. An aarch64 host runs
+such images under KVM, as the architecture is its own; Magnetar's tests have no such host. A rebuild keeps the
+architecture.
 
 ## CPUs, NUMA cells and pages of the host
 

@@ -64,6 +64,8 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
     machine_types: Mapping[str, str] = {
         **{name: name for name in ("pc-i440fx-7.1", "pc-i440fx-7.2", "pc-q35-7.1", "pc-q35-7.2")},
         "pc": "pc-i440fx-7.2", "q35": "pc-q35-7.2"}
+    #: Other architectures that guests can have.
+    emulated_architectures: Sequence[str] = ()
     #: What can encrypt guests' memory.
     memory_encryption: Mapping[str, Mapping[str, int]] = {}
     #: Features of the CPU models that libvirt knows; ``None`` of those that this host cannot give.
@@ -184,7 +186,9 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
                     "cpu_info": {"arch": "x86_64", "model": "fake", "vendor": "fake", "features": ["avx2", "sse2"],
                                  "topology": {"cells": 1, "sockets": 1, "cores": 16, "threads": 1}},
                     "cpu_model": "fake", "vcpus": 16, "memory_mb": 65536, "kvm": self.kvm(),
-                    "machine_types": {"x86_64": dict(self.machine_types)},
+                    "emulated_architectures": list(self.emulated_architectures),
+                    "machine_types": {"x86_64": dict(self.machine_types), **{
+                        one: {"virt": "virt-7.2", "virt-7.2": "virt-7.2"} for one in self.emulated_architectures}},
                     "firmware": list(self.firmware), "secure_boot": self.secure_boot,
                     "tpm_versions": list(self.tpm_versions), "disk_encryption": list(self.disk_encryption),
                     "memory_encryption": {name: dict(one) for name, one in self.memory_encryption.items()},

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hardware.cpu import CUSTOM, NONE, PASSTHROUGH, CpuMode, flags, with_features
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, InvalidSettings, MagnetarError
+from magnetar_core.hardware import architectures
 from magnetar_core.hardware.rows import CPU_TRAITS
 from magnetar_core.hardware.traits import EMULATED, of_features
 
@@ -23,8 +24,11 @@ log = logging.getLogger(__name__)
 
 
 def of(host: LocalHost, hardware: Mapping[str, Any], virt_type: str) -> CpuMode | None:
-    """What a guest with this *hardware* has; ``None`` where the settings do not say. Raises ``Conflict`` where no model
-    of the settings suits."""
+    """What a guest with this *hardware* has; ``None`` where the settings do not say, which speak of guests of the
+    host's architecture. Raises ``Conflict`` where no model of the settings suits."""
+    if virt_type == "qemu" and (architecture := hardware.get(architectures.FIELD)):
+        model = architectures.CPU_MODELS[architecture]
+        return CpuMode(CUSTOM, model) if model else CpuMode(NONE)
     settings, mode = host.settings, _mode(host.settings, virt_type)
     if mode is None:
         return None

@@ -16,7 +16,7 @@ from magnetar_agent.facts import traits_of
 from magnetar_agent.servers import GIB, cpu_modes, mdevs, memory, own_disks, pci, pmem
 from magnetar_agent.servers import machines as own_machines
 from magnetar_core.errors import InvalidField
-from magnetar_core.hardware import AGENT, groups, machines, numa, traits
+from magnetar_core.hardware import AGENT, architectures, groups, machines, numa, traits
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES, unsuited
 from magnetar_core.hardware.merge import both, check_machine, check_pcpus, whole
@@ -35,9 +35,10 @@ ASKED = "hardware_asked"
 _CGROUP_V2, WEIGHT_MAX = Path("/sys/fs/cgroup/cgroup.controllers"), 10_000
 
 
-def complete(host: LocalHost, found: Fields, old: Fields, image: Document | None) -> None:
+def complete(host: LocalHost, found: Fields, old: Fields, image: Document | None, virt_type: str) -> None:
     """Set ``hardware`` of *found*, which has its flavor and its *image*, and the machine type that the image asks for.
-    *old*: what was wanted before. Raises ``InvalidField``."""
+    *old*: what was wanted before. *virt_type*: as it was given; guests of another architecture are emulated. Raises
+    ``InvalidField``."""
     asked, given, had = {**old.get(ASKED, {})}, found.get("hardware") or {}, old.get("hardware") or {}
     if found["flavor"] != old.get("flavor"):
         asked["flavor"] = said(_specs(host, found["flavor"]), BY_SPEC)
@@ -57,11 +58,26 @@ def complete(host: LocalHost, found: Fields, old: Fields, image: Document | None
     found["hardware"] = whole(hardware, asked.get("own", {}), vcpus)
     found.pop(ASKED, None)
     found.update({ASKED: asked} if asked else {})
+    if found["machine"] != machines.AUTO:
+        check_machine(found["hardware"], found["machine"])
     own_machines.complete(host, found, old)
     check_machine(found["hardware"], found["machine"])
+    _emulate(host, found, virt_type)
     numa.check(found["hardware"], vcpus, found["flavor"]["ram"])
     if (found["hardware"], found["virt_type"]) != (had, old.get("virt_type")):
         _check_host(host, found)
+
+
+def _emulate(host: LocalHost, found: Fields, virt_type: str) -> None:
+    """Have a guest of another architecture than the host's run under emulation."""
+    architecture = architectures.FIELD in found["hardware"] and architectures.emulated(
+        found["hardware"], host.hypervisor.host())
+    if not architecture:
+        return
+    if virt_type == "kvm":
+        raise InvalidField("virt_type", f"cannot be kvm for a guest of {architecture} (hw_emulation_architecture) on a "
+                                        "host of another architecture; use qemu or auto", virt_type)
+    found["virt_type"] = "qemu"
 
 
 def _specs(host: LocalHost, flavor: Fields) -> Fields:

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from magnetar_core.errors import HypervisorDown, InvalidField, InvalidSettings
-from magnetar_core.hardware import machines
+from magnetar_core.hardware import architectures, machines
 from magnetar_core.hardware.merge import check_machine
 
 if TYPE_CHECKING:
@@ -28,31 +28,32 @@ def complete(host: LocalHost, found: Fields, old: Fields) -> None:
     if old and machines.means(found["machine"], old["machine"]):
         found["machine"] = old["machine"]
         return
-    facts = host.hypervisor.host()
+    facts, hardware = host.hypervisor.host(), found.get("hardware") or {}
+    architecture = architectures.of(hardware, facts)
     wanted = found["machine"]
     if wanted == machines.AUTO:
-        wanted = _default(host.settings, facts["architecture"], found.get("hardware") or {})
-    there = _there(facts)
+        wanted = _default(host.settings, architecture, hardware)
+    there = _there(facts, architecture)
     if there and wanted not in there:
         raise InvalidField("machine", f"must be a machine type that QEMU of host {host.name} has, which are "
                                       f"{machines.listed(there)}", wanted)
     found["machine"] = there.get(wanted, wanted)
 
 
-def _there(facts: Fields) -> Mapping[str, str]:
-    """The machine types of guests of the host, and the version that each is."""
-    found: Mapping[str, str] = facts["machine_types"].get(facts["architecture"], {})
+def _there(facts: Fields, architecture: str) -> Mapping[str, str]:
+    """The machine types of guests of an architecture, and the version that each is."""
+    found: Mapping[str, str] = facts["machine_types"].get(architecture, {})
     return found
 
 
 def _default(settings: AgentSettings, architecture: str, hardware: Fields) -> str:
     """The machine type of a server of which none is said: the setting's, but for *hardware* that only the usual one
     has."""
-    found = _settings(settings).get(architecture, machines.USUAL)
+    found = _settings(settings).get(architecture, machines.usual(hardware))
     try:
         check_machine(hardware, found)
     except InvalidField:
-        return machines.USUAL
+        return machines.usual(hardware)
     return found
 
 
@@ -61,8 +62,8 @@ def _settings(settings: AgentSettings) -> dict[str, str]:
 
 
 def check(settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
-    """Raise ``InvalidSettings`` for a default of this host's architecture that its QEMU has not. While libvirt does not
-    answer, nobody knows: then servers that are made say it."""
+    """Raise ``InvalidSettings`` for a default of an architecture of this host's guests that its QEMU has not. While
+    libvirt does not answer, nobody knows: then servers that are made say it."""
     if not settings.hw_machine_type:
         return
     try:
@@ -70,10 +71,11 @@ def check(settings: AgentSettings, hypervisor: LocalHypervisor) -> None:
     except HypervisorDown as error:
         log.warning("hw_machine_type is not checked: %s", error.message)
         return
-    wanted, there = _settings(settings).get(facts["architecture"]), _there(facts)
-    if wanted and there and wanted not in there:
-        raise InvalidSettings(f"hw_machine_type: QEMU of this host has no machine type {wanted}. It has "
-                              f"{machines.listed(there)}.")
+    for architecture, wanted in _settings(settings).items():
+        there = _there(facts, architecture)
+        if there and wanted not in there:
+            raise InvalidSettings(f"hw_machine_type: QEMU of this host has no machine type {wanted}. It has "
+                                  f"{machines.listed(there)}.")
 
 
 def record(host: LocalHost, domains: Mapping[str, Domain]) -> None:

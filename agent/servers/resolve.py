@@ -70,7 +70,7 @@ def complete(host: LocalHost, want: Fields, document: Document | None) -> Fields
         found["rescue"] = rescue.complete(host, found, document)
     found["root_format"] = _root_format(host, want["root_format"], old.get("root_format"))
     found["virt_type"] = _virt_type(host, want["virt_type"], old.get("virt_type"))
-    hardware.complete(host, found, old, image)
+    hardware.complete(host, found, old, image, want["virt_type"])
     encryption.complete(host, found, old, want["root_format"], image)
     found[block_devices.FIELD] = block_devices.complete(host, found, document)
     id = document.id if document else want.get("id", "")

@@ -15,6 +15,7 @@ import libvirt  # type: ignore[import-untyped]
 
 from magnetar_agent.hardware.sev import SEV, SEV_ES
 from magnetar_core.errors import HypervisorError
+from magnetar_core.hardware import architectures
 from magnetar_core.hardware.cpus import cpu_set
 from magnetar_core.hardware.numa import SMALL_KIB, HostCell
 
@@ -125,6 +126,7 @@ def _ask(conn: Any) -> dict[str, Any]:
         # libvirt does not count memory that was plugged in later.
         "memory_mb": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**20,
         "vcpus": int(info[2]),
+        "emulated_architectures": emulated_architectures(conn, root),
         "machine_types": machine_types(root),
         "domain_types": {domain.get("type") for domain in root.iterfind("guest/arch/domain")},
         "qemu_user": _dac_user(root),
@@ -163,6 +165,17 @@ def machine_types(capabilities: ET.Element) -> dict[str, dict[str, str]]:
     for arch in capabilities.iterfind("guest/arch"):
         known = found.setdefault(arch.get("name", ""), {})
         known.update({one.text: one.get("canonical", one.text) for one in arch.iterfind("machine") if one.text})
+    return found
+
+
+def emulated_architectures(conn: Any, capabilities: ET.Element) -> list[str]:
+    """Architectures that QEMU emulates beside the host's own, with a UEFI firmware that libvirt knows."""
+    own, found = capabilities.findtext("host/cpu/arch", ""), []
+    for arch, machine in architectures.MACHINES.items():
+        if arch != own and capabilities.find(f"guest/arch[@name='{arch}']/domain[@type='qemu']") is not None:
+            offered = ET.fromstring(conn.getDomainCapabilities(None, arch, machine, "qemu"))  # noqa: S314
+            if "efi" in _enum(offered, "os/enum[@name='firmware']"):
+                found.append(arch)
     return found
 
 

@@ -21,14 +21,15 @@ from magnetar_agent.hardware.pmem import LABELS_KIB
 from magnetar_agent.hypervisor import Domain, DomainSpec
 from magnetar_agent.networks import Nic
 from magnetar_agent.storage import Backing, Disk, DiskKey, NetworkSource
+from magnetar_core.hardware import architectures
 from magnetar_core.hardware.pci import DIRECT, MACVTAP, VDPA, WHOLE
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING, SUSPENDED
 
 from .templates import FOLDER, NAMESPACE, fill
 
-#: PCI Express ports of a q35 machine beside those of disks and NICs: for its own devices (serial channel, tablet,
-#: balloon, random numbers), and for what is plugged in while it runs. Each costs the guest's firmware 20 ms under
-#: emulation.
+#: PCI Express ports of a machine q35 or virt beside those of disks and NICs: for its own devices (serial channel,
+#: tablet, balloon, random numbers), and for what is plugged in while it runs. Each costs the guest's firmware 20 ms
+#: under emulation.
 PORTS = 4 + 12
 #: Parts of ``Nic.alias``.
 NOTED = 12
@@ -77,7 +78,9 @@ def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
     has those that differ, by target."""
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
-    values = {"spec": spec, "arch": platform.machine(), "cache": cache, "caches": caches, "tags": tags,
+    arch = spec.hardware.get(architectures.FIELD) or platform.machine()
+    values = {"spec": spec, "arch": arch, "is_arm": arch == architectures.AARCH64,
+              "cache": cache, "caches": caches, "tags": tags,
               "labels_kib": LABELS_KIB, "memory_mib": spec.ram_mib + sum(one.size_kib for one in spec.pmem) // 1024,
               "cpu": cpu(spec.hardware, spec.virt_type, spec.cpu), "devices": (parts := _devices(spec)),
               "hardware": json.dumps(dict(spec.hardware), sort_keys=True) if spec.hardware else "",

@@ -11,7 +11,7 @@ import orjson
 from magnetar_control.scheduler.request_spec import PMEM, devices_of, placed_hardware, resources_of
 from magnetar_control.store import hosts, inventories, server_hardware, servers
 from magnetar_core.errors import InvalidField, InvalidRequest
-from magnetar_core.hardware import groups, machines, numa, pmem
+from magnetar_core.hardware import architectures, groups, machines, numa, pmem
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import (
@@ -29,6 +29,8 @@ from magnetar_core.image_format import SECRET_UUID, is_encrypted
 
 from .caller import Caller
 
+#: The architecture of a server of which none is said.
+OWN = "that of its host"
 #: What a server's row keeps of its image.
 KEPT_OF_IMAGE = ("properties", "min_disk", "min_ram", "disk_format", "container_format")
 
@@ -99,8 +101,8 @@ def _check_classes(caller: Caller, flavor: Mapping[str, Any], image: Mapping[str
                                  "another flavor.")
         if MEMORY_KEY in missing:
             raise InvalidRequest(f"Flavor {flavor['name']} or the image asks for encrypted memory (hw:mem_encryption, "
-                                 "hw_mem_encryption), and no host here has a CPU that encrypts it. Choose another "
-                                 "flavor or image.")
+                                 f"hw_mem_encryption, resources:{MEMORY_KEY}), and no host here has a CPU that "
+                                 "encrypts it. Choose another flavor or image.")
         if unknown := [one for one in pmem.labels(specs.get(PMEM, "")) if pmem.class_of(one) in missing]:
             raise InvalidRequest(f"Flavor {flavor['name']} asks for persistent memory (hw:pmem) with the label "
                                  f"{unknown[0]}, which no host has. Choose another flavor; the agents' setting "
@@ -140,13 +142,20 @@ def check_nics(flavor: Mapping[str, Any], image: Mapping[str, Any], nics: Iterab
 
 def check_placed(flavor: Mapping[str, Any], old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
     """Raises ``InvalidRequest`` where a server of *flavor* would need other CPUs, NUMA cells or pages of its host with
-    the image *new* than with the *old* one: a rebuild stays where it is, with what it has claimed, as in Nova."""
+    the image *new* than with the *old* one, or be of another architecture: a rebuild stays where it is, with what it
+    has claimed, as in Nova."""
     vcpus, ram = int(flavor["vcpus"]), int(flavor["ram"])
     had, wanted = (numa.needs(placed_hardware(flavor, image), vcpus, ram) for image in (old, new))
     if had != wanted:
         raise InvalidRequest("An instance's NUMA topology cannot be changed as part of a rebuild. The image provided "
                              "is invalid for this instance: its properties ask for other CPUs, cells or pages of its "
                              "host (hw_cpu_*, hw_numa_*, hw_mem_page_size). Use another image, or resize the instance.")
+    before, after = (said((image or {}).get("properties") or {}, BY_PROPERTY).get(architectures.FIELD)
+                     for image in (old, new))
+    if before != after:
+        raise InvalidRequest("The architecture of an instance cannot be changed as part of a rebuild: it is "
+                             f"{before or OWN}, and would be {after or OWN} "
+                             "(hw_emulation_architecture of the image). Use another image, or make another instance.")
     if encrypts_memory(flavor, old or {}) != encrypts_memory(flavor, new or {}):
         raise InvalidRequest("Whether an instance's memory is encrypted, and with what, cannot be changed as part of a "
                              "rebuild (hw_mem_encryption and hw_mem_encryption_model of the image). Use another image, "

@@ -69,7 +69,8 @@ def image_property(server: servers.Found, name: str) -> str | None:
 
 def rescue_device(server: servers.Found, image: Mapping[str, Any]) -> dict[str, str] | None:
     """As ``hardware.rescue.stable``: as what the server gets the *image* that rescues it. Raises ``InvalidField``."""
-    return stable(image.get("properties") or {}, machine(server) or machines.USUAL)
+    asked = said(orjson.loads(server.image).get("properties") or {}, BY_PROPERTY)
+    return stable(image.get("properties") or {}, machine(server) or machines.usual(asked))
 
 
 def without_machine(databases: Sequence[Database]) -> Iterator[str]:

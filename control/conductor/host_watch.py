@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 LEASE, LOOK, PAUSE = 12.0, 3.0, 1.0
 #: Properties of a host whose changes are saved.
 KEPT = ("vcpus", "memory_mb", "disk_gb", "agent_version", "hypervisor_version", "consoles", "traits", "cpu_info",
-        "architecture", "virt_types", "machine_types", "address", "pcpus", "numa_cells", "firmware", "secure_boot",
-        "tpm_versions", "disk_encryption", "memory_encryption",
+        "architecture", "emulated_architectures", "virt_types", "machine_types", "address", "pcpus", "numa_cells",
+        "firmware", "secure_boot", "tpm_versions", "disk_encryption", "memory_encryption",
         "ovn", "image_cache_gb", "pci_devices", "pci_pools", "mdevs", "providers", "resources", "bandwidths")
 #: What is left out of them: it changes with each heartbeat, and is kept beside the heartbeat (``TOLD``).
 TOLD = ("metrics", "images")

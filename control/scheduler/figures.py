@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The numbers and names of a host that extra specs (``capabilities:NAME``) and the hint ``query`` may ask for, by
-Nova's names (spec rows C4.8, C4.9). What no host tells is none of them: ``disk_available_least``, ``service_id``,
-``updated``.
+Nova's names (spec rows C4.8, C4.9). Those of them that no host has as a number or word are in
+``core.hardware.flavor_specs``, which says what asks for that instead.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ def stats(host: HostState) -> dict[str, int]:
     return {"num_instances": host.servers, "io_workload": host.io_ops, "failed_builds": host.failed_builds}
 
 
+def limits(host: HostState) -> dict[str, int]:
+    """What may be claimed of the host, such as ``capabilities:limits:vcpu``."""
+    return {"vcpu": host.limits.vcpus, "memory_mb": host.limits.memory_mb, "disk_gb": host.limits.disk_gb}
+
+
 def ratio(host: HostState, name: str) -> float | None:
     """How many times what the host has of a resource may be claimed: of its own, its aggregates or the settings. What
     may be claimed is a whole number, of which it is reckoned back."""
@@ -29,7 +34,7 @@ def ratio(host: HostState, name: str) -> float | None:
 
 
 def figure(host: HostState, path: Sequence[str]) -> Any:
-    """The one at a *path*, of which only ``stats`` has more than a name."""
+    """The one at a *path*, of which only ``stats``, ``limits`` and ``metrics`` have more than a name."""
     found: Any = FIGURES[path[0]](host)
     for name in path[1:]:
         found = found.get(name) if isinstance(found, dict) else None
@@ -38,8 +43,9 @@ def figure(host: HostState, path: Sequence[str]) -> Any:
 
 #: What ComputeCapabilitiesFilter and JsonFilter find in a host beside its profile's capabilities (spec row FIL-11).
 FIGURES: dict[str, Callable[[HostState], Any]] = {
-    **dict.fromkeys(("host", "hypervisor_hostname"), attrgetter("name")),
-    "host_ip": attrgetter("host_ip"),
+    **dict.fromkeys(("host", "hypervisor_hostname", "nodename"), attrgetter("name")),
+    "host_ip": attrgetter("host_ip"), "mapped": lambda _host: 1,  # each is in a cell
+    "service_id": lambda host: host.columns.get("number"), "updated": lambda host: host.columns.get("updated_at"),
     **dict.fromkeys(("id", "uuid"), attrgetter("id")),
     **dict.fromkeys(("vcpus", "vcpus_total"), attrgetter("totals.vcpus")),
     "vcpus_used": attrgetter("used.vcpus"),
@@ -54,5 +60,6 @@ FIGURES: dict[str, Callable[[HostState], Any]] = {
     **dict.fromkeys(("num_instances", "running_vms"), attrgetter("servers")),
     **dict.fromkeys(("num_io_ops", "current_workload"), attrgetter("io_ops")),
     "failed_builds": attrgetter("failed_builds"), "cell_uuid": attrgetter("profile.cell_id"), "stats": stats,
+    "limits": limits, "metrics": attrgetter("metrics"),
     **{f"{word}_allocation_ratio": partial(ratio, name=name) for word, name in (
         ("cpu", "vcpus"), ("ram", "memory_mb"), ("disk", "disk_gb"))}}

@@ -35,9 +35,9 @@ BLOCK = 128
 #: nothing is chosen.
 PATIENCE = 256
 #: Properties of an agent's ``host`` resource that flavors and images may ask for.
-CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "disk_encryption", "firmware", "hypervisor_type",
-                "hypervisor_version", "libvirt_version", "machine_types", "memory_encryption", "secure_boot",
-                "tpm_versions", "virt_types")
+CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "disk_encryption", "emulated_architectures", "firmware",
+                "hypervisor_type", "hypervisor_version", "libvirt_version", "machine_types", "memory_encryption",
+                "secure_boot", "tpm_versions", "virt_types")
 #: Columns of ``store.hosts`` rows that are less when something has gone.
 FREED = ("servers", "pcpus_used", "memory_mb_used")
 #: Columns of ``store.hosts`` rows that make the profile.

@@ -73,13 +73,14 @@ def amounts_of(flavor: Mapping[str, Any], volume_backed: bool = False,
 def resources_of(flavor: Mapping[str, Any], image: Mapping[str, Any] | None = None) -> dict[str, int]:
     """What a server of *flavor* and *image* claims of resource classes that are no ``Amounts``: its extra specs
     ``resources:CUSTOM_…``, with those of groups (``resources1:CUSTOM_…``), its persistent memory (``hw:pmem``), and the
-    key of memory that is encrypted."""
+    key of memory that is encrypted, which ``resources:MEM_ENCRYPTION_CONTEXT`` claims without encrypting it, too."""
     specs = flavor.get("extra_specs") or {}
     found = groups.custom_resources(specs)
     if PMEM in specs:
         found.update(pmem.resources(specs[PMEM]))
-    if encrypts_memory(flavor, image or {}):
-        found[MEMORY_KEY] = 1
+    keys = max(int(specs.get(f"resources:{MEMORY_KEY}", 0)), bool(encrypts_memory(flavor, image or {})))
+    if keys:
+        found[MEMORY_KEY] = keys
     return found
 
 

@@ -74,13 +74,18 @@ hosts:
       description: The machine's architecture, in libvirt's words.
       type: str
       sample: x86_64
+    emulated_architectures:
+      description: Other architectures that guests can have here, by emulation.
+      type: list
+      elements: str
+      sample:
+        - aarch64
     machine_types:
-      description: Machine types that QEMU has here, by architecture.
+      description: Machine types that servers can have here, by architecture.
       type: dict
       sample:
         x86_64:
           - pc-q35-7.2
-          - q35
     virt_types:
       description: Kinds of virtualisation that really work here, best first.
       type: list
@@ -172,8 +177,7 @@ hosts:
       sample:
         - name: 0000:c1:00.0
           parent: ''
-          traits:
-            - COMPUTE_MANAGED_PCI_DEVICE
+          traits: []
           inventories:
             CUSTOM_PCI_10DE_1EB8:
               total: 1
@@ -231,19 +235,15 @@ hosts:
           cpus_shared: 0-15
           cpus_dedicated: ''
           memory_mb: 64512
-          pages:
-            '2048': 512
+          pages: {}
           free:
             cpus_dedicated: ''
             memory_mb: 64512
-            pages:
-              '2048': 512
-          threads:
-            - 0,8
+            pages: {}
+          threads: []
           sockets:
             - 0
-          networks:
-            - physnet0
+          networks: []
     cpu_model:
       description: CPU model.
       type: str

@@ -223,7 +223,7 @@ server:
       type: str
       sample: qemu
     machine:
-      description: 'Machine type: C(q35), C(pc), a version of these, or C(auto). Its version stays.'
+      description: 'Machine type: C(q35), C(pc), C(virt), a version of these, or C(auto). Its version stays.'
       type: str
       sample: pc-q35-7.2
     hardware:

@@ -222,8 +222,8 @@ def libraries(tree: Path, program: Path) -> list[Path]:
     return [Path(path) for name, path in found if not name.startswith("/")]
 
 
-def modules(source: Path, target: Path) -> str:
-    """Copies `MODULES` and what they need; returns lines `FILE OPTIONS` in the order of loading."""
+def modules(source: Path, target: Path, names: tuple[str, ...] = MODULES) -> str:
+    """Copies the modules and what they need; returns lines `FILE OPTIONS` in the order of loading."""
     files = {path.stem.replace("-", "_"): path for path in source.rglob("*.ko")}
     order: list[str] = []
 
@@ -236,7 +236,7 @@ def modules(source: Path, target: Path) -> str:
         (target / path.name).write_bytes(unsigned(path.read_bytes()))
         order.append(path.name)
 
-    for name in MODULES:
+    for name in names:
         add(name)
     return "".join(f"{file} {MODULE_OPTIONS.get(file.removesuffix('.ko'), '')}".strip() + "\n" for file in order)
 

@@ -34,7 +34,7 @@ def machine(host: Host, name: str = "web1") -> str:
 
 
 @pytest.mark.parametrize(("defaults", "properties", "own", "made"), [
-    ([], {}, {}, "pc-q35-7.2"), (["x86_64=pc"], {}, {}, "pc-i440fx-7.2"), (["aarch64=pc"], {}, {}, "pc-q35-7.2"),
+    ([], {}, {}, "pc-q35-7.2"), (["x86_64=pc"], {}, {}, "pc-i440fx-7.2"), (["aarch64=virt-7.2"], {}, {}, "pc-q35-7.2"),
     (["x86_64=pc-q35-7.1"], {}, {}, "pc-q35-7.1"), (["x86_64=pc"], {"hw_machine_type": "q35"}, {}, "pc-q35-7.2"),
     ([], {"hw_machine_type": "pc-i440fx-7.1"}, {}, "pc-i440fx-7.1"),
     ([], {"hw_machine_type": "pc"}, {"machine": "pc-q35-7.1"}, "pc-q35-7.1"),
@@ -71,10 +71,10 @@ def test_what_qemu_lacks_is_refused_with_what_it_has(host: Host) -> None:
     for want in ({"machine": "pc-q35-99.0"}, image(host, hw_machine_type="pc-q35-99.0")):
         with pytest.raises(InvalidField, match=r"machine: must be .* QEMU of host \S+ has, which are q35, pc-q35-7.2"):
             host.ensure("server", "web1", {"flavor": SMALL, **want})
-    for word in ("microvm", "virt", "pc-virtio-1"):
-        with pytest.raises(InvalidField, match="must be q35, pc, or a version of these"):
+    for word in ("microvm", "virtual", "pc-virtio-1"):
+        with pytest.raises(InvalidField, match="must be q35, pc, virt"):
             host.server(machine=word)
-        with pytest.raises(InvalidField, match="guests are of QEMU's machine types q35 and pc"):
+        with pytest.raises(InvalidField, match="guests are of QEMU's machine types q35, pc and virt"):
             host.ensure("server", "web1", {"flavor": SMALL, **image(host, hw_machine_type=word)})
 
 
@@ -107,13 +107,14 @@ def test_an_agent_notes_what_an_earlier_one_did_not(host: Host) -> None:
 def test_the_default_is_checked_when_the_agent_starts(host: Host) -> None:
     with pytest.raises(InvalidSettings, match="hw_machine_type: QEMU of this host has no machine type pc-q35-9.0. It "):
         machines.check(AgentSettings(hw_machine_type=("x86_64=pc-q35-9.0",)), host.fake)
-    machines.check(AgentSettings(hw_machine_type=("x86_64=pc-q35-7.1", "aarch64=pc-q35-9.0")), host.fake)
+    machines.check(AgentSettings(hw_machine_type=("x86_64=pc-q35-7.1", "aarch64=virt-9.0")), host.fake)
     host.fake.disconnect()
     machines.check(AgentSettings(hw_machine_type=("x86_64=pc-q35-9.0",)), host.fake)
 
 
 @pytest.mark.parametrize(("given", "why"), [
-    (["q35"], "must be ARCHITECTURE=TYPE"), (["x86_64=virt"], "must be q35, pc, or a version"),
+    (["q35"], "must be ARCHITECTURE=TYPE"), (["x86_64=microvm"], "must be q35, pc, virt .of aarch64., or a version"),
+    (["x86_64=virt"], "must name a machine of its architecture: virt is of aarch64"),
     (["x86_64=pc", "x86_64=q35"], "'x86_64' is named twice"), ("x86_64=pc", "must be a list")], ids=str)
 def test_a_setting_that_is_none(tmp_path: Path, given: Any, why: str) -> None:
     (tmp_path / "agent.yml").write_text(f"hw_machine_type: {given}\n")

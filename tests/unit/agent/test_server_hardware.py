@@ -23,7 +23,7 @@ from magnetar_agent.servers import encryption, spec
 from magnetar_agent.storage import Disk
 from magnetar_agent.virt.domain import render
 from magnetar_core.errors import Conflict, InvalidField
-from magnetar_core.hardware import merge, numa
+from magnetar_core.hardware import machines, merge, numa
 from magnetar_core.hardware.rows import FIELDS
 from magnetar_core.hardware.traits import SEV
 
@@ -116,6 +116,7 @@ def test_a_domain_that_was_defined_with_other_hardware_is_defined_anew(host: Hos
      "must be emulate with maxphysaddr_bits"),
     ({"hardware": {"maxphysaddr_mode": "passthrough"}}, "hardware.maxphysaddr_mode", "which lacks KVM"),
     ({"hardware": {"viommu": "intel"}, "machine": "pc"}, "hardware.viommu", "use machine q35"),
+    ({"hardware": {"viommu": "smmuv3"}}, "hardware.viommu", "cannot be had on machine pc-q35-7.2; use machine virt"),
     ({"hardware": {"tpm_model": "tpm-tis"}}, "hardware.tpm_model", "needs tpm_version"),
     ({"hardware": {"tpm_model": "tpm-crb", "tpm_version": "1.2"}}, "hardware.tpm_model",
      "only for a TPM of version 2.0"),
@@ -152,7 +153,7 @@ def drawn(hardware: dict[str, Any], kvm: bool) -> ET.Element:
     nic = Nic("52:54:00:00:00:01", hardware.get("nic_model", "virtio"), network="lan")
     return ET.fromstring(render(DomainSpec(
         uuid=ID, name="magnetar-1", title="one", vcpus=2, ram_mib=64,
-        virt_type="kvm" if kvm else "qemu", machine="q35",
+        virt_type="kvm" if kvm else "qemu", machine=machines.usual(hardware),
         disks=tuple(devices.disk(hardware, devices.own_disk(hardware, one)) for one in disks),
         nics=(devices.nic(hardware, nic, 2),), console_log=Path("/s/console.log"), hardware=hardware,
         numa=domain_numa.numa(hardware, 2, 64, placed, CELLS, "0-1,6-7" if asked else ""),

@@ -20,6 +20,8 @@ import pytest
 import yaml
 from jinja2 import UndefinedError
 
+from magnetar_agent.hardware.cpu import CpuMode
+from magnetar_agent.hardware.firmware import Firmware
 from magnetar_agent.hypervisor import DomainSpec
 from magnetar_agent.networks import NetworkSpec, Nic
 from magnetar_agent.storage import Backing, Disk, DiskKey, NetworkSource, SharedFolder
@@ -44,7 +46,10 @@ def spec_of(case: dict[str, Any]) -> DomainSpec:
                   for disk in case.pop("disks", ()))
     nics = tuple(Nic(**nic) for nic in case.pop("nics", ()))
     shares = tuple(SharedFolder(Path(one["path"]), one["tag"]) for one in case.pop("shares", ()))
+    firmware, cpu = case.pop("firmware", None), case.pop("cpu", None)
     rest = {k: Path(v) if k in paths else v for k, v in case.items()}
+    rest |= {"firmware": Firmware(Path(firmware[0]), firmware[1]) if firmware else None,
+             "cpu": CpuMode(*cpu) if cpu else None}
     return DomainSpec(disks=disks, nics=nics, shares=shares, **rest)
 
 

@@ -143,11 +143,11 @@ def test_what_no_host_has_is_told(cloud: Cloud) -> None:
     found = caller.boot("none", imageRef=image(caller, "future", hw_machine_type="pc-q35-99.0"))
     assert found["status"] == "ERROR" and "machine type pc-q35-99.0" in found["fault"]["details"]
     caller.delete(f"/v2.1/servers/{found['id']}")
-    arm = image(caller, "arm", hw_machine_type="virt")
+    arm = image(caller, "arm", hw_machine_type="microvm")
     reply = caller.post("/v2.1/servers", {"server": {"name": "odd", "flavorRef": "1", "networks": "none",
                                                      "imageRef": arm}}, "2.60")
     assert reply.status == 400, reply
-    assert "guests are of QEMU's machine types q35 and pc" in reply.json["badRequest"]["message"]
+    assert "guests are of QEMU's machine types q35, pc and virt" in reply.json["badRequest"]["message"]
 
 
 def test_the_commands_for_machine_types(cloud: Cloud, run: Command) -> None:
@@ -159,7 +159,7 @@ def test_the_commands_for_machine_types(cloud: Cloud, run: Command) -> None:
     status, _out, told = run("machine-type", "update", id, "pc-q35-7.2")
     assert status == 3 and "is active; this changes while it is stopped" in told
     act(caller, id, "os-stop", None, "SHUTOFF")
-    for word, status, why in (("virt", 5, "must be q35, pc, or a version"), ("pc-q35-7.0", 4, "is no later version"),
+    for word, status, why in (("microvm", 5, "must be q35, pc, virt"), ("pc-q35-7.0", 4, "is no later version"),
                               ("q35", 4, "says no version"), ("pc-i440fx-7.2", 4, "is another machine"),
                               ("pc-q35-9.0", 4, "must be a machine type that QEMU of host")):
         found = run("machine-type", "update", id, word)

@@ -93,6 +93,7 @@ def needs(row: Row, text: str, image: bool = False) -> dict[str, dict[str, str]]
         specs["hw_video:ram_max_mb"] = "8"
     if row.bounds == "video_ram":
         properties["hw_video_ram"] = "2"
+    properties.update({"hw_emulation_architecture": "aarch64"} if text == "smmuv3" else {})
     _needs_placing(row, image, specs, properties)
     return {"extra_specs": specs, "properties": properties}
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from magnetar_core.hardware.machines import family, is_versioned, listed, means, upgrades
+from magnetar_core.hardware.machines import family, is_versioned, listed, means, of_guests, upgrades
 
 
 @pytest.mark.parametrize(("machine", "alias", "versioned"), [
     ("q35", "q35", False), ("pc", "pc", False), ("pc-q35-7.2", "q35", True), ("pc-i440fx-2.12", "pc", True),
-    ("pc-q35-rhel9.2.0", "q35", True), ("microvm", "", False), ("virt-7.2", "", False)])
+    ("pc-q35-rhel9.2.0", "q35", True), ("microvm", "", False), ("virt-7.2", "virt", True),
+    ("virt", "virt", False), ("xenpv", "", False)])
 def test_what_a_name_is(machine, alias, versioned):
     assert (family(machine), is_versioned(machine)) == (alias, versioned)
 
@@ -31,8 +32,16 @@ def test_what_is_an_upgrade(old, new, later):
     assert upgrades(old, new) is later
 
 
+def test_of_qemus_only_what_servers_can_have_is_told():
+    facts = {"architecture": "x86_64", "emulated_architectures": ["aarch64"], "machine_types": {
+        "x86_64": {"q35": "pc-q35-7.2", "microvm": "microvm"}, "i686": {"q35": "pc-q35-7.2"},
+        "aarch64": {"virt": "virt-7.2", "raspi3b": "raspi3b"}}}
+    assert of_guests(facts) == {"x86_64": ["q35"], "aarch64": ["virt"]}
+    assert of_guests({**facts, "emulated_architectures": []}) == {"x86_64": ["q35"]}
+
+
 def test_the_newest_are_told_first():
     names = ["microvm", "q35", "pc", *(f"pc-q35-{one}" for one in ("7.9", "7.10")), "pc-i440fx-7.2"]
     assert listed(names) == "q35, pc-q35-7.10, pc-q35-7.9, pc, pc-i440fx-7.2"
     assert listed([f"pc-q35-7.{one}" for one in range(20)]).endswith("pc-q35-7.10, ...")
-    assert listed(["virt"]) == "none"
+    assert listed(["xenpv"]) == "none"

@@ -5,21 +5,44 @@ from __future__ import annotations
 
 from . import AGENT, SCHEDULER, Spec, Table
 from .groups import GROUP, POLICY
+from .merge import MEMORY_KEY
 from .pci import TRAITS
 from .rows import ANY, BY_SPEC, NO_FORMAT, NUMBER, PCPU, name_pattern
 from .traits import CUSTOM, KNOWN
 
 #: Of hypervisors that are none here.
 _VMWARE = "(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)"
-_CLASSES = (r"CUSTOM_[A-Z0-9_]+|VCPU|PCPU|MEMORY_MB|DISK_GB|PCI_DEVICE|SRIOV_NET_VF|NUMA_\w+|IPV4_ADDRESS|VGPU|"
-            r"VGPU_DISPLAY_HEAD|NET_BW_[EI]GR_KILOBIT_PER_SEC|NET_PACKET_RATE_\w+|FPGA|PGPU|MEM_ENCRYPTION_CONTEXT")
+#: Classes that are counted, but not in groups, nor by names that are too long.
+_CLASSES = "CUSTOM_[A-Z0-9_]+|VCPU|PCPU|MEMORY_MB|DISK_GB|MEM_ENCRYPTION_CONTEXT"
 _SCHEDULED = frozenset((SCHEDULER,))
 #: Classes whose amount an extra spec can say instead of the flavor, in the order of ``Amounts``.
 RESOURCES = ("VCPU", "MEMORY_MB", "DISK_GB")
+#: Names that ``capabilities:`` has in Nova, and no host has as a number or word, and what asks for that.
+NO_FIGURES = {
+    "aggregates": "what aggregates of a host say is asked for by aggregate_instance_extra_specs:NAME",
+    "instances": "servers of a host are asked for by the hints same_host and different_host, how many there are by "
+                 "capabilities:num_instances",
+    "pci_stats|pci_device_pools": "PCI devices are asked for by pci_passthrough:alias",
+    "numa_topology": "NUMA cells are asked for by hw:numa_nodes, hw:cpu_policy and hw:mem_page_size",
+    "supported_instances|supported_hv_specs": "what guests can be is asked for by the image's hw_architecture, "
+                                              "img_hv_type and hw_vm_mode, or by trait:COMPUTE_ARCH_…",
+    "disk_available_least": "hosts do not tell it with their heartbeats; capabilities:free_disk_gb is what nobody has "
+                            "claimed"}
+#: Classes that flavors do not ask for, and what does, or why no host has them.
+NO_CLASSES = {
+    "NET_BW_[EI]GR_KILOBIT_PER_SEC": "ports ask for bandwidth (QoS rules of minimum bandwidth), of the provider of "
+                                     "their physical network",
+    r"NET_PACKET_RATE_\w+": "no host tells how many packets its switch forwards",
+    "PCI_DEVICE|SRIOV_NET_VF": "PCI devices are asked for by pci_passthrough:alias, virtual functions by ports",
+    r"NUMA_\w+": "NUMA cells are asked for by hw:numa_nodes",
+    "IPV4_ADDRESS": "addresses are those of networks, not of hosts",
+    "FPGA|PGPU": "such devices are asked for by pci_passthrough:alias",
+    "VGPU_DISPLAY_HEAD": "the displays of a virtual GPU are those of its type; ask for resources:VGPU"}
 
 ROWS = (
     *(Spec(name_pattern(name), row.pattern(), row=row) for name, row in BY_SPEC.items()),
     Spec(r"aggregate_instance_extra_specs:.+", ANY, _SCHEDULED),
+    *(Spec("capabilities:(%s)(:.+)?" % names, ANY, lacks=why) for names, why in NO_FIGURES.items()),
     Spec(r"capabilities:.+", ANY, _SCHEDULED),
     Spec(r"accel:device_profile", ANY, lacks="there is no accelerator service (Cyborg)"),
     Spec(r"hw:ephemeral_encryption_format", "plain|luks|luksv2", usual="luks", lacks=NO_FORMAT),
@@ -37,10 +60,12 @@ ROWS = (
     Spec(r"resources:(%s)" % "|".join(RESOURCES), NUMBER, _SCHEDULED),
     Spec(PCPU, NUMBER, frozenset((AGENT, SCHEDULER))),
     Spec(r"resources(%s)?:%s" % (GROUP, CUSTOM), NUMBER, _SCHEDULED),
+    Spec(r"resources:" + MEMORY_KEY, NUMBER, _SCHEDULED),
     Spec(r"resources%s:VGPU" % GROUP, NUMBER, frozenset((AGENT, SCHEDULER))),
+    *(Spec("resources(%s)?:(%s)" % (GROUP, names), NUMBER, lacks=why) for names, why in NO_CLASSES.items()),
     Spec(r"resources(%s)?:(%s)" % (GROUP, _CLASSES), NUMBER,
-         lacks="the scheduler counts VCPU, PCPU, MEMORY_MB, DISK_GB, VGPU and CUSTOM_ ones in resources: without a "
-               "group, and VGPU and CUSTOM_ ones in groups"),
+         lacks="the scheduler counts VCPU, PCPU, MEMORY_MB, DISK_GB, MEM_ENCRYPTION_CONTEXT, VGPU and CUSTOM_ ones in "
+               "resources: without a group, and VGPU and CUSTOM_ ones in groups"),
     Spec(r"trait(%s)?:%s" % (GROUP, KNOWN), "required|forbidden", frozenset((AGENT, SCHEDULER))),
     Spec(r"trait%s:%s" % (GROUP, TRAITS), "required|forbidden", frozenset((AGENT, SCHEDULER))),
     Spec(r"trait(%s)?:[A-Z0-9_]+" % GROUP, "required|forbidden", lacks="no host here can have this trait; those "

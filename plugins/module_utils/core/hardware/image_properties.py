@@ -34,7 +34,6 @@ ROWS = (
     Spec(SECRET_UUID, "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", _HOST),  # of servers that are shelved
     Spec(r"os_(en|de)crypt_\w+", ANY, lacks="images that are encrypted are not opened"),
     Spec(r"hw_(cpu_realtime|ipxe_boot)", ANY, usual=FALSE),
-    Spec(r"hw_emulation_architecture", ANY, lacks="guests have the architecture of their host"),
     Spec(r"os_skip_agent_inject_(at_boot|ssh)", ANY, usual=TRUE, lacks="nothing is injected into guests that run"),
     Spec(r"os_command_line", ANY, lacks="the kernel's command line is that of the kernel's image (cmdline)"),
     Spec(SHUTDOWN_TIMEOUT, SECONDS, _HOST),
@@ -63,10 +62,13 @@ def shutdown_timeout(properties: Mapping[str, Any]) -> Optional[int]:
 
 def unsuited(properties: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[str]:
     """For each of an image's *properties* that asks for another machine than the *host* is (fields of ``kinds.Host``):
-    a text that names it and what there is (spec row FIL-14). A host that does not tell its architecture has any."""
+    a text that names it and what there is (spec row FIL-14). A host that does not tell its architecture has any. That
+    which ``hw_emulation_architecture`` asks for may be the image's own, too."""
     kinds = {str(one).lower() for one in (host.get("hypervisor_type") or "qemu", *(host.get("virt_types") or ()))}
-    own = host.get("architecture")
-    for names, there in ((("hw_architecture", "architecture"), {own, *_RUN_BY.get(own or "", ())} if own else None),
+    own, emulated = host.get("architecture"), str(properties.get("hw_emulation_architecture") or "")
+    also = {_ALIASES.get(emulated, emulated)}.intersection(host.get("emulated_architectures") or ())
+    for names, there in ((("hw_architecture", "architecture"),
+                          {own, *_RUN_BY.get(own or "", ()), *also} if own else None),
                          (("img_hv_type", "hypervisor_type"), kinds | ({"qemu"} if "kvm" in kinds else set())),
                          (("hw_vm_mode", "vm_mode"), {"hvm"})):
         name = next((one for one in names if properties.get(one)), None)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Machine types of guests, by QEMU's names: ``q35`` and ``pc`` stand for the newest of their versions, such as
-``pc-q35-7.2``, which the guest's devices follow. Pure.
+"""Machine types of guests, by QEMU's names: ``q35``, ``pc`` and, of aarch64, ``virt`` stand for the newest of their
+versions, such as ``pc-q35-7.2``, which the guest's devices follow. Pure.
 
 Source: Nova's page on machine types (spec rows A23.1 to A23.3).
 """
@@ -11,21 +11,33 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .architectures import AARCH64, FIELD, MACHINES, X86_64
+
 #: What nobody has chosen.
 AUTO = "auto"
-#: The machine type where neither server nor image nor host says one.
-USUAL = "q35"
 #: Alias to the beginning of the names of its versions.
-VERSIONED: Mapping[str, str] = {"q35": "pc-q35-", "pc": "pc-i440fx-"}
+VERSIONED: Mapping[str, str] = {"q35": "pc-q35-", "pc": "pc-i440fx-", "virt": "virt-"}
+#: Alias to the architecture of its guests.
+ARCHITECTURES: Mapping[str, str] = {"q35": X86_64, "pc": X86_64, "virt": AARCH64}
 #: The property of an image that says the machine type of servers that are made of it.
 PROPERTY = "hw_machine_type"
-NAME = r"q35|pc|pc-(q35|i440fx)-[a-z0-9][a-z0-9.\-]*"
-RULE = "must be q35, pc, or a version of these such as pc-q35-7.2 or pc-i440fx-7.2"
+NAME = r"q35|pc|virt|(pc-q35|pc-i440fx|virt)-[a-z0-9][a-z0-9.\-]*"
+RULE = "must be q35, pc, virt (of aarch64), or a version of these such as pc-q35-7.2, pc-i440fx-7.2 or virt-7.2"
 
 
 def family(machine: str) -> str:
     """The alias of a machine type, which is what it is whatever its version; "" for none of them."""
     return next((alias for alias, start in VERSIONED.items() if machine == alias or machine.startswith(start)), "")
+
+
+def usual(hardware: Mapping[str, Any]) -> str:
+    """The machine type of a server with this *hardware* where neither server nor image nor host says one."""
+    return MACHINES[hardware.get(FIELD) or X86_64]
+
+
+def architecture(machine: str) -> str:
+    """The architecture of guests of a machine type; "" of one that nobody knows."""
+    return ARCHITECTURES.get(family(machine), "")
 
 
 def is_versioned(machine: str) -> bool:
@@ -47,6 +59,13 @@ def version(machine: str) -> tuple[int, ...]:
 def upgrades(old: str, new: str) -> bool:
     """Whether *new* is a later version of the machine *old*, or the version of an alias."""
     return bool(family(old)) and family(old) == family(new) and is_versioned(new) and version(new) > version(old)
+
+
+def of_guests(facts: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The machine types that servers of a host can have, by the architectures that its guests can have. *facts*:
+    ``architecture``, ``emulated_architectures`` and ``machine_types`` (all of QEMU's) of the host."""
+    there = (facts["architecture"], *facts["emulated_architectures"])
+    return {one: sorted(filter(family, facts["machine_types"].get(one, ()))) for one in there}
 
 
 def machine_of(image: Mapping[str, Any], said: str = "") -> str:

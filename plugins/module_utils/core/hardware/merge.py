@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from ..errors import InvalidField
-from . import machines, numa
+from . import architectures, machines, numa
 from .rows import (
     ALIKE,
     ALONE,
@@ -37,6 +37,9 @@ TOPOLOGY = ("cpu_sockets", "cpu_cores", "cpu_threads")
 WITH_RAM = ("vga", "vmvga", "qxl", "bochs")
 #: What these are at least where they are not 0: microseconds, and cgroups' least weight.
 LEAST: Mapping[str, int] = {"cpu_period": 1000, "cpu_quota": 1000, "cpu_shares": 2}
+#: IOMMU of guests to the machines that have it.
+VIOMMUS: Mapping[str, tuple[str, ...]] = {
+    "auto": ("q35", "virt"), "virtio": ("q35", "virt"), "intel": ("q35",), "smmuv3": ("virt",)}
 #: The fields of memory that the CPU encrypts.
 MEMORY, MODEL = "mem_encryption", "mem_encryption_model"
 #: The field that says who has the secret of a TPM, and its words; that for clouds where flavors say nothing is user.
@@ -82,7 +85,7 @@ def asked_of(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, A
     nothing. Raises ``InvalidField``."""
     found = hardware_of(flavor.get("extra_specs") or {}, image.get("properties") or {}, flavor["vcpus"])
     machine = machines.machine_of(image, found.pop("machine", ""))
-    check_machine(found, machine or machines.USUAL)
+    check_machine(found, machine or machines.usual(found))
     numa.check(found, flavor["vcpus"], flavor.get("ram"))
     if "tpm_version" in found:
         found.setdefault(SECURITY, USER)
@@ -199,6 +202,7 @@ def whole(asked: Mapping[str, Any], own: Mapping[str, Any], vcpus: int) -> dict[
     if any(name in own for name in TOPOLOGY):
         found = {name: value for name, value in found.items() if name not in TOPOLOGY}
     found.update(own)
+    found = architectures.completed(found)
     if any(name in found for name in TOPOLOGY):
         found.update(topology(vcpus, found, {}))
     if found.get("cpu_realtime"):
@@ -278,15 +282,24 @@ def _base(name: str) -> str:
 
 def check_machine(hardware: Mapping[str, Any], machine: str) -> None:
     """Raise ``InvalidField`` for *hardware* that a server of this *machine* type cannot have."""
+    _check_architecture(hardware, machine)
     for name in ("disk_bus", "cdrom_bus"):
         if hardware.get(name) == "ide" and "q35" in machine:
             raise InvalidField("hardware.%s" % name, "cannot be ide on machine %s, which has no IDE; use sata, or "
                                "machine pc" % machine)
     if hardware.get(MEMORY) and "q35" not in machine:
         raise InvalidField("hardware.%s" % MEMORY, "cannot be had on machine %s; use machine q35" % machine, True)
-    if "viommu" in hardware and "q35" not in machine:
-        raise InvalidField("hardware.viommu", "cannot be had on machine %s; use machine q35" % machine,
-                           hardware["viommu"])
+    if "viommu" in hardware and machines.family(machine) not in (there := VIOMMUS[hardware["viommu"]]):
+        raise InvalidField("hardware.viommu", "cannot be had on machine %s; use machine %s" % (
+            machine, " or ".join(there)), hardware["viommu"])
     if hardware.get("secure_boot") == "required" and "q35" not in machine:
         raise InvalidField("hardware.secure_boot", "cannot be required on machine %s, which has no place that only "
                            "the firmware writes to (SMM); use machine q35" % machine)
+
+
+def _check_architecture(hardware: Mapping[str, Any], machine: str) -> None:
+    asked, there = hardware.get(architectures.FIELD), machines.architecture(machine)
+    if there and there != (asked or architectures.X86_64):
+        raise InvalidField("hardware.%s" % architectures.FIELD, "must be %s (hw_emulation_architecture) on machine %s, "
+                           "whose guests it is of; use that, or machine %s" % (
+                               there, machine, machines.usual(hardware)), asked)

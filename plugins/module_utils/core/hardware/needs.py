@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Mapping, Sequence
 
+from . import architectures
 from .machines import listed
 from .merge import MEMORY, memory_model
 from .pci import VGPU, asked, in_words, is_vgpu, network_of, told
@@ -25,17 +26,15 @@ SEV = ("memory encryption %s: a CPU of AMD that has it, switched on in the firmw
        "(mem_encrypt=on, kvm_amd.sev=1; for amd-sev-es kvm_amd.sev_es=1), and a libvirt that knows it")
 NO_KVM = "KVM, without which no CPU encrypts the guest's memory"
 MACHINE = "machine type %s (its QEMU has %s)"
+EMULATOR = ("an emulator of %s with a UEFI firmware that libvirt knows (it emulates %s); on Debian the packages "
+            "qemu-system-arm and qemu-efi-aarch64 have that of aarch64, qemu-system-x86 and ovmf that of x86_64")
 TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
 
 
 def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Each field of *hardware* that a *host* (fields of ``kinds.Host``) cannot give, and what the host lacks for it. A
     host that does not tell what it has has nothing."""
-    machine, there = hardware.get("machine"), machines_of(host)
-    if machine and there and machine not in there:
-        yield "machine", MACHINE % (machine, listed(there))
-    if hardware.get("firmware") == "uefi" and "uefi" not in (host.get("firmware") or ()):
-        yield "firmware", UEFI
+    yield from _machine(hardware, host)
     if hardware.get("secure_boot") == "required" and not host.get("secure_boot"):
         yield "secure_boot", SECURE_BOOT
     if hardware.get("maxphysaddr_mode") == "passthrough" and "kvm" not in (host.get("virt_types") or ()):
@@ -53,9 +52,23 @@ def lacking(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tu
     yield from _devices(hardware, host)
 
 
-def machines_of(host: Mapping[str, Any]) -> Sequence[str]:
-    """The machine types that guests of a *host* can have; none where an earlier agent does not tell them."""
-    found: Sequence[str] = (host.get("machine_types") or {}).get(host.get("architecture")) or ()
+def _machine(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The same for architecture, machine type and firmware; that of another architecture is there with its emulator."""
+    emulated, others = architectures.emulated(hardware, host), host.get("emulated_architectures") or ()
+    if emulated and emulated not in others:
+        yield architectures.FIELD, EMULATOR % (emulated, ", ".join(others) or "no other")
+        return
+    machine, there = hardware.get("machine"), machines_of(hardware, host)
+    if machine and there and machine not in there:
+        yield "machine", MACHINE % (machine, listed(there))
+    if hardware.get("firmware") == "uefi" and not emulated and "uefi" not in (host.get("firmware") or ()):
+        yield "firmware", UEFI
+
+
+def machines_of(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Sequence[str]:
+    """The machine types that guests of a *host* with this *hardware* can have; none where an earlier agent does not
+    tell them."""
+    found: Sequence[str] = (host.get("machine_types") or {}).get(architectures.of(hardware, host)) or ()
     return found
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 from typing import Any, Mapping, Optional
 
 from ..errors import InvalidField
+from . import machines
+from .architectures import NO_BUSES
 
 DEVICE, BUS = "hw_rescue_device", "hw_rescue_bus"
 #: Device to the buses that guests have for it, the usual one first.
@@ -27,9 +29,15 @@ def stable(properties: Mapping[str, Any], machine: str, device: str = DEVICE,
     kind = kind or "disk"
     if kind not in BUSES:
         raise InvalidField(device, "must be one of %s" % ", ".join(BUSES), kind)
-    behind = behind or BUSES[kind][0]
-    if behind not in BUSES[kind]:
-        raise InvalidField(bus, "must be one of %s for a rescue %s" % (", ".join(BUSES[kind]), kind), behind)
+    lost = NO_BUSES.get(machines.architecture(machine), ())
+    there = [one for one in BUSES[kind] if one not in lost]
+    if not there:
+        raise InvalidField(device, "cannot be %s: machine %s of the server has none; use %s" % (
+            kind, machine, " or ".join(sorted(BUSES.keys() - {kind}))), kind)
+    behind = behind or there[0]
+    if behind not in BUSES[kind] or behind in lost:
+        raise InvalidField(bus, "must be one of %s for a rescue %s of machine %s" % (
+            ", ".join(there), kind, machine), behind)
     if behind == "ide" and "q35" in machine:
         raise InvalidField(bus, "cannot be ide: machine %s of the server has no IDE; use usb or sata, or a server of "
                            "machine pc" % machine, behind)

@@ -14,6 +14,7 @@ from ..errors import InvalidField
 from ..fields import Field, Record
 from ..values import Boolean, Choices, Integer, ListOf, Text, Value
 from . import machines
+from .architectures import AARCH64, MACHINES, X86_64
 from .cpus import CPUS, CpuMask, CpuSet, PageSize
 from .groups import vgpus
 from .pci import ALIASES, POLICIES, PciAliases
@@ -217,10 +218,14 @@ ROWS: tuple[Row, ...] = (
     *_disk_limits(), *_nic_limits(),
     Row("boot_menu", Boolean(), "Whether the firmware offers a menu of what to boot from.", False, "hw:boot_menu",
         "hw_boot_menu", IMAGE_WINS),
-    Row("machine", Text(1, 64, machines.NAME, machines.RULE), "The machine type: V(q35), V(pc), or a version of these "
-        "such as V(pc-q35-7.2). The server keeps the version that it is made with.", None, image="hw_machine_type",
-        lacks="guests are of QEMU's machine types q35 and pc", needs="a version: a host whose QEMU has it",
-        source=_GLANCE),
+    Row("architecture", Choices(*MACHINES), "The guest's architecture. One that is not its host's is emulated; see "
+        "below.", None, image="hw_emulation_architecture", words={"amd64": X86_64, "arm64": AARCH64},
+        lacks="guests of other architectures have machines that are not made here",
+        needs="a host with an emulator of it and its UEFI firmware", source=_GLANCE),
+    Row("machine", Text(1, 64, machines.NAME, machines.RULE), "The machine type: V(q35), V(pc), of aarch64 V(virt), or "
+        "a version of these such as V(pc-q35-7.2). The server keeps the version that it is made with.", None,
+        image="hw_machine_type", lacks="guests are of QEMU's machine types q35, pc and virt",
+        needs="a version: a host whose QEMU has it", source=_GLANCE),
     Row("firmware", Choices("bios", "uefi"), "What the guest boots by. UEFI's variables stay with the server until it "
         "is removed or shelved.", "bios", image="hw_firmware_type", lacks="guests boot by BIOS or UEFI",
         needs="for uefi, OVMF on the host", source=_GLANCE),
@@ -243,9 +248,9 @@ ROWS: tuple[Row, ...] = (
         "that of a rescue) is encrypted, by QEMU's LUKS (AES-256 in XTS mode), with a key of the server's own.", False,
         "hw:ephemeral_encryption", "hw_ephemeral_encryption", ALIKE,
         needs="said when the server is made; root_format qcow2; LUKS in the host's QEMU"),
-    Row("viommu", Choices("auto", "intel", "virtio"), "The guest's own IOMMU; V(auto) is virtio.", None,
-        "hw:viommu_model", "hw_viommu_model", ALIKE, known="intel|smmuv3|virtio|auto",
-        lacks="guests are no ARM machines", needs="machine q35, and a driver in the guest"),
+    Row("viommu", Choices("auto", "intel", "smmuv3", "virtio"), "The guest's own IOMMU; V(auto) is virtio.", None,
+        "hw:viommu_model", "hw_viommu_model", ALIKE,
+        needs="machine q35, or virt for smmuv3; virtio has both; and a driver in the guest"),
     Row("maxphysaddr_mode", Choices("emulate", "passthrough"), "Whether the CPU has so many bits of physical addresses "
         "as maxphysaddr_bits says, or as the host's CPU; QEMU decides when left out.", None, "hw:maxphysaddr_mode",
         "hw_maxphysaddr_mode", ALIKE, needs="maxphysaddr_bits with emulate; KVM for passthrough"),

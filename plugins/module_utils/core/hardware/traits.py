@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from . import groups
+from .architectures import AARCH64
 
 REQUIRED, FORBIDDEN = "required", "forbidden"
 CUSTOM = r"CUSTOM_[A-Z0-9_]{1,248}"
@@ -45,6 +46,9 @@ SHARES, DISABLED = "COMPUTE_SHARE_LOCAL_FS", "COMPUTE_STATUS_DISABLED"
 ARCHITECTURES: Mapping[str, str] = {word: "COMPUTE_ARCH_%s" % name for word, name in {
     "x86_64": "X86_64", "aarch64": "AARCH64", "ppc64le": "PPC64LE", "s390x": "S390X", "riscv64": "RISCV64",
     "mipsel": "MIPSEL"}.items()}
+#: That of the host itself, where ``ARCHITECTURES`` are those of its guests, and what guests of aarch64 can have.
+HOSTS: Mapping[str, str] = {word: name.replace("COMPUTE_", "HW_", 1) for word, name in ARCHITECTURES.items()}
+SMMUV3 = "COMPUTE_VIOMMU_MODEL_SMMUV3"
 #: By what ``kinds.Host`` tells in ``firmware`` and ``tpm_versions``; the interface of TPMs follows from the version.
 FIRMWARE: Mapping[str, str] = {"bios": "COMPUTE_FIRMWARE_BIOS", "uefi": "COMPUTE_FIRMWARE_UEFI"}
 _SECRETS = tuple("COMPUTE_SECURITY_TPM_SECRET_SECURITY_%s" % word for word in ("USER", "HOST", "DEPLOYMENT"))
@@ -62,7 +66,8 @@ SECURE_BOOT, PASSTHROUGH = "COMPUTE_SECURITY_UEFI_SECURE_BOOT", "COMPUTE_ADDRESS
 #: Of a host whose libvirt tells the serial numbers of cards (row NET-02), and the version since which it does.
 REMOTE_PORTS, TELLS_SERIALS = "COMPUTE_REMOTE_MANAGED_PORTS", (7, 9)
 #: All that some host here can have.
-STANDARD = frozenset((*X86.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values(), *FIRMWARE.values(),
+STANDARD = frozenset((*X86.values(), *ALWAYS, SHARES, DISABLED, *ARCHITECTURES.values(), *HOSTS.values(), SMMUV3,
+                      *FIRMWARE.values(),
                       *(name for by in (TPM, ENCRYPTION) for names in by.values() for name in names),
                       *SEV.values(), THREADS, SECURE_BOOT, PASSTHROUGH, REMOTE_PORTS))
 #: A regular expression of them, and of custom ones.
@@ -106,8 +111,12 @@ def of_host(facts: Mapping[str, Any], kvm: bool, features: Iterable[str], shares
     that its operator gives it."""
     found = set(ALWAYS) | set(custom)
     architecture = str(facts.get("architecture") or "")
-    if architecture in ARCHITECTURES:
-        found.add(ARCHITECTURES[architecture])
+    guests = {architecture, *(facts.get("emulated_architectures") or ())}
+    found.update(ARCHITECTURES[one] for one in guests if one in ARCHITECTURES)
+    if architecture in HOSTS:
+        found.add(HOSTS[architecture])
+    if AARCH64 in guests:
+        found.add(SMMUV3)
     if architecture == "x86_64":
         found |= of_features(features)
     found.update(FIRMWARE[one] for one in facts.get("firmware") or () if one in FIRMWARE)

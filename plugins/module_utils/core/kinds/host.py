@@ -20,8 +20,10 @@ class Host(Kind):
     libvirt_version = Field(Text(), "Version of libvirt.", on=READ, sample="9.0.0")
     agent_version = Field(Text(), "Version of the agent.", on=READ, sample="0.1.0")
     architecture = Field(Text(), "The machine's architecture, in libvirt's words.", on=READ, sample="x86_64")
-    machine_types = Field(MapOf(Text(), ListOf(Text())), "Machine types that QEMU has here, by architecture.", on=READ,
-                          sample={"x86_64": ["pc-q35-7.2", "q35"]})
+    emulated_architectures = Field(ListOf(Text()), "Other architectures that guests can have here, by emulation.",
+                                   on=READ, sample=["aarch64"])
+    machine_types = Field(MapOf(Text(), ListOf(Text())), "Machine types that servers can have here, by architecture.",
+                          on=READ, sample={"x86_64": ["pc-q35-7.2"]})
     virt_types = Field(ListOf(Text()), "Kinds of virtualisation that really work here, best first.", on=READ,
                        sample=["kvm", "qemu"])
     kvm = Field(Value(), "{usable, reason, checked_at}: outcome of starting a tiny guest under KVM.", on=READ,
@@ -51,7 +53,7 @@ class Host(Kind):
     providers = Field(Value(), "Parts of the host that are resource providers of a cloud below it: {name, parent (the "
                       "name of the one above; empty: the host), inventories (total, reserved, max_unit by resource "
                       "class), traits, held (what servers have of it, by uuid and resource class)}.", on=READ,
-                      sample=[{"name": "0000:c1:00.0", "parent": "", "traits": ["COMPUTE_MANAGED_PCI_DEVICE"],
+                      sample=[{"name": "0000:c1:00.0", "parent": "", "traits": [],
                                "inventories": {"CUSTOM_PCI_10DE_1EB8": {"total": 1, "reserved": 0, "max_unit": 1}},
                                "held": {"b6c1f4f0-5d0e-4c64-8d6b-3a0a6a0b9a11": {"CUSTOM_PCI_10DE_1EB8": 1}}}])
     vcpus = Field(Integer(), "CPUs of the host that servers share.", on=READ, sample=16)
@@ -69,10 +71,9 @@ class Host(Kind):
     numa_cells = Field(Value(), "NUMA cells: {id, cpus_shared, cpus_dedicated, memory_mb (of small pages), pages "
                                 "(large ones by KiB), free (of the last three), threads (of each core that has "
                                 "several), sockets, networks (those whose cards are near it)}.", on=READ,
-                       sample=[{"id": 0, "cpus_shared": "0-15", "cpus_dedicated": "", "memory_mb": 64512, "pages": {
-                           "2048": 512}, "free": {"cpus_dedicated": "", "memory_mb": 64512, "pages": {"2048": 512}},
-                           "threads": ["0,8"], "sockets": [0],
-                           "networks": ["physnet0"]}])
+                       sample=[{"id": 0, "cpus_shared": "0-15", "cpus_dedicated": "", "memory_mb": 64512, "pages": {},
+                           "free": {"cpus_dedicated": "", "memory_mb": 64512, "pages": {}}, "threads": [],
+                           "sockets": [0], "networks": []}])
     cpu_model = Field(Text(), "CPU model.", on=READ, sample="EPYC-Rome")
     cpu_info = Field(Value(), "{arch, model, vendor, topology, features}: the CPU, the model the nearest "
                               "that libvirt knows.", on=READ,

@@ -235,7 +235,7 @@ class Server(Resource):
     virt_type = Field(Choices("auto", "kvm", "qemu"), "kvm, qemu (emulated), or what the host can do.",
                       default="auto", on=FIXED, sample="qemu")
     machine = Field(Text(1, 64, "%s|%s" % (machines.AUTO, machines.NAME), "%s; or auto" % machines.RULE),
-                    "Machine type: V(q35), V(pc), a version of these, or V(auto). Its version stays.",
+                    "Machine type: V(q35), V(pc), V(virt), a version of these, or V(auto). Its version stays.",
                     default=machines.AUTO, on=FIXED, sample="pc-q35-7.2")
 
     hardware = Field(HARDWARE, "What it has besides sizes, over what its flavor and image ask for.", default={},

@@ -17,6 +17,8 @@ from .fleet import aggregate, request, row, states, told_cell
 from .test_filter_rows import CASES as ROWS
 
 TWO_CELLS = {"info": {"numa_cells": [told_cell(0, "4-7"), told_cell(1, "8-11")]}}
+EMULATES = {"architecture": "x86_64", "emulated_architectures": ["aarch64"], "firmware": ["bios"],
+            "machine_types": {"x86_64": ["pc-q35-7.2"], "aarch64": ["virt-7.2"]}}
 FEW = Amounts(1, 1024, 10)
 #: Columns of the host, the request, and the filter that refuses it (None: it passes).
 CASES = {
@@ -87,6 +89,19 @@ CASES = {
     "by its old name": ({"info": {"architecture": "x86_64"}}, {"image": {"architecture": "ppc64"}},
                         "ImagePropertiesFilter"),
     "a host that does not tell": ({}, {"image": {"hw_architecture": "aarch64"}}, None),
+    "one that it emulates": ({"info": EMULATES}, {"image": {"hw_emulation_architecture": "aarch64"}}, None),
+    "which the image is of": ({"info": EMULATES}, {"image": {"hw_architecture": "aarch64",
+                                                             "hw_emulation_architecture": "arm64"}}, None),
+    "which the image does not ask for": ({"info": EMULATES}, {"image": {"hw_architecture": "aarch64"}},
+                                         "ImagePropertiesFilter"),
+    "one that it does not emulate": ({"info": {"architecture": "x86_64", "emulated_architectures": []}},
+                                     {"image": {"hw_emulation_architecture": "aarch64"}}, "HardwareFilter"),
+    "its own": ({"info": {"architecture": "aarch64", "firmware": ["uefi"]}},
+                {"image": {"hw_emulation_architecture": "aarch64"}}, None),
+    "a machine type of one that it emulates": ({"info": EMULATES}, {
+        "image": {"hw_emulation_architecture": "aarch64"}, "machine": "virt-7.2"}, None),
+    "an older one": ({"info": EMULATES}, {"image": {"hw_emulation_architecture": "aarch64"}, "machine": "virt-9.0"},
+                     "HardwareFilter"),
     "qemu means kvm too": ({"info": {"virt_types": ["kvm"], "hypervisor_type": "KVM"}},
                            {"image": {"img_hv_type": "qemu"}}, None),
     "another hypervisor": ({}, {"image": {"img_hv_type": "hyperv"}}, "ImagePropertiesFilter"),
@@ -117,6 +132,18 @@ CASES = {
                                    {"machine": "pc-q35-7.2"}, None),
     "a machine type that it lacks": ({"info": {"architecture": "x86_64", "machine_types": {"x86_64": ["pc-q35-7.2"]}}},
                                      {"machine": "pc-q35-8.2"}, "HardwareFilter"),
+    "of a service": ({"number": 3}, {"extra_specs": {"capabilities:service_id": "== 3"}}, None),
+    "of another service": ({"number": 3}, {"extra_specs": {"capabilities:service_id": "4"}},
+                           "ComputeCapabilitiesFilter"),
+    "changed since": ({"updated_at": "2026-11-02T10:00:00Z"}, {"extra_specs": {"capabilities:updated": "s>= 2026-11"}},
+                      None),
+    "in a cell": ({}, {"extra_specs": {"capabilities:mapped": "1", "capabilities:nodename": "<or> kvm1 <or> kvm2"}},
+                  None),
+    "by what may be claimed": ({}, {"extra_specs": {"capabilities:limits:vcpu": "== 256"}}, None),
+    "by less than that": ({}, {"extra_specs": {"capabilities:limits:memory_mb": "<= 65536"}},
+                          "ComputeCapabilitiesFilter"),
+    "a metric that nobody tells": ({}, {"extra_specs": {"capabilities:metrics:cpu.percent": "<= 50"}},
+                                   "ComputeCapabilitiesFilter"),
     "of a cell": ({}, {"extra_specs": {"capabilities:cell_uuid": "cell"}}, None),
     "a ratio": ({"vcpus_ratio": 4.0}, {"extra_specs": {"capabilities:cpu_allocation_ratio": "== 4.0"}}, None),
     "the usual ratio": ({}, {"extra_specs": {"capabilities:ram_allocation_ratio": "== 1.5"}}, None),

@@ -86,6 +86,10 @@ def test_what_flavors_claim():
     flavor["extra_specs"] |= {
         "resources1:CUSTOM_GOLD": "2", "resources_x-y:CUSTOM_TIN": "1", "resources2:CUSTOM_LEAD": "0"}
     assert resources_of(flavor) == {"CUSTOM_GOLD": 5, "CUSTOM_TIN": 1}
+    keys = {"resources:MEM_ENCRYPTION_CONTEXT": "1"}
+    assert resources_of({"extra_specs": keys}) == {"MEM_ENCRYPTION_CONTEXT": 1}
+    assert resources_of({"extra_specs": {**keys, "hw:mem_encryption": "true"}}) == {"MEM_ENCRYPTION_CONTEXT": 1}
+    assert resources_of({"extra_specs": {"resources:MEM_ENCRYPTION_CONTEXT": "0"}}) == {}
 
 
 @pytest.mark.parametrize(("specs", "why"), [

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Servers of another architecture than most hosts': they go where it is emulated, and keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from . import cloud as clouds
+from .cloud import Cloud
+from .test_hardware import act, on_host
+from .test_specs import flavor, image
+
+#: The second host emulates it.
+EMULATES = "fake.FakeHypervisor.emulated_architectures = ('aarch64',) if name == 'kvm2' else (); "
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clouds, "AGENT", clouds.AGENT.replace("fake.FakeHypervisor = ",
+                                                            f"{EMULATES}fake.FakeHypervisor = "))
+        with Cloud(hosts=2, links=True) as made:
+            yield made
+
+
+def test_a_server_goes_to_a_host_that_emulates_it(cloud: Cloud) -> None:
+    caller = cloud.admin
+    arm = image(caller, "arm", hw_emulation_architecture="aarch64", hw_viommu_model="smmuv3")
+    want = {"architecture": "aarch64", "firmware": "uefi", "cdrom_bus": "scsi", "video_model": "virtio",
+            "viommu": "smmuv3"}
+    for number in range(2):
+        made = caller.boot(f"arm{number}", imageRef=arm)
+        seen = on_host(cloud, made["id"])
+        assert (seen["hardware"], seen["machine"], seen["virt_type"]) == (want, "virt-7.2", "qemu")
+        assert caller.server(made["id"])["OS-EXT-SRV-ATTR:host"] == "kvm2"
+    reply = caller.act(made["id"], "rebuild", {"imageRef": image(caller, "plain")})
+    assert reply.status == 400 and "it is aarch64, and would be that of its host" in reply.json["badRequest"]["message"]
+    act(caller, made["id"], "rebuild", {"imageRef": arm}, "ACTIVE")
+    assert on_host(cloud, made["id"])["hardware"] == want
+
+
+def test_what_it_cannot_have_is_refused_before_anything_is_made(cloud: Cloud) -> None:
+    caller = cloud.admin
+    arm = image(caller, "arm2", hw_emulation_architecture="aarch64")
+    for specs, given, why in (
+            ({"hw:serial_port_count": "2"}, arm, "hardware.serial_ports must be 1 where the architecture is aarch64"),
+            ({"hw:viommu_model": "smmuv3"}, image(caller, "x86"), "cannot be had on machine q35; use machine virt"),
+            ({}, image(caller, "z", hw_emulation_architecture="s390x"), "hw_emulation_architecture=s390x: guests of")):
+        caller.delete("/v2.1/flavors/odd")
+        body = {"name": "odd", "networks": "none", "flavorRef": flavor(caller, "odd", specs), "imageRef": given}
+        reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
+        assert reply.status == 400 and why in reply.json["badRequest"]["message"].replace(": must", " must"), reply
