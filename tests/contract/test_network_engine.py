@@ -34,8 +34,9 @@ from magnetar_control.services.network.engine import (
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.services.network.ovn import OvnEngine
 from magnetar_control.services.network.ovn_changes import Northbound
+from magnetar_control.services.network.southbound import Southbound
 from magnetar_core.errors import Unavailable
-from tests.northbound import LabCentral, missing
+from tests.northbound import SHARE, LabCentral, missing
 from tests.ports import free_port
 from tests.unit.agent.pki import Pki
 
@@ -458,6 +459,31 @@ def test_what_the_southbound_database_told_is_known_while_it_is_away(ovn):
         alone.chassis_of("AB12")
     alone.close()
     assert not OvnEngine(ovn.central.url).knows_cards
+
+
+def test_a_southbound_cluster_that_begins_anew(tmp_path):
+    """It counts its changes from the beginning, and what it has is not old for that."""
+    central = LabCentral(tmp_path / "ovn")
+    file, alone = central.folder / "sb.db", central.folder / "alone.db"
+    member = f"unix:{central.folder}/sb.raft"
+    south = Southbound(central.south, 10.0)
+    try:
+        central._run("ovsdb-tool", "create-cluster", str(file), str(SHARE / "ovn-sb.ovsschema"), member)
+        central.begin("sb")
+        for number in range(5):
+            central.sb("chassis-add", f"dpu{number}", "geneve", f"192.0.2.{number}", "--", "set", "Chassis",
+                       f"dpu{number}", f"other_config:ovn-cms-options=card-serial-number=AB{number}")
+        eventually(lambda: south.chassis_of("AB4"))
+        central.end("sb")
+        central._run("ovsdb-tool", "cluster-to-standalone", str(alone), str(file))
+        file.unlink()
+        central._run("ovsdb-tool", "create-cluster", str(file), str(alone), member)
+        central.begin("sb")
+        central.sb("set", "Chassis", "dpu4", "other_config:ovn-cms-options=card-serial-number=CD4")
+        assert eventually(lambda: south.chassis_of("CD4")) == "dpu4"
+    finally:
+        south.close()
+        central.stop()
 
 
 def test_what_others_made_is_left_alone(ovn):

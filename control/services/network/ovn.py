@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 
 from ovs.db.idl import ROW_DELETE, ROW_UPDATE
 from ovs.stream import Stream
-from ovsdbapp.backend.ovs_idl import command, connection, idlutils
+from ovsdbapp.backend.ovs_idl import command, connection
 from ovsdbapp.backend.ovs_idl import transaction as ovs_transaction
-from ovsdbapp.exceptions import OvsdbAppException, TimeoutException
+from ovsdbapp.exceptions import OvsdbAppException
 
 from magnetar_control.store.bell import Bell
 from magnetar_core.errors import Unavailable
@@ -42,9 +42,6 @@ GLOBAL = "NB_Global"
 LOOK = 1.0
 #: Seconds that ovn-northd has for a change before the audit says that it does not follow.
 NORTHD = 10.0
-#: Milliseconds between two attempts to reach the servers of a cluster, at least and at most: one leads again within
-#: seconds.
-BACKOFF = (100, 1000)
 #: Seconds after which a connection that finds no server is opened anew.
 AWAY = 15.0
 #: What rings when the hosts have told how far they are.
@@ -182,19 +179,11 @@ class OvnEngine:
         with self._opening:
             if self._open is None:
                 try:
-                    known = ovn_servers.schema(self.url, self.patience)
-                    idl = _Idl.from_server(self.url, ovn_servers.NORTHBOUND, helper_tables=(*TABLES, GLOBAL),
-                                           helper=idlutils.create_schema_helper(known))
-                    if self._claimed:
-                        idl.set_lock(LOCK)
-                    opened = connection.Connection(idl, self.patience)
-                    opened.start()
-                except TimeoutException as error:  # which has no words of its own
-                    raise self._unavailable(f"no server has let us in within {self.patience:g} s (of a cluster, only "
-                                            "the one that leads does)") from error
+                    self._open = ovn_servers.opened(
+                        self.url, ovn_servers.NORTHBOUND, (*TABLES, GLOBAL), self.patience, _Idl,
+                        lambda idl: idl.set_lock(LOCK) if self._claimed else None)
                 except Exception as error:
                     raise self._unavailable(error) from error
-                self._open = opened
             return self._open
 
     def _unavailable(self, why: object) -> Unavailable:
@@ -209,8 +198,6 @@ class _Idl(connection.OvsdbIdl):  # type: ignore[misc]
         self.followed = Bell(LOOK)  # before the first message of the database
         self._north: Northbound | None = None
         super().__init__(*words, **more)
-        if len(ovn_servers.addresses(words[0])) > 1:  # else it would wait up to 8 s between two of them
-            self._session.reconnect.set_backoff(*BACKOFF)
 
     def notify(self, event: str, row: Any, updates: Any = None) -> None:
         """Called by the connection's thread for each row that has changed."""

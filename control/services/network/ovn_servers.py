@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The servers of OVN's northbound database, each asked for itself: one, or the members of a cluster (ovsdb(7)).
+"""The servers of a database of OVN, one or the members of a cluster (ovsdb(7)): a connection to them, and each asked
+for itself.
 
 A cluster takes changes while more than half of its members reach one another, and then one of them leads.
 """
@@ -9,15 +10,20 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ovs import jsonrpc, poller
 from ovs.stream import Stream
+from ovsdbapp.backend.ovs_idl import connection, idlutils
+from ovsdbapp.exceptions import TimeoutException
 
-NORTHBOUND = "OVN_Northbound"
+NORTHBOUND, SOUTHBOUND = "OVN_Northbound", "OVN_Southbound"
 #: Seconds that one server may take.
 PATIENCE = 3.0
+#: Milliseconds between two attempts to reach the servers of a cluster, at least and at most: one leads again within
+#: seconds.
+BACKOFF = (100, 1000)
 
 
 def addresses(url: str) -> list[str]:
@@ -62,14 +68,39 @@ def _until(line: jsonrpc.Connection, seconds: float) -> None:
     waiting.block()
 
 
-def schema(url: str, patience: float) -> Any:
-    """The database's schema, of the first server that gives it; *patience*: seconds for all of them. Raises
+def opened(url: str, database: str, tables: Iterable[str], patience: float,
+           copy: type[connection.OvsdbIdl] = connection.OvsdbIdl,
+           begin: Callable[[Any], None] | None = None) -> connection.Connection:
+    """A connection that follows *tables* of a *database*, when it has them; *begin* is called with its *copy* before.
+    *patience*: seconds for the schema, and again for the rows. Raises ``OSError``, and others of ``ovs``; nothing of
+    the connection is left then, neither a lock."""
+    idl = copy.from_server(url, database, helper_tables=tables,
+                           helper=idlutils.create_schema_helper(schema(url, patience, database)))
+    try:
+        if len(addresses(url)) > 1:  # else it would wait up to 8 s between two of them
+            idl._session.reconnect.set_backoff(*BACKOFF)  # noqa: SLF001 - an Idl has no other way
+        if begin is not None:
+            begin(idl)
+        made = connection.Connection(idl, patience)
+        made.start()
+    except TimeoutException as error:  # which has no words of its own
+        idl.close()
+        raise TimeoutError(f"no server has let us in within {patience:g} s (of a cluster, only the one that leads "
+                           "does)") from error
+    except BaseException:
+        idl.close()
+        raise
+    return made
+
+
+def schema(url: str, patience: float, database: str = NORTHBOUND) -> Any:
+    """The schema of a *database*, of the first server that gives it; *patience*: seconds for all of them. Raises
     ``OSError``."""
     said = []
     servers = addresses(url)
     for address in servers:
         try:
-            return ask(address, "get_schema", [NORTHBOUND], patience / len(servers))
+            return ask(address, "get_schema", [database], patience / len(servers))
         except OSError as error:
             said.append(f"{address}: {_words(error)}")
     raise OSError("; ".join(said))
