@@ -46,9 +46,10 @@ def pull(task: Task) -> None:
         for nic in pulled:
             attaching.unplug(host, id, nic, f"NIC {nic.mac}", task.operation)
     except Exception:
-        _back(task, seen)
-        now = host.hypervisor.running(id)
-        if now is None or {nic.mac for nic in pulled} <= {nic.mac for nic in now.nics}:
+        for nic in _missing(task):  # also what an agent had unplugged that died
+            with suppress(MagnetarError):  # the next change brings it
+                attaching.plug(host, id, nic)
+        if not _missing(task):
             del task.document.state[PULLED]
         task.document.want["power"] = domain.state
         task.document.state.pop("unfinished", None)
@@ -114,6 +115,13 @@ def plug(task: Task, networks: list[Fields]) -> None:
         pci.follow_nics(task.document.want, failed=False)
         task.keep()
         function_settings.give_back(host)
+
+
+def _missing(task: Task) -> list[Nic]:
+    """NICs of the document that are devices of the host, and that its guest, if it runs, is without."""
+    now = task.host.hypervisor.running(task.document.id)
+    there = {nic.mac for nic in now.nics} if now else set()
+    return [nic for nic in spec.nics(task.host, task.document) if nic.device and nic.mac not in there] if now else []
 
 
 def _back(task: Task, before: Domain) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from magnetar_agent.fake import FakeHypervisor
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField
 from tests.unit.agent.conftest import SMALL, Host
 
@@ -118,6 +119,30 @@ def test_an_agent_that_is_killed_meanwhile(big: Host, monkeypatch: pytest.Monkey
     for word in words:
         power(big, word)
     assert plugged(big, live=True) == {MAC(1): "0x31 0x0"}
+
+
+def test_one_killed_between_two_nics_whose_guest_keeps_the_other(big: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on with both: the one that had gone before is plugged in again, too."""
+    big.ensure("server", "web1", {"flavor": SMALL, "networks": [nic(1), nic(2)]})
+    detach, calls = big.fake.detach, []
+
+    def die(*given: Any) -> None:
+        calls.append(given)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        detach(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(big.fake, "detach", die)
+        with pytest.raises(KeyboardInterrupt):
+            power(big, "suspended")
+    assert len(plugged(big, live=True)) == 1
+    big.settings["detach_timeout"] = 0.1
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeHypervisor, "detach", lambda *given: None)
+        big.restart()
+    assert big.show()["power_state"] == "running" and len(plugged(big, live=True)) == 2
+    assert not big.ensure("server", "web1", {"power": "running"}).changed
 
 
 def test_one_whose_memory_is_dropped_boots_with_all(big: Host, tmp_path: Path) -> None:
