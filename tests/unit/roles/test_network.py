@@ -110,3 +110,29 @@ def test_databases_become_a_cluster_and_one_again(tmp_path):
     assert "kept" in rows
     assert sh("look", tmp_path / "nb.db.member") == f"member {cluster}"
     assert sh("look", tmp_path / "nb.db.alone") == "alone"
+
+
+def test_recovery_stops_everywhere_before_it_acts_anywhere():
+    """A host that is cut off sees no leader: what others see keeps it from acting, too."""
+    tasks = yaml.safe_load((ROLE / "tasks/recover.yml").read_text())
+    acts = next(number for number, task in enumerate(tasks) if "ansible.builtin.systemd_service" in task)
+    asks = [task for task in tasks[:acts] if "ansible.builtin.assert" in task]
+    assert len(asks) == 3 and all(task.get("any_errors_fatal") for task in asks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seen", "words"), [
+    ({"net1": ("member a", "member b"), "net2": ("none", "none")}, ""),
+    ({"net1": ("alone", "alone"), "net2": ("none", "none")}, ""),
+    ({"net1": ("none", "none"), "net2": ("member a", "member b")}, "net1 must have both databases"),
+    ({"net1": ("member a", "none"), "net2": ("member a", "member b")}, "net1 must have both databases")])
+def test_who_cannot_be_the_survivor(tmp_path, seen, words):
+    tasks = yaml.safe_load((ROLE / "tasks/recover.yml").read_text())
+    ask = next(task for task in tasks if "All answer" in task["name"])
+    state = {name: dict(zip(("northbound", "southbound"), both, strict=True)) for name, both in seen.items()}
+    good, said = play(tmp_path, [ask], network_survivor="net1", network_state=state, network_hosts=["localhost"])
+    assert good is not bool(words), said
+    assert words in " ".join(said.split())
+    good, said = play(tmp_path, [ask], network_survivor="net1", network_state=state,
+                      network_hosts=["localhost", "net3"])
+    assert not good and "net3 of the group magnetar_network cannot be asked" in " ".join(said.split()), said
