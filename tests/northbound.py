@@ -48,7 +48,7 @@ class LabCentral:
         self._spawn(name, "ovsdb-server", str(file), f"--remote=punix:{socket}", f"--unixctl={self.folder}/{name}.ctl",
                     *(self.more if name == "nb" else ()))
         deadline = time.monotonic() + 60
-        while not socket.exists():
+        while not (socket.exists() and (self.folder / f"{name}.ctl").exists()):
             assert self._processes[name].poll() is None, (self.folder / f"{name}.log").read_text()
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -58,7 +58,8 @@ class LabCentral:
         process = self._processes.pop(name)
         process.kill()
         process.wait()
-        (self.folder / f"{name}.sock").unlink(missing_ok=True)
+        for kind in ("sock", "ctl"):
+            (self.folder / f"{name}.{kind}").unlink(missing_ok=True)
 
     def stop(self) -> None:
         """End all of them."""
