@@ -45,6 +45,8 @@ class Store:
 
     def __init__(self, api: Database, pool: int = 16) -> None:
         self.api, self.pool = api, pool
+        #: The engines of all databases that are open.
+        self.kinds = frozenset((api.kind,))
         self._lock = threading.Lock()
         self._open: dict[str, Database] = {}
         #: URLs with which the cells' databases were opened, and cells whose row has another URL since.
@@ -114,16 +116,12 @@ class Store:
         """All cells with their databases, cell0 first."""
         return [(cell, self._opened(cell)) for cell in sorted(self.cells(), key=lambda cell: cell.id != CELL0)]
 
-    @property
-    def kinds(self) -> set[str]:
-        """The engines of all databases that are open. Asks nobody."""
-        return {self.api.kind, *(database.kind for database in list(self._open.values()))}
-
     def _opened(self, cell: CellMapping) -> Database:
         with self._lock:
             if cell.id not in self._open:
                 self._opened_by[cell.id] = cell.database_url
                 self._open[cell.id] = Database(cell.database_url, cell.name, self.pool, self.api.limit)
+                self.kinds |= {self._open[cell.id].kind}
             return self._open[cell.id]
 
     def add_cell(self, name: str, database_url: str, id: str | None = None) -> CellMapping:

@@ -37,15 +37,19 @@ class LimitedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.cycle is None or self.cycle.response_complete:
-            if self._inside:  # the rest of a body that has its answer already: it may take its time, if it goes on
-                self._late.end()
-            self._late.begin(self.loop, PATIENCE)
+        if self._inside and self._idle():  # the rest of a body that has its answer: it may take its time, if it goes on
+            self._late.end()
         super().data_received(data)
+        if self._heading or self._idle():  # a head that came in one piece, as most do, waits for nothing
+            self._late.begin(self.loop, PATIENCE)
         if self._heading and not self.transport.is_closing():
             self._size += len(data)
             if self._size > HEAD:
                 self._refuse()
+
+    def _idle(self) -> bool:
+        """Whether there is no request that is still to be answered."""
+        return self.cycle is None or self.cycle.response_complete
 
     def on_message_begin(self) -> None:
         self._size, self._heading = 0, True

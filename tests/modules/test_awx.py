@@ -34,7 +34,7 @@ def test_templates_fit_their_playbooks(template):
         if option is None:
             assert f"    {question['variable']}: " in text or f"{question['variable']} | default(" in text
             continue
-        assert question["default"] == option["default"] and question.get("choices") == option.get("choices")
+        assert question["default"] == option.get("default", "") and question.get("choices") == option.get("choices")
         assert (question["type"] == "integer") == (option["type"] == "int")
 
 
