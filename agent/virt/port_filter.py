@@ -2,8 +2,8 @@
 """What guests may send, as tables of nftables: one of family bridge for their frames, one of family inet for the host.
 
 Everything is said of taps by name. The chains are the same for all; sets have what each tap may do, so a NIC that comes
-or goes changes elements and no rule. A tap with the agent's prefix that the sets do not know sends nothing: it does not
-matter whether a guest starts before the agent has heard of it. In the order of the chains:
+or goes changes elements and no rule. A tap with the agent's prefix that the sets do not know sends and hears nothing: it
+does not matter whether a guest starts before the agent has heard of it. In the order of the chains:
 
 * a frame comes from the NIC's MAC, and is ARP, IPv4, IPv6 or RARP (QEMU's word after a migration);
 * ARP, IPv4 and neighbour advertisements come from addresses of the NIC; nobody is DHCP server or router;
@@ -179,6 +179,8 @@ def _frames(prefix: str) -> tuple[str, ...]:
         "chain to_taps { type filter hook output priority 0; policy accept;",
         f'oifname "{prefix}*" udp sport 67 udp dport 68 oifname . @th,288,48 @cards '
         f"update @learned {{ oifname . @th,192,32 timeout {LEASE} }}", "}",
+        f"chain to_unknown {{ type filter hook postrouting priority {group_filter.JUDGED}; policy accept;",
+        f'oifname "{prefix}*" oifname != @taps {drop("unknown_tap")}', "}",
         "chain guest {", f"iifname != @taps {drop('unknown_tap')}", f"meta mark set meta mark | {MARK}",
         "iifname @open accept", f"iifname . ether saddr != @macs {drop('false_mac')}",
         "ether type vmap { arp : goto arp_frames, ip : goto ipv4_frames, ip6 : goto ipv6_frames, 0x8035 : accept }",

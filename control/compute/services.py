@@ -11,6 +11,7 @@ from sqlalchemy import Connection, delete, func, select
 
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.notifications import payloads
+from magnetar_control.services.network import host_groups
 from magnetar_control.store import aggregates, conductors, hosts, migrations, services
 from magnetar_control.store.allocations import release
 from magnetar_control.store.services import COMPUTE, CONDUCTOR, Service
@@ -145,4 +146,5 @@ def _forget(connection: Connection, service: Service, left: Collection[str]) -> 
         raise Conflict("Unable to delete compute service: servers that are being built or moved hold resources of "
                        "the host. Wait until they are done, or delete them first.")
     aggregates.take(connection, None, service.host)
+    host_groups.forget(connection, service.host)
     connection.execute(delete(table).where(table.c.id == service.id))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
@@ -19,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store.tables import servers
 from magnetar_core.client import Client
-from magnetar_core.errors import InvalidField, MagnetarError, NotFound
+from magnetar_core.errors import InvalidField, MagnetarError, NotFound, TimedOut, Unreachable
 
 from .environment import Environment
 
@@ -99,16 +100,24 @@ class GroupNews:
             self._over.wait(PAUSE)
 
     def tell(self, host: str) -> int:
-        """Tell *host* of the first groups and ports that are due; returns how many. Raises what the agent says."""
+        """Tell *host* of the first groups and ports that are due; returns how many. Raises what the agent refuses, when
+        all others are told, and ``Unreachable``."""
         groups, ports = self.conductor.services.network.host_groups.due(host)
         ports = self._idle(host, ports)
         if not (groups or ports):
             return 0
+        refused = None
         with self.conductor.client(host) as client:
-            for id in groups:
-                tell(self.conductor, client, host, id)
-            for port in ports:
-                self._tell_port(client, host, port)
+            for act in (*(partial(tell, self.conductor, client, host, id) for id in groups),
+                        *(partial(self._tell_port, client, host, port) for port in ports)):
+                try:
+                    act()
+                except (Unreachable, TimedOut):
+                    raise
+                except MagnetarError as error:
+                    refused = error
+        if refused is not None:
+            raise refused
         return len(groups) + len(ports)
 
     def _idle(self, host: str, ports: Sequence[DuePort]) -> list[DuePort]:

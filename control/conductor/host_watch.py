@@ -91,6 +91,8 @@ class HostWatch:
         names = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id]
         for name in list(self._kept.keys() - conductor.states.hosts.keys()):
             del self._kept[name]
+        for name in {key[1] for key in list(conductor.delivery.known)} - conductor.states.hosts.keys():
+            conductor.delivery.forget(name)  # one that comes under this name again has nothing
         self._threads = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
         for name in names:
             thread = self._threads.get(name)

@@ -5,7 +5,7 @@ reference, Networking v2.0)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
 from magnetar_control.api.values import Address, Anything, Id, Number, OrEmpty, Parsed, Truth, record
@@ -41,7 +41,7 @@ class Cidr(Value):
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
         try:
-            found = ip_network(str(value), strict=False)
+            found = _network(value)
         except ValueError:
             raise InvalidField(path, "must be a subnet such as 10.1.0.0/24 or fd00:1::/64", value) from None
         least, most = (8, 30) if found.version == 4 else (64, 126)
@@ -76,14 +76,21 @@ class AddressPair(Value):
         return ADDRESS_PAIR.schema(version)
 
 
+def _network(value: Any) -> IPv4Network | IPv6Network:
+    """Without bits of hosts. Raises ``ValueError``, also for one with a zone (RFC 4007), of which packets say nothing."""
+    if "%" in str(value):
+        raise ValueError
+    return ip_network(str(value), strict=False)
+
+
 FIXED_IP = record({"subnet_id": Id(), "ip_address": ADDRESS})
 #: An IPv4 or IPv6 network; normal form has no bits of hosts.
-PREFIX = Parsed(lambda value: str(ip_network(str(value), strict=False)), "must be an IP network such as 10.1.0.0/24",
+PREFIX = Parsed(lambda value: str(_network(value)), "must be an IP network such as 10.1.0.0/24",
                 **CIDR)
 
 
 def _source(value: Any) -> str:
-    found = ip_network(str(value), strict=False)
+    found = _network(value)
     return str(found.network_address if found.prefixlen == found.max_prefixlen else found)
 
 

@@ -44,6 +44,7 @@ _DUE_HOSTS = union(select(_HELD.host).where(_HELD.due.is_(True)),
 _DUE_GROUPS = select(_HELD.group_id).where(_HELD.host == bindparam("at"), _HELD.due.is_(True)).limit(AT_ONCE)
 _DUE_PORTS = select(*ports.c["id", "device_id", "mac_address", "security_groups", "port_security_enabled"]).where(
     ports.c.groups_due.is_(True), ports.c.host == bindparam("at"), TAKEN).limit(AT_ONCE)
+_REVISED = update(security_groups).where(_GROUP.id == bindparam("at")).values(revision=_GROUP.revision + 1)
 #: Ports that no engine has, and among them those on bridges.
 OURS = ports.c.network_id.in_(select(networks.c.id).where(~networks.c.by_engine))
 _FLAT = ports.c.network_id.in_(select(networks.c.id).where(networks.c.type == "flat", ~networks.c.by_engine))
@@ -78,9 +79,8 @@ def changed(connection: Connection, units: Iterable[str]) -> None:
     if kinds["addresses"]:
         kinds["group"] |= set(connection.execute(select(security_group_rules.c.security_group_id).where(
             security_group_rules.c.remote_address_group_id.in_(kinds["addresses"]))).scalars())
-    if kinds["group"]:
-        connection.execute(update(security_groups).where(_GROUP.id.in_(kinds["group"])).values(
-            revision=_GROUP.revision + 1))
+    if kinds["group"]:  # in one order, since their rows stay locked
+        connection.execute(_REVISED, [{"at": id} for id in sorted(kinds["group"])])
         connection.execute(update(security_group_hosts).where(_HELD.group_id.in_(kinds["group"])).values(due=True))
 
 
@@ -88,6 +88,11 @@ def on_bridges(connection: Connection, which: ColumnElement[bool], given: Mappin
     """The groups of those of these ports that are on bridges of hosts. *given*: values of parameters of *which*."""
     found = connection.execute(select(ports.c.security_groups).where(which, _FLAT), given or {}).scalars()
     return {id for text in found for id in orjson.loads(text)}
+
+
+def forget(connection: Connection, host: str) -> None:
+    """*host* is removed: it is told of nothing more."""
+    connection.execute(deleting(security_group_hosts).where(_HELD.host == host))
 
 
 class HostGroups:
@@ -132,10 +137,12 @@ class HostGroups:
 
     def told(self, host: str, id: str, revision: int) -> None:
         """*host* has the group as it was at *revision*."""
-        same = select(_GROUP.id).where(_GROUP.id == id, _GROUP.revision == revision)
         with self.database.write() as connection:
-            connection.execute(update(security_group_hosts).where(
-                _HELD.group_id == id, _HELD.host == host, _HELD.group_id.in_(same)).values(due=None))
+            # Locked, so that a change which is not committed yet is waited for, and one that comes sees what is noted.
+            now = connection.execute(select(_GROUP.revision).where(_GROUP.id == id).with_for_update(read=True)).scalar()
+            if now == revision:
+                connection.execute(update(security_group_hosts).where(
+                    _HELD.group_id == id, _HELD.host == host).values(due=None))
 
     def gone(self, host: str, id: str) -> None:
         """*host* has the group no more. A project's ``default``, whose uuid follows from the project's, may come again:

@@ -233,6 +233,28 @@ def test_where_bridges_follow_connections() -> None:
     assert after[at + 2] == "ct direction reply ct state established meta mark set meta mark | 0x20000000"
 
 
+def test_a_tap_that_nobody_has_told_of_hears_nothing() -> None:
+    """A guest may start a moment before its filter is there."""
+    def act() -> None:
+        with site() as made:
+            got = subprocess.Popen(["nsenter", "-t", str(made.two.process.pid), "-n", sys.executable, "-c", (
+                "import socket\nline = socket.socket(type=socket.SOCK_DGRAM)\nline.bind(('', 9))\n"
+                "print(line.recv(9).decode(), flush=True)\n")], stdout=subprocess.PIPE)
+            made.servers.append(got)
+            until(lambda: ":9 " in made.two.sh("ss -Hlnu"))
+            made.two.sh("ip neigh add 10.9.9.1 lladdr " + ONE + f" dev {made.two.device}")
+            send = f"ip neigh replace 10.9.9.2 lladdr {TWO} dev {made.one.device}; echo -n %s >/dev/udp/10.9.9.2/9"
+            made.load(one(WEB), groups=(PortGroup(WEB, OUT),))
+            made.one.sh(f"bash -c '{send % 'early'}'")
+            until(lambda: drops()["unknown_tap"] > 0)
+            made.load(one(WEB), two(PEERS), groups=(
+                PortGroup(WEB, OUT), PortGroup(PEERS, (GroupRule("ingress", 4),))))
+            made.one.sh(f"bash -c '{send % 'later'}'")
+            assert got.stdout and got.stdout.readline() == b"later\n"
+
+    in_own_network(act)
+
+
 def test_nothing_is_left_of_groups() -> None:
     def act() -> None:
         with site() as made:

@@ -9,7 +9,7 @@ import pytest
 
 from magnetar_control.conductor import host_groups
 from magnetar_control.conductor.host_groups import GroupNews
-from magnetar_core.errors import Unreachable
+from magnetar_core.errors import InvalidField, Unreachable
 from tests.contract.place import eventually
 
 from .clouds import flavors, row
@@ -152,6 +152,30 @@ def test_a_host_that_was_away(cloud, boot, monkeypatch):
         client.delete("group_filter", own)
         host_groups.compare(cloud.parts.working, client, host)
     eventually(lambda: heard(cloud, host, own))
+
+
+def test_what_a_host_refuses_keeps_nothing_else(cloud, boot, monkeypatch):
+    monkeypatch.setattr(GroupNews, "look", lambda _self: None)
+    bad, good = sorted([group(cloud, "bad"), group(cloud, "good")])
+    id = boot(security_groups=[{"name": bad}, {"name": good}])
+    host, alone = row(cloud, id).host, GroupNews(cloud.parts.working, threading.Event())
+    for one in (bad, good):
+        rule(cloud, one)
+    tell, told = host_groups.tell, []
+
+    def refused(conductor, client, host, id):
+        told.append(id)
+        if id == bad:
+            raise InvalidField("rules[0].remote_ip_prefix", "is nothing that this host knows", "x")
+        tell(conductor, client, host, id)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(host_groups, "tell", refused)
+        with pytest.raises(InvalidField):
+            alone.tell(host)
+        assert told == [bad, good]
+        assert HEARD in heard(cloud, host, good)["rules"] and HEARD not in heard(cloud, host, bad)["rules"]
+    assert alone.tell(host) and HEARD in heard(cloud, host, bad)["rules"]
 
 
 def test_ports_of_other_hosts_on_a_bridge(cloud, boot):

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 
 import pytest
 
+from magnetar_control.services.network import host_groups
 from magnetar_control.services.network.security_groups import default_id
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB
@@ -51,6 +53,20 @@ def test_hosts_that_have_a_group_are_told_of_its_changes(service):
     assert groups.due("kvm1")[0] == [other] and groups.document(other) is None
     groups.gone("kvm1", other)
     assert groups.hosts() == []
+
+
+def test_a_change_that_is_being_committed_while_a_host_is_told(service):
+    groups = service.host_groups
+    server(service)
+    groups.claim("kvm1", GROUP)
+    known = groups.document(GROUP)
+    with service.database.write() as connection:
+        host_groups.changed(connection, [f"group/{GROUP}"])
+        telling = threading.Thread(target=groups.told, args=("kvm1", GROUP, known["revision"]))
+        telling.start()
+        telling.join(0.3)
+    telling.join()
+    assert groups.hosts() == ["kvm1"]
 
 
 def test_a_default_group_that_is_made_anew(service):
