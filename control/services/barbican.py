@@ -101,8 +101,7 @@ class BarbicanKeys:
 
     def _payload(self, path: str, type: str, token: str = "") -> bytes:
         with self._client.asked("GET", f"{path}/payload", {"Accept": type}, token=token) as answer:
-            content: bytes = answer.read(MOST)
-            return content
+            return self._client.content(answer, MOST)
 
 
 def _no_certificate(id: str) -> NotFound:

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
-from http.client import HTTPException
+from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +55,29 @@ class ServiceClient:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         try:
             with self.asked(method, path, headers, content, token) as answer:
-                text = answer.read()
+                text = self.content(answer)
         except errors.MagnetarError as error:
             if error.status in accept:
                 return None
             raise
-        return orjson.loads(text) if text else None
+        try:
+            return orjson.loads(text) if text else None
+        except orjson.JSONDecodeError:
+            raise errors.Unavailable(f"The {self.what} answered with something else than JSON. An operator must see to "
+                                     f"its URL, {self.url}.") from None
+
+    def content(self, answer: Any, most: int | None = None) -> bytes:
+        """What an answer holds, up to *most* bytes. Raises ``Unavailable`` where it breaks off."""
+        try:
+            found: bytes = answer.read(most)
+        except (OSError, HTTPException) as error:
+            raise self._silent(error) from error
+        if most is not None and len(found) < most and answer.length:  # read() with a length does not mind
+            raise self._silent(IncompleteRead(found, answer.length))
+        return found
+
+    def _silent(self, error: Exception) -> errors.Unavailable:
+        return errors.Unavailable(f"The {self.what} does not answer ({type(error).__name__}). Try again in a moment.")
 
     def asked(self, method: str, path: str, headers: dict[str, str], content: Any = None, token: str = "") -> Any:
         """The answer, to be read and closed. Our own token is made anew once, when it is refused. Raises the error that
@@ -76,8 +93,7 @@ class ServiceClient:
                     if error.code != 401 or fresh or token or not isinstance(content, bytes | None):
                         raise self._refused(error) from None
             except (OSError, HTTPException) as error:
-                raise errors.Unavailable(f"The {self.what} does not answer ({type(error).__name__}). Try again in a "
-                                         "moment.") from error
+                raise self._silent(error) from error
         raise AssertionError("the second answer is given or raised")
 
     def _refused(self, error: urllib.error.HTTPError) -> errors.MagnetarError:
