@@ -129,12 +129,19 @@ def take(host: LocalHost, document: Document, part: ContentPart, source: dict[st
 
 def _converted(host: LocalHost, image: str, part: ContentPart, operation: Operation) -> str:
     """Have a qcow2 take the place of the VMDK in *part*, whose headers were looked at; returns its format. QEMU's user
-    reads it, and nothing but it."""
+    reads it, and nothing but it. Raises ``TooLarge`` where little becomes much: what is compressed, or in many places
+    at once."""
     path, written = copies(host, image)
+
+    def told(done: int, total: int) -> None:
+        if written.exists():
+            check_length(written.stat().st_size, host.settings.image_max_bytes)
+        operation.advance(done, total, "bytes", "convert")
+
     try:
         path.unlink(missing_ok=True)
-        host.hypervisor.copy_disk(part.path, VMDK, path, "qcow2",
-                                  lambda done, total: operation.advance(done, total, "bytes", "convert"))
+        host.hypervisor.copy_disk(part.path, VMDK, path, "qcow2", told)
+        check_length(path.stat().st_size, host.settings.image_max_bytes)
         part.replace(path)
     finally:
         for left in (path, written):

@@ -61,7 +61,10 @@ def image_fields(caller: Caller, server: servers.Found, properties: Mapping[str,
              "base_image_ref": server.image_id or "", **(properties or {})}
     if mapping is not None:
         found.update(block_device_mapping=servers.text(mapping), bdm_v2=True, root_device_name=server.root_device_name)
-    return {"disk_format": "qcow2" if mapping is None else "raw", "container_format": "bare", "visibility": "private",
+    # Whose the server is sees what an admin makes of it, which is the admin's.
+    others = caller.context.project_id != server.project_id
+    return {"disk_format": "qcow2" if mapping is None else "raw", "container_format": "bare",
+            **({"visibility": "shared", "share_with": server.project_id} if others else {"visibility": "private"}),
             "properties": {key: str(value) for key, value in found.items()}, "min_ram": kept.get("min_ram") or 0,
             "min_disk": 0 if mapping is not None else orjson.loads(server.flavor)["disk"]}
 

@@ -106,8 +106,9 @@ class Images(Protocol):
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
         """The content piece by piece, and its size in bytes."""
 
-    def create(self, context: Context, name: str | None, **fields: Any) -> Document:
-        """A queued image; *fields*: disk_format, container_format, min_disk, min_ram, visibility, properties, id."""
+    def create(self, context: Context, name: str | None, *, share_with: str | None = None, **fields: Any) -> Document:
+        """A queued image; *fields*: disk_format, container_format, min_disk, min_ram, visibility, properties, id.
+        *share_with*: a project that becomes its member; its visibility is shared."""
 
     def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
         """Raises what would be refused of so many *more* images of the project, with *size* bytes of content, beside

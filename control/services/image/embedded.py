@@ -22,7 +22,7 @@ from .content import Content
 from .images import ImageListing, Page, check_fields, check_owner
 from .members import Members
 from .signatures import SignedUpload, is_signed
-from .tables import deleted
+from .tables import deleted, members
 from .tables import images as rows
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class EmbeddedImages:
             raise NotFound(f"Image {id} has no content.")
         return pieces, image["size"]
 
-    def create(self, context: Context, name: str | None, **wanted: Any) -> Document:
+    def create(self, context: Context, name: str | None, *, share_with: str | None = None, **wanted: Any) -> Document:
         """See ``services.Images``; also ``tags``. Raises ``InvalidRequest``, 403, 409, 413."""
         properties = wanted.pop("properties", {})
         fields.check_properties(properties)
@@ -92,6 +92,8 @@ class EmbeddedImages:
             if not added(connection, rows, **row, created_at=now()):
                 raise Conflict(f"There is an image {id} already.")
             images.set_tags(connection, id, names)
+            if share_with is not None:
+                added(connection, members, image_id=id, member=share_with, status="pending", created_at=now())
             # Looked at afterwards: adding it waits for who deletes it now.
             if connection.execute(select(deleted).filter_by(id=id)).first() is not None:
                 raise Conflict(f"{id} was the id of an image that is deleted, and is not given again. Choose "

@@ -78,14 +78,21 @@ class Remote:
         size = int(answer.headers.get("Content-Length") or 0) or self._json("GET", f"/{_word(id)}").get("size") or 0
         return _pieces(answer, id, size), size
 
-    def create(self, context: Context, name: str | None, **wanted: Any) -> Document:
-        """A queued image, made with the user's token where there is one."""
+    def create(self, context: Context, name: str | None, *, share_with: str | None = None, **wanted: Any) -> Document:
+        """A queued image, made with the user's token where there is one. One that cannot be shared goes again."""
         properties = wanted.pop("properties", {})
         check_properties(properties)
         body = {"name": name, **properties, **wanted}
         if not context.token:
             body.setdefault("owner", context.project_id)
-        return plain(self._json("POST", "", body, context.token))
+        made = plain(self._json("POST", "", body, context.token))
+        if share_with is not None:
+            try:
+                self._json("POST", f"/{_word(made['id'])}/members", {"member": share_with}, context.token)
+            except errors.MagnetarError:
+                self.delete(context, made["id"])
+                raise
+        return made
 
     def check_room(self, context: Context, more: int, size: int, image: str = "") -> None:
         """Only the service knows."""

@@ -38,7 +38,7 @@ from .conftest import Host
 from .test_crash import Dead, Reaper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 GOOD = qcow2()
 OTHER = qcow2(size=2**30)
@@ -164,6 +164,23 @@ def test_a_conversion_that_fails_leaves_nothing(host: Host, way: str) -> None:
     assert kept(host) == []
     if way == "upload":
         assert receive(host, data).resource["status"] == "active"
+
+
+def test_a_small_vmdk_does_not_fill_the_host(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its grains may be compressed, or one of them be everywhere. The conversion ends while it goes on."""
+    most, reached = host.agent.host.settings.image_max_bytes, []
+
+    def grows(_source: Path, _from: str, path: Path, _to: str, progress: Callable[[int, int], None]) -> None:
+        with path.with_name(path.name + ".part").open("wb") as file:
+            for done in range(3):
+                file.truncate(most * done)
+                reached.append(done)
+                progress(done, 3)
+
+    monkeypatch.setattr(host.fake, "copy_disk", grows)
+    with pytest.raises(TooLarge, match="image_max_bytes"):
+        host.ensure("image", "img", file(host, sparse_vmdk()))
+    assert reached == [0, 1, 2] and kept(host) == []
 
 
 def test_files_elsewhere_are_refused(host: Host, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -69,6 +69,18 @@ def test_an_image_of_a_server(maker: Owner) -> None:
     assert maker.server(name="copy", imageRef=id)["image"]["id"] == id
 
 
+def test_whose_a_server_is_sees_the_image_that_an_admin_makes_of_it(maker: Owner) -> None:
+    ann = Owner(maker.cloud, maker.cloud.caller("ann", "shop"))
+    server = ann.server()["id"]
+    id = make(maker, server)
+    maker.call.settled(server)
+    made = image(maker, id)
+    assert (made["status"], made["visibility"], made["owner"]) == ("active", "shared", maker.call.project_id)
+    assert image(ann, id)["instance_uuid"] == server
+    ann.call.delete(f"/v2.1/servers/{server}")
+    assert ann.call.settled(server) is None
+
+
 def test_what_metadata_of_an_image_may_say(maker: Owner) -> None:
     """Properties, of which the caller's count; nothing that decides whose the image is and who sees it."""
     server = maker.server()["id"]

@@ -47,3 +47,12 @@ def test_content_of_known_and_unknown_length(small, remote, size):
     with pytest.raises((TooLarge, Unavailable)):
         remote.upload(refused, iter([RAW, RAW]), size=size)
     assert small.show(refused)["status"] == "queued"
+
+
+def test_an_image_for_another_project(small, remote):
+    made = remote.create(Context("u", "p"), "one", visibility="shared", share_with="project-bob", disk_format="raw",
+                         container_format="bare")
+    assert small.bob("GET", f"/v2/images/{made['id']}", None, 200)["name"] == "one"
+    with pytest.raises(Forbidden):
+        remote.create(Context("u", "p"), "two", visibility="private", share_with="project-bob")
+    assert small.names(small.admin) == ["one"]
