@@ -5,6 +5,7 @@ import uuid
 
 from sqlalchemy import insert, select
 
+from magnetar_control.services.network.tables import security_group_hosts
 from magnetar_control.store import allocations, hosts
 from magnetar_control.store.tables import host_states, migrations
 
@@ -73,9 +74,14 @@ def test_an_empty_host_is_removed_with_all_that_is_kept_of_it(compute):
     id = compute.host("kvm1")
     aggregate = compute.admin.post("/os-aggregates", {"aggregate": {"name": "a"}}).json["aggregate"]["id"]
     compute.admin.post(f"/os-aggregates/{aggregate}/action", {"add_host": {"host": "kvm1"}})
+    with compute.api.write() as connection:
+        connection.execute(insert(security_group_hosts), [
+            {"group_id": str(uuid.uuid4()), "host": host, "due": True} for host in ("kvm1", "kvm2")])
     assert compute.admin.delete(f"{PATH}/{id}", "2.53").status == 204
     assert listed(compute) == []
     assert compute.admin.get(f"/os-aggregates/{aggregate}").json["aggregate"]["hosts"] == []
+    with compute.api.read() as connection:
+        assert connection.execute(select(security_group_hosts.c.host)).scalars().all() == ["kvm2"]
     with compute.cell.read() as connection:
         assert connection.execute(select(host_states)).all() == []
     again = compute.admin.delete(f"{PATH}/{id}", "2.53")

@@ -71,7 +71,8 @@ def test_an_image_of_a_server(maker: Owner) -> None:
 
 def test_whose_a_server_is_sees_the_image_that_an_admin_makes_of_it(maker: Owner) -> None:
     ann = Owner(maker.cloud, maker.cloud.caller("ann", "shop"))
-    server = ann.server()["id"]
+    maker.call.post("/v2.1/flavors", {"flavor": {"id": "ann", "name": "ann", "ram": 64, "vcpus": 1, "disk": 1}})
+    server = ann.server(flavorRef="ann")["id"]
     id = make(maker, server)
     maker.call.settled(server)
     made = image(maker, id)
