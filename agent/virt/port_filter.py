@@ -2,8 +2,8 @@
 """What guests may send, as tables of nftables: one of family bridge for their frames, one of family inet for the host.
 
 Everything is said of taps by name. The chains are the same for all; sets have what each tap may do, so a NIC that comes
-or goes changes elements and no rule. A tap with the agent's prefix that the sets do not know sends and hears nothing: it
-does not matter whether a guest starts before the agent has heard of it. In the order of the chains:
+or goes changes elements and no rule. A tap with the agent's prefix that the sets do not know sends and hears nothing: a
+guest may start before the agent has heard of it. In the order of the chains:
 
 * a frame comes from the NIC's MAC, and is ARP, IPv4, IPv6 or RARP (QEMU's word after a migration);
 * ARP, IPv4 and neighbour advertisements come from addresses of the NIC; nobody is DHCP server or router;

@@ -77,7 +77,7 @@ class AddressPair(Value):
 
 
 def _network(value: Any) -> IPv4Network | IPv6Network:
-    """Without bits of hosts. Raises ``ValueError``, also for one with a zone (RFC 4007), of which packets say nothing."""
+    """Without bits of hosts. Raises ``ValueError``, also for one with a zone (RFC 4007), which no packet has."""
     if "%" in str(value):
         raise ValueError
     return ip_network(str(value), strict=False)

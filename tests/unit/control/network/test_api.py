@@ -315,7 +315,8 @@ def test_security_groups(ask):
             "port_range_max": 80, "remote_ip_prefix": "0.0.0.0/0"}
     ask("POST", "/v2.0/security-group-rules", {"security_group_rule": rule})
     ask("POST", "/v2.0/security-group-rules", {"security_group_rule": rule}, status=409)
-    for wrong in ({"port_range_min": 81}, {"protocol": "moon"}, {"ethertype": "IPv6"}, {"protocol": None}):
+    for wrong in ({"port_range_min": 81}, {"protocol": "moon"}, {"ethertype": "IPv6"}, {"protocol": None},
+                  {"ethertype": "IPv6", "remote_ip_prefix": "fe80::%eth0/64"}):
         ask("POST", "/v2.0/security-group-rules", {"security_group_rule": {**rule, **wrong}}, status=400)
     ask.as_(BOB)("POST", "/v2.0/security-group-rules", {"security_group_rule": rule}, status=404)
     assert len(ask("GET", f"/v2.0/security-groups/{group['id']}")["security_group"]["security_group_rules"]) == 3
