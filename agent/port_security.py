@@ -3,8 +3,8 @@
 security groups, and from nothing that runs.
 
 One thread has the kernel filter as the documents say now (``virt.port_filter``). Nobody waits for it: a NIC that the
-filter does not know yet sends and hears nothing. It outlives the agent, and libvirt, and goes with the last NIC and network. What
-somebody flushes is loaded again at once: the kernel tells of tables that go.
+filter does not know yet sends and hears nothing. It outlives the agent, and libvirt, and goes with the last NIC and
+network. What somebody flushes is loaded again at once: the kernel tells of tables that go.
 """
 
 from __future__ import annotations
