@@ -168,9 +168,9 @@ class EmbeddedVolumes:
             raise InvalidRequest(f"Invalid volume: Volume {id} is encrypted, and no image is made of it, as that would "
                                  "hold its content in clear text. In a server, copy what is needed to another volume.")
         told = volume["volume_image_metadata"]
-        image = self.images.create(context, name, **fields, **{
-            one: int(told.get(one) or 0) for one in ("min_disk", "min_ram")}, properties={
-                one: value for one, value in told.items() if one not in volumes.OF_IMAGE})
+        least_disk, least_ram = (int(told.get(one) or 0) for one in ("min_disk", "min_ram"))
+        image = self.images.create(context, name, **fields, min_disk=least_disk, min_ram=least_ram, properties={
+            one: value for one, value in told.items() if one not in volumes.OF_IMAGE})
         try:
             self.act(context, id, upload_image, image_id=image["id"])
         except MagnetarError:
