@@ -67,11 +67,14 @@ def size(host: LocalHost, document: Document, file: str) -> int | None:
     return of(host, document).size(_name(document, file)) if NOTE in document.state else None
 
 
-def _begin(task: Task) -> RbdPool:
-    """Note where the disks will lie, before the first is made."""
+def _begin(task: Task, base: str | None = None) -> RbdPool:
+    """Note where the disks will lie, and on what content the root disk will stand, before either is made."""
     state = task.document.state
-    if NOTE not in state:
-        state[NOTE] = {"name": root_pool.of_settings(task.host, RBD).name, "mark": uuid.uuid4().hex[:8]}
+    note = dict(state.get(NOTE) or {"name": root_pool.of_settings(task.host, RBD).name, "mark": uuid.uuid4().hex[:8]})
+    if base is not None:
+        note["base"] = base
+    if note != state.get(NOTE):
+        state[NOTE] = note
         task.keep()
     return of(task.host, task.document)
 
@@ -94,12 +97,11 @@ def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
 def fill(task: Task, file: str, bytes: int, image: Disk, progress: Progress) -> None:
     """A clone of an image's content, grown to so many *bytes*."""
     host, document = task.host, task.document
-    pool, name, digest = _begin(task), _name(document, file), document.state["base"]["digest"]
-    base = BASE + digest
+    digest = document.state["base"]["digest"]
+    pool, name, base = _begin(task, digest), _name(document, file), BASE + digest
     with host.locks.hold("rbd", base):
         if not pool.is_base(base):
             _make_base(host, pool, base, image, progress)
-    document.state[NOTE]["base"] = digest
     _anew(pool, name, lambda: pool.clone(base, name))
     pool.grow(name, bytes)
     _complete(host, document, file)
