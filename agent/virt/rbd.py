@@ -117,7 +117,7 @@ class RbdTools:
             self.remove(name)
         except HypervisorError as error:
             if not (_OPEN in error.message or self.size(name) is None or self._children(name) or
-                    protected is None and self._snapshot(name) is not None):
+                    (protected is None and self._snapshot(name) is not None)):
                 raise
 
     def _snapshot(self, name: str) -> bool | None:
