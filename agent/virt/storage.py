@@ -140,8 +140,8 @@ class Storage:
         return RbdTools(self._in(pool, "look", lambda found: rbd(found.XMLDesc(), "", found)))
 
     def rbd_room(self, pool: str) -> tuple[int, int]:
-        """``ceph df``, since libvirt tells of the whole cluster, copies of all that is stored included. A pool that does
-        not run has none, whatever was seen before."""
+        """``ceph df``, since libvirt tells of the whole cluster, copies of all that is stored included. A pool that
+        does not run has none, whatever was seen before."""
         tools = self.rbd_pool(pool)
         if self._rbd_room is None or not self._rbd_room.is_good(pool):
             self._rbd_room = RoomSeen.look(pool, tools)
