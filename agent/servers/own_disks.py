@@ -34,6 +34,11 @@ def are_shared(want: Mapping[str, Any]) -> bool:
     return rbd_images.are_wanted(want)
 
 
+def check_here(host: LocalHost, document: Document) -> None:
+    """See ``rbd_images.check_here``; disks of other kinds are this host's alone."""
+    rbd_images.check_here(host, document)
+
+
 def told(host: LocalHost, document: Document, files: Iterable[str]) -> dict[str, Any] | None:
     """See ``rbd_images.told``; ``None`` for disks that are not shared."""
     return rbd_images.told(host, document, files) if are_shared(document.want) else None

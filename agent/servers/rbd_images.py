@@ -58,8 +58,18 @@ def of(host: LocalHost, document: Document) -> RbdPool:
 
 
 def source(host: LocalHost, document: Document, file: str) -> NetworkSource | None:
-    """How QEMU reaches the disk; ``None`` before the server has any."""
+    """How QEMU reaches the disk; ``None`` before the server has any. Raises as ``check_here``."""
+    check_here(host, document)
     return of(host, document).source(_name(document, file)) if NOTE in document.state else None
+
+
+def check_here(host: LocalHost, document: Document) -> None:
+    """Raise ``Conflict`` for a server whose disks may be another host's (``hand_over``): two guests on the same disks
+    would destroy what is on them."""
+    if are_wanted(document.want) and NOTE not in document.state and any(
+            _FILE.fullmatch(one.name) for one in folder(host, document.id).glob("disk*")):
+        raise Conflict(f"The disks of server {document.name!r} may be another host's: its migration from here was "
+                       "ended with the event discard. Look for the server there, and delete it here.")
 
 
 def size(host: LocalHost, document: Document, file: str) -> int | None:
