@@ -330,6 +330,7 @@ def test_what_was_never_given_away_stays_the_sources(moving: Pair) -> None:
     half, = side.client.list("migration")
     documents = moving.one.agent.host.documents
     document = documents.get("migration", half["id"])
+    assert document is not None
     document.state["tried"] = True  # as an agent that died leaves it
     documents.write(document)
     side.client.event("migration", half["id"], "discard", {}, request_id="r1")
