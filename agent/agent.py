@@ -24,7 +24,7 @@ from magnetar_agent.metadata.service import MetadataService
 from magnetar_agent.migrations import target
 from magnetar_agent.port_security import PortSecurity
 from magnetar_agent.power_sync import PowerSync
-from magnetar_agent.servers import addresses, resolve
+from magnetar_agent.servers import addresses, own_disks, resolve
 from magnetar_agent.volumes import exports, remote
 from magnetar_core.ensure import Permissions
 from magnetar_core.kinds import Server
@@ -62,6 +62,7 @@ class Agent:
 
     def start(self) -> None:
         """Follow events from now on, and put right what happened while no agent ran."""
+        own_disks.flush_noted(self.host)
         self.host.hypervisor.on_event(self.host.count_reboot)
         self.power_sync.hold()
         self.port_security.start()

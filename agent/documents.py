@@ -105,6 +105,8 @@ class Documents:
         self.root = root / "documents"
         self._lock, self._boot = threading.RLock(), boot_id()
         self._notes: set[str] = set()  # paths
+        #: Those of which the last agent wrote a note, and no more: what they say is there may not be flushed yet.
+        self.noted: list[Document] = []
         self._listeners: list[Callable[[Document, bool], None]] = []
         self._found: dict[str, dict[str, Document]] = {noun: {} for noun in BY_NOUN}
         self._indexes: dict[str, dict[str, Index]] = {noun: {"name": Index(_name)} for noun in BY_NOUN}
@@ -236,7 +238,8 @@ class Documents:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         self._notes.add(str(note))
-        return _document(content["document"], note)
+        self.noted.append(found := _document(content["document"], note))
+        return found
 
     def _drop_note(self, path: str) -> None:
         """The file at *path* is newer than its note."""

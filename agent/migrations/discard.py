@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from magnetar_agent.migrations import MARK, target, volumes
-from magnetar_agent.migrations.source_cleanup import guest_runs
+from magnetar_agent.migrations.source_cleanup import is_here
 from magnetar_agent.migrations.transfer import NOTE
 from magnetar_agent.servers import folder, rbd_images
 from magnetar_core.errors import MagnetarError, NotFound
@@ -52,7 +52,7 @@ def _at_source(host: LocalHost, document: Document) -> None:
             with suppress(MagnetarError):
                 host.hypervisor.stray(id)
             volumes.revoke(host, id)
-            if rbd_images.are_wanted(server.want) and document.state.get("tried") and not guest_runs(host, document):
+            if rbd_images.are_wanted(server.want) and document.state.get("tried") and not is_here(host, document):
                 # Nobody asks where it is: what may be the target's by now is not removed with what is left here.
                 rbd_images.hand_over(server)
                 host.documents.write(server)

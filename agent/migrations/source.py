@@ -164,7 +164,7 @@ def move(task: Task) -> None:
     except MagnetarError as error:
         # Where the guest is for sure here it is given back at once; else a repetition finds out.
         lost = isinstance(error, HypervisorDown) or document.state.get("decided")
-        if not lost and (not isinstance(error, Unreachable) or is_here(task)):
+        if not lost and (not isinstance(error, Unreachable) or is_here(task.host, document)):
             restore_server(task)
         raise
     finally:

@@ -37,11 +37,10 @@ def target_address(id: str, want: Fields) -> LinkAddress:
     return LinkAddress(id, want["peer"], host.strip("[]"), int(port))
 
 
-def is_here(task: Task) -> bool:
-    """Whether the server is certainly here: its guest is active, or it is off and the target was never told to take
-    it. While the guest is active here, the target's copy never runs."""
-    document = task.document
-    if guest_runs(task.host, document):
+def is_here(host: LocalHost, document: Document) -> bool:
+    """Whether the server of a migration is certainly here: its guest is active, or it is off and the target was never
+    told to take it. While the guest is active here, the target's copy never runs."""
+    if guest_runs(host, document):
         return True
     return document.want["type"] == "cold" and not document.state.get("decided")
 
@@ -78,10 +77,10 @@ def recover(task: Task) -> None:
         try:
             _drop(task)
         except Unreachable:
-            if not is_here(task):
+            if not is_here(task.host, document):
                 raise
         except NotFound as error:
-            if not is_here(task):
+            if not is_here(task.host, document):
                 raise NotRemovable(
                     f"{error} Only the target could say whether the server has arrived. Look for the server there, "
                     "then end this half with the event discard.") from error

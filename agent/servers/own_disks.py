@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from magnetar_agent.documents import flush, sync_folder
 from magnetar_agent.servers import encryption, folder, logical_volumes, rbd_images
 from magnetar_agent.servers.root_pool import LVM, RBD
 from magnetar_agent.storage import Backing, Disk, DiskKey, DiskSeen
@@ -31,6 +32,11 @@ def format_of(want: Mapping[str, Any], file: str) -> str:
 def are_shared(want: Mapping[str, Any]) -> bool:
     """Whether other hosts reach the server's own disks, so that they are not copied when it moves."""
     return rbd_images.are_wanted(want)
+
+
+def check_here(host: LocalHost, document: Document) -> None:
+    """See ``rbd_images.check_here``; disks of other kinds are this host's alone."""
+    rbd_images.check_here(host, document)
 
 
 def told(host: LocalHost, document: Document, files: Iterable[str]) -> dict[str, Any] | None:
@@ -56,6 +62,19 @@ def make(task: Task, file: str, size: int, label: str | None = None, backing: Ba
 def is_made_anew(document: Document) -> bool:
     """Whether the server is being made, so that what is not noted as made is made again, whatever there is of it."""
     return bool(document.state.get("making")) and document.want.get("root_format") not in (LVM, RBD)
+
+
+def flush_noted(host: LocalHost) -> None:
+    """Flush what an agent that was killed has made, and noted only (``Task.note``): from here on documents are written
+    that say for good that it is there."""
+    for document in host.documents.noted:
+        place = folder(host, document.id)
+        if document.kind == "server" and place.is_dir():
+            for path in place.iterdir():
+                if path.is_file() and not path.is_symlink():
+                    flush(path)
+            sync_folder(place)
+    host.documents.noted.clear()
 
 
 def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | None = None) -> None:

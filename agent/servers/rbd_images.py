@@ -58,8 +58,18 @@ def of(host: LocalHost, document: Document) -> RbdPool:
 
 
 def source(host: LocalHost, document: Document, file: str) -> NetworkSource | None:
-    """How QEMU reaches the disk; ``None`` before the server has any."""
+    """How QEMU reaches the disk; ``None`` before the server has any. Raises as ``check_here``."""
+    check_here(host, document)
     return of(host, document).source(_name(document, file)) if NOTE in document.state else None
+
+
+def check_here(host: LocalHost, document: Document) -> None:
+    """Raise ``Conflict`` for a server whose disks may be another host's (``hand_over``): two guests on the same disks
+    would destroy what is on them."""
+    if are_wanted(document.want) and NOTE not in document.state and any(
+            _FILE.fullmatch(one.name) for one in folder(host, document.id).glob("disk*")):
+        raise Conflict(f"The disks of server {document.name!r} may be another host's: its migration from here was "
+                       "ended with the event discard. Look for the server there, and delete it here.")
 
 
 def size(host: LocalHost, document: Document, file: str) -> int | None:
@@ -67,11 +77,14 @@ def size(host: LocalHost, document: Document, file: str) -> int | None:
     return of(host, document).size(_name(document, file)) if NOTE in document.state else None
 
 
-def _begin(task: Task) -> RbdPool:
-    """Note where the disks will lie, before the first is made."""
+def _begin(task: Task, base: str | None = None) -> RbdPool:
+    """Note where the disks will lie, and on what content the root disk will stand, before either is made."""
     state = task.document.state
-    if NOTE not in state:
-        state[NOTE] = {"name": root_pool.of_settings(task.host, RBD).name, "mark": uuid.uuid4().hex[:8]}
+    note = dict(state.get(NOTE) or {"name": root_pool.of_settings(task.host, RBD).name, "mark": uuid.uuid4().hex[:8]})
+    if base is not None:
+        note["base"] = base
+    if note != state.get(NOTE):
+        state[NOTE] = note
         task.keep()
     return of(task.host, task.document)
 
@@ -94,12 +107,11 @@ def make(task: Task, file: str, bytes: int, label: str | None = None) -> None:
 def fill(task: Task, file: str, bytes: int, image: Disk, progress: Progress) -> None:
     """A clone of an image's content, grown to so many *bytes*."""
     host, document = task.host, task.document
-    pool, name, digest = _begin(task), _name(document, file), document.state["base"]["digest"]
-    base = BASE + digest
+    digest = document.state["base"]["digest"]
+    pool, name, base = _begin(task, digest), _name(document, file), BASE + digest
     with host.locks.hold("rbd", base):
         if not pool.is_base(base):
             _make_base(host, pool, base, image, progress)
-    document.state[NOTE]["base"] = digest
     _anew(pool, name, lambda: pool.clone(base, name))
     pool.grow(name, bytes)
     _complete(host, document, file)

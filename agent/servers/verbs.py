@@ -160,6 +160,7 @@ def grow(task: Task) -> None:
 def start(task: Task, paused: bool = False) -> None:
     """Start, or restore what was suspended."""
     _check_free(task)
+    own_disks.check_here(task.host, task.document)
     _clear_reason(task)
     _reach_volumes(task)
     task.keep_notes()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +77,7 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
 
     def _prepare(self, conn: Any) -> None:
         listen(conn, self._tell)
+        threading.Thread(target=self.start_pools, args=(conn,), name="libvirt-pools", daemon=True).start()
 
     def _tell(self, event: DomainEvent) -> None:
         for listener in list(self._listeners):

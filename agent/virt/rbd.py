@@ -88,13 +88,7 @@ class RbdTools:
 
     def is_base(self, name: str) -> bool:
         """``rbd snap ls``."""
-        try:
-            found = json.loads(self._rbd(f"look at {name}", "snap", "ls", "--format=json", "--image", name))
-        except HypervisorError as error:
-            if f"opening image {name}: {_ABSENT}" in error.message:
-                return False
-            raise
-        return any(one["name"] == SNAPSHOT and one.get("protected") == "true" for one in found)
+        return bool(self._snapshot(name))
 
     def protect(self, name: str) -> None:
         """``rbd snap create`` and ``protect``; another host may do the same."""
@@ -107,16 +101,37 @@ class RbdTools:
                     raise
 
     def remove_base(self, name: str) -> None:
-        """``rbd children``, ``snap unprotect``, ``snap rm``, ``rm``: a clone that comes meanwhile stops it."""
+        """``rbd children``, ``snap unprotect``, ``snap rm``, ``rm``. What another host fills just now, clones or
+        removes stops it."""
         if self.size(name) is None:
             return
-        if self.is_base(name):
-            if json.loads(self._rbd(f"look at {name}", "children", "--format=json", "--image", name)):
-                return
-            at = ("--image", name, "--snap", SNAPSHOT)
-            self._rbd(f"remove {name}", "snap", "unprotect", *at)
-            self._rbd(f"remove {name}", "snap", "rm", *at, "--no-progress")
-        self.remove(name)
+        protected = self._snapshot(name)
+        try:
+            if protected is not None:
+                if self._children(name):
+                    return
+                at = ("--image", name, "--snap", SNAPSHOT)
+                if protected:
+                    self._rbd(f"remove {name}", "snap", "unprotect", *at)
+                self._rbd(f"remove {name}", "snap", "rm", *at, "--no-progress")
+            self.remove(name)
+        except HypervisorError as error:
+            if not (_OPEN in error.message or self.size(name) is None or self._children(name) or
+                    (protected is None and self._snapshot(name) is not None)):
+                raise
+
+    def _snapshot(self, name: str) -> bool | None:
+        """Whether the snapshot of a base is protected; ``None`` where there is none."""
+        try:
+            found = json.loads(self._rbd(f"look at {name}", "snap", "ls", "--format=json", "--image", name))
+        except HypervisorError as error:
+            if f"opening image {name}: {_ABSENT}" in error.message:
+                return None
+            raise
+        return next((one.get("protected") == "true" for one in found if one["name"] == SNAPSHOT), None)
+
+    def _children(self, name: str) -> bool:
+        return bool(json.loads(self._rbd(f"look at {name}", "children", "--format=json", "--image", name)))
 
     def room(self) -> tuple[int, int]:
         """``ceph df``: what the pool holds and may hold still, each counted once, however often it is kept."""

@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Volumes in libvirt's storage pools (LVM, RBD). The pools are the operator's: they are used, never made or started."""
+"""Volumes in libvirt's storage pools (LVM, RBD). The pools are the operator's: they are used, and never made.
+
+Those of RBD that start by themselves (autostart) are started with each new connection to libvirt: it cannot look
+whether they run (``storagePoolUpdateState``), so it takes them for stopped whenever it starts, and starts pools by
+itself only once after each boot.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from xml.etree import ElementTree as ET
@@ -24,6 +31,9 @@ if TYPE_CHECKING:
     from .connection import Connection
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
+#: Seconds between two tries to start a pool.
+AGAIN = 20.0
 #: What LVM's tools, file systems and libvirt say when there is no room.
 _FULL = ("insufficient free space", "insufficient suitable", "not enough free space", "no space left on device")
 #: The agent's unit may not speak to the device mapper; systemd starts what may.
@@ -37,6 +47,26 @@ class Storage:
     connection: Connection
     templates: Path
     _rbd_room: RoomSeen | None = None
+
+    def start_pools(self, conn: Any) -> None:
+        """virStoragePoolCreate, until all of RBD run, or the connection ends: after a power cut hosts are up before
+        the cluster is."""
+        wanted = (libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_RBD | libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_AUTOSTART |
+                  libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_INACTIVE)
+        said = ""
+        try:
+            while left := conn.listAllStoragePools(wanted):
+                for pool in left:
+                    name = pool.name()
+                    try:
+                        pool.create()
+                        log.info("started the storage pool %s, which libvirt had taken for stopped", name)
+                    except libvirt.libvirtError as error:
+                        if said != str(error):
+                            log.warning("the storage pool %s does not start: %s", name, said := str(error))
+                        time.sleep(AGAIN)
+        except libvirt.libvirtError:
+            return  # the next connection begins anew
 
     def check_pool(self, pool: str) -> None:
         """virStoragePoolIsActive."""
@@ -110,9 +140,11 @@ class Storage:
         return RbdTools(self._in(pool, "look", lambda found: rbd(found.XMLDesc(), "", found)))
 
     def rbd_room(self, pool: str) -> tuple[int, int]:
-        """``ceph df``, since libvirt tells of the whole cluster, copies of all that is stored included."""
+        """``ceph df``, since libvirt tells of the whole cluster, copies of all that is stored included. A pool that
+        does not run has none, whatever was seen before."""
+        tools = self.rbd_pool(pool)
         if self._rbd_room is None or not self._rbd_room.is_good(pool):
-            self._rbd_room = RoomSeen.look(pool, self.rbd_pool(pool))
+            self._rbd_room = RoomSeen.look(pool, tools)
         return self._rbd_room.told()
 
     def _in(self, pool: str, what: str, function: Callable[[Any], T]) -> T:

@@ -244,6 +244,37 @@ def test_power_goes_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     pytest.fail("the story never ends")
 
 
+@pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
+def test_power_goes_when_an_agent_that_was_killed_has_gone_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                              late: bool) -> None:
+    """What the killed one had made and not flushed is flushed by the next, which says that it is there."""
+    noun, key, given = FROM_IMAGE[0][0]
+    for lives in range(40):
+        host = Host(tmp_path / str(lives))
+        host.start()
+        (host.root / "image.raw").write_bytes(bytes(4096))
+        host.ensure(noun, key, {**given, "source": {"path": str(host.root / "image.raw")}})
+        with monkeypatch.context() as patch:
+            flushed = Flushed(patch, host.root / "state", False)
+            reaper = Reaper(patch, lives, late)
+            try:
+                host.ensure(*FROM_IMAGE[1])
+                survived = True
+            except Dead:
+                survived = False
+            reaper.armed = False
+            host.restart()
+            host.ensure(*FROM_IMAGE[1])
+            flushed.lose()
+        server, = host.agent.host.documents.list("server")
+        place = host.root / "state/servers" / server.id
+        assert {path.name for path in place.iterdir() if path.stat().st_size} == {"base", *server.state["made"]}
+        host.agent.close()
+        if survived:
+            return
+    pytest.fail("the story never ends")
+
+
 @pytest.mark.parametrize("repeat", [True, False], ids=["repeated", "left alone"])
 @pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
 @pytest.mark.parametrize("story", STORIES)
@@ -313,6 +344,9 @@ def _nothing_is_half(host: Host, before: list[Any], asked: list[Any], allowed: d
               for file in ("disk", *disk_sizes(one.want))}
     assert {path.name for path in (host.root / "libvirt/pool-ceph").glob("*")
             if "@" not in path.name and not path.name.startswith(rbd_images.BASE)} == images
+    for one in documents:  # it is known of which base a clone is, so that this can go with the last of them
+        for clone in (host.root / "libvirt/pool-ceph").glob(f"{one.id}_*@of"):
+            assert rbd_images.BASE + one.state["pool"]["base"] == clone.read_text()
     assert all(pools.named(host.agent.host, one.want["pool"]).disk(id, "").path.stat().st_size >= 4096
                for id, one in volumes.items())
     assert all({one.want["volume"]} <= set(volumes) and one.want["server"] in domains

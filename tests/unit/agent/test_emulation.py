@@ -70,6 +70,12 @@ def test_settings_of_cpus_and_machines_speak_of_the_hosts_own(tmp_path: Path) ->
     host.agent.close()
 
 
+def test_who_asks_for_nothing_of_what_its_machine_has_not_got_is_not_refused(emulating: Host) -> None:
+    nothing = {"cpu_traits": [], "vgpus": 0}
+    found = emulating.ensure("server", "web1", {"flavor": SMALL, **image(emulating, **ARM), "hardware": nothing})
+    assert found.resource["machine"].startswith("virt-")
+
+
 @pytest.mark.parametrize(("properties", "own", "why"), [
     ({}, {"virt_type": "kvm"}, "virt_type: cannot be kvm for a guest of aarch64"),
     ({}, {"machine": "q35"}, "must be x86_64 .* on machine q35"),

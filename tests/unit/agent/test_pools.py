@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import libvirt  # type: ignore[import-untyped]
 import pytest
 
 from magnetar_agent import inventory, reconcile
 from magnetar_agent.storage import NetworkSource
+from magnetar_agent.virt import storage
 from magnetar_agent.virt.storage import rbd
 from magnetar_agent.volumes import pools
 from magnetar_core.ensure import permissions
@@ -180,6 +182,36 @@ def test_how_qemu_reaches_an_image_of_ceph(auth: str, user: str | None, secret: 
 def test_a_pool_that_says_nothing_is_told() -> None:
     with pytest.raises(HypervisorError, match="no name of a Ceph pool"):
         rbd("<pool type='rbd'><name>x</name></pool>", "image", FakePool())
+
+
+def test_pools_of_ceph_that_libvirt_has_forgotten_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of type rbd that start by themselves, when the cluster answers; not once the connection has ended."""
+    class Pool:
+        def __init__(self, name: str, failures: int) -> None:
+            self.name, self.failures = lambda: name, failures
+
+        def create(self) -> None:
+            if self.failures:
+                self.failures -= 1
+                raise libvirt.libvirtError("failed to connect to the RADOS monitor")
+            stopped.remove(self)
+
+    class Conn:
+        def listAllStoragePools(self, flags: int) -> list[Pool]:  # noqa: N802 (libvirt's name)
+            asked = libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_INACTIVE | libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_AUTOSTART
+            assert flags == asked | libvirt.VIR_CONNECT_LIST_STORAGE_POOLS_RBD
+            if len(waited) > 3:
+                raise libvirt.libvirtError("the connection is closed")
+            return list(stopped)
+
+    waited: list[float] = []
+    monkeypatch.setattr(storage.time, "sleep", waited.append)
+    stopped = [Pool("one", 0), Pool("two", 2)]
+    storage.Storage().start_pools(Conn())
+    assert stopped == [] and waited == [storage.AGAIN] * 2
+    stopped.append(Pool("never", 99))
+    storage.Storage().start_pools(Conn())
+    assert len(stopped) == 1 and len(waited) == 4
 
 
 def test_a_server_whose_pool_does_not_run(host: Host) -> None:

@@ -132,6 +132,32 @@ def test_a_base_goes_unless_it_has_clones(said: Said, children: list[Any], verbs
     assert [" ".join(one[1:3 if one[1] == "snap" else 2]) for one in said.asked] == verbs
 
 
+def test_a_base_whose_removal_or_making_was_cut_short_goes(said: Said) -> None:
+    """Its snapshot is there, and is not protected: by that alone the image cannot be removed."""
+    said.answers.update({"rbd info": [json.dumps({"size": 1})], "rbd children": ["[]"],
+                         "rbd snap ls": [json.dumps([{"name": "magnetar", "protected": "false"}])],
+                         "rbd snap unprotect": ["rbd: unprotecting snap failed: (22) Invalid argument", 22]})
+    rbd.RbdTools(PLACE).remove_base("base")
+    assert [one[1:3] for one in said.asked if one[1] in ("snap", "rm")][1:] == [["snap", "rm"], ["rm", "--image"]]
+
+
+@pytest.mark.parametrize(("stops", "meanwhile"), [
+    ("rbd snap unprotect", {"rbd children": ["[]", 0, '[{"image": "a"}]']}),
+    ("rbd snap unprotect", {"rbd info": [json.dumps({"size": 1}), 0, "rbd: error opening image base: "
+                                         "(2) No such file or directory", 2]}),
+    ("rbd rm", {"rbd snap ls": ["[]", 0, json.dumps([{"name": "magnetar", "protected": "false"}])]}),
+    ("rbd snap rm", {})], ids=["cloned", "removed", "filled", "else"])
+def test_what_another_host_does_with_a_base_meanwhile(said: Said, stops: str, meanwhile: dict[str, Any]) -> None:
+    said.answers.update({"rbd info": [json.dumps({"size": 1})], "rbd children": ["[]"],
+                         "rbd snap ls": [json.dumps([{"name": "magnetar", "protected": "true"}])],
+                         stops: ["rbd: failed: (16) Device or resource busy", 16], **meanwhile})
+    if meanwhile:
+        rbd.RbdTools(PLACE).remove_base("base")
+    else:
+        with pytest.raises(HypervisorError, match="busy"):
+            rbd.RbdTools(PLACE).remove_base("base")
+
+
 def test_room(said: Said) -> None:
     pools = [{"name": "other", "stats": {"stored": 9, "max_avail": 9}},
              {"name": "vms", "stats": {"stored": 10, "bytes_used": 30, "max_avail": 100}}]

@@ -314,8 +314,28 @@ def test_what_may_be_the_targets_is_not_removed_at_the_source(moving: Pair) -> N
     client = moving.one.side().client
     half, = client.list("migration")
     client.event("migration", half["id"], "discard", {}, request_id="r1")
+    with pytest.raises(Conflict, match="may be another host's.*delete it here"):
+        client.ensure("server", "web1", {"power": RUNNING})
     client.delete("server", "web1")
     assert not moving.one.knows(id) and contents(moving) == before
+
+
+def test_what_was_never_given_away_stays_the_sources(moving: Pair) -> None:
+    """The agent died on the way of a server that was off, before the target was told to take it; the half is ended."""
+    id = moving.make(flavor={**SMALL, "swap": 8}, power="off")
+    side = moving.one.side()
+    moving.two.fake.fail_next("permit", HypervisorError("No."))
+    with pytest.raises(HypervisorError):
+        moving.migrate()
+    half, = side.client.list("migration")
+    documents = moving.one.agent.host.documents
+    document = documents.get("migration", half["id"])
+    assert document is not None
+    document.state["tried"] = True  # as an agent that died leaves it
+    documents.write(document)
+    side.client.event("migration", half["id"], "discard", {}, request_id="r1")
+    side.client.ensure("server", "web1", {"power": RUNNING})
+    assert moving.one.fake.xml(id).count("protocol=\"rbd\"") == 2
 
 
 def test_a_host_that_does_not_reach_them_is_no_target(moving: Pair) -> None:

@@ -40,7 +40,7 @@ def completed(hardware: Mapping[str, Any]) -> dict[str, Any]:
         return dict(hardware)
     for name, value in hardware.items():
         there = CHOICES[architecture].get(name)
-        if there is not None and value not in there:
+        if there is not None and value not in there and (there or value):
             can = "must be %s" % " or ".join(map(_word, there)) if there else "cannot be had"
             raise InvalidField("hardware.%s" % name, "%s where the architecture is %s (hw_emulation_architecture)"
                                % (can, architecture), value)
