@@ -62,6 +62,8 @@ class HostWatch:
         self.conductor = conductor
         self._threads: dict[str, threading.Thread] = {}
         self._kept: dict[str, tuple[Any, ...]] = {}
+        #: Those of all cells that there were in the last round.
+        self._hosts: frozenset[str] = frozenset()
 
     def run(self) -> None:
         """Until the conductor ends: register hosts, take over watches, read which hosts are up."""
@@ -91,8 +93,9 @@ class HostWatch:
         names = [name for name, host in conductor.states.hosts.items() if host.profile.cell_id == conductor.cell.id]
         for name in list(self._kept.keys() - conductor.states.hosts.keys()):
             del self._kept[name]
-        for name in {key[1] for key in list(conductor.delivery.known)} - conductor.states.hosts.keys():
+        for name in self._hosts - conductor.states.hosts.keys():
             conductor.delivery.forget(name)  # one that comes under this name again has nothing
+        self._hosts = frozenset(conductor.states.hosts)
         self._threads = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
         for name in names:
             thread = self._threads.get(name)

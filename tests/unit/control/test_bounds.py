@@ -73,7 +73,8 @@ def test_watches_of_hosts_that_are_gone(monkeypatch):
     states = HostStates()
     conductor = SimpleNamespace(
         cell=SimpleNamespace(id="cell"), read_hosts=lambda: None, states=states, database=None,
-        settings=SimpleNamespace(host_down_after=1.0), store=SimpleNamespace(databases=list))
+        settings=SimpleNamespace(host_down_after=1.0), store=SimpleNamespace(databases=list),
+        delivery=delivery.Delivery(None, 1.0))
     watch = HostWatch(conductor)
     monkeypatch.setattr("magnetar_control.store.cell_look.look", lambda *_args: NOTHING)
     monkeypatch.setattr(watch, "_keep_lease", lambda _name: True)
@@ -81,10 +82,12 @@ def test_watches_of_hosts_that_are_gone(monkeypatch):
     for number in range(10):
         states.refresh([row(f"kvm{number}")])
         watch._kept[f"kvm{number}"] = ()
+        conductor.delivery.known.add(("image", f"kvm{number}", "i"))
         watch._round()
         for thread in watch._threads.values():
             thread.join()
     assert list(watch._kept) == list(watch._threads) == ["kvm9"]
+    assert conductor.delivery.known == {("image", "kvm9", "i")}
 
 
 def test_psycopg_is_loaded_for_postgresql_alone():
