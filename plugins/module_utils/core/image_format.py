@@ -189,8 +189,8 @@ def _vmdk(head: bytes, _size: int) -> Facts:
         (not capacity, "its capacity is 0, so that other files (extents) have its content"),
         (at != 1 or not 0 < length <= 20, "its descriptor is not where QEMU reads it"),
         (len(kinds) != 1 or told.get("createtype") not in VMDK_TYPES,
-         "its createType is %s, and only %s are one file" % (told.get("createtype", "not said")[:40],
-                                                            " and ".join(VMDK_TYPES))),
+         "its createType is %s, and only %s are one file" % (
+             told.get("createtype", "not said")[:40], " and ".join(VMDK_TYPES))),
         ([one[1:3] for one in extents] != [[str(capacity), "SPARSE"]],
          "its descriptor must name one extent, the file itself (SPARSE), and names others"),
         ("parentfilenamehint" in text.lower() or told.get("parentcid", "ffffffff").lower() != "ffffffff",

@@ -72,8 +72,8 @@ class Host(Kind):
                                 "(large ones by KiB), free (of the last three), threads (of each core that has "
                                 "several), sockets, networks (those whose cards are near it)}.", on=READ,
                        sample=[{"id": 0, "cpus_shared": "0-15", "cpus_dedicated": "", "memory_mb": 64512, "pages": {},
-                           "free": {"cpus_dedicated": "", "memory_mb": 64512, "pages": {}}, "threads": [],
-                           "sockets": [0], "networks": []}])
+                                "free": {"cpus_dedicated": "", "memory_mb": 64512, "pages": {}}, "threads": [],
+                                "sockets": [0], "networks": []}])
     cpu_model = Field(Text(), "CPU model.", on=READ, sample="EPYC-Rome")
     cpu_info = Field(Value(), "{arch, model, vendor, topology, features}: the CPU, the model the nearest "
                               "that libvirt knows.", on=READ,
