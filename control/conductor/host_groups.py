@@ -1,36 +1,32 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Tells hosts of the security groups that they filter by, where no engine does (``services.network.host_groups``).
 
-A host has a group before the first NIC that names it comes (``bring``). What changes afterwards is told by a thread for
-each host, so that a slow one keeps nobody; one that is away is told when it is back. A server with an action in hand is
-told after it. Telling again does no harm, and what is older than what a host knows changes nothing there, so that two
-conductors may do it at once.
+A host has a group before the first NIC that names it comes (``bring``); of what changes afterwards it is told by
+``GroupNews``. A server with an action in hand is told after it. Telling again does no harm, and what is older than what
+a host knows changes nothing there, so that two conductors may do it at once.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
-from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.store.tables import servers
 from magnetar_core.client import Client
-from magnetar_core.errors import InvalidField, MagnetarError, NotFound, TimedOut, Unreachable
+from magnetar_core.errors import InvalidField, NotFound, TimedOut, Unreachable
 
 from .environment import Environment
+from .host_news import HostNews
 
 if TYPE_CHECKING:
     from magnetar_control.services.network.host_groups import DuePort
 
 log = logging.getLogger(__name__)
 NOUN = "group_filter"
-#: Seconds until a host is asked again that could not be told.
-PAUSE = 5.0
 
 
 def bring(conductor: Environment, client: Client, host: str, nics: Iterable[Mapping[str, Any]]) -> None:
@@ -72,52 +68,23 @@ def compare(conductor: Environment, client: Client, host: str) -> None:
     conductor.services.network.host_groups.compare(host, {one["id"]: one["revision"] for one in client.list(NOUN)})
 
 
-class GroupNews:
-    """Tells the hosts of a conductor's cell."""
+class GroupNews(HostNews):
+    """Tells the hosts of a conductor's cell of security groups, and of those that ports have."""
 
-    def __init__(self, conductor: Environment, over: threading.Event,
-                 start: Callable[[threading.Thread], None] = threading.Thread.start) -> None:
-        self.conductor, self._over, self._start = conductor, over, start
-        self._threads: dict[str, threading.Thread] = {}
+    about, away = "security groups", (Unreachable, TimedOut)
 
-    def look(self) -> None:
-        """Begin to tell those hosts that are up and that nobody tells now."""
-        self._threads = {host: thread for host, thread in self._threads.items() if thread.is_alive()}
-        hosts = self.conductor.states.hosts
-        for host in self.conductor.services.network.host_groups.hosts():
-            mine = host in hosts and hosts[host].profile.cell_id == self.conductor.cell.id
-            if mine and host not in self._threads and self.conductor.is_up(host):
-                thread = threading.Thread(target=self._tell, args=(host,), name=f"groups of {host}", daemon=True)
-                self._threads[host] = thread
-                self._start(thread)
-
-    def _tell(self, host: str) -> None:
-        try:
-            while not self._over.is_set() and self.tell(host):
-                pass
-        except (MagnetarError, DBAPIError, OSError) as error:
-            log.info("host %s is told of security groups later: %s", host, error, extra={"host": host})
-            self._over.wait(PAUSE)
+    def waiting(self) -> Iterable[str]:
+        hosts, cell = self.conductor.states.hosts, self.conductor.cell.id
+        return [host for host in self.conductor.services.network.host_groups.hosts()
+                if host in hosts and hosts[host].profile.cell_id == cell]
 
     def tell(self, host: str) -> int:
-        """Tell *host* of the first groups and ports that are due; returns how many. Raises what the agent refuses, when
-        all others are told, and ``Unreachable``."""
         groups, ports = self.conductor.services.network.host_groups.due(host)
         ports = self._idle(host, ports)
-        if not (groups or ports):
-            return 0
-        refused = None
-        with self.conductor.client(host) as client:
-            for act in (*(partial(tell, self.conductor, client, host, id) for id in groups),
-                        *(partial(self._tell_port, client, host, port) for port in ports)):
-                try:
-                    act()
-                except (Unreachable, TimedOut):
-                    raise
-                except MagnetarError as error:
-                    refused = error
-        if refused is not None:
-            raise refused
+        if groups or ports:
+            with self.conductor.client(host) as client:
+                self.each((*(partial(tell, self.conductor, client, host, id) for id in groups),
+                           *(partial(self._tell_port, client, host, port) for port in ports)))
         return len(groups) + len(ports)
 
     def _idle(self, host: str, ports: Sequence[DuePort]) -> list[DuePort]:
