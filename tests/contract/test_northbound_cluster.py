@@ -97,9 +97,8 @@ def test_without_a_quorum_it_says_so(cluster: LabCluster) -> None:
 
 
 @deep
-def test_a_cluster_that_begins_anew(cluster: LabCluster, monkeypatch: Any) -> None:
+def test_a_cluster_that_begins_anew(cluster: LabCluster) -> None:
     """It counts its changes from the beginning, and what it has is not old for that."""
-    monkeypatch.setattr("magnetar_control.services.network.ovn.AWAY", 1.0)
     engine = OvnEngine(cluster.url, patience=5)
     try:
         engine.claim()

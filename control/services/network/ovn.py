@@ -42,8 +42,6 @@ GLOBAL = "NB_Global"
 LOOK = 1.0
 #: Seconds that ovn-northd has for a change before the audit says that it does not follow.
 NORTHD = 10.0
-#: Seconds after which a connection that finds no server is opened anew.
-AWAY = 15.0
 #: What rings when the hosts have told how far they are.
 HOSTS = "hosts"
 NOT_FOLLOWED = ("ovn-northd does not write what has changed to the southbound database, so that hosts do not hear of "
@@ -72,7 +70,6 @@ class OvnEngine:
         self._opening = threading.Lock()
         self._open: connection.Connection | None = None
         self._claimed = False
-        self._away: float | None = None  # when the connection was first found to be away
 
     def claim(self) -> None:
         self._claimed = True
@@ -157,23 +154,9 @@ class OvnEngine:
     def _read(self, look: Callable[[Any], T]) -> T:
         open_ = self._connected()
         with open_.lock:
-            if open_.idl.is_connected():
-                self._away = None
-                return look(open_.idl)
-        self._give_up(open_)
-        raise self._unavailable("it has closed the connection")
-
-    def _give_up(self, open_: Any) -> None:
-        """Have a connection that finds nobody for long opened anew: of a cluster that has begun anew
-        (``cluster-to-standalone``) it would take everything for older than what it knows."""
-        with self._opening:
-            now = time.monotonic()
-            self._away = self._away or now
-            late = self._open is open_ and now - self._away >= AWAY
-            if late:
-                self._open = self._away = None
-        if late:
-            open_.stop(timeout=self.patience)
+            if not open_.idl.is_connected():
+                raise self._unavailable("it has closed the connection")
+            return look(open_.idl)
 
     def _connected(self) -> connection.Connection:
         with self._opening:
@@ -191,7 +174,7 @@ class OvnEngine:
                            "there, and to the settings ovn_northbound….")
 
 
-class _Idl(connection.OvsdbIdl):  # type: ignore[misc]
+class _Idl(ovn_servers.DatabaseCopy):
     """The copy of the database. ``followed`` wakes those who wait for the hosts."""
 
     def __init__(self, *words: Any, **more: Any) -> None:

@@ -68,8 +68,21 @@ def _until(line: jsonrpc.Connection, seconds: float) -> None:
     waiting.block()
 
 
-def opened(url: str, database: str, tables: Iterable[str], patience: float,
-           copy: type[connection.OvsdbIdl] = connection.OvsdbIdl,
+class DatabaseCopy(connection.OvsdbIdl):  # type: ignore[misc]
+    """The copy of a database. It takes whatever the leader of a cluster has: one that has begun anew
+    (``cluster-to-standalone``) counts its changes from the beginning, and is not old for that."""
+
+    @property
+    def _min_index(self) -> int:
+        """The number of changes below which an Idl takes nothing."""
+        return 0
+
+    @_min_index.setter
+    def _min_index(self, value: int) -> None:
+        """It would be the greatest that was seen."""
+
+
+def opened(url: str, database: str, tables: Iterable[str], patience: float, copy: type[DatabaseCopy] = DatabaseCopy,
            begin: Callable[[Any], None] | None = None) -> connection.Connection:
     """A connection that follows *tables* of a *database*, when it has them; *begin* is called with its *copy* before.
     *patience*: seconds for the schema, and again for the rows. Raises ``OSError``, and others of ``ovs``; nothing of

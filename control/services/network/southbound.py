@@ -48,27 +48,12 @@ class Southbound:
         with self._opening:
             if self._open is None:
                 try:
-                    self._open = ovn_servers.opened(self.url, ovn_servers.SOUTHBOUND, (CHASSIS,), self.patience,
-                                                    _Chassis)
+                    self._open = ovn_servers.opened(self.url, ovn_servers.SOUTHBOUND, (CHASSIS,), self.patience)
                 except Exception as error:
                     raise Unavailable(f"The southbound database of OVN at {self.url}, which knows the chassis of "
                                       f"SmartNICs, does not answer: {error}. See to ovsdb-server there, and to the "
                                       "settings ovn_southbound, ovn_key, ovn_cert and ovn_ca_cert.") from error
             return self._open
-
-
-class _Chassis(connection.OvsdbIdl):  # type: ignore[misc]
-    """The copy of the database. It takes whatever the leader of a cluster has: one that has begun anew
-    (``cluster-to-standalone``) counts its changes from the beginning, and is not old for that."""
-
-    @property
-    def _min_index(self) -> int:
-        """The number of changes below which an Idl takes nothing."""
-        return 0
-
-    @_min_index.setter
-    def _min_index(self, value: int) -> None:
-        """It would be the greatest that was seen."""
 
 
 def _options(row: Any) -> list[str]:
