@@ -2,12 +2,11 @@
 """``services.KeyManager`` over HTTP: Barbican's API v1.
 
 Certificates are users' secrets. Keys are secrets of the service user's project: Barbican chooses their uuids, so ours
-are in their names, and the user whose a key is stands beside it in the payload, as in the embedded key manager's files.
+are in their names, and what a key store keeps is their payload.
 """
 
 from __future__ import annotations
 
-import secrets
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from magnetar_core.errors import Conflict, Forbidden, NotFound
 
 from . import Context
-from .key_manager import KEY, MOST
+from .key_manager import MOST, KeyStore
 from .service_client import ServiceClient
 
 #: What names of our keys begin with.
@@ -26,7 +25,7 @@ PAGE = 100
 CERTIFICATE = "certificate"
 
 
-class BarbicanKeys:
+class BarbicanKeys(KeyStore):
     """*url*: of Barbican, without ``/v1``. *token* gives a token of a service user who may make, read and delete
     secrets of its project; with true, one that was not given before. *ca*: certificates to trust. Raises
     ``InvalidSettings``. Its calls raise ``Unavailable`` while Barbican is away."""
@@ -56,41 +55,18 @@ class BarbicanKeys:
             raise Forbidden(f"{refused.message} Certificates of signed images must be readable for the service user of "
                             f"Magnetar: whose the secret {id} is adds it to the secret's ACL.") from None
 
-    def create_key(self, id: str, like: str | None = None, owner: str | None = None) -> str:
-        """See ``services.KeyManager``. Of two that are made at once the first stays."""
-        found = self._read(id)
-        if found is None:
-            known = None if like is None else self._read(like)
-            if like is not None and known is None:
-                raise NotFound(f"There is no key {like} in the key manager.", kind="key", key=like)
-            self._client.json("POST", "", {
-                "name": NAME + id, "secret_type": "opaque", "payload_content_type": "text/plain",
-                "payload": "\n".join(filter(None, (known[0] if known else secrets.token_hex(KEY), owner)))})
-            found = self._read(id)
-        if found is None:
-            raise Conflict(f"The key {id} was deleted while it was made.")
-        return found[0]
-
-    def key(self, context: Context, id: str) -> str:
-        """See ``services.KeyManager``."""
-        found = self._read(id)
-        if found is None:
-            raise NotFound(f"There is no key {id} in the key manager.", kind="key", key=id)
-        if found[1] and found[1] != context.user_id:
-            raise Forbidden(f"The key {id} in the key manager is another user's. Its user must ask.")
-        return found[0]
-
     def delete_key(self, id: str) -> None:
         """See ``services.KeyManager``."""
         for path in self._named(id):
             self._client.json("DELETE", path, accept=(404,))
 
-    def _read(self, id: str) -> tuple[str, str] | None:
-        """A key, and the user whose it is, or ""; ``None`` where there is none."""
-        for path in self._named(id):
-            key, _line, owner = self._payload(path, "text/plain").decode().partition("\n")
-            return key, owner
-        return None
+    def _text(self, id: str) -> str | None:
+        paths = self._named(id)
+        return self._payload(paths[0], "text/plain").decode() if paths else None
+
+    def _store(self, id: str, text: str) -> None:
+        self._client.json("POST", "", {"name": NAME + id, "secret_type": "opaque", "payload_content_type": "text/plain",
+                                       "payload": text})
 
     def _named(self, id: str) -> list[str]:
         """The paths of the secrets with the name of a key, the first one first."""

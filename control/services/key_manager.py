@@ -43,58 +43,90 @@ class CertificateFolder:
             return opened.read(MOST)
 
 
-class EmbeddedKeys(CertificateFolder):
+class KeyStore:
+    """Keys, of each store of them. What is kept of a key is a text: the key, and on the next line the uuid of the user
+    whose it is, if it is a user's."""
+
+    def create_key(self, id: str, like: str | None = None, owner: str | None = None) -> str:
+        """See ``services.KeyManager``. Of two that are made at once the first stays."""
+        text = self._text(id)
+        if text is None:
+            known = None if like is None else self._text(like)
+            if like is not None and known is None:
+                raise _none(like)
+            key = _parsed(known)[0] if known else secrets.token_hex(KEY)
+            self._store(id, f"{key}\n{owner}" if owner else key)
+            text = self._text(id)
+        if text is None:
+            raise Conflict(f"The key {id} was deleted while it was made.")
+        return _parsed(text)[0]
+
+    def key(self, context: Context, id: str) -> str:
+        """See ``services.KeyManager``."""
+        text = self._text(id)
+        if text is None:
+            raise _none(id)
+        key, owner = _parsed(text)
+        if owner is not None and owner != context.user_id:
+            raise Forbidden(f"The key {id} in the key manager is another user's. Its user must ask.")
+        return key
+
+    def _text(self, id: str) -> str | None:
+        """What is kept of a key; ``None`` where there is none."""
+        raise NotImplementedError
+
+    def _store(self, id: str, text: str) -> None:
+        """Keep this of a new key; where another was kept meanwhile, that stays."""
+        raise NotImplementedError
+
+
+def _parsed(text: str) -> tuple[str, str | None]:
+    """The key, and the user whose it is."""
+    key, line, owner = text.partition("\n")
+    return key, owner if line else None
+
+
+def _none(id: str) -> NotFound:
+    return NotFound(f"There is no key {id} in the key manager.", kind="key", key=id)
+
+
+class EmbeddedKeys(CertificateFolder, KeyStore):
     """Implements ``services.KeyManager``: beside the certificates, the key UUID is the file ``UUID`` in the folder
-    *keys*, which nobody but the service can read: the key, and on the next line the uuid of the user whose it is, if it
-    is a user's. Machines that share the database share both folders."""
+    *keys*, which nobody but the service can read. Machines that share the database share both folders."""
 
     def __init__(self, folder: Path, keys: Path) -> None:
         super().__init__(folder)
         self.keys = keys
 
-    def create_key(self, id: str, like: str | None = None, owner: str | None = None) -> str:
-        """Written beside its place and linked, so that a key is there in full, and the first of two stays."""
-        if like is not None and self._key(like) is None and self._key(id) is None:
-            raise NotFound(f"There is no key {like} in the key manager.", kind="key", key=like)
-        path = self._path(id)
-        if not path.exists():
-            self.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
-            part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-            try:
-                with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                    file.write((like and self._key(like)) or secrets.token_hex(KEY))
-                    if owner:
-                        file.write(f"\n{owner}")
-                    file.flush()
-                    os.fsync(file.fileno())
-                with suppress(FileExistsError):
-                    os.link(part, path)
-            finally:
-                part.unlink(missing_ok=True)
-            held = os.open(self.keys, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(held)
-            finally:
-                os.close(held)
-        return str(self._key(id))
-
-    def key(self, context: Context, id: str) -> str:
-        """See ``services.KeyManager``."""
-        try:
-            found, *owner = self._path(id).read_text().split("\n")
-        except FileNotFoundError:
-            raise NotFound(f"There is no key {id} in the key manager.", kind="key", key=id) from None
-        if owner and owner != [context.user_id]:
-            raise Forbidden(f"The key {id} in the key manager is another user's. Its user must ask.")
-        return found
-
     def delete_key(self, id: str) -> None:
         """See ``services.KeyManager``."""
         self._path(id).unlink(missing_ok=True)
 
-    def _key(self, id: str) -> str | None:
+    def _text(self, id: str) -> str | None:
+        try:
+            return self._path(id).read_text()
+        except FileNotFoundError:
+            return None
+
+    def _store(self, id: str, text: str) -> None:
+        """Written beside its place and linked, so that it is there in full."""
         path = self._path(id)
-        return path.read_text().partition("\n")[0] if path.exists() else None
+        self.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        try:
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):
+                os.link(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+        held = os.open(self.keys, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(held)
+        finally:
+            os.close(held)
 
     def _path(self, id: str) -> Path:
         return self.keys / str(uuid.UUID(id))  # an id is never a path
