@@ -48,14 +48,14 @@ class VendordataAuth:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = checked(options)
-        self.context(None, "")  # what cannot be read is told at the start
         if self._options.get("insecure"):
             log.warning("%s: insecure is true: whoever answers for Keystone or a target of vendordata is believed, and "
                         "gets the password or the token", SETTING)
         self.user = self._user() if self._options.keys() - SESSION.keys() else None
 
     def context(self, ca: Path | None, name: str) -> ssl.SSLContext:
-        """TLS to those who are known by *ca*, which the setting *name* says, or by the system's CAs."""
+        """TLS to those who are known by *ca*, which the setting *name* says, or by the system's CAs. Raises
+        ``InvalidSettings`` for files that cannot be used."""
         own, key = self._options.get("certfile"), self._options.get("keyfile")
         if key and not own:
             raise _wrong("keyfile", "needs certfile, whose key it is")
