@@ -9,7 +9,7 @@ from typing import Any
 
 from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, NotFound
-from magnetar_core.power import HARD_REBOOT, LIVE, SOFT_REBOOT, SUSPENDED, number
+from magnetar_core.power import LIVE, SUSPENDED, number
 
 from . import nics, tpm_secrets
 from .retry import of_host
@@ -50,7 +50,7 @@ def reboot(work: Work, client: Client) -> dict[str, Any]:
     """soft or hard. A server in error is active again when it comes up. A guest that is asked softly is not waited for
     any longer when something else comes over it."""
     work.begin()
-    work.note(task_state=(SOFT_REBOOT if work.args["type"] == "soft" else HARD_REBOOT)[-1])
+    work.note(task_state=work.rule.steps[-1])
 
     def watch(operation: Mapping[str, Any]) -> None:
         if work.cancelled.is_set():
