@@ -12,7 +12,7 @@ what is sent from a network that the agents make never comes to another host fro
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -168,15 +168,13 @@ class HostGroups:
             held = connection.execute(select(_HELD.group_id, _GROUP.revision).outerjoin(
                 security_groups, _GROUP.id == _HELD.group_id).where(_HELD.host == host, _HELD.due.is_(None))).all()
         other = [row.group_id for row in held if found.get(row.group_id) != row.revision]
-        self._again(host, other, found.keys() - {row.group_id for row in held})
-
-    def _again(self, host: str, ids: Collection[str], unknown: Collection[str]) -> None:
-        if ids or unknown:
+        unknown = found.keys() - {row.group_id for row in held}
+        if other or unknown:
             with self.database.write() as connection:
                 for id in unknown:  # of a group that went while the host was away, or of another database
                     added(connection, security_group_hosts, group_id=id, host=host, due=True)
                 connection.execute(update(security_group_hosts).where(
-                    _HELD.host == host, _HELD.group_id.in_(ids)).values(due=True))
+                    _HELD.host == host, _HELD.group_id.in_(other)).values(due=True))
 
 
 def _rules(row: RowMapping) -> list[Document]:
