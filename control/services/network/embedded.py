@@ -55,6 +55,7 @@ from .worker import EngineWorker, Wait
 # Statements that each server needs, made once: to make one takes longer than to execute it.
 _RELEASED = (ports.c.device_id == bindparam("server")) & TAKEN & (
     bindparam("port", type_=String).is_(None) | (ports.c.id == bindparam("port", type_=String)))
+_ON_BRIDGES = host_groups.on_bridges(_RELEASED)
 _MADE_RELEASED = delete(ports).where(_RELEASED, ports.c.made_for_server)
 _LET_GO = update(ports).where(_RELEASED).values(
     device_id="", device_owner="", host="", next_host="", arriving=False, status="DOWN", place=None, tag=None,
@@ -268,7 +269,7 @@ class EmbeddedNetworks:
                 self.log.note(connection, *changes.ports(row.id for row in rows),
                               *let_go(connection, [row.id for row in rows if row.made_for_server]))
             host_groups.changed(connection, [
-                f"group/{id}" for id in host_groups.on_bridges(connection, _RELEASED, which)])
+                f"group/{id}" for id in host_groups.named(connection.execute(_ON_BRIDGES, which).scalars())])
             connection.execute(_MADE_RELEASED, which)
             connection.execute(_LET_GO, {**which, "updated_at": now()})
             sure()

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, bindparam, exists, select, union, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, bindparam, exists, select, union, update
 from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Document
@@ -75,7 +75,7 @@ def changed(connection: Connection, units: Iterable[str]) -> None:
         kinds.get(kind, set()).add(id)
     if kinds["port"]:
         connection.execute(update(ports).where(ports.c.id.in_(kinds["port"]), TAKEN, OURS).values(groups_due=True))
-        kinds["group"] |= on_bridges(connection, ports.c.id.in_(kinds["port"]))
+        kinds["group"] |= named(connection.execute(on_bridges(ports.c.id.in_(kinds["port"]))).scalars())
     if kinds["addresses"]:
         kinds["group"] |= set(connection.execute(select(security_group_rules.c.security_group_id).where(
             security_group_rules.c.remote_address_group_id.in_(kinds["addresses"]))).scalars())
@@ -84,10 +84,14 @@ def changed(connection: Connection, units: Iterable[str]) -> None:
         connection.execute(update(security_group_hosts).where(_HELD.group_id.in_(kinds["group"])).values(due=True))
 
 
-def on_bridges(connection: Connection, which: ColumnElement[bool], given: Mapping[str, Any] | None = None) -> set[str]:
-    """The groups of those of these ports that are on bridges of hosts. *given*: values of parameters of *which*."""
-    found = connection.execute(select(ports.c.security_groups).where(which, _FLAT), given or {}).scalars()
-    return {id for text in found for id in orjson.loads(text)}
+def on_bridges(which: ColumnElement[bool]) -> Select[str]:
+    """Selects the groups of those of these ports that are on bridges of hosts."""
+    return select(ports.c.security_groups).where(which, _FLAT)
+
+
+def named(texts: Iterable[str]) -> set[str]:
+    """The groups in these texts of ports' rows."""
+    return {id for text in texts for id in orjson.loads(text)}
 
 
 def forget(connection: Connection, host: str) -> None:

@@ -92,7 +92,7 @@ def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Docume
 
 def of_server(connection: Connection, server_id: str) -> list[Document]:
     """The groups of the server's ports, each once, with their rules."""
-    ids = {id for text in connection.execute(_HELD, {"server": server_id}).scalars() for id in orjson.loads(text)}
+    ids = host_groups.named(connection.execute(_HELD, {"server": server_id}).scalars())
     return documents(connection, connection.execute(select(security_groups).where(
         security_groups.c.id.in_(ids))).mappings().all())
 
