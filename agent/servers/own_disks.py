@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from magnetar_agent.documents import flush, sync_folder
 from magnetar_agent.servers import encryption, folder, logical_volumes, rbd_images
@@ -19,12 +19,34 @@ from magnetar_core.server_plan import ROOT
 if TYPE_CHECKING:
     from magnetar_agent.documents import Document
     from magnetar_agent.host import LocalHost
+    from magnetar_agent.storage import Progress
     from magnetar_agent.task import Task
+
+
+class _InPool(Protocol):
+    """What a module does with disks that are no files, but lie in the ``root_pool``."""
+
+    def make(self, task: Task, file: str, size: int, label: str | None, /) -> None: ...
+    def fill(self, task: Task, file: str, size: int, source: Disk, progress: Progress, /) -> None: ...
+    def grow(self, host: LocalHost, document: Document, file: str, size: int, /) -> None: ...
+    def remove(self, host: LocalHost, document: Document, files: Iterable[str], /) -> None: ...
+    def tidy(self, host: LocalHost, document: Document, wanted: Iterable[str], /) -> None: ...
+    def remove_all(self, host: LocalHost, document: Document, /) -> None: ...
+    def room(self, host: LocalHost, /) -> tuple[int, int]: ...
+
+
+#: By root format.
+_IN_POOL: Mapping[str, _InPool] = {LVM: logical_volumes, RBD: rbd_images}
+
+
+def _in_pool(want: Mapping[str, Any]) -> _InPool | None:
+    """What looks after a server's own disks; ``None`` where they are files."""
+    return _IN_POOL.get(want.get("root_format", ""))
 
 
 def format_of(want: Mapping[str, Any], file: str) -> str:
     """The format in which QEMU has the disk."""
-    if want.get("root_format") in (LVM, RBD):
+    if _in_pool(want):
         return "raw"
     return "raw" if file == ROOT and want["root_format"] == "raw" else "qcow2"
 
@@ -48,11 +70,8 @@ def make(task: Task, file: str, size: int, label: str | None = None, backing: Ba
          key: DiskKey | None = None) -> None:
     """An empty disk; see ``HypervisorDisks.make_disk``. Of a server that is made it is flushed with all the rest."""
     want = task.document.want
-    if logical_volumes.are_wanted(want):
-        logical_volumes.make(task, file, size, label)
-        return
-    if rbd_images.are_wanted(want):
-        rbd_images.make(task, file, size, label)
+    if pooled := _in_pool(want):
+        pooled.make(task, file, size, label)
         return
     path, late = folder(task.host, task.document.id) / file, is_made_anew(task.document)
     task.host.hypervisor.make_disk(path, format_of(want, file), size, backing, label=label, key=key, flushed=not late)
@@ -61,7 +80,7 @@ def make(task: Task, file: str, size: int, label: str | None = None, backing: Ba
 
 def is_made_anew(document: Document) -> bool:
     """Whether the server is being made, so that what is not noted as made is made again, whatever there is of it."""
-    return bool(document.state.get("making")) and document.want.get("root_format") not in (LVM, RBD)
+    return bool(document.state.get("making")) and _in_pool(document.want) is None
 
 
 def flush_noted(host: LocalHost) -> None:
@@ -79,11 +98,8 @@ def flush_noted(host: LocalHost) -> None:
 
 def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | None = None) -> None:
     """The root disk as a copy of an image's content, grown to *size*."""
-    if logical_volumes.are_wanted(task.document.want):
-        logical_volumes.fill(task, ROOT, size, Disk(base, "", format), task.operation.advance)
-        return
-    if rbd_images.are_wanted(task.document.want):
-        rbd_images.fill(task, ROOT, size, Disk(base, "", format), task.operation.advance)
+    if pooled := _in_pool(task.document.want):
+        pooled.fill(task, ROOT, size, Disk(base, "", format), task.operation.advance)
         return
     place, hypervisor = folder(task.host, task.document.id), task.host.hypervisor
     new, made = place / f"{ROOT}.new", format_of(task.document.want, ROOT)
@@ -95,11 +111,8 @@ def copy_image(task: Task, base: Path, format: str, size: int, key: DiskKey | No
 def grow(task: Task, file: str, size: int) -> None:
     """Grow the disk of a server that is off."""
     host, document = task.host, task.document
-    if logical_volumes.are_wanted(document.want):
-        logical_volumes.grow(host, document, file, size)
-        return
-    if rbd_images.are_wanted(document.want):
-        rbd_images.grow(host, document, file, size)
+    if pooled := _in_pool(document.want):
+        pooled.grow(host, document, file, size)
         return
     host.hypervisor.grow_disk(folder(host, document.id) / file, format_of(document.want, file), size,
                               encryption.of(host, document))
@@ -108,11 +121,9 @@ def grow(task: Task, file: str, size: int) -> None:
 def remove(host: LocalHost, document: Document, names: Iterable[str]) -> None:
     """Remove disks, and other files of the server; gone is fine."""
     names = list(names)
-    disks = [name for name in names if name.partition(".")[0] == ROOT and not name.endswith(".new")]
-    if logical_volumes.are_wanted(document.want):
-        logical_volumes.remove(host, document, disks)
-    if rbd_images.are_wanted(document.want):
-        rbd_images.remove(host, document, disks)
+    if pooled := _in_pool(document.want):
+        pooled.remove(host, document, [name for name in names
+                                       if name.partition(".")[0] == ROOT and not name.endswith(".new")])
     place = folder(host, document.id)
     for name in names:
         (place / name).unlink(missing_ok=True)
@@ -120,9 +131,8 @@ def remove(host: LocalHost, document: Document, names: Iterable[str]) -> None:
 
 def tidy(host: LocalHost, document: Document, wanted: Iterable[str]) -> None:
     """Remove disks that are not *wanted* any more, and that an agent which was killed has left in a pool."""
-    for kind in (logical_volumes, rbd_images):
-        if kind.are_wanted(document.want):
-            kind.tidy(host, document, wanted)
+    if pooled := _in_pool(document.want):
+        pooled.tidy(host, document, wanted)
 
 
 def seen(host: LocalHost, document: Document, file: str) -> DiskSeen | None:
@@ -136,10 +146,8 @@ def seen(host: LocalHost, document: Document, file: str) -> DiskSeen | None:
 def remove_all(host: LocalHost, document: Document) -> None:
     """Remove the server's folder, with all that is in it. Raises ``OSError``."""
     place = folder(host, document.id)
-    if logical_volumes.are_wanted(document.want):
-        logical_volumes.remove_all(host, document)
-    if rbd_images.are_wanted(document.want):
-        rbd_images.remove_all(host, document)
+    if pooled := _in_pool(document.want):
+        pooled.remove_all(host, document)
     if place.exists():
         shutil.rmtree(place)
 
@@ -153,16 +161,14 @@ class Room(NamedTuple):
     reason: str = ""
 
 
-_ROOMS = {LVM: logical_volumes.room, RBD: rbd_images.room}
-
-
 def room(host: LocalHost) -> Room:
     """What there is on this host. A pool that cannot be used now has no room."""
-    if host.settings.root_format not in _ROOMS:
+    pooled = _IN_POOL.get(host.settings.root_format)
+    if pooled is None:
         disk = shutil.disk_usage(host.settings.state_dir)
         return Room(disk.total, disk.free)
     try:
-        return Room(*_ROOMS[host.settings.root_format](host))
+        return Room(*pooled.room(host))
     except HypervisorDown as error:
         return Room(None, None, error.message)
     except MagnetarError as error:
@@ -171,8 +177,8 @@ def room(host: LocalHost) -> Room:
 
 def total(host: LocalHost, root_format: str) -> int:
     """Bytes of what disks of this format lie in."""
-    if root_format in _ROOMS:
-        return _ROOMS[root_format](host)[0]
+    if pooled := _IN_POOL.get(root_format):
+        return pooled.room(host)[0]
     return shutil.disk_usage(host.settings.state_dir).total
 
 
