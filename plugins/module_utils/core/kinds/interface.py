@@ -4,23 +4,10 @@
 from __future__ import annotations
 
 from ..fields import FIXED, READ, Field, Kind
-from ..values import Boolean, Choices, ListOf, Mac, Nullable, Text, Uuid, Value
+from ..values import Boolean, Mac, Nullable, Text, Uuid, Value
 from .common import REFERENCE, TAG
 from .guest_data import told
-from .network import (
-    ALLOWED_MAX,
-    DEVICE,
-    GROUPS_MAX,
-    NIC_ADDRESS,
-    PHYSICAL,
-    PORT,
-    TX_RATE,
-    VLAN,
-    VNIC_TYPE,
-    AllowedAddress,
-)
-
-MODELS = ("virtio", "e1000e", "e1000", "rtl8139")
+from .network import ALLOWED, DEVICE, GROUPS, NIC_ADDRESS, NIC_MODEL, PHYSICAL, PORT, TX_RATE, VLAN, VNIC_TYPE
 
 
 class InterfaceAttachment(Kind):
@@ -44,16 +31,16 @@ class InterfaceAttachment(Kind):
     min_tx_rate = Field(TX_RATE, "How much of its card it is sure of, in Mbit/s; V(0) for nothing.", sample=None)
     vlan = Field(VLAN, "The VLAN of such a NIC.", on=FIXED, sample=None)
     mac = Field(Mac(), "MAC address; drawn once when omitted.", on=FIXED, sample="52:54:00:12:34:56")
-    model = Field(Choices(*MODELS), "Model of the card; V(virtio) when omitted.", on=FIXED, sample="virtio")
+    model = Field(NIC_MODEL, "Model of the card; V(virtio) when omitted.", on=FIXED, sample="virtio")
     tag = Field(TAG, "Device tag, shown to the guest in the config drive that is made with the server.", on=FIXED,
                 sample=None)
     address = Field(Nullable(NIC_ADDRESS), "IPv4 address. On a network that the agent makes, its DHCP gives it; "
                     "elsewhere it is only shown. Kept when omitted; null for none.", sample=None)
     port_security = Field(Boolean(), "Whether only frames from its MAC and its addresses pass, and none of a DHCP "
                           "server or router. V(true) for a new NIC when omitted.", sample=True)
-    allowed_addresses = Field(ListOf(AllowedAddress(), ALLOWED_MAX), "Addresses and networks that it may send from, "
+    allowed_addresses = Field(ALLOWED, "Addresses and networks that it may send from, "
                               "besides its own.", sample=[])
-    security_groups = Field(Nullable(ListOf(Uuid(), GROUPS_MAX, unique=True)), "What a cloud says: its security groups "
+    security_groups = Field(GROUPS, "What a cloud says: its security groups "
                             "by uuid; null for none.", on="create update", option=False, compared=False)
     told = Field(Nullable(told()), "What a cloud has the guest told of it.", on="create", option=False, compared=False)
     server_name = Field(Text(), "The server's name.", on=READ, sample="web1")

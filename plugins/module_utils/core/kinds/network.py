@@ -9,7 +9,7 @@ from typing import Any, Optional
 from ..errors import InvalidField
 from ..fields import FIXED, READ, Field
 from ..hardware.pci import PHYSICAL_NETWORK, VNIC_TYPES
-from ..values import Boolean, Choices, Integer, Nullable, Text, Uuid
+from ..values import Boolean, Choices, Integer, ListOf, Nullable, Text, Uuid
 from ..versions import Version
 from .common import NAME, REFERENCE, OrNone, Resource
 
@@ -24,10 +24,9 @@ VLAN = Integer(1, 4094)
 VNIC_TYPE = Choices(*VNIC_TYPES)
 #: Mbit/s of a virtual function.
 TX_RATE = Integer(0, 2**31 - 1)
-#: Most addresses of a NIC besides its own.
-ALLOWED_MAX = 64
+NIC_MODEL = Choices("virtio", "e1000e", "e1000", "rtl8139")
 #: Security groups of a NIC.
-GROUPS_MAX = 100
+GROUPS = Nullable(ListOf(Uuid(), 100, unique=True))
 
 
 class AllowedAddress(Text):
@@ -44,6 +43,10 @@ class AllowedAddress(Text):
         except ValueError:
             raise InvalidField(path, "must be an IP address or a network such as 192.0.2.0/28", value) from None
         return str(net.network_address) if net.prefixlen == net.max_prefixlen else str(net)
+
+
+#: Addresses of a NIC besides its own.
+ALLOWED = ListOf(AllowedAddress(), 64)
 
 
 class Network(Resource):

@@ -30,18 +30,7 @@ from ..values import Base64, Boolean, Choices, Integer, ListOf, Mac, MapOf, Null
 from .common import REFERENCE, TAG, Resource
 from .flavor import sizes
 from .guest_data import GUEST_DATA, PASSWORD, VENDOR_DATA, told
-from .network import (
-    ALLOWED_MAX,
-    DEVICE,
-    GROUPS_MAX,
-    NIC_ADDRESS,
-    PHYSICAL,
-    PORT,
-    TX_RATE,
-    VLAN,
-    VNIC_TYPE,
-    AllowedAddress,
-)
+from .network import ALLOWED, DEVICE, GROUPS, NIC_ADDRESS, NIC_MODEL, PHYSICAL, PORT, TX_RATE, VLAN, VNIC_TYPE
 from .volume import BUSES, DISK_KEY, POOL, SIZE
 from .volume import DEVICE as DISK
 
@@ -81,16 +70,16 @@ def _nic() -> Record:
                           "omitted."),
         vlan=Field(VLAN, "The VLAN of such a NIC; none when omitted."),
         mac=Field(Mac(), "MAC address; drawn once when omitted."),
-        model=Field(Choices("virtio", "e1000e", "e1000", "rtl8139"), "Model of the card.", default="virtio"),
+        model=Field(NIC_MODEL, "Model of the card.", default="virtio"),
         tag=Field(TAG, "Device tag, shown to the guest in the config drive."),
         address=Field(Nullable(NIC_ADDRESS), "IPv4 address. On a network that the agent makes, its DHCP gives it; "
                       "elsewhere the guest is told only, with a prefix (192.0.2.7/24) to set it itself. Kept when "
                       "omitted; null for none."),
         port_security=Field(Boolean(), "Whether only frames from its MAC and its addresses pass, and none of a DHCP "
                             "server or router; V(true) when omitted."),
-        allowed_addresses=Field(ListOf(AllowedAddress(), ALLOWED_MAX), "Addresses and networks that it may send from, "
+        allowed_addresses=Field(ALLOWED, "Addresses and networks that it may send from, "
                                 "besides its own; none when omitted."),
-        security_groups=Field(Nullable(ListOf(Uuid(), GROUPS_MAX, unique=True)), "What a cloud says: the uuids of the "
+        security_groups=Field(GROUPS, "What a cloud says: the uuids of the "
                               "security groups (C(group_filter)) that say what passes; null, or omitted, for all."),
         told=Field(Nullable(told()), "What a cloud has the guest told of it."),
     )
