@@ -170,9 +170,9 @@ class PortSecurity:
         """The security groups that *ports* have, and those that rules of these name."""
         members: dict[str, set[str]] = {}
         for port in ports:
-            known = {one for one in (*(port.ipv4 or ()), *(port.ipv6 or ())) if "/" not in one}
             for id in port.groups or ():
-                members.setdefault(id, set()).update(known)
+                members.setdefault(id, set()).update(
+                    one for one in (*(port.ipv4 or ()), *(port.ipv6 or ())) if "/" not in one)
         found: dict[str, PortGroup] = {}
         named = set(members)
         while named:

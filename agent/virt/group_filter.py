@@ -55,13 +55,13 @@ def elements(wanted: PortFilter) -> Iterator[Element]:
             yield _members(group.id, ip_address(one).version), one
 
 
-def sets(wanted: PortFilter) -> dict[str, str]:
-    """The maps and sets: name to type."""
-    found = {"map sends": "type ifname : verdict;", "map hears": "type ifname : verdict;",
-             "set resolvers": "type ifname . ipv4_addr;"} if is_used(wanted) else {}
+def sets(wanted: PortFilter) -> dict[str, tuple[str, str]]:
+    """The maps and sets: name to what it is (map or set), and its type."""
+    found = {"sends": ("map", "type ifname : verdict;"), "hears": ("map", "type ifname : verdict;"),
+             "resolvers": ("set", "type ifname . ipv4_addr;")} if is_used(wanted) else {}
     for group in wanted.groups:
         for version in (4, 6):
-            found[f"set {_members(group.id, version)}"] = f"type ipv{version}_addr;"
+            found[_members(group.id, version)] = ("set", f"type ipv{version}_addr;")
     return found
 
 
@@ -102,16 +102,14 @@ def following() -> tuple[str, ...]:
 
 def change(table: str, before: PortFilter, wanted: PortFilter) -> tuple[str, str]:
     """What is told before the elements change, and what after: sets and chains that come, and those that go."""
-    had, has = chains(before), chains(wanted)
-    first = [f"add {kind} bridge {table} {name} {{ {type} }}" for one, type in sets(wanted).items()
-             if one not in sets(before) for kind, name in (one.split(),)]
+    had, has, old, new = chains(before), chains(wanted), sets(before), sets(wanted)
+    first = [f"add {kind} bridge {table} {name} {{ {type} }}" for name, (kind, type) in new.items() if name not in old]
     first += [f"add chain bridge {table} {name}" for name in has if name not in had]
     for name, rules in has.items():
         if rules != had.get(name):
             first += [f"flush chain bridge {table} {name}", *(f"add rule bridge {table} {name} {one}" for one in rules)]
     after = [f"{verb} chain bridge {table} {name}" for verb in ("flush", "delete") for name in had if name not in has]
-    after += [f"delete {kind} bridge {table} {name}" for one in sets(before) if one not in sets(wanted)
-              for kind, name in (one.split(),)]
+    after += [f"delete {kind} bridge {table} {name}" for name, (kind, _type) in old.items() if name not in new]
     return "".join(f"{one}\n" for one in first), "".join(f"{one}\n" for one in after)
 
 

@@ -158,7 +158,7 @@ def replacement(wanted: PortFilter, leased: Iterable[tuple[str, str]], bridges_f
         *(f"counter {name} {{ }}" for name in (*DROPS, *group_filter.DROPS.values())),
         *(filled(name, type) for name, type in SETS.items()), f"set learned {{ {LEARNED} }}", *_frames(wanted.prefix),
         *(group_filter.frame(wanted.prefix, wanted.metadata, bridges_follow) if groups else ()),
-        *(filled(name, type, kind) for one, type in group_filter.sets(wanted).items() for kind, name in (one.split(),)),
+        *(filled(name, type, kind) for name, (kind, type) in group_filter.sets(wanted).items()),
         *(line for name, rules in group_filter.chains(wanted).items() for line in (f"chain {name} {{", *rules, "}")),
         "}",
         f"table inet {table(wanted.prefix)} {{", f"counter {CLOSED} {{ }}", filled("bridges", "type ifname;"),
