@@ -136,11 +136,16 @@ class Documents:
             return self._found[kind].get(id)
 
     def find(self, kind: str, key: str) -> Document | None:
-        """The document whose uuid or else whose name is *key*. Raises ``Ambiguous`` naming the uuids."""
+        """A copy of the document whose uuid or else whose name is *key*. Raises ``Ambiguous`` naming the uuids."""
+        found = self.look_for(kind, key)
+        return found.copy() if found else None
+
+    def look_for(self, kind: str, key: str) -> Document | None:
+        """As ``find``, the document itself: to be read at once, never changed."""
         with self._lock:
             by_id = self._found[kind].get(key.lower())
             if by_id:
-                return by_id.copy()
+                return by_id
             named = self.having(kind, "name", key)
         if len(named) > 1:
             uuids = sorted(d.id for d in named)
@@ -148,7 +153,7 @@ class Documents:
                 f"{len(named)} {BY_NOUN[kind].plural} are called {key!r}: {', '.join(uuids)}. Use one of these uuids.",
                 uuids=uuids,
             )
-        return named[0].copy() if named else None
+        return named[0] if named else None
 
     def standing(self, kind: str, key: str) -> Document | None:
         """As ``find``, without resources that are being deleted: nothing new may refer to those."""

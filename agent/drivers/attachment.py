@@ -55,7 +55,7 @@ class AttachmentDriver(DocumentDriver):
             return key
         pairs = [(key[:at], key[at + 1:]) for at, letter in enumerate(key) if letter == ":"]
         for first, second in pairs:
-            server, volume = host.documents.find("server", first), host.documents.find("volume", second)
+            server, volume = host.documents.look_for("server", first), host.documents.look_for("volume", second)
             if server and volume:
                 return attaching.identity(server.id, volume.id)
             for one in attaching.of_server(host, server.id, leaving=True) if server else ():

@@ -96,7 +96,7 @@ def bare_address(nic: Fields) -> str | None:
 
 def managed_network(host: LocalHost, nic: Fields) -> Document | None:
     """The network that the agent makes into which the nic is plugged."""
-    network = host.documents.find("network", nic["network"]) if nic.get("network") else None
+    network = host.documents.look_for("network", nic["network"]) if nic.get("network") else None
     return None if network is None or network.want["mode"] == "bridge" else network
 
 
@@ -105,7 +105,7 @@ def _plug(host: LocalHost, nic: Fields) -> Plug:
         return "port", str(nic["port"])
     if nic.get("physical_network"):
         return "physical_network", f"{nic['physical_network']} {nic.get('vlan')}"
-    network = host.documents.find("network", nic["network"]) if nic.get("network") else None
+    network = host.documents.look_for("network", nic["network"]) if nic.get("network") else None
     if network is not None and network.want["mode"] != "bridge":
         return "network", network.name
     if network is not None:

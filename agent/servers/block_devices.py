@@ -75,7 +75,7 @@ def _alike(host: LocalHost, given: Fields, kept: Fields) -> bool:
     """Whether an item says nothing else than the one that is kept."""
     said = dict(given)
     if "uuid" in said and said.pop("uuid") not in (kept.get("uuid"), kept.get("name")):
-        standing = host.documents.find(KINDS.get(given["source_type"], "volume"), given["uuid"])
+        standing = host.documents.look_for(KINDS.get(given["source_type"], "volume"), given["uuid"])
         if standing is None or standing.id != kept.get("uuid"):
             return False
     if said.get("boot_index") == -1:

@@ -46,7 +46,7 @@ def draw(host: LocalHost, document: Document) -> None:
 
 
 def _key(host: LocalHost, want: Fields) -> dict[str, str]:
-    found = host.documents.find("keypair", want["key_name"]) if want["key_name"] else None
+    found = host.documents.look_for("keypair", want["key_name"]) if want["key_name"] else None
     return {found.name: found.want["public_key"]} if found else {}
 
 
@@ -109,13 +109,13 @@ def _vendor_data(host: LocalHost) -> dict[str, Any]:
 def _part(host: LocalHost, image: Document | None, name: str) -> str | None:
     """The uuid of the image's kernel or ramdisk."""
     reference = image.want.get(name) if image else None
-    found = host.documents.find("image", reference) if reference else None
+    found = host.documents.look_for("image", reference) if reference else None
     return found.id if found else None
 
 
 def _nic(host: LocalHost, want: Fields, wanted: Fields) -> GuestNic:
     plugged, told = spec.nic(host, wanted), wanted.get("told") or {}
-    known = host.documents.find("network", wanted["network"]) if wanted.get("network") else None
+    known = host.documents.look_for("network", wanted["network"]) if wanted.get("network") else None
     return GuestNic(
         mac=pci.mac_in_guest(want, wanted), network=(
             told.get("network_id") or plugged.network or plugged.bridge or wanted.get("physical_network", "")),

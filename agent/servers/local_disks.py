@@ -39,7 +39,7 @@ def check_item(host: LocalHost, found: Fields, made: Fields, field: str) -> None
         if name in made and made[name] not in allowed:
             raise InvalidField(f"{field}.{name}", why, made[name])
     if made["source_type"] == "image":
-        image = host.documents.find("image", made["uuid"])
+        image = host.documents.look_for("image", made["uuid"])
         made["uuid"] = image.id if image else made["uuid"]
         if made["uuid"] != found.get("image") or made.get("boot_index") != 0:
             raise InvalidField(field, "an image as a local disk is the server's own image, with boot_index 0 (BDM-19)")

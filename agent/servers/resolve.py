@@ -291,7 +291,7 @@ def check_plug(host: LocalHost, asked: Plug, field: str) -> None:
                                                   f"{bridge!r}; there are {there}")
         return
     assert network is not None
-    known = host.documents.find("network", network)
+    known = host.documents.look_for("network", network)
     if known.deleting if known else network not in host.hypervisor.networks():
         missing(InvalidField(f"{field}.network", f"must name a network, and there is none called {network!r}; make it "
                                                  "with the network module, or name a bridge"), "network", network)

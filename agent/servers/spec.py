@@ -92,7 +92,7 @@ def nic(host: LocalHost, wanted: Fields, functions: Mapping[str, PciDevice] = Ma
     if port:
         return Nic(wanted["mac"], wanted["model"], None, host.settings.integration_bridge, wanted.get("tag"), port=port,
                    mtu=(wanted.get("told") or {}).get("mtu") or 0)
-    known = host.documents.find("network", network) if network else None
+    known = host.documents.look_for("network", network) if network else None
     if known is not None and known.want["mode"] == "bridge":
         network, bridge = None, known.want["bridge"]
     elif known is not None:
