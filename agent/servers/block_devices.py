@@ -60,13 +60,13 @@ def complete(host: LocalHost, found: Fields, document: Document | None) -> list[
             local_disks.check_sum(found["flavor"], kept, "flavor")
             return [one for one in same if one]
     id = document.id if document else None
-    made = [_item(host, found, one, f"{FIELD}[{at}]", id) for at, one in enumerate(given)]
+    made, parts = [_item(host, found, one, f"{FIELD}[{at}]", id) for at, one in enumerate(given)], hardware(found)
     _check_whole(found, made)
-    taken = {"vda", "vdz", *(f"sd{letter}" for letter in "abcef" if hardware(found))}
-    taken |= local_disks.complete(found, made, FIELD, hardware(found).get("disk_bus", "virtio"))
+    taken = {"vda", "vdz", *(f"sd{letter}" for letter in "abcef" if parts)}
+    taken |= local_disks.complete(found, made, FIELD, parts.get("disk_bus", "virtio"))
     for at, one in enumerate(made):
         if one["destination_type"] == "volume":
-            one.setdefault("disk_bus", devices.volume_bus(hardware(found)))
+            one.setdefault("disk_bus", devices.volume_bus(parts))
             _name_device(one, taken, f"{FIELD}[{at}].device_name")
     return made
 

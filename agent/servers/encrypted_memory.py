@@ -40,9 +40,10 @@ def resources(host: LocalHost, facts: Mapping[str, Any]) -> dict[str, dict[str, 
 def complete(host: LocalHost, found: Fields, old: Fields, id: str) -> None:
     """Raise ``InvalidField`` for a server that is to be suspended with encrypted memory, and ``Conflict`` where the
     host has no key left for it."""
-    if _of(found) and found.get("power") == SUSPENDED:
+    mine = _of(found)
+    if mine and found.get("power") == SUSPENDED:
         raise InvalidField("power", _STATE, SUSPENDED)
-    if _of(found) != _of(old):
+    if mine != _of(old):
         check(host, found, id)
 
 

@@ -159,8 +159,9 @@ def check_sizes(host: LocalHost, flavor: Fields, backed: bool, root_format: str)
 def check_image(host: LocalHost, image: Document) -> None:
     """Raises ``InvalidField`` for an *image* of another machine than this, and for properties that would do nothing."""
     properties: dict[str, Any] = image.want["properties"]
-    wrong = next(unsuited(properties, host.hypervisor.host()), None) if properties else None
-    if wrong:
+    if not properties:
+        return
+    if wrong := next(unsuited(properties, host.hypervisor.host()), None):
         raise InvalidField("image", f"must be one for this host: of {image.name!r}, {wrong}")
     if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
         raise InvalidField("image", f"must have properties with values that they can have: of {image.name!r}, {odd}")

@@ -5,6 +5,7 @@ finds the same devices whatever QEMU its host gets (spec rows A23.1, A23.2)."""
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from magnetar_core.errors import HypervisorDown, InvalidField, InvalidSettings
@@ -49,12 +50,12 @@ def _there(facts: Fields, architecture: str) -> Mapping[str, str]:
 def _default(settings: AgentSettings, architecture: str, hardware: Fields) -> str:
     """The machine type of a server of which none is said: the setting's, but for *hardware* that only the usual one
     has."""
-    found = _settings(settings).get(architecture, machines.usual(hardware))
-    try:
-        check_machine(hardware, found)
-    except InvalidField:
-        return machines.usual(hardware)
-    return found
+    found = _settings(settings).get(architecture)
+    if found is not None:
+        with suppress(InvalidField):
+            check_machine(hardware, found)
+            return found
+    return machines.usual(hardware)
 
 
 def _settings(settings: AgentSettings) -> dict[str, str]:
