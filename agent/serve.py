@@ -237,7 +237,7 @@ def run(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None
 
     Raises ``CannotStart`` or another ``MagnetarError`` that says what to do."""
     places = Connections(min(settings.connections_per_address, open_more() // SHARE))
-    pci.check_parents(pci.allowed(settings.sysfs, settings.pci_device_spec, pci.with_product_data(settings.sysfs)))
+    pci.check_parents(pci.may_be_allowed(settings.sysfs, settings.pci_device_spec))
     with only_one(settings.state_dir), contextlib.ExitStack() as ending:
         hypervisor = connect()
         ending.callback(hypervisor.close)
@@ -278,7 +278,7 @@ def check_settings(settings: AgentSettings) -> list[str]:
         raise InvalidSettings("client_certs needs tls_client_ca, or no certificate could be believed.")
     said.extend(f"{path} is not a folder yet; nothing can be imported from it."
                 for path in settings.image_paths if not path.is_dir())
-    pci.check_parents(pci.allowed(settings.sysfs, settings.pci_device_spec, pci.with_product_data(settings.sysfs)))
+    pci.check_parents(pci.may_be_allowed(settings.sysfs, settings.pci_device_spec))
     said.extend(pmem.warnings(settings.sysfs, settings.pmem_namespaces))
     said.extend(pci.warnings(settings.sysfs, settings.pci_device_spec, settings.enabled_mdev_types))
     return said

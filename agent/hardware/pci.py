@@ -215,9 +215,11 @@ def _functions_of(sysfs: Path, parent: str) -> dict[str, int]:
     return {one.readlink().name: int(number) for one, number in links.items() if number.isdecimal()}
 
 
-def with_product_data(sysfs: Path) -> dict[str, str]:
-    """The devices that have vital product data (VPD), which may have a serial number, as ``allowed`` takes them."""
-    return {one.name: "?" for one in entries(sysfs / "bus/pci/devices") if (one / "vpd").exists()}
+def may_be_allowed(sysfs: Path, specs: Sequence[Mapping[str, str]]) -> list[PciDevice]:
+    """As ``allowed``, without a word of libvirt's: what has vital product data (VPD) may have a serial number."""
+    serials = {one.name: "?" for one in entries(sysfs / "bus/pci/devices")
+               if (one / "vpd").exists()} if any(map(is_remote, specs)) else {}
+    return allowed(sysfs, specs, serials)
 
 
 def moves_live(alias: str, aliases: Sequence[Mapping[str, str]]) -> bool:
@@ -253,7 +255,7 @@ def warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Ma
     if specs and not entries(sysfs / "class/iommu"):
         yield ("pci_device_spec names devices, and the host has no IOMMU that is on, so no guest with one would start. "
                "Switch it on in the firmware, and for the kernel (intel_iommu=on or amd_iommu=on).")
-    if specs and not (found := allowed(sysfs, specs, with_product_data(sysfs))):
+    if specs and not (found := may_be_allowed(sysfs, specs)):
         yield "pci_device_spec allows none of the host's devices."
     elif any(map(is_remote, specs)) and not any(one.remote for one in found):
         yield ("pci_device_spec has remote_managed, and no virtual function that it names is one of a card with vital "
