@@ -107,16 +107,16 @@ def _virtual_port(card: ET.Element, port: str | None) -> None:
 
 def _shared(disk: ET.Element) -> str | None:
     """What a disk that is not copied is called on both hosts: a volume's serial number, or a server's own RBD image."""
-    source = disk.find("source")
-    own = source is not None and source.get("protocol") == "rbd"
-    return disk.findtext("serial") or (source.get("name") if own and source is not None else None)
+    own = disk.find("source[@protocol='rbd']")
+    return disk.findtext("serial") or (None if own is None else own.get("name"))
 
 
 def _volumes(root: ET.Element, passage: MigrationParams) -> None:
     wanted = {_shared(disk): disk
               for disk in ET.fromstring(passage.persistent).iterfind("devices/disk")}  # noqa: S314 (our template's)
     for disk in root.iterfind("devices/disk"):
-        other = wanted.get(_shared(disk)) if _shared(disk) else None
+        name = _shared(disk)
+        other = wanted.get(name) if name else None
         if other is None:
             continue
         disk.set("type", other.get("type", ""))

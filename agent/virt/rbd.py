@@ -47,12 +47,8 @@ class RbdTools:
 
     def size(self, name: str) -> int | None:
         """``rbd info``."""
-        try:
-            return int(json.loads(self._rbd(f"look at {name}", "info", "--format=json", "--image", name))["size"])
-        except HypervisorError as error:
-            if f"opening image {name}: {_ABSENT}" in error.message:
-                return None
-            raise
+        found = self._seen(name, "info")
+        return None if found is None else int(found["size"])
 
     def make(self, name: str, size: int) -> None:
         """``rbd create``, with the features that the cluster's configuration says."""
@@ -122,16 +118,23 @@ class RbdTools:
 
     def _snapshot(self, name: str) -> bool | None:
         """Whether the snapshot of a base is protected; ``None`` where there is none."""
+        found = self._seen(name, "snap", "ls") or ()
+        return next((one.get("protected") == "true" for one in found if one["name"] == SNAPSHOT), None)
+
+    def _seen(self, name: str, *words: str) -> Any:
+        """What ``rbd`` *words* say of an image; ``None`` where there is none."""
         try:
-            found = json.loads(self._rbd(f"look at {name}", "snap", "ls", "--format=json", "--image", name))
+            return self._look(name, *words)
         except HypervisorError as error:
             if f"opening image {name}: {_ABSENT}" in error.message:
                 return None
             raise
-        return next((one.get("protected") == "true" for one in found if one["name"] == SNAPSHOT), None)
 
     def _children(self, name: str) -> bool:
-        return bool(json.loads(self._rbd(f"look at {name}", "children", "--format=json", "--image", name)))
+        return bool(self._look(name, "children"))
+
+    def _look(self, name: str, *words: str) -> Any:
+        return json.loads(self._rbd(f"look at {name}", *words, "--format=json", "--image", name))
 
     def room(self) -> tuple[int, int]:
         """``ceph df``: what the pool holds and may hold still, each counted once, however often it is kept."""
