@@ -16,7 +16,6 @@ from magnetar_core.reconcile import missing
 from . import importing
 
 if TYPE_CHECKING:
-
     from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
     from magnetar_agent.task import Task

@@ -185,9 +185,9 @@ def total(host: LocalHost, root_format: str) -> int:
 def unknown(host: LocalHost) -> list[str]:
     """RBD images of servers in the ``root_pool`` that this host does not know. They are of other hosts, unless none of
     those that have the pool knows them."""
-    coming = [one.state["server"] for one in host.documents.list("migration")
+    coming = [one.state["server"] for one in host.documents.peek("migration")
               if one.want["side"] == "target" and "server" in one.state]
-    return rbd_images.unknown(host, [(one.id, one.want, one.state) for one in host.documents.list("server")] + [
+    return rbd_images.unknown(host, [(one.id, one.want, one.state) for one in host.documents.peek("server")] + [
         (one["id"], one["want"], one["state"]) for one in coming])
 
 

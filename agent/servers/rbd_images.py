@@ -237,8 +237,6 @@ def check_target(host: LocalHost, given: Fields) -> None:
 
 def unknown(host: LocalHost, servers: Iterable[tuple[str, Fields, Fields]]) -> list[str]:
     """Images of servers in the pool that are of none of these *servers* (uuid, want, state of each)."""
-    if root_pool.type_of(host, host.settings.root_pool) != RBD:
-        return []
     known = {f"{id}_{state[NOTE]['mark']}" for id, want, state in servers if are_wanted(want) and NOTE in state}
     with suppress(MagnetarError):  # a pool that does not run has nothing to tell
         names = host.hypervisor.rbd_pool(root_pool.of_settings(host, RBD).pool).names()
