@@ -23,7 +23,9 @@ from magnetar_core.hardware.traits import check_custom
 from magnetar_core.kinds.server import SHUTDOWN_MAX
 
 FILE = Path("/etc/magnetar/agent.yml")
-ROOT_FORMATS = ("qcow2", "raw", "copy", "lvm", "rbd")
+#: Root formats whose disks lie in the ``root_pool``, which is of the type of the same name.
+IN_POOL = ("lvm", "rbd")
+ROOT_FORMATS = ("qcow2", "raw", "copy", *IN_POOL)
 LEVELS = ("debug", "info", "warning", "error")
 _BRIDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 _LISTEN = re.compile(r"^(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})$")
@@ -253,11 +255,10 @@ class AgentSettings:
             raise InvalidSettings("cpu_mode: host-passthrough is KVM's, and virt_type is qemu. Use maximum.")
 
     def _check_root_pool(self) -> None:
-        types = [self.root_format] if self.root_format in ("lvm", "rbd") else []
-        if types and self.root_pool is None:
-            raise InvalidSettings(f"root_pool: is required where root_format is {types[0]}: the name of a pool of type "
-                                  f"{types[0]}.")
-        types = types or ["lvm", "rbd"]
+        types = (self.root_format,) if self.root_format in IN_POOL else IN_POOL
+        if self.root_format in IN_POOL and self.root_pool is None:
+            raise InvalidSettings(f"root_pool: is required where root_format is {self.root_format}: the name of a pool "
+                                  f"of type {self.root_format}.")
         if self.root_pool is not None and self.pools.get(self.root_pool, {}).get("type") not in types:
             there = ", ".join(sorted(name for name, pool in self.pools.items() if pool["type"] in types)) or "none"
             raise InvalidSettings(f"root_pool: must be a pool of type {' or '.join(types)} (got {self.root_pool!r}); "
