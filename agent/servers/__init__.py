@@ -9,6 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.volumes import by_device
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -61,12 +63,12 @@ class DomainsView:
         return self._devices
 
     def volumes(self, server: str) -> list[Document]:
-        """The attachments of volumes of *server*, by device."""
+        """The attachments of volumes of *server*, by device: to be read, never changed."""
         if self._volumes is None:
             self._volumes = {}
-            for one in self.host.documents.list("volume_attachment"):
+            for one in self.host.documents.peek("volume_attachment"):
                 self._volumes.setdefault(one.want["server"], []).append(one)
-        return sorted(self._volumes.get(server, []), key=lambda one: str(one.want["device"]))
+        return sorted(self._volumes.get(server, []), key=by_device)
 
     def addresses(self, networks: list[dict[str, Any]], runs: bool = True) -> dict[str, list[dict[str, Any]]]:
         """Name of network, bridge, port or physical network to the addresses of its NICs: those that are given to them,

@@ -23,6 +23,11 @@ def ours(name: str) -> bool:
     return len(stem) == 36 and stem.count("-") == 4
 
 
+def by_device(attachment: Document) -> tuple[str, str, str]:
+    """What a server's attachments are sorted by; two have one device while one takes the place of the other."""
+    return str(attachment.want["device"]), attachment.name, attachment.id
+
+
 def attachments(host: LocalHost, volume: str) -> list[Document]:
     """The attachments of the volume with this uuid."""
     return [one for one in host.documents.list("volume_attachment") if one.want["volume"] == volume]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from magnetar_agent.networks import Nic
 from magnetar_agent.storage import Disk, DiskKey
-from magnetar_agent.volumes import content, keys, remote
+from magnetar_agent.volumes import by_device, content, keys, remote
 from magnetar_core.errors import Conflict
 from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.power import LIVE
@@ -45,9 +45,9 @@ def identity(server: str, volume: str) -> str:
 
 def of_server(host: LocalHost, id: str, leaving: bool = False) -> list[Document]:
     """The attachments of a server, by device; *leaving* includes those that are being detached or swapped."""
-    found = [one for one in host.documents.list("volume_attachment")
+    found = [one.copy() for one in host.documents.peek("volume_attachment")
              if one.want["server"] == id and (leaving or (not one.deleting and is_current(host, one)))]
-    return sorted(found, key=lambda one: str(one.want["device"]))
+    return sorted(found, key=by_device)
 
 
 def is_current(host: LocalHost, attachment: Document) -> bool:
