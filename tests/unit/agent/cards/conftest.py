@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from magnetar_agent.settings import AgentSettings
 from tests.unit.agent.conftest import Host
 from tests.unit.agent.pair import Pair
 
-from .made_up import SETTINGS, card, netdev, switched, whole
+from .made_up import SETTINGS, card, give, netdev, switched, whole
 
 
 @pytest.fixture
@@ -29,10 +28,8 @@ def big(tmp_path: Path) -> Iterator[Host]:
 def equipped(pair: Pair, tmp_path: Path) -> Pair:
     """Two hosts with a virtual function each, at other addresses."""
     for kvm, bus in ((pair.one, "31"), (pair.two, "b1")):
-        sysfs = tmp_path / bus
-        card(sysfs, bus, 1)
-        for name, value in (("sysfs", sysfs), ("pci_device_spec", AgentSettings(**SETTINGS).pci_device_spec)):
-            object.__setattr__(kvm.agent.host.settings, name, value)
+        card(tmp_path / bus, bus, 1)
+        give(kvm, tmp_path / bus, physical_network="Physnet-0")
     return pair
 
 
@@ -67,3 +64,12 @@ def vdpa(tmp_path: Path) -> Iterator[Host]:
     host.start()
     yield host
     host.agent.close()
+
+
+@pytest.fixture
+def two(pair: Pair, tmp_path: Path) -> Pair:
+    """Two hosts with a vDPA device each."""
+    for kvm, bus in ((pair.one, "31"), (pair.two, "b1")):
+        switched(tmp_path / bus, bus, 1)
+        give(kvm, tmp_path / bus, physical_network=None)
+    return pair

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 from magnetar_agent import inventory
 from magnetar_agent.networks import RepresentorPort
 from magnetar_agent.servers import function_settings
+from magnetar_agent.settings import AgentSettings
 from tests.unit.agent.conftest import Host
 from tests.unit.agent.pair import Kvm
 from tests.unit.agent.test_pci import device
@@ -70,6 +71,14 @@ def switched(sysfs: Path, bus: str = "31", functions: int = 2) -> None:
         folder.mkdir(parents=True)
         (folder / "phys_switch_id").write_text("b8599f\n")
         (folder / "phys_port_name").write_text(f"{port}\n")
+
+
+def give(kvm: Kvm, sysfs: Path, **spec: Any) -> None:
+    """A host of a pair has the cards of *sysfs*, and gives them to servers as *spec* says."""
+    given = AgentSettings(pci_device_spec=[{"vendor_id": "8086", **spec}]).pci_device_spec
+    for name, value in (("sysfs", sysfs), ("pci_device_spec", given)):
+        object.__setattr__(kvm.agent.host.settings, name, value)
+        kvm.more[name] = value  # of its next agents
 
 
 def plugged(host: Host | Kvm, name: str = "web1", live: bool = False) -> dict[str, str]:

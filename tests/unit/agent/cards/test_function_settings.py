@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from magnetar_agent.servers import function_settings, guest_data
-from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError
 from tests.unit.agent.conftest import SMALL, Host
 from tests.unit.agent.pair import WAY, Pair
 
-from .made_up import MAC, NAME, card, free, netdev, nic, noted, plugged
+from .made_up import MAC, NAME, card, free, give, netdev, nic, noted, plugged
 
 TRUSTING, USUAL = {"trust": "on"}, {"trust": "off"}
 TRUSTED_NAME = f"{NAME}:trusted"
@@ -122,9 +121,7 @@ def test_trust_moves_with_its_server(pair: Pair, tmp_path: Path) -> None:
     for kvm, bus in ((pair.one, "31"), (pair.two, "b1")):
         card(tmp_path / bus, bus, 1)
         netdev(tmp_path / bus, f"0000:{bus}:00.0", f"ens{bus}")
-        spec = AgentSettings(pci_device_spec=[{"vendor_id": "8086", "physical_network": "Physnet-0", "trusted": True}])
-        for name, value in (("sysfs", tmp_path / bus), ("pci_device_spec", spec.pci_device_spec)):
-            object.__setattr__(kvm.agent.host.settings, name, value)
+        give(kvm, tmp_path / bus, physical_network="Physnet-0", trusted=True)
     pair.make(flavor=SMALL, networks=[nic(1, trusted=True)])
     assert pair.one.fake.functions == {("ens31", 0): TRUSTING}
     assert pair.migrate(type="cold") == WAY

@@ -12,30 +12,13 @@ import pytest
 from magnetar_agent.migrations import source
 from magnetar_agent.networks import RepresentorPort
 from magnetar_agent.servers import pci
-from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import HypervisorError, MagnetarError
 from magnetar_core.flows.migrate import Migrate
 from tests.contract.place import eventually
 from tests.unit.agent.conftest import SMALL
 from tests.unit.agent.pair import WAY, Killer, Kvm, Pair, quiet
 
-from .made_up import MAC, nic, noted, part, plugged, port_nic, switched, whole
-
-
-def settings(kvm: Kvm, sysfs: Any, **spec: Any) -> None:
-    given = AgentSettings(pci_device_spec=[{"vendor_id": "8086", **spec}])
-    for name, value in (("sysfs", sysfs), ("pci_device_spec", given.pci_device_spec)):
-        object.__setattr__(kvm.agent.host.settings, name, value)
-        kvm.more[name] = value  # of its next agents
-
-
-@pytest.fixture
-def two(pair: Pair, tmp_path: Any) -> Pair:
-    """Two hosts with a vDPA device each."""
-    for kvm, bus in ((pair.one, "31"), (pair.two, "b1")):
-        switched(tmp_path / bus, bus, 1)
-        settings(kvm, tmp_path / bus, physical_network=None)
-    return pair
+from .made_up import MAC, give, nic, noted, part, plugged, port_nic, whole
 
 
 def test_a_guest_gets_a_function_of_the_other_host(equipped: Pair) -> None:
@@ -49,7 +32,7 @@ def test_a_guest_gets_a_function_of_the_other_host(equipped: Pair) -> None:
 def test_a_whole_card(pair: Pair, tmp_path: Any) -> None:
     for kvm, bus in ((pair.one, "41"), (pair.two, "b1")):
         whole(tmp_path / bus, f"0000:{bus}:00.0", mac=f"3c:fd:fe:00:00:{bus}")
-        settings(kvm, tmp_path / bus, physical_network="Physnet-0")
+        give(kvm, tmp_path / bus, physical_network="Physnet-0")
     id = pair.make(flavor=SMALL, networks=[nic(1, vnic_type="direct-physical")])
     assert pair.migrate(type="live") == WAY
     pair.check(id, pair.two)

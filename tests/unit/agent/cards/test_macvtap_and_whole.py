@@ -11,14 +11,13 @@ import pytest
 from jsonschema import validate
 
 from magnetar_agent.servers import guest_data, pci
-from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError
 from tests.unit.agent.conftest import SMALL, Host
 from tests.unit.agent.pair import WAY, Pair
 from tests.unit.agent.test_cloud_init import SCHEMA
 from tests.unit.agent.test_pci import device
 
-from .made_up import FUNCTION, MAC, NAME, SETTINGS, free, nic, part, plugged, whole
+from .made_up import FUNCTION, MAC, NAME, free, give, nic, part, plugged, whole
 
 TAP = "interface[@type='direct']"
 
@@ -164,8 +163,7 @@ def test_an_interface_attachment_says_the_way(cards: Host) -> None:
 def test_cards_move_cold(pair: Pair, tmp_path: Path) -> None:
     for kvm, bus in ((pair.one, "41"), (pair.two, "b1")):
         whole(tmp_path / bus, f"0000:{bus}:00.0", mac=f"3c:fd:fe:00:00:{bus}")
-        for name, value in (("sysfs", tmp_path / bus), ("pci_device_spec", AgentSettings(**SETTINGS).pci_device_spec)):
-            object.__setattr__(kvm.agent.host.settings, name, value)
+        give(kvm, tmp_path / bus, physical_network="Physnet-0")
     id = pair.make(flavor=SMALL, networks=[nic(1, vnic_type="direct-physical")])
     assert pair.migrate(type="cold") == WAY
     document = pair.two.agent.host.documents.get("server", id)

@@ -20,7 +20,7 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidSettings, Magnet
 from tests.unit.agent.conftest import SMALL, Host
 from tests.unit.agent.pair import WAY, Pair
 
-from .made_up import MAC, PORT, card, free, netdev, nic, part, plugged
+from .made_up import MAC, PORT, card, free, give, netdev, nic, part, plugged
 
 NAME, SERIAL, PF_MAC = "remote-managed:rp_tunnelled", "MT2113X00000", "0c:42:a1:00:00:01"
 SPEC: dict[str, Any] = {"vendor_id": "8086", "physical_network": None, "remote_managed": True}
@@ -183,9 +183,7 @@ def test_it_moves_cold_to_a_function_of_the_other_host(pair: Pair, tmp_path: Pat
     for kvm, bus, serial in ((pair.one, "31", "ONE"), (pair.two, "b1", "TWO")):
         smart(tmp_path / bus, bus, 1)
         kvm.fake.cards = {f"0000:{bus}:00.0": serial}
-        for name, value in (("sysfs", tmp_path / bus),
-                            ("pci_device_spec", AgentSettings(pci_device_spec=[SPEC]).pci_device_spec)):
-            object.__setattr__(kvm.agent.host.settings, name, value)
+        give(kvm, tmp_path / bus, **SPEC)
     id = pair.make(flavor=SMALL, networks=[port_nic(1)])
     assert pair.migrate(type="cold") == WAY
     assert plugged(pair.two) == {MAC(1): "0xb1 0x0"}

@@ -10,7 +10,6 @@ import pytest
 
 from magnetar_agent.networks import RepresentorPort
 from magnetar_agent.servers import guest_data
-from magnetar_agent.settings import AgentSettings
 from magnetar_core.errors import Conflict, HypervisorError, InvalidField, MagnetarError
 from tests.unit.agent.conftest import SMALL, Host
 from tests.unit.agent.pair import WAY, Pair
@@ -96,17 +95,6 @@ def test_what_is_refused_of_vdpa(vdpa: Host, fields: dict[str, Any], error: type
     with pytest.raises(error, match=says):
         vdpa.ensure("server", "web1", {"flavor": SMALL, **fields})
     assert vdpa.fake.representors == {} and free(vdpa)[VDPA_NAME]["free"] == 2
-
-
-@pytest.fixture
-def two(pair: Pair, tmp_path: Path) -> Pair:
-    """Two hosts with a vDPA device each."""
-    for kvm, bus in ((pair.one, "31"), (pair.two, "b1")):
-        switched(tmp_path / bus, bus, 1)
-        spec = AgentSettings(pci_device_spec=[{"vendor_id": "8086", "physical_network": None}])
-        for name, value in (("sysfs", tmp_path / bus), ("pci_device_spec", spec.pci_device_spec)):
-            object.__setattr__(kvm.agent.host.settings, name, value)
-    return pair
 
 
 def test_a_cold_move_never_has_its_port_at_both_hosts(two: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
