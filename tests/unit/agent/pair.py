@@ -21,7 +21,7 @@ from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.migrations import source
 from magnetar_agent.settings import AgentSettings
 from magnetar_core.client import Client
-from magnetar_core.errors import Cancelled
+from magnetar_core.errors import Cancelled, MagnetarError
 from magnetar_core.flows.migrate import Migrate, Side
 
 from .pki import Pki
@@ -212,6 +212,17 @@ class Killer:
             if self.died:
                 raise Cancelled from None
             raise
+
+
+def killed(thing: Any, method: str, number: int, kind: str, *sides: Side) -> bool:
+    """Move web1 from the first to the second of *sides*, while an agent dies as ``Killer`` says; returns whether one
+    did."""
+    killer = Killer(thing, method, number, *sides)
+    with suppress(MagnetarError):
+        for _step in Migrate(*sides, "web1", {"type": kind}).steps():
+            pass
+    delattr(thing, method)
+    return killer.died
 
 
 class Held:

@@ -21,7 +21,7 @@ from magnetar_core.errors import Cancelled, Conflict, HypervisorError, MagnetarE
 from magnetar_core.flows.migrate import Migrate, abort
 from tests.contract.place import eventually
 
-from .pair import WAY, Held, Killer, Kvm, Pair, brief, quiet
+from .pair import WAY, Held, Kvm, Pair, brief, killed, quiet
 
 pytestmark = pytest.mark.slow
 
@@ -415,14 +415,9 @@ def test_an_agent_dies(pair: Pair, kind: str, side: str, part: str, method: str)
     here, there = pair.one, pair.two
     for number in range(1, 40):
         thing = getattr((here if side == "source" else there).agent.host, part)
-        sides = here.side(), there.side()
-        killer = Killer(thing, method, number, *sides)
-        with suppress(MagnetarError):
-            for _step in Migrate(*sides, "web1", {"type": kind}).steps():
-                pass
+        died = killed(thing, method, number, kind, here.side(), there.side())
         assert pair.one.runs(id) + pair.two.runs(id) <= 1
-        delattr(thing, method)
-        if killer.died:
+        if died:
             pair.both(Kvm.restart)
             quiet(pair)
         assert pair.one.runs(id) + pair.two.runs(id) <= 1
@@ -431,7 +426,7 @@ def test_an_agent_dies(pair: Pair, kind: str, side: str, part: str, method: str)
         pair.check(id, there)
         assert _in_tpm(there, id) == inside
         eventually(lambda: not pair.one.fake.lent and not pair.two.fake.lent)  # the target sees later that it is over
-        if not killer.died:
+        if not died:
             return
         here, there = there, here
     raise AssertionError("it never got through")

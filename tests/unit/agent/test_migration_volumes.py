@@ -23,7 +23,7 @@ from magnetar_core.flows.migrate import Migrate, abort
 from tests.contract.place import eventually
 from tests.ports import free_port
 
-from .pair import WAY, Killer, Kvm, Pair
+from .pair import WAY, Killer, Kvm, Pair, killed
 from .test_export import behind
 
 pytestmark = pytest.mark.slow
@@ -407,20 +407,15 @@ def test_an_agent_dies(trio: Trio, kind: str, side: str, part: str, method: str)
     for number in range(1, 60):
         dies = {"source": here, "target": there, "home": trio.three}[side]
         thing = getattr(dies.agent.host, part)
-        sides = here.side(), there.side()
-        killer = Killer(thing, method, number, *sides)
-        with suppress(MagnetarError):
-            for _step in Migrate(*sides, "web1", {"type": kind}).steps():
-                pass
+        died = killed(thing, method, number, kind, here.side(), there.side())
         assert trio.one.runs(trio.server) + trio.two.runs(trio.server) <= 1
-        delattr(thing, method)
-        if killer.died:
+        if died:
             trio.restart()
         assert trio.one.runs(trio.server) + trio.two.runs(trio.server) <= 1
         trio.go(here, there, type=kind)
         eventually(partial(trio.rests, there))
         trio.check(there)
-        if not killer.died:
+        if not died:
             return
         here, there = there, here
     raise AssertionError("it never got through")

@@ -4,7 +4,6 @@ others after."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from magnetar_core.errors import HypervisorError, MagnetarError
 from magnetar_core.flows.migrate import Migrate
 from tests.contract.place import eventually
 from tests.unit.agent.conftest import SMALL
-from tests.unit.agent.pair import WAY, Killer, Kvm, Pair, quiet
+from tests.unit.agent.pair import WAY, Kvm, Pair, killed, quiet
 
 from .made_up import MAC, give, nic, noted, part, plugged, port_nic, whole
 
@@ -125,14 +124,9 @@ def test_an_agent_dies(two: Pair, kind: str, side: str, folder: str, method: str
     here, there = two.one, two.two
     for number in range(1, 40):
         thing = getattr((here if side == "source" else there).agent.host, folder)
-        sides = here.side(), there.side()
-        killer = Killer(thing, method, number, *sides)
-        with suppress(MagnetarError):
-            for _step in Migrate(*sides, "web1", {"type": kind}).steps():
-                pass
-        delattr(thing, method)
+        died = killed(thing, method, number, kind, here.side(), there.side())
         assert not (here.fake.representors and there.fake.representors)
-        if killer.died:
+        if died:
             two.both(Kvm.restart)
             quiet(two)
         assert not (here.fake.representors and there.fake.representors)
@@ -140,7 +134,7 @@ def test_an_agent_dies(two: Pair, kind: str, side: str, folder: str, method: str
             pass
         assert there.runs(id)
         eventually(lambda: are_whole(two, id))
-        if not killer.died:
+        if not died:
             return
         here, there = there, here
     raise AssertionError("it never got through")
