@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from tests.ports import free_port
 from tests.unit.agent.pair import Kvm
 from tests.unit.agent.pki import Pki
 from tests.unit.control.cloud import Cloud
+
+from .clouds import flavors
 
 
 class Inside(Cloud):
@@ -44,3 +49,11 @@ class Inside(Cloud):
         for kvm in self.kvm.values():
             kvm.stop()
             kvm.fake.close()
+
+
+@pytest.fixture(scope="module", name="cloud")
+def with_flavors() -> Iterator[Inside]:
+    """Two hosts, and flavors of several sizes; shared by the tests of a module."""
+    with Inside() as found:
+        flavors(found)
+        yield found

@@ -14,22 +14,14 @@ from magnetar_control.conductor.flows import CELL
 from magnetar_control.conductor.work import LeaseLost
 from magnetar_control.store.tables import action_events, actions
 
-from .clouds import at, check, claims, disabled, flavors, row
+from .clouds import at, check, claims, disabled, row
 from .dying import Fate, Stall, ask, flavor, take, through, turn
-from .inside import Inside
+from .inside import with_flavors  # noqa: F401 - the fixture cloud
 
 pytestmark = pytest.mark.slow  # it needs minutes
 
 #: Deaths that are tried: each fifth one, or as the variable says; 1 is all of them.
 EVERY = int(os.environ.get("MAGNETAR_EVERY_DEATH", "5"))
-
-
-@pytest.fixture(scope="module")
-def cloud():
-    """Agents in this process."""
-    with Inside() as found:
-        flavors(found)
-        yield found
 
 
 @pytest.fixture

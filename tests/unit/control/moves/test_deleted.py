@@ -19,17 +19,9 @@ from magnetar_control.store.tables import actions
 from magnetar_core.flows.migrate import Migrate
 from tests.unit.agent.pair import WAY
 
-from .clouds import flavors, row
+from .clouds import row
 from .dying import ask, take, turn
-from .inside import Inside
-
-
-@pytest.fixture(scope="module")
-def cloud():
-    """Agents in this process."""
-    with Inside() as found:
-        flavors(found)
-        yield found
+from .inside import with_flavors  # noqa: F401 - the fixture cloud
 
 
 def nothing_left(cloud, id, *names):

@@ -15,20 +15,12 @@ from magnetar_control.conductor.periodic import Periodic
 from magnetar_control.store import tables
 from tests.unit.agent.full import FullDisk
 
-from .clouds import at, check, claims, flavors, row
+from .clouds import at, check, claims, row
 from .dying import ask, take, turn
-from .inside import Inside
+from .inside import with_flavors  # noqa: F401 - the fixture cloud
 
 #: Writes at which the disk is full: each third one, or as the variable says; 1 is all of them.
 EVERY = int(os.environ.get("MAGNETAR_EVERY_WRITE", "3"))
-
-
-@pytest.fixture(scope="module")
-def cloud():
-    """Agents in this process."""
-    with Inside() as found:
-        flavors(found)
-        yield found
 
 
 @pytest.fixture(autouse=True)

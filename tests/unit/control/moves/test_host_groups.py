@@ -12,20 +12,13 @@ from magnetar_control.conductor.host_groups import GroupNews
 from magnetar_core.errors import InvalidField, Unreachable
 from tests.contract.place import eventually
 
-from .clouds import flavors, row
-from .inside import Inside
+from .clouds import row
+from .inside import with_flavors  # noqa: F401 - the fixture cloud
 
 SSH = {"direction": "ingress", "ethertype": "IPv4", "protocol": "tcp", "port_range_min": 22, "port_range_max": 22,
        "remote_ip_prefix": "192.0.2.0/24"}
 HEARD = {"direction": "ingress", "ethertype": "IPv4", "protocol": 6, "port_range_min": 22, "port_range_max": 22,
          "remote_ip_prefix": "192.0.2.0/24", "remote_group": None}
-
-
-@pytest.fixture(scope="module")
-def cloud():
-    with Inside() as found:
-        flavors(found)
-        yield found
 
 
 @pytest.fixture

@@ -13,18 +13,10 @@ from magnetar_control.store import hosts, tables
 from magnetar_control.store.database import now
 from magnetar_core.errors import HypervisorError, Unreachable
 
-from .clouds import at, check, claims, disabled, flavors, moves, row
-from .inside import Inside
+from .clouds import at, check, claims, disabled, moves, row
+from .inside import with_flavors  # noqa: F401 - the fixture cloud
 
 LARGE, SMALL = (2, 512, 2, 0), (1, 128, 1, 0)
-
-
-@pytest.fixture(scope="module")
-def cloud():
-    """Agents in this process."""
-    with Inside() as found:
-        flavors(found)
-        yield found
 
 
 @pytest.fixture

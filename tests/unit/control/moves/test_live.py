@@ -8,18 +8,10 @@ import pytest
 from magnetar_core.errors import HypervisorError
 from tests.unit.agent.pair import Held
 
-from .clouds import check, flavors, moves, row
-from .inside import Inside
+from .clouds import check, moves, row
+from .inside import with_flavors  # noqa: F401 - the fixture cloud
 
 ANY = {"host": None, "block_migration": "auto"}
-
-
-@pytest.fixture(scope="module")
-def cloud():
-    """Agents in this process."""
-    with Inside() as found:
-        flavors(found)
-        yield found
 
 
 def other(cloud, host):

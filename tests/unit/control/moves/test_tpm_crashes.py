@@ -12,20 +12,12 @@ from magnetar_control.services.key_manager import EmbeddedKeys
 from magnetar_core.errors import Unreachable
 from tests.unit.control.test_specs import flavor as flavor_of
 
-from .clouds import check, flavors, remove
+from .clouds import check, remove
 from .dying import Fate, through
-from .inside import Inside
+from .inside import Inside, with_flavors  # noqa: F401 - the fixture cloud
 from .test_crashes import until_none
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def cloud():
-    """Agents in this process."""
-    with Inside() as found:
-        flavors(found)
-        yield found
 
 
 def secret(cloud: Inside) -> bytes:

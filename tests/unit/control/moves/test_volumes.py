@@ -7,16 +7,8 @@ import pytest
 
 from tests.unit.control.attachments.asking import Owner, until
 
-from .clouds import at, check, flavors, row
-from .inside import Inside
-
-
-@pytest.fixture(scope="module")
-def cloud():
-    """Agents in this process."""
-    with Inside() as found:
-        flavors(found)
-        yield found
+from .clouds import at, check, row
+from .inside import with_flavors  # noqa: F401 - the fixture cloud
 
 
 def move(cloud, id, action, args=None):
