@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is said of a cluster of the northbound database. Real ones: contract/test_northbound_cluster.py."""
+"""What is said of a cluster of the northbound database. Real ones: contract/network/test_northbound_cluster.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A southbound database that is not as it should be. Real ones: contract/test_network_engine.py."""
+"""A southbound database that is not as it should be. Real ones: contract/network/test_southbound.py."""
 
 from __future__ import annotations
 

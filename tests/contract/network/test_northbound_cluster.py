@@ -14,8 +14,9 @@ import pytest
 from magnetar_control.services.network import ovn_servers
 from magnetar_control.services.network.ovn import OvnEngine
 from magnetar_core.errors import Unavailable
-from tests.contract.test_network_engine import GROUP, LAN, ONE, TWO, all_of, eventually, some
 from tests.northbound import LabCluster, missing
+
+from .units import GROUP, LAN, ONE, TWO, all_of, eventually, some
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ports of SmartNICs, and the southbound database, which knows the chassis of their cards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from magnetar_control.services.network.engine import LogicalFunction
+from magnetar_control.services.network.ovn import OvnEngine
+from magnetar_control.services.network.southbound import Southbound
+from magnetar_core.errors import Unavailable
+from tests.northbound import SHARE, LabCentral, missing
+
+from .units import GROUP, LAN, ONE, TWO, all_of, eventually, some
+
+
+def test_the_chassis_of_a_smart_nic(place, engine):
+    assert engine.knows_cards and engine.chassis_of("AB12") is None
+    place.smart_nic("dpu1", "AB12")
+    assert eventually(lambda: engine.chassis_of("AB12")) == "dpu1"
+    assert engine.chassis_of("AB1") is None
+
+
+def test_a_port_of_a_smart_nic_is_on_its_chassis(ovn):
+    """And on none while nobody says where the card is, which is a difference then."""
+    there = replace(ONE, card="AB12", function=LogicalFunction("02:00:00:00:00:0a", 3, 1442))
+    eventually(lambda: ovn.engine.repair(all_of(LAN, GROUP, there, TWO)))
+    plug = {"vif-plug-type": "representor", "vif-plug-mtu-request": "1442",
+            "vif-plug:representor:pf-mac": "02:00:00:00:00:0a", "vif-plug:representor:vf-num": "3"}
+
+    def options() -> Any:
+        row = next(one for one in ovn.engine._connected().idl.tables["Logical_Switch_Port"].rows.values()
+                   if one.name == "p1")
+        return dict(row.options)
+
+    assert eventually(options) == plug
+    assert [one.text for one in ovn.engine.differences(all_of(LAN, GROUP, there, TWO))] == [
+        "port p1: no chassis has card-serial-number=AB12"]
+    ovn.smart_nic("dpu1", "AB12")
+    eventually(lambda: ovn.engine.chassis_of("AB12"))
+    ovn.engine.repair(all_of(LAN, GROUP, there, TWO))
+    assert eventually(lambda: "requested-chassis" in options() and options()) == {**plug, "requested-chassis": "dpu1"}
+    assert ovn.engine.differences(all_of(LAN, GROUP, there, TWO)) == []
+    ovn.central.nb("--wait=sb", "sync")
+    assert ovn.central.sb("--bare", "--columns=requested_chassis", "find", "Port_Binding", "logical_port=p1").strip()
+    ovn.engine.repair(some(ONE))
+    assert eventually(lambda: not options())
+
+
+def test_what_the_southbound_database_told_is_known_while_it_is_away(ovn):
+    ovn.smart_nic("dpu1", "AB12")
+    eventually(lambda: ovn.engine.chassis_of("AB12"))
+    ovn.central.end("sb")
+    assert ovn.engine.chassis_of("AB12") == "dpu1"
+    alone = OvnEngine(ovn.central.url, south=ovn.central.south, patience=1.0)
+    with pytest.raises(Unavailable, match="ovn_southbound"):
+        alone.chassis_of("AB12")
+    alone.close()
+    assert not OvnEngine(ovn.central.url).knows_cards
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+def test_a_southbound_cluster_that_begins_anew(tmp_path):
+    """It counts its changes from the beginning, and what it has is not old for that."""
+    central = LabCentral(tmp_path / "ovn")
+    file, alone = central.folder / "sb.db", central.folder / "alone.db"
+    member = f"unix:{central.folder}/sb.raft"
+    south = Southbound(central.south, 10.0)
+    try:
+        central._run("ovsdb-tool", "create-cluster", str(file), str(SHARE / "ovn-sb.ovsschema"), member)
+        central.begin("sb")
+        for number in range(5):
+            central.sb("chassis-add", f"dpu{number}", "geneve", f"192.0.2.{number}", "--", "set", "Chassis",
+                       f"dpu{number}", f"other_config:ovn-cms-options=card-serial-number=AB{number}")
+        eventually(lambda: south.chassis_of("AB4"))
+        central.end("sb")
+        central._run("ovsdb-tool", "cluster-to-standalone", str(alone), str(file))
+        file.unlink()
+        central._run("ovsdb-tool", "create-cluster", str(file), str(alone), member)
+        central.begin("sb")
+        central.sb("set", "Chassis", "dpu4", "other_config:ovn-cms-options=card-serial-number=CD4")
+        assert eventually(lambda: south.chassis_of("CD4")) == "dpu4"
+    finally:
+        south.close()
+        central.stop()
