@@ -7,8 +7,6 @@ import errno
 
 import pytest
 
-pytest.importorskip("ovs")
-
 from magnetar_control.services.network import ovn_servers
 
 LEADS, FOLLOWS, WANTS = ({"connected": True, "leader": True}, {"connected": True, "leader": False},

@@ -7,9 +7,6 @@ import socket
 import time
 
 import pytest
-
-pytest.importorskip("ovs")
-
 from ovsdbapp.backend.ovs_idl import connection
 from ovsdbapp.exceptions import TimeoutException
 
