@@ -139,11 +139,7 @@ class LabCluster(LabCentral):
 
     def status(self, name: str) -> str:
         """What a member says of the cluster."""
-        return self.control(name, "cluster/status", "OVN_Northbound")
-
-    def control(self, name: str, *words: str) -> str:
-        """What a member answers at its control socket."""
-        return self._run("ovs-appctl", "-t", f"{self.folder}/{name}.ctl", *words)
+        return self._run("ovs-appctl", "-t", f"{self.folder}/{name}.ctl", "cluster/status", "OVN_Northbound")
 
 
 def external(admin: Any, name: str = "ext", cidr: str = "192.0.2.0/24") -> str:

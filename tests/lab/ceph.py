@@ -98,13 +98,12 @@ class Ceph:
         self.site, self.central = site, site.hosts[central or site.names[0]]
 
     def __enter__(self) -> Self:
-        conf = CONF.format(fsid=uuid.uuid4(), address=self.central.address)
-        fsid = re.search(r"fsid = (\S+)", conf)
-        assert fsid is not None
+        fsid = str(uuid.uuid4())
+        conf = CONF.format(fsid=fsid, address=self.central.address)
         for host in self.site.hosts.values():
             host.run(["sh", "-ec", "mkdir -p /etc/ceph; cat >/etc/ceph/ceph.conf"], stdin=conf.encode())
         try:
-            self.central.run(["sh", "-ec", START, "sh", self.central.address, fsid[1], POOL, USER])
+            self.central.run(["sh", "-ec", START, "sh", self.central.address, fsid, POOL, USER])
             keyring = f"/etc/ceph/ceph.client.{USER}.keyring"
             key = self.central.run(["cat", keyring]).stdout
             for host in self.site.hosts.values():

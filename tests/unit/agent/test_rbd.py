@@ -49,16 +49,18 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
     return Said(monkeypatch)
 
 
-def test_whom_they_ask(said: Said) -> None:
+def test_whom_they_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     tools = rbd.RbdTools(PLACE)
     assert tools.source("a_disk") == NetworkSource("rbd", "vms/a_disk", hosts=PLACE.hosts, user="magnetar", secret="s")
     whole: list[list[str]] = []
-    run, rbd.run = rbd.run, lambda arguments, *_more: whole.append(arguments) or '["b", "a"]'  # type: ignore[func-returns-value, assignment, misc]
-    try:
-        assert tools.names() == ["a", "b"]
-        assert rbd.RbdTools(NetworkSource("rbd", "vms/")).names() == ["a", "b"]
-    finally:
-        rbd.run = run  # type: ignore[assignment]
+
+    def run(arguments: list[str], *_more: object) -> str:
+        whole.append(arguments)
+        return '["b", "a"]'
+
+    monkeypatch.setattr(rbd, "run", run)
+    assert tools.names() == ["a", "b"]
+    assert rbd.RbdTools(NetworkSource("rbd", "vms/")).names() == ["a", "b"]
     assert whole == [["rbd", *WHO, "ls", "--format=json", "--pool", "vms"],
                      ["rbd", "ls", "--format=json", "--pool", "vms"]]
 
