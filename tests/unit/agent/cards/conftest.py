@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from magnetar_agent.networks import RepresentorPort
 from tests.unit.agent.conftest import Host
 from tests.unit.agent.pair import Pair
 
@@ -73,3 +74,16 @@ def two(pair: Pair, tmp_path: Path) -> Pair:
         switched(tmp_path / bus, bus, 1)
         give(kvm, tmp_path / bus, physical_network=None)
     return pair
+
+
+@pytest.fixture
+def at_source(two: Pair, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, RepresentorPort]]:
+    """What is plugged in at the first host, each time that something is at the second."""
+    plug, found = two.two.fake.plug_representor, list[dict[str, RepresentorPort]]()
+
+    def plugs(netdev: str, wanted: RepresentorPort | None) -> None:
+        found.append(dict(two.one.fake.representors))
+        plug(netdev, wanted)
+
+    monkeypatch.setattr(two.two.fake, "plug_representor", plugs)
+    return found

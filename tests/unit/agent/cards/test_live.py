@@ -39,18 +39,11 @@ def test_a_whole_card(pair: Pair, tmp_path: Any) -> None:
     assert given.find("source/address").get("bus") == "0xb1"  # type: ignore[union-attr]
 
 
-def test_a_port_of_ovn_is_never_at_both_hosts(two: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_of_ovn_is_never_at_both_hosts(two: Pair, at_source: list[dict[str, RepresentorPort]]) -> None:
     id = two.make(flavor=SMALL, networks=[port_nic(1)])
-    plug, there = two.two.fake.plug_representor, []
-
-    def plugs(netdev: str, wanted: RepresentorPort | None) -> None:
-        there.append(dict(two.one.fake.representors))
-        plug(netdev, wanted)
-
-    monkeypatch.setattr(two.two.fake, "plug_representor", plugs)
     assert two.migrate(type="live") == WAY
     two.check(id, two.two)
-    assert there == [{}] and list(two.two.fake.representors) == ["ens1f0_0"]
+    assert at_source == [{}] and list(two.two.fake.representors) == ["ens1f0_0"]
     assert len(part(two.two, "interface[@type='vdpa']", live=True)) == 1
     assert (noted(two.one), noted(two.two)) == ([], ["0000:b1:02.0"])
 

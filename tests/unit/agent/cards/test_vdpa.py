@@ -97,19 +97,12 @@ def test_what_is_refused_of_vdpa(vdpa: Host, fields: dict[str, Any], error: type
     assert vdpa.fake.representors == {} and free(vdpa)[VDPA_NAME]["free"] == 2
 
 
-def test_a_cold_move_never_has_its_port_at_both_hosts(two: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cold_move_never_has_its_port_at_both_hosts(two: Pair, at_source: list[dict[str, RepresentorPort]]) -> None:
     """The representor of the source is pulled out before that of the target is plugged in."""
     two.make(flavor=SMALL, networks=[port_nic(1)])
     assert list(two.one.fake.representors) == ["ens1f0_0"]
-    plug, there = two.two.fake.plug_representor, []
-
-    def plugged(netdev: str, wanted: RepresentorPort | None) -> None:
-        there.append(dict(two.one.fake.representors))
-        plug(netdev, wanted)
-
-    monkeypatch.setattr(two.two.fake, "plug_representor", plugged)
     assert two.migrate(type="cold") == WAY
-    assert there == [{}] and list(two.two.fake.representors) == ["ens1f0_0"]
+    assert at_source == [{}] and list(two.two.fake.representors) == ["ens1f0_0"]
     assert noted(two.one) == [] and noted(two.two) == ["0000:b1:02.0"]
 
 
