@@ -263,7 +263,7 @@ def test_a_server_is_deleted_whose_host_fell_silent_meanwhile(owner: Owner, monk
     assert owner.call.delete(f"/v2.1/servers/{server}").status == 204
     go.set()
     until(lambda: owner.state(volume) == "available", 30.0)
-    assert owner.call.get(f"/v2.1/servers/{server}").status == 404
+    until(lambda: owner.call.get(f"/v2.1/servers/{server}").status == 404, 30.0)
     database = owner.cloud.parts.working.database
     with database.read() as connection:
         said = connection.execute(select(actions.c.message).where(
