@@ -14,6 +14,7 @@ import json
 import marshal
 import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -250,7 +251,8 @@ class Documents:
         """The file at *path* is newer than its note."""
         note = f"{path}.note"
         if note in self._notes:
-            Path(note).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(note)  # noqa: PTH108 - as in write_atomically
             self._notes.discard(note)
 
     def _tell(self, document: Document, removed: bool) -> None:

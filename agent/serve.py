@@ -26,6 +26,7 @@ from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.servers import cpu_modes, machines
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.sockets import bound
+from magnetar_core import garbage
 from magnetar_core.connections import SHARE, Admitting, ConnectionPlace, Connections, open_more
 from magnetar_core.deadline import Deadline
 from magnetar_core.errors import InvalidSettings, MagnetarError
@@ -256,6 +257,7 @@ def run(settings: AgentSettings, connect: Callable[[], LocalHypervisor]) -> None
             else:
                 servers.append((listener(application, settings, tls, places), tcp_socket(settings.address)))
         agent.start()
+        garbage.began()
         log.info("serving", extra={"socket": str(settings.socket), "listen": settings.listen, "pid": os.getpid()})
         asyncio.run(_serve(agent, application, servers))
         log.info("stopped", extra={"left": agent.host.operations.running()})

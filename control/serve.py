@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import ssl
 import sys
@@ -59,14 +58,12 @@ from magnetar_control.web.application import Application, by_token
 from magnetar_control.web.asgi import AsgiServer
 from magnetar_control.web.protocol import served
 from magnetar_control.web.transfers import Pace, Places, Transfers
+from magnetar_core import garbage
 from magnetar_core.connections import SHARE, Connections, open_more
 
 log = logging.getLogger(__name__)
 #: Seconds that requests in hand may take when the process is told to end.
 GRACE = 15
-#: Objects between two looks for garbage, and how many of them until older ones are looked at too. An answer with 1,000
-#: servers makes 20,000.
-GARBAGE = (30_000, 20, 20)
 #: GiB of a host's disk, and of what is free of it.
 DISK = ("disk_gb", "disk_gb_free")
 
@@ -272,12 +269,8 @@ def running(settings: Settings, with_api: bool, with_conductor: bool) -> Iterato
             parts.work(services)
         parts.watched()
         open_more()  # conductors too
-        # What is there now stays, and is not looked through again for garbage. A thread that computes lets others go on
-        # after 1 ms, so that answers do not wait for the conductor.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GARBAGE)
-        sys.setswitchinterval(0.001)
+        garbage.began()
+        sys.setswitchinterval(0.001)  # a thread that computes lets others go on: answers do not wait for the conductor
         yield parts.server(services) if with_api else None
 
 
