@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Measures the scheduler on simulated hosts: how long a choice among them takes, against looking at every host (the
 plain definition), and how many claims a second some conductors make on one PostgreSQL, with nothing over-committed.
+Some of the hosts have NUMA cells with CPUs, large pages and a GPU each, for which servers of mixed flavors ask.
 
 The server is a temporary one, durable as PostgreSQL is by default, and removed afterwards. Run ``bench/schedule``.
 """
@@ -12,6 +13,7 @@ import os
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
@@ -23,19 +25,22 @@ from uuid import UUID
 
 import orjson
 from figures import Figure, spread, table, timed
-from sqlalchemy import insert
+from sqlalchemy import Connection, insert, select
 
 from magnetar_control.scheduler import choose as chooser
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.place import place
-from magnetar_control.scheduler.request_spec import RequestSpec
+from magnetar_control.scheduler.request_spec import RequestSpec, amounts_of, devices_of, numa_of
 from magnetar_control.store import allocations, hosts
 from magnetar_control.store.aggregates import Aggregate
 from magnetar_control.store.allocations import RESOURCES, Amounts, limits
 from magnetar_control.store.database import Database, now
 from magnetar_control.store.tables import API, cells
+from magnetar_control.store.tables import allocations as claimed
 from magnetar_control.store.tables import hosts as host_table
-from magnetar_core.hardware import traits
+from magnetar_core.hardware import numa, traits
+from magnetar_core.hardware.cpus import cpu_text
+from magnetar_core.hardware.numa import Needs
 
 Row = dict[str, Any]
 #: A fleet, how full it is, and what is asked beside flavors.
@@ -50,7 +55,18 @@ FLEETS: dict[str, tuple[float, dict[str, Any]]] = {
 }
 #: Flavors that are asked for: CPUs, MiB, GiB.
 FLAVORS = (Amounts(1, 512, 1), Amounts(1, 2048, 20), Amounts(2, 4096, 40), Amounts(4, 8192, 80), Amounts(8, 16384, 160))
+#: NUMA cells of a host, and extra specs that are about them; a third of the servers asks for nothing of these.
+CELLS = 4
+SPECS: tuple[dict[str, str], ...] = (
+    {}, {"hw:cpu_policy": "dedicated"},
+    {"hw:cpu_policy": "dedicated", "hw:numa_nodes": "2", "hw:mem_page_size": "large"})
+GPU = {"pci_passthrough:alias": "gpu:1"}
+#: Flavors of mixed servers, each with any of the above: CPUs, MiB; one of ten has a GPU besides.
+MIXED = ((2, 4096), (4, 8192), (8, 16384))
+WITH_CELLS = f"half full, {CELLS} NUMA cells each, mixed flavors"
 SECONDS = 8.0
+#: So many servers one after the other that no host takes say that all are full.
+PATIENCE = 20
 #: Those of a host with a CPU of today; of every other host all but the last.
 TRAITS = sorted(traits.ALWAYS) + [one for one in traits.X86.values() if "AVX512" not in one]
 TRAITS = [*TRAITS[:59], "HW_CPU_X86_AVX512F"]
@@ -65,7 +81,8 @@ def fleet(chance: Random, size: int, used: float) -> list[Row]:
         row: Row = {"id": str(UUID(int=chance.getrandbits(128))), "name": f"kvm{number:05}", "number": number + 1,
                     "cell_id": f"cell{number % 2}", "endpoint": f"https://10.0.{number // 256}.{number % 256}:6553",
                     "disabled": chance.random() < 0.02, "forced_down": False, "vcpus": vcpus, "memory_mb": memory,
-                    "disk_gb": disk, "pcpus": 0, "servers": 0, "created_at": now(), "info": orjson.dumps(
+                    "disk_gb": disk, "pcpus": 0, "servers": 0, "own_traits": "[]", "created_at": now(),
+                    "info": orjson.dumps(
                         {"cpu_model": model, "virt_types": ["kvm"], "hypervisor_type": "QEMU", "traits": TRAITS[
                             :40 if number % 2 else 60] + (["CUSTOM_SLOW"] if number % 4 == 2 else [])}).decode()}
         row |= {f"{name}_{what}": value for name in RESOURCES for what, value in (("ratio", None), ("reserved", 0))}
@@ -73,6 +90,44 @@ def fleet(chance: Random, size: int, used: float) -> list[Row]:
             row |= {f"{name}_limit": limit, f"{name}_used": int(limit * min(1.0, used * chance.uniform(0.6, 1.4)))}
         rows.append(row)
     return rows
+
+
+def give_cells(chance: Random, rows: list[Row]) -> list[Row]:
+    """The hosts with NUMA cells: three of four CPUs are dedicated, half of the memory is large pages of 2 MiB, and each
+    cell has a GPU. As much of each is free as of all of the host."""
+    for row in rows:
+        row |= {"pcpus": row["vcpus"] * 3 // 4, "vcpus": row["vcpus"] // 4}
+        cells, devices = [], []
+        for at in range(CELLS):
+            dedicated = row["pcpus"] // CELLS
+            first = at * (dedicated + row["vcpus"] // CELLS)
+            memory, free = row["memory_mb"] // CELLS, 1 - min(1.0, row["memory_mb_used"] / row["memory_mb_limit"])
+            own = set(range(first, first + dedicated))
+            left = set(sorted(own)[:round(dedicated * free * chance.uniform(0.6, 1.0))])
+            cells.append({
+                "id": at, "cpus_dedicated": cpu_text(own), "threads": [], "sockets": [at * 2 // CELLS],
+                "cpus_shared": cpu_text(set(range(first + dedicated, first + dedicated + row["vcpus"] // CELLS))),
+                "memory_mb": memory, "pages": {"2048": memory // 4}, "free": {
+                    "cpus_dedicated": cpu_text(left), "memory_mb": int(memory * free),
+                    "pages": {"2048": int(memory // 4 * free)}}})
+            devices.append({"aliases": ["gpu"], "numa_node": at, "total": 1, "free": 1})
+        info = {**orjson.loads(row["info"]), "numa_cells": cells, "pci_pools": devices,
+                "pci_devices": {"gpu": {"total": CELLS, "free": CELLS}}}
+        free_cpus = sum(len(one.dedicated) for one in numa.told([{**one, **one["free"]} for one in cells]))
+        row |= {"info": orjson.dumps(info).decode(), "pcpus_limit": row["pcpus"],
+                "pcpus_used": row["pcpus"] - free_cpus, "vcpus_limit": row["vcpus_limit"] // 4,
+                "vcpus_used": row["vcpus_used"] // 4}
+    return rows
+
+
+def mixed(chance: Random) -> Iterator[RequestSpec]:
+    """Servers of mixed flavors, one after the other."""
+    for number in count():
+        vcpus, ram = chance.choice(MIXED)
+        specs = chance.choice(SPECS) | (GPU if chance.random() < 0.1 else {})
+        flavor = {"name": "mixed", "vcpus": vcpus, "ram": ram, "disk": 20, "extra_specs": specs}
+        yield RequestSpec(f"{chance.getrandbits(64):x}-{number}", "project", amounts_of(flavor), vcpus=vcpus,
+                          numa=numa_of(flavor, {}, ()), extra_specs=specs, devices=devices_of(flavor))
 
 
 def states_of(rows: list[Row]) -> HostStates:
@@ -96,9 +151,11 @@ def choices(size: int, rounds: int) -> Iterator[Figure]:
     """Choices, each of them used at once, so that the next sees other numbers."""
     from tests.unit.control.scheduler.fleet import plainly
 
-    for name, (used, more) in FLEETS.items():
+    for name, (used, more) in {**FLEETS, WITH_CELLS: (0.5, {})}.items():
         chance = Random(size)  # noqa: S311 - a simulation
-        states, wishes = states_of(fleet(chance, size, used)), requests(chance, **more)
+        rows = fleet(chance, size, used)
+        states, wishes = (states_of(give_cells(chance, rows)), mixed(chance)) if name == WITH_CELLS else (
+            states_of(rows), requests(chance, **more))
         taken, plain = [], []
         for at, wish in zip(range(rounds), wishes, strict=False):
             began = time.perf_counter()
@@ -106,7 +163,7 @@ def choices(size: int, rounds: int) -> Iterator[Figure]:
             taken.append((time.perf_counter() - began) * 1000)
             if at % (rounds // 5) == 0:
                 plain.append(timed(partial(plainly, states, wish)))
-            states.used(found[0].host, wish.amounts)
+            states.used(found[0].host, wish.amounts, numa=wish.numa, devices=wish.devices)
         slow = sorted(taken)
         yield Figure(f"choice among {size} hosts, {name}", statistics.median(taken), floor=statistics.median(plain),
                      floor_name="every host", limit=5.0, spread=spread(taken), notes=(
@@ -115,26 +172,30 @@ def choices(size: int, rounds: int) -> Iterator[Figure]:
 
 def conductor(url: str, seed: int, rows: list[Row], ready: Any, answers: Any) -> None:
     """One process: chooses and claims until the time is up, with a memory that hears nothing of the others."""
+    with_cells = "numa_cells" in orjson.loads(rows[0]["info"])
     database, states, chance = Database(url, pool=1), states_of(rows), Random(seed)  # noqa: S311 - a simulation
-    wishes, done, waits = requests(chance), 0, []
+    wishes, placed, waits, misses = (mixed if with_cells else requests)(chance), [], [], 0
     with database.read() as connection:
         hosts.show(connection, "kvm00000")
     ready.wait()
     start = time.monotonic()
-    while time.monotonic() < start + SECONDS:
+    while time.monotonic() < start + SECONDS and misses < PATIENCE:
         began = time.perf_counter()
         try:
-            place(database, states, next(wishes), random=chance)
+            wish = next(wishes)
+            placed.append((place(database, states, wish, random=chance).host, wish.numa))
         except chooser.NoValidHost:
-            break
+            misses += 1
+            continue
+        misses = 0
         waits.append((time.perf_counter() - began) * 1000)
-        done += 1
-    answers.put((done, time.monotonic() - start, waits))
+    answers.put((placed, time.monotonic() - start, waits))
     database.close()
 
 
-def together(conductors: int, url: str, rows: list[Row]) -> list[tuple[int, float, list[float]]]:
-    """What that many processes tell that began at the same moment."""
+def together(conductors: int, url: str, rows: list[Row]) -> list[tuple[list[tuple[str, Needs | None]], float,
+                                                                       list[float]]]:
+    """What that many processes tell that began at the same moment: what they placed where, seconds, and waits."""
     context = get_context("spawn")
     answers, ready = context.Queue(), context.Barrier(conductors)
     processes = [context.Process(target=conductor, args=(url, at, rows, ready, answers)) for at in range(conductors)]
@@ -146,13 +207,35 @@ def together(conductors: int, url: str, rows: list[Row]) -> list[tuple[int, floa
     return told
 
 
-def claims(size: int, conductors: int, used: float, name: str, folder: Path,
-           limit: float | None = None) -> Iterator[Figure]:
+def refused(rows: list[Row], placed: list[tuple[str, Needs | None]]) -> int:
+    """How many servers the NUMA cells of their hosts have no room for: agents give each its CPUs, memory and pages one
+    after the other, and refuse these, which are placed anew then."""
+    cells = {row["name"]: [{**cell, **cell["free"]} for cell in orjson.loads(row["info"]).get("numa_cells", ())]
+             for row in rows}
+    left, found = {name: numa.told(one) for name, one in cells.items()}, 0
+    for host, asked in placed:
+        if asked is not None:
+            try:
+                left[host] = numa.left(left[host], [numa.place(left[host], asked)])
+            except numa.NoFit:
+                found += 1
+    return found
+
+
+def too_many_devices(connection: Connection, rows: list[Row]) -> list[str]:
+    """Hosts of which more devices were claimed than they have."""
+    held: Counter[str] = Counter()
+    for host_id, text in connection.execute(select(claimed.c.host_id, claimed.c.devices)):
+        held[host_id] += sum(orjson.loads(text).values())
+    return [row["name"] for row in rows
+            if held[row["id"]] > sum(one["total"] for one in orjson.loads(row["info"]).get("pci_pools", ()))]
+
+
+def claims(rows: list[Row], conductors: int, name: str, folder: Path, limit: float | None = None) -> Iterator[Figure]:
     """Claims of *conductors* processes, and whether the counters say the same as the allocations afterwards."""
     from tools import postgres
 
     database = Database(postgres.url(folder, "postgres"))
-    rows = fleet(Random(size), size, used)  # noqa: S311 - a simulation
     with database.write() as connection:
         API.drop_all(connection)
         API.create_all(connection)
@@ -162,15 +245,17 @@ def claims(size: int, conductors: int, used: float, name: str, folder: Path,
     told = together(conductors, postgres.url(folder, "postgres"), rows)
     before = {row["name"]: [row[f"{name}_used"] for name in RESOURCES] for row in rows}
     with database.read() as connection:
-        wrong = [one for one in allocations.audit(connection)
-                 if [n - had for n, had in zip(one.counted[:3], before[one.host], strict=True)] != list(one.held[:3])]
+        wrong = [one for one in allocations.audit(connection) if [n - had for n, had in zip(
+            one.counted[:len(RESOURCES)], before[one.host], strict=True)] != list(one.held[:len(RESOURCES)])]
         over = [row["name"] for row in hosts.every(connection)
                 if any(row[f"{name}_used"] > row[f"{name}_limit"] for name in RESOURCES)]
+        over += too_many_devices(connection, rows)
     database.close()
-    done, waits = sum(n for n, _seconds, _waits in told), [wait for _n, _seconds, waits in told for wait in waits]
-    rate = done / max(seconds for _n, seconds, _waits in told)
-    note = (f"{rate:.0f} claims per second, {done} in all; {len(over)} hosts over-committed, {len(wrong)} with wrong "
-            f"counters; choosing and claiming take {statistics.median(waits):.2f} ms (median)")
+    placed, waits = ([one for told_by in told for one in told_by[at]] for at in (0, 2))
+    rate = len(placed) / max(seconds for _placed, seconds, _waits in told)
+    note = (f"{rate:.0f} claims per second, {len(placed)} in all, {refused(rows, placed)} of them refused by cells; "
+            f"{len(over)} hosts over-committed, {len(wrong)} with wrong counters; choosing and claiming take "
+            f"{statistics.median(waits):.2f} ms (median)")
     if over or wrong:
         raise SystemExit(f"{name}: {note}: {(over or wrong)[:3]}")
     yield Figure(f"a claim of {conductors} conductors, {name}", 1000 / rate, limit=limit, notes=(note,))
@@ -193,8 +278,12 @@ def main() -> int:
         from tools import postgres
 
         with postgres.cluster(()) as folder:
-            found += claims(given.hosts, given.conductors, 0.5, f"{given.hosts} hosts half full", folder, 2.0)
-            found += claims(20, given.conductors, 0.5, "20 hosts until they are full", folder)
+            for size, name, limit in ((given.hosts, f"{given.hosts} hosts half full", 2.0),
+                                      (20, "20 hosts until they are full", None)):
+                chance = Random(size)  # noqa: S311 - a simulation
+                found += claims(fleet(chance, size, 0.5), given.conductors, name, folder, limit)
+                found += claims(give_cells(chance, fleet(chance, size, 0.5)), given.conductors,
+                                f"{name}, {CELLS} NUMA cells each", folder, limit)
     print(f"{os.cpu_count()} CPUs, load {before:.1f} before, {os.getloadavg()[0]:.1f} after\n\n{table(found)}")
     return int(any(one.reached is False for one in found))
 

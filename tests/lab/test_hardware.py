@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,10 +104,15 @@ def test_a_guest_keeps_its_machine_type_and_gets_a_later_one(guest_image: dict[s
             lab.ensure("server", "other", {**want, "machine": "pc-q35-99.0"})
 
 
+def _tpm(lab: LabAgent, id: str) -> int:
+    """The process of the server's swtpm."""
+    return next(pid for pid, words in lab.processes().items() if "swtpm socket" in words and str(SWTPM / id) in words)
+
+
 def test_a_guest_sees_secure_boot_and_its_tpm(guest_image: dict[str, Path]) -> None:
     """Its kernel is locked down, so that none of the guest's drivers, which are not signed, is loaded; firmware has
-    measured into the TPM what it booted. CPU and memory are as the settings say. When the server goes, nothing of
-    it is left."""
+    measured into the TPM what it booted. CPU and memory are as the settings say. When swtpm is killed, the guest runs
+    on, and has its TPM again from its next start on. When the server goes, nothing of it is left."""
     trusted = {"firmware": "uefi", "secure_boot": "required", "tpm_version": "2.0", "tpm_model": "tpm-crb"}
     cpu = {"cpu_mode": "custom", "cpu_models": ["Nehalem"], "cpu_model_extra_flags": ["+rdrand", "-cx16"]}
     with LabAgent(shutdown_timeout=0, file_backed_memory=256, ram_allocation_ratio=1.0, **cpu) as lab:
@@ -125,9 +132,14 @@ def test_a_guest_sees_secure_boot_and_its_tpm(guest_image: dict[str, Path]) -> N
         assert lab.sh("safe", "cat /sys/class/tpm/tpm0/tpm_version_major").strip() == "2"
         measured = lab.sh("safe", "cat /sys/class/tpm/tpm0/pcr-sha256/7").strip()
         assert len(measured) == 64 and set(measured) != {"0"}
+        os.kill(_tpm(lab, id), signal.SIGKILL)
+        assert float(lab.sh("safe", "cat /proc/uptime").split()[0]) and lab.show("server", "safe")["status"] == "ACTIVE"
         kept = [lab.state / "servers" / id / "uefi.secure", SWTPM / id / "tpm2"]
         lab.power("safe", "off")
         assert all(path.exists() for path in kept)
+        lab.power("safe", "running")
+        assert _tpm(lab, id), "it has its TPM again"
+        lab.power("safe", "off")
         lab.delete("server", "safe")
         assert not any(path.exists() for path in kept)
 

@@ -2,8 +2,8 @@
 """cloud-init's own datasource code, of Debian's package.
 
 The package is unpacked, not installed: see ``tests.unpacked``. Its code runs in the system's Python. ``python3
-cloud_init.py FOLDER MACS`` is what runs there: it prints what cloud-init makes of the files of a config drive in a
-folder, and of NICs eth0, eth1, … with these MAC addresses.
+cloud_init.py PLACE MACS`` is what runs there: it prints what cloud-init makes of the files of a config drive in a
+folder, or of a metadata service by its URL, and of NICs eth0, eth1, … with these MAC addresses.
 """
 
 from __future__ import annotations
@@ -19,26 +19,38 @@ PYTHON = "/usr/bin/python3"
 
 def reads(files: dict[str, bytes], folder: Path, macs: list[str]) -> dict[str, Any]:
     """What cloud-init makes of a config drive."""
-    from tests.unpacked import unpacked  # not where this runs as a program
-
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
+    return reads_at(str(folder), macs)
+
+
+def reads_at(place: str, macs: list[str]) -> dict[str, Any]:
+    """What cloud-init makes of a config drive in a folder, or of a metadata service."""
+    from tests.unpacked import unpacked  # not where this runs as a program
+
     done = subprocess.run(
-        [PYTHON, "-s", __file__, folder, *macs], check=False, text=True, capture_output=True,
+        [PYTHON, "-s", __file__, place, *macs], check=False, text=True, capture_output=True,
         env={"PYTHONPATH": str(unpacked() / "usr/lib/python3/dist-packages"), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def show(folder: str, macs: list[str]) -> None:
+def show(place: str, macs: list[str]) -> None:
     """Print it. Runs in the system's Python."""
     from cloudinit import sources  # type: ignore[import-not-found]
     from cloudinit.sources import DataSourceConfigDrive  # type: ignore[import-not-found]
-    from cloudinit.sources.helpers import openstack  # type: ignore[import-not-found]
+    from cloudinit.sources.helpers import ec2, openstack  # type: ignore[import-not-found]
 
-    found = DataSourceConfigDrive.read_config_drive(folder)
+    if place.startswith("http"):
+        reader = openstack.MetadataReader(place, retries=0)
+        # Its own asks 169.254.169.254.
+        reader._read_ec2_metadata = lambda: ec2.get_instance_metadata(
+            metadata_address=place, retries=0)
+        found = reader.read_v2()
+    else:
+        found = DataSourceConfigDrive.read_config_drive(place)
     names = {mac: f"eth{at}" for at, mac in enumerate(macs)}
     files = {path: content.decode("latin-1") for path, content in found.get("files", {}).items()}
     print(json.dumps({

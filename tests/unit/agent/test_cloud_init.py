@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import dataclasses
 import json
@@ -18,6 +19,7 @@ from tests.unpacked import ROOT
 
 from . import cloud_init
 from .test_configdrive import GUEST, NIC
+from .test_metadata_http import served
 
 SCHEMA = json.loads((ROOT / "docs/reference/network_data.schema.json").read_text(encoding="utf-8"))
 PORT, NETWORK = "cd9f6d46-4a3a-43ab-a466-994af9db96fc", "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"
@@ -112,3 +114,23 @@ def test_cloud_init_reads_the_drive(tmp_path: Path) -> None:
     assert [(one["network"], one["gateway"]) for one in subnet["routes"]] == [
         (guest_data.ANY, "192.0.2.1"), ("198.51.100.0", "192.0.2.9")]
     assert dns == {"type": "nameserver", "address": "192.0.2.53"}
+
+
+@pytest.mark.slow
+def test_cloud_init_reads_the_same_from_the_metadata_service(tmp_path: Path) -> None:
+    """But for the password, which is in the drive alone, and for numbers, which EC2's paths have as text."""
+    macs = [NIC.mac, STATIC.mac]
+    whole = dataclasses.replace(guest(NIC, STATIC), vendor_data={"cloud-init": "#!/bin/sh"})
+    drive = cloud_init.reads(configdrive.files(whole), tmp_path, macs)
+    found: list[dict[str, Any]] = []
+
+    async def talk(send: Any) -> None:
+        found.append(await asyncio.to_thread(cloud_init.reads_at, f"http://127.0.0.1:{send.port}", macs))
+
+    served(talk, tree=guest_data.tree(dataclasses.replace(whole, admin_pass=None)))
+    (service,) = found
+    assert drive["metadata"].pop("admin_pass") == "Secret12"
+    told, kept = service.pop("ec2"), drive.pop("ec2")
+    assert service == drive
+    assert told.pop("public-keys") == {"me": "ssh-ed25519 AAAA me"} and kept.pop("public-keys")
+    assert told == {name: str(value) if isinstance(value, int) else value for name, value in kept.items()}

@@ -70,12 +70,13 @@ def test_documents_are_those_of_the_drive() -> None:
 
 
 # Over sockets -------------------------------------------------------------------------------------------------------
-def served(talk: Callable[[Callable[[bytes], Awaitable[bytes]]], Awaitable[None]], password: str = "") -> list[str]:
+def served(talk: Callable[[Callable[[bytes], Awaitable[bytes]]], Awaitable[None]], password: str = "",
+           tree: dict[str, bytes] = TREE) -> list[str]:
     """Run *talk* with a function that sends bytes and gives all that comes; passwords that were left are returned."""
     left: list[str] = []
 
     async def find(_guest: str) -> GuestPaths:
-        return GuestPaths(TREE, password or "".join(left))
+        return GuestPaths(tree, password or "".join(left))
 
     async def leave(_guest: str, given: str) -> tuple[int, str]:
         left.append(given)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``bench/schedule`` on a few hosts: its hosts are such as the scheduler and the store have."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import pytest
+from sqlalchemy import insert
+
+from magnetar_control.scheduler.place import place
+from magnetar_control.store import allocations, hosts
+from magnetar_control.store.database import Database, now
+from magnetar_control.store.tables import API, cells
+from magnetar_control.store.tables import hosts as host_table
+
+BENCH = Path(__file__).parents[3] / "bench"
+
+
+@pytest.fixture
+def scheduler(monkeypatch):
+    """The module."""
+    monkeypatch.setattr(sys, "path", [str(BENCH), *sys.path])
+    return importlib.import_module("scheduler")
+
+
+def test_choices_are_measured(scheduler):
+    found = list(scheduler.choices(40, 5))
+    assert [one.name for one in found] == [
+        f"choice among 40 hosts, {name}" for name in (*scheduler.FLEETS, scheduler.WITH_CELLS)]
+    assert all(one.value and one.floor for one in found)
+
+
+def test_hosts_with_cells_take_mixed_servers_and_no_more_than_they_have(scheduler, tmp_path):
+    chance, database = Random(1), Database(f"sqlite:///{tmp_path}/api")
+    rows = scheduler.give_cells(chance, scheduler.fleet(chance, 40, 0.5))
+    with database.write() as connection:
+        API.create_all(connection)
+        connection.execute(insert(cells), [{"id": name, "name": name, "database_url": "", "disabled": False,
+                                            "created_at": now()} for name in ("cell0", "cell1")])
+        connection.execute(insert(host_table), rows)
+    states = scheduler.states_of(rows)
+    placed = [(place(database, states, wish, random=chance).host, wish.numa)
+              for wish in islice(scheduler.mixed(chance), 30)]
+    assert len({asked for _host, asked in placed}) > 4 and scheduler.refused(rows, placed) == 0
+    with database.read() as connection:
+        assert scheduler.too_many_devices(connection, rows) == []
+        there = hosts.every(connection)
+    assert all(row[f"{name}_used"] <= row[f"{name}_limit"] for row in there for name in allocations.RESOURCES)
+    assert scheduler.refused(rows, placed * 100) > 0
+    database.close()
