@@ -4,7 +4,8 @@
 Filter every host, weigh those that pass, take the best: ``choose`` returns the same (tests hold it to that) without
 visiting every host. A filter that sees only the profile is asked once for each profile. A block is taken as a
 whole when even its fullest host has room, and skipped when even its emptiest has not. Blocks are weighed from the
-greatest bound down, until no other block can hold a better host.
+greatest bound down, until no other block can hold a better host. NUMA cells and devices are looked at last, of the
+heaviest hosts, until enough have them; hosts that have not still count for the bounds of weights.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from magnetar_core.errors import Conflict
 
-from .filters import CELLS, HOST, PROFILE, ROOM, Bound, Filter
+from .filters import CELLS, HOST, LATE, PROFILE, ROOM, Bound, Filter
 from .host_state import FITS, Block, HostState, Profile, Row
 from .hosts import HostStates
 from .request_spec import RequestSpec
@@ -59,7 +60,8 @@ def choose(states: HostStates, spec: RequestSpec, count: int = 1, *, random: Ran
     of the best ``rules.subset`` comes first, so that conductors seldom choose the same; without *random* not."""
     rules = states.rules
     with states.lock:
-        best = _best(_parts(states, spec, rules), spec, max(count, rules.subset), rules, random)
+        late = [one for one in states.asked(spec) if one.sight in LATE]
+        best = _best(_parts(states, spec, rules), spec, late, max(count, rules.subset), rules, random)
         if not best:
             raise explain(states, spec)
     if random and rules.subset > 1:
@@ -173,9 +175,9 @@ def _sifted(block: Block, spec: RequestSpec, needs: list[Bound]) -> Block | None
     return Block(block.profile, [host for host, _row in left], rows, tuple(map(min, columns)), tuple(map(max, columns)))
 
 
-def _best(parts: list[Block], spec: RequestSpec, count: int, rules: Rules,
+def _best(parts: list[Block], spec: RequestSpec, late: list[Filter], count: int, rules: Rules,
           random: Random | None) -> list[Candidate]:
-    """The *count* heaviest hosts of all parts, heaviest first."""
+    """The *count* heaviest hosts of all parts that *late* filters pass, heaviest first."""
     if not parts:
         return []
     low: Row = tuple(map(min, zip(*(part.low for part in parts), strict=True)))
@@ -188,8 +190,9 @@ def _best(parts: list[Block], spec: RequestSpec, count: int, rules: Rules,
             whole = sums[part.profile] = sum_of(part.profile, spec, rules.multipliers, low, high, rules.own)
         bounds.append((-bound(part.low, part.high, whole), random.random() if random else 0.0, at))
     bounds.sort()
-    if spec.numa is not None:
-        fitting = (one for one in _heaviest(parts, bounds, sums, random) if not one[1].numa.lacks(spec.numa))
+    if late:
+        fitting = (one for one in _heaviest(parts, bounds, sums, random)
+                   if all(each.passes(one[1], spec) for each in late))
         return [_candidate(host, w) for w, host in islice(fitting, count)]
     best: list[tuple[float, HostState]] = []
     floor = -math.inf
@@ -208,8 +211,8 @@ def _candidate(host: HostState, weight: float) -> Candidate:
 
 def _heaviest(parts: list[Block], bounds: list[tuple[float, float, int]], sums: Mapping[Profile, Sum],
               random: Random | None) -> Iterator[tuple[float, HostState]]:
-    """All hosts of the parts, heaviest first, as far as they are asked for: to look at the cells of a host takes longer
-    than to weigh a block. *bounds* are sorted."""
+    """All hosts of the parts, heaviest first, as far as they are asked for: to look at the cells or devices of a host
+    takes longer than to weigh a block. *bounds* are sorted."""
     heap: list[tuple[float, float, int, HostState]] = []
     number = counted()
     for most, _chance, at in bounds:

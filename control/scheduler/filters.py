@@ -43,7 +43,9 @@ REFUSED = {
     **dict.fromkeys(("ExactCoreFilter", "ExactRamFilter", "ExactDiskFilter"), "it was for bare metal"),
     "TrustedFilter": "hosts are not attested",
     "BaremetalFilter": "it was for bare metal"}
-PROFILE, ROOM, NAME, HOST, CELLS = "profile", "room", "name", "host", "cells"
+PROFILE, ROOM, NAME, HOST, CELLS, DEVICES = "profile", "room", "name", "host", "cells", "devices"
+#: What takes longer to look at than a host takes to weigh: the heaviest hosts are looked at, until enough pass.
+LATE = (CELLS, DEVICES)
 
 
 class Bound(NamedTuple):
@@ -278,6 +280,12 @@ def devices(host: HostState, spec: RequestSpec) -> bool:
     return not lacking_devices(host, spec)
 
 
+def devices_in_all(host: HostState, spec: RequestSpec) -> bool:
+    """The host has as many of each in all, whoever has them."""
+    there = host.profile.capabilities.get("pci_devices", {})
+    return all(there.get(name, {}).get("total", 0) >= count for name, count in spec.devices.items())
+
+
 def lacking_devices(host: HostState, spec: RequestSpec) -> str:
     """What the host lacks of them."""
     found = host.pci.lacks(spec.devices, spec.hardware.get("pci_numa_affinity", ""), host.numa, spec.numa,
@@ -346,8 +354,8 @@ FILTERS: tuple[Filter, ...] = (
     Filter("ServerGroupAffinityFilter", NAME, together, lambda spec: spec.group and spec.group.policy == "affinity"),
     Filter("ComputeCapabilitiesFilter", HOST, figures,
            lambda spec: any(path[0] in FIGURES for path, _text in wanted_capabilities(spec))),
-    Filter("PciPassthroughFilter", HOST, devices, lambda spec: spec.devices,
-           lacks=lacking_devices),
+    Filter("PciPassthroughFilter", DEVICES, devices, lambda spec: spec.devices, lacks=lacking_devices),
+    Filter("PciPassthroughFilter", PROFILE, devices_in_all, lambda spec: spec.devices, lacks=lacking_devices),
     Filter("TypeAffinityFilter", HOST, other_flavor, lambda spec: not spec.forced),
     Filter("MetricsFilter", HOST, metered, lambda spec: not spec.forced, optioned=True,
            active=lambda options: options.metrics),
