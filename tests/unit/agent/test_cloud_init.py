@@ -9,13 +9,14 @@ import dataclasses
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import jsonschema
 import pytest
 
 from magnetar_agent import configdrive, guest_data
 from magnetar_agent.guest_data import Guest, GuestNic, NicAddress, NicAddress6
-from tests.unpacked import ROOT
+from tests.unpacked import ROOT, unpacked
 
 from . import cloud_init
 from .test_configdrive import GUEST, NIC
@@ -114,6 +115,16 @@ def test_cloud_init_reads_the_drive(tmp_path: Path) -> None:
     assert [(one["network"], one["gateway"]) for one in subnet["routes"]] == [
         (guest_data.ANY, "192.0.2.1"), ("198.51.100.0", "192.0.2.9")]
     assert dns == {"type": "nameserver", "address": "192.0.2.53"}
+
+
+@pytest.mark.slow
+def test_cloud_init_knows_guests_by_their_product_name() -> None:
+    """It looks for a metadata service only then, where there is no config drive."""
+    shown = ET.fromstring((ROOT / "tests/cases/xml/minimal.xml").read_text(encoding="utf-8"))
+    name = shown.findtext("sysinfo[@type='smbios']/system/entry[@name='product']")
+    assert shown.find("os/smbios[@mode='sysinfo']") is not None
+    source = unpacked() / "usr/lib/python3/dist-packages/cloudinit/sources/DataSourceOpenStack.py"
+    assert name and f'= "{name}"\n' in source.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
