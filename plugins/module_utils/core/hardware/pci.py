@@ -101,17 +101,26 @@ def network_of(name: str) -> str:
 def of_nic(nic: Mapping[str, Any]) -> str:
     """The same name, of what a *nic* of a server (with ``physical_network``) is."""
     way = nic.get("vnic_type") or DIRECT
-    return of_network(nic["physical_network"], way, bool(nic.get("trusted")) and way not in BY_OVN)
+    found = of_network(nic["physical_network"], way, bool(nic.get("trusted")) and way not in BY_OVN)
+    return of_card(found, nic["card"]) if nic.get("card") else found
+
+
+def of_card(name: str, card: str) -> str:
+    """The name by which those of the virtual functions are counted that ``of_network`` has named so, and that are of
+    one *card* (its network device)."""
+    kind, network, *trusted = name.split(":")
+    return ":".join((kind, "%s/%s" % (network, card), *trusted))
 
 
 def in_words(name: str, one: bool = False) -> str:
     """What ``of_network`` has named so, to be read: several of them, or *one*."""
     kind, _network, *trusted = name.split(":")
-    network = network_of(name)
-    return "%s%s%s of %s" % (
+    network, _slash, card = network_of(name).partition("/")
+    return "%s%s%s of %s%s" % (
         "trusted " if trusted else "",
         {PF: "card", VDPA: "vDPA device", REMOTE: "remote-managed virtual function"}.get(kind, "virtual function"),
-        "" if one else "s", "networks between hosts" if network == TUNNELS else "physical network %s" % network)
+        "" if one else "s", "networks between hosts" if network == TUNNELS else "physical network %s" % network,
+        " (card %s)" % card if card else "")
 
 
 def is_nic(name: str) -> bool:
