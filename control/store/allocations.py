@@ -23,7 +23,7 @@ from sqlalchemy import Boolean, Connection, Row, RowMapping, and_, bindparam, de
 
 from . import device_claims, inventories, nic_bandwidth
 from .database import INSERT, now
-from .nic_bandwidth import Asking, Wanted
+from .nic_bandwidth import Asking, Settled, Wanted
 from .tables import allocations, hosts, server_group_members, server_groups, server_mappings
 from .tables import inventories as inventory_table
 
@@ -126,16 +126,11 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
     if group and not _allowed(connection, group, server_id, host_id):
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
-    places: Mapping[str, str] = {}
-    if nics:
-        wanted = nic_bandwidth.Wanted(resources, devices, nics, isolate)
-        if (settled := nic_bandwidth.settle(connection, consumer_id, server_id, host_id, wanted)) is None:
-            return False
-        resources, devices, places = settled
-    if devices and not device_claims.has(connection, host_id, {server_id: devices}):
+    settled = nic_bandwidth.settle(connection, consumer_id, server_id, host_id,
+                                   Wanted(resources, devices, nics or (), isolate))
+    if settled is None:
         return False
-    mine = {**amounts._asdict(), "resources": inventories.text(resources), "devices": inventories.text(devices),
-            **({} if nics is None else {"places": inventories.text(places)})}
+    mine = {**amounts._asdict(), **_texts(settled, nics is not None)}
     row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": now(), **mine,
            "owner": None if owner is None else inventories.text(owner)}
     held = None
@@ -148,12 +143,11 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
     else:
         more, servers = Amounts(*(int(n) - int(was) for n, was in zip(amounts, held, strict=False))), 0
         had = orjson.loads(held.resources)
-    if not _take(connection, host_id, more, servers, other := _differing(resources, had), anyway):
+    if not _take(connection, host_id, more, servers, _differing(settled.resources, had), anyway):
         if held is None:
             connection.execute(_DROP, me)
         return False
-    if held is not None and (any(more) or other or any(
-            getattr(held, name) != mine.get(name, held.places) for name in ("devices", "places"))):
+    if held is not None and any(getattr(held, name) != value for name, value in mine.items()):
         connection.execute(_CHANGE, me | {**mine, "updated_at": now()})
     if cell_id is not None:
         connection.execute(_MAP[kind], {"server_id": server_id, "cell_id": cell_id, "project_id": project_id,
@@ -161,8 +155,7 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
     return True
 
 
-def set_resources(connection: Connection, consumer_id: str, host_id: str,
-                  wanted: Callable[[], Wanted]) -> bool:
+def set_resources(connection: Connection, consumer_id: str, host_id: str, wanted: Callable[[], Wanted]) -> bool:
     """Set what the server holds of the host's ``inventories`` and PCI devices. *wanted* says it when the row is locked:
     of several the last one knows most. ``False``, and nothing changed, where too little is left, or nothing is held."""
     me = {"consumer": consumer_id, "host": host_id}
@@ -172,17 +165,18 @@ def set_resources(connection: Connection, consumer_id: str, host_id: str,
     settled = nic_bandwidth.settle(connection, consumer_id, consumer_id, host_id, wanted())
     if settled is None:
         return False
-    resources, devices, places = settled
-    other, had = _differing(resources, orjson.loads(held.resources)), orjson.loads(held.devices)
-    if devices != had and not device_claims.has(connection, host_id, {consumer_id: devices}):
+    if not _take(connection, host_id, Amounts(), 0, _differing(settled.resources, orjson.loads(held.resources))):
         return False
-    if not _take(connection, host_id, Amounts(), 0, other):
-        return False
-    mine = {name: inventories.text(one) for name, one in (
-        ("resources", resources), ("devices", devices), ("places", places))}
+    mine = _texts(settled)
     if any(getattr(held, name) != one for name, one in mine.items()):
         connection.execute(_CHANGE, me | mine | {"updated_at": now()})
     return True
+
+
+def _texts(settled: Settled, placed: bool = True) -> dict[str, str]:
+    """Columns of what is settled; where NICs have their bandwidth, if they were *placed*."""
+    found = {name: inventories.text(one) for name, one in settled._asdict().items()}
+    return found if placed else {name: one for name, one in found.items() if name != "places"}
 
 
 class Claim(NamedTuple):

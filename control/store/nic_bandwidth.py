@@ -47,6 +47,15 @@ class Wanted(NamedTuple):
     isolate: bool = False
 
 
+class Settled(NamedTuple):
+    """What a server is to hold of a certain host: *resources* and *devices* with those of its cards, and port to the
+    place (``core.bandwidth``) of its bandwidth."""
+
+    resources: Mapping[str, int]
+    devices: Mapping[str, int]
+    places: Mapping[str, str]
+
+
 def asking(nics: Iterable[Mapping[str, Any]]) -> tuple[Asking, ...]:
     """Those of NICs (with ``port_id``, ``resources`` and ``devices``) that ask for bandwidth."""
     found = []
@@ -62,8 +71,8 @@ def asking(nics: Iterable[Mapping[str, Any]]) -> tuple[Asking, ...]:
 def shares(nics: Sequence[Asking], left: Mapping[str, int], isolate: bool = False,
            kept: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
     """The ways in which the NICs can have their bandwidth: port to place. Of cards those with most left come first.
-    *left*: what a host has left of each inventory. *kept*: port to the place that it has, and keeps. A search that takes
-    too long ends."""
+    *left*: what a host has left of each inventory. *kept*: port to the place that it has, and keeps. A search that
+    takes too long ends."""
     order = sorted(nics, key=lambda nic: (-sum(nic.amounts.values()), nic.id))
     cards = _cards(left)
     room, found, steps = dict(left), dict[str, str](), iter(range(STEPS))
@@ -129,15 +138,17 @@ def _shift(amounts: dict[str, int], old: str, new: str, n: int) -> None:
     amounts[new] = amounts.get(new, 0) + n
 
 
-def settle(connection: Connection, consumer_id: str, server_id: str, host_id: str,
-           wanted: Wanted) -> tuple[dict[str, int], dict[str, int], dict[str, str]] | None:
-    """Resources and devices that a consumer is to hold of a host, and the places of its NICs; ``None`` where the host
-    has not enough left. What the server has there stays where it is. Locks the host's row where it has cards."""
-    if not any(nic.devices for nic in wanted.nics):
-        return dict(wanted.resources), dict(wanted.devices), {nic.id: nic.network for nic in wanted.nics}
+def settle(connection: Connection, consumer_id: str, server_id: str, host_id: str, wanted: Wanted) -> Settled | None:
+    """What a consumer is to hold of a host; ``None`` where the host has not devices enough, or no card with bandwidth
+    enough. What the server has there stays where it is. Locks the host's row where devices are wanted."""
+    if not wanted.devices:
+        return Settled(wanted.resources, {}, {nic.id: nic.network for nic in wanted.nics})
     room = device_claims.read(connection, host_id)
     if room is None:
         return None
+    if not any(nic.devices for nic in wanted.nics):
+        return Settled(wanted.resources, wanted.devices, {nic.id: nic.network for nic in wanted.nics}
+                       ) if device_claims.suffices(room, {server_id: wanted.devices}) else None
     left = {row.resource_class: row.limit - row.used for row in connection.execute(select(inventories).where(
         inventories.c.host_id == host_id)) if split(row.resource_class)[1]}
     kept: dict[str, str] = {}
@@ -150,7 +161,7 @@ def settle(connection: Connection, consumer_id: str, server_id: str, host_id: st
     for places in shares(wanted.nics, left, wanted.isolate, kept):
         resources, devices = shared_out(wanted, places)
         if device_claims.suffices(room, {server_id: devices}):
-            return resources, devices, places
+            return Settled(resources, devices, places)
     return None
 
 

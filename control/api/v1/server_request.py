@@ -113,9 +113,8 @@ class _References:
             raise InvalidField(f"{where}.network", "is required")
         if given.get("model", "virtio") != "virtio":
             raise InvalidField(f"{where}.model", "must be virtio in a cloud", given["model"])
-        for name, what in (("network_affinity", "network"), ("card", "bandwidth that its port is promised")):
-            if name in given:
-                raise InvalidField(f"{where}.{name}", f"follows from the {what} in a cloud", given[name])
+        if name := next((one for one in ("network_affinity", "card") if one in given), ""):
+            raise InvalidField(f"{where}.{name}", "follows from network and port in a cloud", given[name])
         for name in ("port_security", "allowed_addresses"):
             if name in given:
                 raise InvalidField(f"{where}.{name}", "is a port's in a cloud; make the port with the network service",

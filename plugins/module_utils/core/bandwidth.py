@@ -60,10 +60,11 @@ def in_words(resources: Mapping[str, int]) -> str:
 
 def traits(place: str, divided: bool = False) -> frozenset[str]:
     """What the provider of a place has: by these ports ask for it. *divided*: its host tells cards of that network."""
+    types: tuple[str, ...] = (*TYPES, *OF_CARDS)
     if card_of(place):
         types = OF_CARDS
-    else:
-        types = TYPES if place == TUNNELS or divided else (*TYPES, *OF_CARDS)
+    elif place == TUNNELS or divided:
+        types = TYPES
     return frozenset({own_trait(place), *map(type_trait, types)})
 
 
@@ -83,13 +84,14 @@ def check_setting(values: Iterable[str]) -> str:
     seen = set()
     for value in values:
         match = _SETTING.fullmatch(value)
-        if match is None or not any(match.groups()[2:]):
+        numbers = match.groups()[2:] if match else ()
+        if match is None or not any(numbers):
             return (f"{value!r} must be NETWORK:EGRESS:INGRESS or NETWORK/CARD:EGRESS: in kbit/s, such as "
                     "physnet0:10000000:10000000 or physnet0/ens1:25000000:; one of a network's numbers may be left out")
         if match[2] and (match[1].startswith(f"{TUNNELS}/") or match[4]):
             return (f"{value!r} must be NETWORK/CARD:EGRESS: of a physical network: cards promise their virtual "
                     "functions only what guests send")
-        if any(number and not 1 <= int(number) <= MOST for number in match.groups()[2:]):
+        if any(number and not 1 <= int(number) <= MOST for number in numbers):
             return f"{value!r} must have numbers from 1 to {MOST}"
         if match[1] in seen:
             return f"{match[1]} is there twice"

@@ -89,6 +89,7 @@ def test_ports_that_are_attached_at_once_are_counted_all_or_not_at_all(wide):
 
 def test_what_a_server_by_its_row_asks_for():
     nic, request = {"resources": {OUT: 1000}}, {"networks": [{"resources": {OUT: 7}}, {}]}
+
     def asked(**row):
         return bandwidth_of_nics(nics_of(row, request))
 
