@@ -11,7 +11,7 @@ from typing import Any
 
 from magnetar_control.store import aggregates, allocations, hosts
 from magnetar_control.store.database import Database
-from magnetar_control.store.nic_bandwidth import Wanted
+from magnetar_control.store.nic_bandwidth import WantedResources
 from magnetar_core import bandwidth
 from magnetar_core.hardware import pci
 
@@ -108,7 +108,7 @@ def hold_ports(database: Database, server_id: str, host_id: str, made_of: tuple[
                nics: Callable[[], Iterable[Mapping[str, Any]]]) -> bool:
     """Have a server (*made_of* a flavor and an image) hold what the ports ask that it has now (*nics*), beside all else
     that it holds of its host. ``False``, and nothing changed, where the host has not enough left."""
-    def wanted() -> Wanted:
+    def wanted() -> WantedResources:
         return wanted_of(*made_of, list(nics()))._replace(isolate=False)  # Nova asks for one port alone then
 
     def once() -> bool:

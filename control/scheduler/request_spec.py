@@ -15,7 +15,7 @@ import orjson
 from magnetar_control.store import hosts, inventories
 from magnetar_control.store.allocations import Amounts, Group
 from magnetar_control.store.database import Database
-from magnetar_control.store.nic_bandwidth import Asking, Wanted, asking, shares
+from magnetar_control.store.nic_bandwidth import Asking, WantedResources, asking, shares
 from magnetar_core.errors import InvalidField, MagnetarError
 from magnetar_core.hardware import groups, numa, pmem
 from magnetar_core.hardware.flavor_specs import RESOURCES
@@ -103,7 +103,7 @@ def bandwidth_of_nics(nics: Iterable[Mapping[str, Any]]) -> Counter[str]:
     return found
 
 
-def held_by(row: Any) -> tuple[Amounts, Wanted]:
+def held_by(row: Any) -> tuple[Amounts, WantedResources]:
     """What a server by its row is to hold of its host: ``amounts_of``, and ``wanted_of``."""
     flavor, request, image = (orjson.loads(one) for one in (row.flavor, row.request, row.image))
     amounts = amounts_of(flavor, any(map(is_root_volume, request.get("blocks") or ())), image)
@@ -111,11 +111,12 @@ def held_by(row: Any) -> tuple[Amounts, Wanted]:
     return amounts, wanted_of(flavor, image, nics_of(columns, request))
 
 
-def wanted_of(flavor: Mapping[str, Any], image: Mapping[str, Any], nics: Sequence[Mapping[str, Any]]) -> Wanted:
+def wanted_of(flavor: Mapping[str, Any], image: Mapping[str, Any],
+              nics: Sequence[Mapping[str, Any]]) -> WantedResources:
     """What a server of *flavor* and *image* with these *nics* is to hold of a host, besides ``amounts_of``:
     ``resources_of`` with what its ports ask for, and ``devices_of``."""
-    return Wanted({**resources_of(flavor, image), **bandwidth_of_nics(nics)}, devices_of(flavor, nics), asking(nics),
-                  isolates(flavor))
+    return WantedResources({**resources_of(flavor, image), **bandwidth_of_nics(nics)}, devices_of(flavor, nics),
+                           asking(nics), isolates(flavor))
 
 
 def needs(flavor: Mapping[str, Any], volume_backed: bool = False, image: Mapping[str, Any] | None = None) -> Amounts:

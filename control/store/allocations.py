@@ -23,7 +23,7 @@ from sqlalchemy import Boolean, Connection, Row, RowMapping, and_, bindparam, de
 
 from . import device_claims, inventories, nic_bandwidth
 from .database import INSERT, now
-from .nic_bandwidth import Asking, Settled, Wanted
+from .nic_bandwidth import Asking, SettledResources, WantedResources
 from .tables import allocations, hosts, server_group_members, server_groups, server_mappings
 from .tables import inventories as inventory_table
 
@@ -116,27 +116,23 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
           owner: Mapping[str, str] | None = None, nics: Sequence[Asking] | None = None, isolate: bool = False) -> bool:
     """Set what the consumer holds of the host to *amounts*, PCI *devices* by alias, and *resources* of classes in
     ``inventories``; with *cell_id*, map the server to that cell too. *owner*: of a consumer that is no server, which
-    does not count as one. *nics*, *isolate*: of ``nic_bandwidth.Wanted``, whose places are found; they stay as they are
-    where that is left out.
+    does not count as one. *nics*, *isolate*: of ``nic_bandwidth.WantedResources``; their places are found, and stay as
+    they are where that is left out.
 
     ``False``, and nothing changed, when the host has not enough left, or is gone, or the group's policy (affinity,
     anti-affinity) forbids it by now; unless *anyway*, also when it is disabled or forced down. What the consumer holds
-    there already is changed: a resize.
-    """
+    there already is changed: a resize."""
     if group and not _allowed(connection, group, server_id, host_id):
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
-    settled = nic_bandwidth.settle(connection, consumer_id, server_id, host_id,
-                                   Wanted(resources, devices, nics or (), isolate))
-    if settled is None:
+    wanted = WantedResources(resources, devices, nics or (), isolate)
+    if (settled := nic_bandwidth.settle(connection, consumer_id, server_id, host_id, wanted)) is None:
         return False
     mine = {**amounts._asdict(), **_texts(settled, nics is not None)}
     row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": now(), **mine,
            "owner": None if owner is None else inventories.text(owner)}
     held = None
-    while held is None:
-        if connection.execute(_HOLD[kind], row).rowcount:
-            break
+    while held is None and not connection.execute(_HOLD[kind], row).rowcount:
         held = connection.execute(_HELD, me).one_or_none()
     if held is None:
         more, servers, had = amounts, int(owner is None), NONE
@@ -155,7 +151,8 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
     return True
 
 
-def set_resources(connection: Connection, consumer_id: str, host_id: str, wanted: Callable[[], Wanted]) -> bool:
+def set_resources(connection: Connection, consumer_id: str, host_id: str,
+                  wanted: Callable[[], WantedResources]) -> bool:
     """Set what the server holds of the host's ``inventories`` and PCI devices. *wanted* says it when the row is locked:
     of several the last one knows most. ``False``, and nothing changed, where too little is left, or nothing is held."""
     me = {"consumer": consumer_id, "host": host_id}
@@ -173,7 +170,7 @@ def set_resources(connection: Connection, consumer_id: str, host_id: str, wanted
     return True
 
 
-def _texts(settled: Settled, placed: bool = True) -> dict[str, str]:
+def _texts(settled: SettledResources, placed: bool = True) -> dict[str, str]:
     """Columns of what is settled; where NICs have their bandwidth, if they were *placed*."""
     found = {name: inventories.text(one) for name, one in settled._asdict().items()}
     return found if placed else {name: one for name, one in found.items() if name != "places"}

@@ -18,14 +18,14 @@ from .tables import allocations, hosts
 Counts = Mapping[str, Mapping[str, int]]
 
 
-class Room(NamedTuple):
+class DeviceRoom(NamedTuple):
     """The devices *there*, and what servers have *had* of them."""
 
     there: Sequence[pci.DevicePool]
     had: Counts
 
 
-def read(connection: Connection, host_id: str, without: Sequence[str] = ()) -> Room | None:
+def read(connection: Connection, host_id: str, without: Sequence[str] = ()) -> DeviceRoom | None:
     """The room of a host, ``None`` where that has gone. Locks its row. *without*: servers whose devices do not count.
     """
     info = connection.execute(select(hosts.c.info).where(hosts.c.id == host_id).with_for_update()).scalar_one_or_none()
@@ -37,10 +37,10 @@ def read(connection: Connection, host_id: str, without: Sequence[str] = ()) -> R
         if server not in without:
             of = had.setdefault(server, {})
             of.update({alias: max(count, of.get(alias, 0)) for alias, count in orjson.loads(text).items()})
-    return Room(pci.pools(orjson.loads(info)), had)
+    return DeviceRoom(pci.pools(orjson.loads(info)), had)
 
 
-def suffices(room: Room, wanted: Counts) -> bool:
+def suffices(room: DeviceRoom, wanted: Counts) -> bool:
     """Whether there are enough for what is *wanted* by server. What a server has there is its own."""
     more = [{alias: count - room.had.get(server, {}).get(alias, 0) for alias, count in devices.items()}
             for server, devices in wanted.items()]

@@ -36,7 +36,7 @@ class Asking(NamedTuple):
     place: str = ""
 
 
-class Wanted(NamedTuple):
+class WantedResources(NamedTuple):
     """What a server is to hold of a host: amounts of classes in ``inventories`` (*resources*) and *devices*, both with
     what its NICs ask for, as if hosts had no cards; the *nics* that ask for bandwidth; whether each of them is to have
     another provider (*isolate*: Nova's ``group_policy``)."""
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
     isolate: bool = False
 
 
-class Settled(NamedTuple):
+class SettledResources(NamedTuple):
     """What a server is to hold of a certain host: *resources* and *devices* with those of its cards, and port to the
     place (``core.bandwidth``) of its bandwidth."""
 
@@ -118,7 +118,7 @@ def _cards(names: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-def shared_out(wanted: Wanted, places: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
+def shared_out(wanted: WantedResources, places: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
     """Resources and devices of what is *wanted*, with the bandwidth and virtual functions of NICs on the cards that
     *places* (of ports) says."""
     resources, devices = dict(wanted.resources), dict(wanted.devices)
@@ -138,17 +138,19 @@ def _shift(amounts: dict[str, int], old: str, new: str, n: int) -> None:
     amounts[new] = amounts.get(new, 0) + n
 
 
-def settle(connection: Connection, consumer_id: str, server_id: str, host_id: str, wanted: Wanted) -> Settled | None:
+def settle(connection: Connection, consumer_id: str, server_id: str, host_id: str,
+           wanted: WantedResources) -> SettledResources | None:
     """What a consumer is to hold of a host; ``None`` where the host has not devices enough, or no card with bandwidth
     enough. What the server has there stays where it is. Locks the host's row where devices are wanted."""
     if not wanted.devices:
-        return Settled(wanted.resources, {}, {nic.id: nic.network for nic in wanted.nics})
+        return SettledResources(wanted.resources, {}, {nic.id: nic.network for nic in wanted.nics})
     room = device_claims.read(connection, host_id)
     if room is None:
         return None
     if not any(nic.devices for nic in wanted.nics):
-        return Settled(wanted.resources, wanted.devices, {nic.id: nic.network for nic in wanted.nics}
-                       ) if device_claims.suffices(room, {server_id: wanted.devices}) else None
+        places = {nic.id: nic.network for nic in wanted.nics}
+        return SettledResources(wanted.resources, wanted.devices, places) if device_claims.suffices(
+            room, {server_id: wanted.devices}) else None
     left = {row.resource_class: row.limit - row.used for row in connection.execute(select(inventories).where(
         inventories.c.host_id == host_id)) if split(row.resource_class)[1]}
     kept: dict[str, str] = {}
@@ -161,7 +163,7 @@ def settle(connection: Connection, consumer_id: str, server_id: str, host_id: st
     for places in shares(wanted.nics, left, wanted.isolate, kept):
         resources, devices = shared_out(wanted, places)
         if device_claims.suffices(room, {server_id: devices}):
-            return Settled(resources, devices, places)
+            return SettledResources(resources, devices, places)
     return None
 
 

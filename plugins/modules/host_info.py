@@ -282,15 +282,12 @@ hosts:
           allocation_ratio: 1.0
     bandwidths:
       description: Bandwidth that ports of servers of a cloud may be promised, {egress, ingress} in kbit/s by physical
-        network, or NETWORK/CARD of a card whose virtual functions are ports; rp_tunnelled is the network between
-        hosts.
+        network, or NETWORK/CARD; rp_tunnelled is between hosts.
       type: dict
       sample:
         physnet0:
           egress: 10000000
           ingress: 10000000
-        physnet0/ens1:
-          egress: 25000000
     provider_config:
       description: '{files, problems}: the files with these resources that were read, and what is wrong with others.'
       type: dict
