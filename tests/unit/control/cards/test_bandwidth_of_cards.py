@@ -5,6 +5,7 @@ attached, moved and deleted, Placement shows it, and the audit heals it."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ from magnetar_control.conductor.audit import findings, read_state
 from magnetar_control.conductor.periodic import Periodic
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.store.hosts import child_id
+from magnetar_core.errors import HypervisorError
 from tests.unit.agent.cards.made_up import card, netdev
 from tests.unit.control.api.test_placement import get
 from tests.unit.control.api.test_placement_writes import call
@@ -190,6 +192,27 @@ def test_evacuated(some: Promised) -> None:
     finally:
         admin.up("kvm2")
     until(lambda: used(some.cloud) == {"kvm1_physnet0/ens1": 6000})
+
+
+def test_a_build_that_fails_goes_to_a_card_of_another_host(some: Promised) -> None:
+    failed: list[str] = []
+
+    def once(name: str, define: Any) -> Any:
+        def defined(*given: Any, **named: Any) -> Any:
+            if not failed:
+                failed.append(name)
+                raise HypervisorError("It fails once.")
+            return define(*given, **named)
+        return defined
+
+    port = some.promised()
+    with ExitStack() as patches:
+        for name, kvm in some.cloud.kvm.items():
+            patches.enter_context(patch.object(kvm.fake, "define", once(name, kvm.fake.define)))
+        some.make(port)
+    [other] = {"kvm1", "kvm2"} - {*failed}
+    assert some.on(port) == (f"{other}_physnet0/ens1", f"0000:{other[-1]}1:02.0", "6")
+    assert used(some.cloud) == {f"{other}_physnet0/ens1": 6000}
 
 
 def test_a_move_to_cards_with_too_little_left_is_refused(some: Promised) -> None:
