@@ -22,7 +22,6 @@ from magnetar_agent.servers import (
     root_pool,
     shares,
 )
-from magnetar_core import bandwidth
 from magnetar_core.errors import MagnetarError
 from magnetar_core.hardware import machines
 from magnetar_core.kinds import Host
@@ -57,7 +56,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "shares": shares.offered(host), "ovn": ovn(host),
         "resources": host.provider_config.resources | pmem.resources(persistent), "pmem": persistent,
         "provider_config": host.provider_config.told,
-        "bandwidths": bandwidth.of_setting(host.settings.resource_provider_bandwidths),
+        "bandwidths": pci.bandwidths(host),
         "address": told.address(host), "metrics": host.meter.look(), "images": told.images(host),
         "image_cache_gb": told.image_cache_gb(host),
         "disk_gb": None if room.total is None else room.total // GIB,

@@ -26,7 +26,7 @@ from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.servers import cpu_modes, machines
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.sockets import bound
-from magnetar_core import garbage
+from magnetar_core import bandwidth, garbage
 from magnetar_core.connections import SHARE, Admitting, ConnectionPlace, Connections, open_more
 from magnetar_core.deadline import Deadline
 from magnetar_core.errors import InvalidSettings, MagnetarError
@@ -282,7 +282,8 @@ def check_settings(settings: AgentSettings) -> list[str]:
                 for path in settings.image_paths if not path.is_dir())
     pci.check_parents(pci.may_be_allowed(settings.sysfs, settings.pci_device_spec))
     said.extend(pmem.warnings(settings.sysfs, settings.pmem_namespaces))
-    said.extend(pci.warnings(settings.sysfs, settings.pci_device_spec, settings.enabled_mdev_types))
+    said.extend(pci.warnings(settings.sysfs, settings.pci_device_spec, settings.enabled_mdev_types,
+                             bandwidth.of_setting(settings.resource_provider_bandwidths)))
     return said
 
 

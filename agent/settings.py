@@ -168,7 +168,8 @@ class AgentSettings:
                                           default=Path("/etc/magnetar/provider_config"))
     resource_provider_bandwidths: tuple[str, ...] = _doc(
         "Bandwidth that ports of servers may be promised: a list of NETWORK:EGRESS:INGRESS in kbit/s, of a physical "
-        "network or rp_tunnelled, see docs/cloud-networks.md.", default=(), metadata={"check": bandwidth.check_setting})
+        "network or rp_tunnelled, and of NETWORK/CARD:EGRESS: of cards whose virtual functions servers have, see "
+        "docs/cloud-networks.md.", default=(), metadata={"check": bandwidth.check_setting})
     address_of_host: str | None = _doc("IP address by which a cloud knows this host, for the hint build_near_host_ip; "
                                        "left out, the one from which it speaks to others.", default=None,
                                        metadata={"check": _check_address})

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PLUGS = ("network", "bridge", "port", "physical_network")
 #: Namespace of the uuids of NICs: one for each server and MAC.
 NAMESPACE = uuid.UUID("c1d9f6de-5a0b-5d7c-8b8e-52540093be11")
-NIC_FIELDS = (*PLUGS, "vnic_type", "trusted", "max_tx_rate", "min_tx_rate", "vlan", "mac", "model", "tag",
+NIC_FIELDS = (*PLUGS, "card", "vnic_type", "trusted", "max_tx_rate", "min_tx_rate", "vlan", "mac", "model", "tag",
               "address", "port_security", "allowed_addresses", "security_groups", "told")
 #: What changes while the guest keeps the NIC.
 QUIET = frozenset(("address", "port_security", "allowed_addresses", "security_groups", "max_tx_rate",

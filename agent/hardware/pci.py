@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from magnetar_core import bandwidth
 from magnetar_core.bandwidth import TUNNELS
 from magnetar_core.errors import InvalidSettings
-from magnetar_core.hardware.pci import BY_OVN, DIRECT, PCI, PF, REMOTE, VDPA, VF, WHOLE, class_of, of_network
+from magnetar_core.hardware.pci import BY_OVN, DIRECT, PCI, PF, REMOTE, VDPA, VF, WHOLE, class_of, of_card, of_network
 
 from .sysfs import entries, text
 
@@ -43,7 +45,8 @@ class PciDevice(NamedTuple):
     address of the physical function of a virtual one. *own_class*, *own_traits*: resource class and traits that the
     settings give it. *live*: its driver can carry its state to another host's. *physical_network*: what its NIC is
     plugged into. *trusted*: its card may trust it. *vdpa*: what the host calls the character device of its vDPA device,
-    such as ``vhost-vdpa-0``; *remote*: what a SmartNIC knows it by. No alias names one with either."""
+    such as ``vhost-vdpa-0``; *remote*: what a SmartNIC knows it by. No alias names one with either. *card*: the network
+    device of the parent of a virtual function that is a NIC past OVN."""
 
     address: str
     vendor_id: str
@@ -60,6 +63,7 @@ class PciDevice(NamedTuple):
     trusted: bool = False
     vdpa: str = ""
     remote: RemoteFunction | None = None
+    card: str = ""
 
     @property
     def provider(self) -> str:
@@ -80,6 +84,11 @@ class PciDevice(NamedTuple):
             return ()
         trusts = (False, True) if self.trusted and not by_ovn else (False,)
         return tuple(of_network(self.physical_network, kind, trusted) for trusted in trusts)
+
+    @property
+    def of_card(self) -> tuple[str, ...]:
+        """How NICs name it that are to be of its card."""
+        return tuple(of_card(name, self.card) for name in self.of_network) if self.card else ()
 
     def place(self) -> dict[str, str]:
         """Attributes of libvirt's ``address``."""
@@ -102,6 +111,7 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]],
     if not specs:
         return []
     found, vdpa, seen = [], vdpa_devices(sysfs), dict[str, tuple[str, dict[str, int]]]()
+    card = cache(partial(network_device, sysfs))
     for folder in entries(sysfs / "bus/pci/devices"):
         if text(folder / "class").startswith(_BRIDGE) or (folder / "virtfn0").is_symlink():
             continue
@@ -116,13 +126,15 @@ def allowed(sysfs: Path, specs: Sequence[Mapping[str, str]],
         remote = _remote(sysfs, one, serials, seen) if is_remote(spec) else None
         if remote is None and is_remote(spec):
             continue
+        past_ovn = one.type == VF and remote is None and one.address not in vdpa
         found.append(one._replace(managed=spec.get("managed", "yes") == "yes", once=spec.get("one_time_use") == "yes",
                                   own_class=spec.get("resource_class", ""), own_traits=frozenset(traits(spec)),
                                   live=spec.get("live_migratable") == "yes",
                                   physical_network=spec.get("physical_network", ""),
                                   trusted=one.type == VF and spec.get("trusted") == "yes",
                                   vdpa=vdpa.get(one.address, "") if one.type == VF and remote is None else "",
-                                  remote=remote))
+                                  remote=remote, card=card(one.parent) if past_ovn and spec.get(
+                                      "physical_network") else ""))
     return found
 
 
@@ -146,7 +158,7 @@ def named(device: PciDevice, alias: str, aliases: Sequence[Mapping[str, str]]) -
     """Whether *alias* names the device. One alias may stand several times in *aliases* (the setting ``pci_alias``).
     What has to do with SR-IOV is named by aliases of its type only (row PCI-09). What can be a NIC of a physical
     network has names of that besides."""
-    if alias in device.of_network:
+    if alias in device.of_network or alias in device.of_card:
         return True
     return not device.vdpa and device.remote is None and any(
         one["name"] == alias and one.get("device_type", PCI) == device.type and _suits(device, one)
@@ -243,15 +255,18 @@ def check_parents(found: Sequence[PciDevice]) -> None:
                     "both, or leave one of them out.")
 
 
-def names(device: PciDevice, aliases: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """All of *aliases* that name the device, and its physical network."""
-    own = dict.fromkeys([*(one["name"] for one in aliases), *device.of_network])
+def names(device: PciDevice, aliases: Sequence[Mapping[str, str]], places: Container[str] = ()) -> tuple[str, ...]:
+    """All of *aliases* that name the device, and its physical network, and its card where that is one of the *places*
+    (``NETWORK/CARD``)."""
+    own = dict.fromkeys([*(one["name"] for one in aliases), *device.of_network,
+                         *(device.of_card if f"{device.physical_network}/{device.card}" in places else ())])
     return tuple(alias for alias in own if named(device, alias, aliases))
 
 
-def warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Mapping[str, str]]) -> Iterator[str]:
+def warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Mapping[str, str]],
+             places: Iterable[str] = ()) -> Iterator[str]:
     """What a host lacks to give guests the devices that the settings ``pci_device_spec`` (*specs*) and
-    ``enabled_mdev_types`` (*types*) name (row PCI-06)."""
+    ``enabled_mdev_types`` (*types*) name (row PCI-06), and the bandwidth of cards (*places*, ``NETWORK/CARD``)."""
     if specs and not entries(sysfs / "class/iommu"):
         yield ("pci_device_spec names devices, and the host has no IOMMU that is on, so no guest with one would start. "
                "Switch it on in the firmware, and for the kernel (intel_iommu=on or amd_iommu=on).")
@@ -260,6 +275,12 @@ def warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Ma
     elif any(map(is_remote, specs)) and not any(one.remote for one in found):
         yield ("pci_device_spec has remote_managed, and no virtual function that it names is one of a card with vital "
                "product data (VPD), which have its serial number, and with a network device of its physical function.")
+    cards = {f"{one.physical_network}/{one.card}" for one in may_be_allowed(sysfs, specs)} if places else set()
+    for place in sorted(place for place in places if bandwidth.card_of(place) and place not in cards):
+        yield (f"resource_provider_bandwidths names {place}, and pci_device_spec allows no virtual function of a card "
+               f"{bandwidth.card_of(place)} with physical_network {bandwidth.network_of(place)}: no port gets any of "
+               "that bandwidth. There are " + (", ".join(sorted(one for one in cards if one[-1] != "/")) or "none") +
+               ".")
     if types and not entries(sysfs / "class/mdev_bus"):
         yield "enabled_mdev_types names types, and no driver of the host offers mediated devices."
     if types and shutil.which("mdevctl") is None:

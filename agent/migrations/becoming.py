@@ -2,7 +2,8 @@
 """What a server gets of the host that it comes to: CPUs, NUMA cells, pages and devices, for what it becomes there.
 
 A resize has the server come with another flavor and hardware (``becomes`` of the manifest): the target must have what
-these need, and need not have what the server had before.
+these need, and need not have what the server had before. Of which cards of the target its virtual functions are, a
+cloud says, too (``cards``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from magnetar_core.errors import Conflict
 from magnetar_core.server_plan import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from magnetar_agent.documents import Fields
     from magnetar_agent.host import LocalHost
@@ -27,7 +28,15 @@ def manifest(told: Fields) -> Fields:
     becomes = told.get("becomes") or {}
     flavor = becomes.get("flavor") or {}
     return {**told, **{name: flavor[name] for name in ("vcpus", "ram") if name in flavor},
-            **({"hardware": becomes["hardware"]} if "hardware" in becomes else {})}
+            **({"hardware": becomes["hardware"]} if "hardware" in becomes else {}),
+            "networks": _on_cards(told["networks"], told)}
+
+
+def _on_cards(networks: Sequence[Fields], told: Mapping[str, Any]) -> list[Fields]:
+    """NICs with the cards of this host in the place of those that they were on."""
+    cards = told.get("cards") or {}
+    return [{**{name: value for name, value in nic.items() if name != "card"},
+             **({"card": cards[nic["mac"]]} if nic["mac"] in cards else {})} for nic in networks]
 
 
 def check(host: LocalHost, told: Fields, live: bool) -> None:
@@ -65,6 +74,7 @@ def arrive(host: LocalHost, told: Mapping[str, Any], given: Fields, live: bool) 
         want["hardware"] = dict(becomes["hardware"])
         want.pop(ASKED, None)
         want.update({ASKED: {"own": want["hardware"]}} if want["hardware"] else {})
+    want["networks"] = _on_cards(want["networks"], told)
     _choose(host, want, told["server"], live)
 
 

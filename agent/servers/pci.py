@@ -24,6 +24,7 @@ from magnetar_agent.hardware.pci import (
 )
 from magnetar_agent.locks import CHOICES
 from magnetar_agent.servers import placement
+from magnetar_core import bandwidth
 from magnetar_core.errors import Conflict, InvalidField
 from magnetar_core.hardware.pci import (
     MACVTAP,
@@ -60,6 +61,11 @@ def devices(host: LocalHost) -> list[PciDevice]:
     specs = host.settings.pci_device_spec
     serials = host.hypervisor.card_serials() if any(map(is_remote, specs)) else {}
     return allowed(host.settings.sysfs, specs, serials)
+
+
+def bandwidths(host: LocalHost) -> dict[str, dict[str, int]]:
+    """What the host promises to ports, by place (``core.bandwidth``)."""
+    return bandwidth.of_setting(host.settings.resource_provider_bandwidths)
 
 
 def _used(host: LocalHost) -> set[str]:
@@ -134,10 +140,10 @@ def told(host: LocalHost, there: Sequence[PciDevice]) -> dict[str, Any]:
     any more counts for nothing, so that no claim is for it."""
     aliases = host.settings.pci_alias
     there = there if aliases or any(one.of_network for one in there) else ()
-    had, used = (held(host), _used(host)) if there else (set(), set())
+    had, used, places = (held(host), _used(host), bandwidths(host)) if there else (set(), set(), {})
     found: dict[tuple[tuple[str, ...], int, str, str], list[int]] = {}
     for one in there:
-        if of := names(one, aliases):
+        if of := names(one, aliases, places):
             count = found.setdefault((of, one.numa_node, one.provider, one.resource_class), [0, 0])
             count[0] += one.address in had or one.address not in used
             count[1] += not _taken(one, had) and one.address not in used
@@ -188,7 +194,8 @@ def cells(host: LocalHost, want: Mapping[str, Any], id: str = "") -> dict[int, i
     if not host.settings.pci_device_spec or placement.asked(want) is None:
         return {}
     taken = held(host, id) | _used(host)
-    return preferred_cells(((names(one, host.settings.pci_alias), one.numa_node, 1) for one in devices(host)
+    aliases, places = host.settings.pci_alias, bandwidths(host)
+    return preferred_cells(((names(one, aliases, places), one.numa_node, 1) for one in devices(host)
                             if not _taken(one, taken)), asked(want))
 
 

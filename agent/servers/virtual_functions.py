@@ -91,9 +91,9 @@ def _check_by_ovn(nic: Fields, field: str) -> None:
 
 
 def check_type(nic: Fields, kept: Fields | None, field: str) -> None:
-    """Raises ``InvalidField`` where the ``vnic_type`` of a *nic*, or whether it is ``trusted``, says nothing;
-    ``Conflict`` where it would be another one than that of the NIC *kept* from before, which its guest has."""
-    for name, usual in (("vnic_type", DIRECT), ("trusted", False)):
+    """Raises ``InvalidField`` where the ``vnic_type`` of a *nic*, its ``card``, or whether it is ``trusted``, says
+    nothing; ``Conflict`` where it would be another one than that of the NIC *kept* from before, which its guest has."""
+    for name, usual in (("vnic_type", DIRECT), ("trusted", False), ("card", "")):
         new, old = nic.get(name) or usual, (kept or nic).get(name) or usual
         if nic.get(name) and not nic.get("physical_network"):
             raise InvalidField(f"{field}.{name}", "is for NICs of a physical_network", nic[name])
@@ -104,8 +104,9 @@ def check_type(nic: Fields, kept: Fields | None, field: str) -> None:
 
 def check_network(host: LocalHost, devices: str, field: str) -> None:
     """Raises ``Conflict`` where the host has none of the *devices* (``core.hardware.pci.of_nic``)."""
-    there = {name for one in pci.devices(host) for name in one.of_network}
-    if devices not in there:
+    found = pci.devices(host)
+    there = {name for one in found for name in one.of_network}
+    if devices not in there and not any(devices in one.of_card for one in found):
         has = ", ".join(map(in_words, sorted(there))) or "none"
         raise Conflict(f"{field}.physical_network: host {host.name} has no {in_words(devices)}; of such devices it has "
                        f"{has}. Name their physical_network in its agent's setting pci_device_spec, or choose another "

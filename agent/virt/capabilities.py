@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pwd
 import re
@@ -19,12 +20,14 @@ from magnetar_core.hardware import architectures
 from magnetar_core.hardware.cpus import cpu_set
 from magnetar_core.hardware.numa import SMALL_KIB, HostCell
 
+from .connection import is_down
 from .process import run
 
 if TYPE_CHECKING:
     from .connection import Connection
     from .probe import Kvm
 
+log = logging.getLogger(__name__)
 #: Where libvirt finds virtiofsd: that of QEMU (Debian 12), and that of a package of its own.
 VIRTIOFSD = (Path("/usr/lib/qemu/virtiofsd"), Path("/usr/libexec/virtiofsd"))
 
@@ -112,7 +115,7 @@ class Capabilities:
 
 def _ask(conn: Any) -> dict[str, Any]:
     root = ET.fromstring(conn.getCapabilities())  # noqa: S314 (libvirt wrote it)
-    info, domains = conn.getInfo(), ET.fromstring(conn.getDomainCapabilities(None, None, "q35"))  # noqa: S314
+    info, domains = conn.getInfo(), _of_domains(conn, "q35", "firmware, TPM, SPICE and encrypted memory")
     model = root.findtext("host/cpu/model")
     return {
         "id": root.findtext("host/uuid", ""),
@@ -173,10 +176,24 @@ def emulated_architectures(conn: Any, capabilities: ET.Element) -> list[str]:
     own, found = capabilities.findtext("host/cpu/arch", ""), []
     for arch, machine in architectures.MACHINES.items():
         if arch != own and capabilities.find(f"guest/arch[@name='{arch}']/domain[@type='qemu']") is not None:
-            offered = ET.fromstring(conn.getDomainCapabilities(None, arch, machine, "qemu"))  # noqa: S314
+            offered = _of_domains(conn, machine, f"guests of {arch}", arch, "qemu")
             if "efi" in _enum(offered, "os/enum[@name='firmware']"):
                 found.append(arch)
     return found
+
+
+def _of_domains(conn: Any, machine: str, what: str, arch: str | None = None, type: str | None = None) -> ET.Element:
+    """What libvirt says that guests of a *machine* can have. Where its emulator does not tell, *what* follows from that
+    is told as not there: all else of the host is."""
+    try:
+        return ET.fromstring(conn.getDomainCapabilities(None, arch, machine, type))  # noqa: S314 (libvirt wrote it)
+    except libvirt.libvirtError as error:
+        if is_down(conn, error):
+            raise
+        log.warning("libvirt does not know what guests of machine %s can have (%s), so this host tells that it has no "
+                    "%s. See that QEMU's program for them runs here, and restart libvirtd.", machine,
+                    " ".join(str(error.get_error_message()).split()), what)
+        return ET.Element("domainCapabilities")
 
 
 def host_cells(capabilities: ET.Element) -> list[HostCell]:

@@ -128,7 +128,7 @@ class Connection:
 
     def _translate(self, what: str, conn: Any, error: Any) -> MagnetarError:
         code, text = error.get_error_code(), _text(error)
-        if code in _DOWN or not _alive(conn):
+        if is_down(conn, error):
             self._drop(conn, text)
             return HypervisorDown(f"libvirt could not {what}: the connection to it broke ({text}). The agent connects "
                                   "again by itself; repeat the call in a few seconds.")
@@ -197,6 +197,11 @@ class Connection:
 def _keep_alive(conn: Any) -> None:
     with contextlib.suppress(libvirt.libvirtError):  # drivers inside the process have nothing to keep alive
         conn.setKeepAlive(KEEPALIVE_SECONDS, KEEPALIVE_COUNT)
+
+
+def is_down(conn: Any, error: Any) -> bool:
+    """Whether libvirt's *error* says that the connection broke, and not that something cannot be done."""
+    return error.get_error_code() in _DOWN or not _alive(conn)
 
 
 def _alive(conn: Any) -> bool:

@@ -88,8 +88,8 @@ def _split(wish: Wish, rows: Sequence[Row[Any]], roots: Mapping[str, Provider]) 
     """What a consumer, of these allocations, is to hold of hosts, and which of its devices it keeps. Raises
     ``InvalidRequest`` where it is to hold more of providers below hosts than it does."""
     below = {one.id: one for root in roots.values() for one in root.children}
-    networks = {id: str(one.told["network"]) for id, one in below.items() if "network" in one.told}
-    left = {id: Counter(amounts) for id, amounts in wish.held.items() if id in below and id not in networks}
+    places = {id: str(one.told["place"]) for id, one in below.items() if "place" in one.told}  # of bandwidth
+    left = {id: Counter(amounts) for id, amounts in wish.held.items() if id in below and id not in places}
     kept = {}
     for row in rows:
         devices = Counter[str](orjson.loads(row.devices))
@@ -103,11 +103,11 @@ def _split(wish: Wish, rows: Sequence[Row[Any]], roots: Mapping[str, Provider]) 
         raise InvalidRequest(f"{more.name} is a device of host {more.row['name']}: servers claim devices by their "
                              "flavor (pci_passthrough:alias, resources:VGPU). Here they can be kept or given up only.")
     held: dict[str, Mapping[str, int]] = {
-        **{below[id].root_id: {} for id in (*left, *networks) if id in wish.held},
+        **{below[id].root_id: {} for id in (*left, *places) if id in wish.held},
         **{id: one for id, one in wish.held.items() if id not in below}}
-    for id in networks.keys() & wish.held.keys():
+    for id in places.keys() & wish.held.keys():
         root = below[id].root_id
-        held[root] = {**held[root], **{f"{kind}:{networks[id]}": n for kind, n in wish.held[id].items()}}
+        held[root] = {**held[root], **{f"{kind}:{places[id]}": n for kind, n in wish.held[id].items()}}
     return replace(wish, held=held), kept
 
 

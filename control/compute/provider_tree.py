@@ -3,8 +3,8 @@
 
 Parts of a host that its agent tells of (``providers`` of ``kinds.Host``), such as PCI devices, are providers below it.
 What is claimed of them are the ``devices`` of the allocations, and which of them these are ``core.hardware.pci.spread``
-says: there is no other record of it. So is the bandwidth of each of its physical networks (``core.bandwidth``), which
-is claimed as custom classes are.
+says: there is no other record of it. So is the bandwidth of each of its physical networks, and of cards there
+(``core.bandwidth``), which is claimed as custom classes are.
 """
 
 from __future__ import annotations
@@ -87,15 +87,16 @@ class Provider:
 
     @property
     def _networks(self) -> list[ChildProvider]:
-        """The bandwidth of each physical network (``core.bandwidth``)."""
+        """The bandwidth of each physical network, and of each card on one (``core.bandwidth``)."""
         found: dict[str, dict[str, Any]] = {}
         for name, row in self.bandwidths.items():
-            kind, network = bandwidth.split(name)
-            found.setdefault(network, {})[kind] = row
+            kind, place = bandwidth.split(name)
+            found.setdefault(place, {})[kind] = row
+        divided = {bandwidth.network_of(place) for place in found if bandwidth.card_of(place)}
         return [ChildProvider(self.row, self.aggregates, self.usual, {}, (), {}, self, {
-            "name": network, "parent": "", "network": network, "traits": bandwidth.traits(network),
+            "name": place, "parent": "", "place": place, "traits": bandwidth.traits(place, place in divided),
             "inventories": {kind: inventories.effective(row)._asdict() for kind, row in rows.items()}},
-            {kind: row.used for kind, row in rows.items()}) for network, rows in sorted(found.items())]
+            {kind: row.used for kind, row in rows.items()}) for place, rows in sorted(found.items())]
 
     @property
     def tree(self) -> Sequence[Provider]:
@@ -289,9 +290,9 @@ def below(root: Provider, rows: Iterable[Any]) -> dict[str, dict[str, int]]:
             amounts = found.setdefault(id, {})
             amounts[kind] = amounts.get(kind, 0) + 1
         for name, n in orjson.loads(row.resources).items():
-            kind, network = bandwidth.split(name)
-            if network:
-                found.setdefault(child_id(root.root_id, network), {})[kind] = n
+            kind, place = bandwidth.split(name)
+            if place:
+                found.setdefault(child_id(root.root_id, place), {})[kind] = n
     return found
 
 

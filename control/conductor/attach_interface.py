@@ -49,7 +49,8 @@ def _plug(work: Work, nic: Document) -> Document:
     work.conductor.services.network.prepare(work.id, work.server.host, work.confirm_lease)
     with work.client() as client:
         nics.networks(work, client, work.server.host, [nic])
-        client.ensure("interface_attachment", f"{work.id}:{nic['mac']}", {"server": work.id, **nics.on_host(nic)},
+        plugged = nics.on_host(nic, nics.cards_on(work, work.server.host, [nic]))
+        client.ensure("interface_attachment", f"{work.id}:{nic['mac']}", {"server": work.id, **plugged},
                       progress=work.progress)
         seen: Document = client.get("server", work.id)
     known = seen.get("addresses") or {}

@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from magnetar_control.agents import Agents
 from magnetar_control.scheduler.request_spec import held_by
 from magnetar_control.services import Services
-from magnetar_control.store import allocations
+from magnetar_control.store import allocations, nic_bandwidth
 from magnetar_control.store.deleted_servers import deleted_servers
 from magnetar_control.store.migrations import ENDED, KEPT, any_at
 from magnetar_control.store.store import CELL0, Store
@@ -247,10 +247,10 @@ def unclaimed(state: AuditState) -> Found:
     for id, row in state.servers.items():
         if row.busy or not row.host or row.vm_state == ERROR:
             continue
-        needed, claim = held_by(row), held.get((id, row.host))
-        had = None if claim is None else (
-            allocations.Amounts(*(int(getattr(claim, name)) for name in allocations.RESOURCES)),
-            orjson.loads(claim.resources), orjson.loads(claim.devices))
+        (amounts, wanted), claim = held_by(row), held.get((id, row.host))
+        needed = amounts, *nic_bandwidth.shared_out(wanted, orjson.loads(claim.places) if claim else {})
+        had = claim and (allocations.Amounts(*(int(getattr(claim, name)) for name in allocations.RESOURCES)),
+                         orjson.loads(claim.resources), orjson.loads(claim.devices))
         if had != needed:
             yield Finding("unclaimed", id, row.host, f"server {id} needs {_words(needed)}, and holds "
                                                      f"{_words(had) if had else 'nothing'}")

@@ -167,14 +167,15 @@ class MigrationTask:
             return settings.max_attempts
         return math.inf if settings.migrate_max_retries < 0 else settings.migrate_max_retries + 1
 
-    def wish(self, kind: str) -> dict[str, Any]:
-        """What the agents are asked for: the type, how a live migration is steered, what a resize makes of the server.
-        """
+    def wish(self, kind: str, there: str) -> dict[str, Any]:
+        """What the agents are asked for: the type, how a live migration is steered, what a resize makes of the server,
+        and of which cards its virtual functions are *there*."""
+        work, cards = self.work, nics.cards_on(self.work, there, self.work.nics)
+        asked: dict[str, Any] = {"type": kind, **({"cards": cards} if cards else {})}
         if kind != "live":
-            return {"type": kind, **({"becomes": self.becomes} if self.becomes else {})}
-        work = self.work
+            return {**asked, **({"becomes": self.becomes} if self.becomes else {})}
         backed = any(one.get("boot_index") == 0 for one in work.volumes)
-        return {"type": kind, **live_policy.options(self.conductor.settings, work.flavor, backed, bool(work.volumes))}
+        return {**asked, **live_policy.options(self.conductor.settings, work.flavor, backed, bool(work.volumes))}
 
     def _claim(self, tried: frozenset[str], host: str | None, same: bool | None, forced: bool) -> None:
         api, work, source = self.api, self.work, self.conductor.host(self.source)["id"]
@@ -233,7 +234,7 @@ class MigrationTask:
         """Bring the networks to the target, and raise what one of the agents would refuse."""
         with self.sides(here, there) as (source, target):
             nics.networks(self.work, target.client, there, self.conductor.services.network.ports(self.work.id))
-            migrate.Migrate(source, target, self.work.id, self.wish(kind)).plan()
+            migrate.Migrate(source, target, self.work.id, self.wish(kind, there)).plan()
 
     def accepts(self, here: str, there: str) -> bool:
         """Whether *there* accepts the server for a cold move."""
@@ -270,7 +271,7 @@ class MigrationTask:
     def _run_flow(self, kind: str, here: str, there: str) -> None:
         work = self.work
         with self.sides(here, there) as (source, target), MigrationMonitor(work, self.id, here):
-            wish = self.wish(kind)
+            wish = self.wish(kind, there)
             limit = live_policy.patience(work.conductor.settings, wish) if kind == "live" else None
             flow = migrate.Migrate(source, target, work.id, wish, timeout=limit,
                                    id=str(uuid.uuid5(uuid.UUID(self.id), f"{here} {there}")))

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import orjson
 
 from magnetar_control.scheduler.request_spec import placed_hardware
-from magnetar_control.store import servers
+from magnetar_control.store import nic_bandwidth, servers
+from magnetar_core.bandwidth import card_of
 from magnetar_core.client import Client
 from magnetar_core.hardware.pci import REMOTE
 from magnetar_core.power import number
@@ -84,16 +86,30 @@ def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, 
         work.conductor.delivery.remember(key)
 
 
-def on_host(nic: Mapping[str, Any]) -> dict[str, Any]:
-    """The NIC in the agent's form, with what its guest is told of network and port."""
+def on_host(nic: Mapping[str, Any], cards: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """The NIC in the agent's form, with what its guest is told of network and port. *cards*: ``cards_on`` its host."""
     told = {"network_id": nic["network_id"], "port_id": nic["port_id"], **(nic.get("told") or {})}
-    return {**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {}), "told": told}
+    return {**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {}), "told": told,
+            **({"card": cards[nic["mac"]]} if nic["mac"] in cards else {})}
+
+
+def cards_on(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """MAC to the card of *host*, its network device, of which a NIC is to be a virtual function, as the server has
+    claimed its bandwidth there. Nothing is read where no NIC can have one."""
+    mine = {one.id for one in nic_bandwidth.asking(nics) if one.devices}
+    if not mine:
+        return {}
+    with work.conductor.store.api.read() as connection:
+        found = nic_bandwidth.cards_of(connection, [work.id])
+    return {nic["mac"]: card_of(place) for nic in nics if nic["port_id"] in mine and (
+        place := found.get((nic["port_id"], host)))}
 
 
 def placed(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """As ``on_host``, for a new server: ports of OVN with the network that they are over, where the server has NUMA
     cells and the host's agent is none of before it told what is near its own."""
-    found = [on_host(nic) for nic in nics]
+    cards = cards_on(work, host, nics)
+    found = [on_host(nic, cards) for nic in nics]
     near = [nic.get("network_affinity") if "port" in one else None for nic, one in zip(nics, found, strict=True)]
     if any(near) and placed_hardware(work.flavor, orjson.loads(work.server.image)):
         cells = orjson.loads(work.conductor.host(host)["info"]).get("numa_cells") or ()

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import orjson
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import DBAPIError
 
@@ -15,6 +17,7 @@ from magnetar_control.store import allocations, cell_moves, migrations
 from magnetar_control.store import servers as rows
 from magnetar_control.store.database import now
 from magnetar_control.store.deleted_servers import deleted_servers
+from magnetar_control.store.nic_bandwidth import Asking
 from magnetar_control.store.store import CELL0
 from magnetar_control.store.tables import actions, servers
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
@@ -102,12 +105,24 @@ def _unclaimed(watch: HostWatch, state: AuditState, finding: Finding) -> None:
         busy = _busy(connection, finding.id)
     if busy or row is None or row.host != finding.place:
         raise Conflict(f"Something is done to server {finding.id} again.")
-    amounts, resources, devices = held_by(row)
+    amounts, wanted = held_by(row)
+    nics = _on_cards(watch, row, wanted.nics)
     with conductor.store.api.write() as connection:
-        if not allocations.claim(connection, finding.id, finding.id, host.id, amounts, devices=devices,
-                                 resources=resources):
+        if not allocations.claim(connection, finding.id, finding.id, host.id, amounts, devices=wanted.devices,
+                                 resources=wanted.resources, nics=nics):
             raise Conflict(f"Host {finding.place} has not that much left. Move servers away from it.")
     conductor.read_host(finding.place)
+
+
+def _on_cards(watch: HostWatch, row: Any, nics: Sequence[Asking]) -> list[Asking]:
+    """The NICs of a server that ask for bandwidth, with the cards of which they are virtual functions, as its host
+    tells: the guest has those."""
+    if not any(one.devices for one in nics):
+        return [*nics]
+    with watch.conductor.client(row.host) as client:
+        cards = {nic["mac"]: nic.get("card") for nic in client.get("server", row.id)["networks"]}
+    found = {nic["port_id"]: cards.get(nic["mac"]) for nic in orjson.loads(row.interfaces)}
+    return [one._replace(place=f"{one.network}/{found[one.id]}" if found.get(one.id) else one.network) for one in nics]
 
 
 def _kept(watch: HostWatch, state: AuditState, finding: Finding) -> None:

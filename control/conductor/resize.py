@@ -227,7 +227,7 @@ def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
             allocations.revert(connection, move.work.id, move.id)
         allocations.release(connection, move.id)
         allocations.claim(connection, move.work.id, move.work.id, id, held.amounts, devices=held.devices,
-                          resources=held.resources)
+                          resources=held.resources, nics=held.nics)
     move.read_hosts()
 
 

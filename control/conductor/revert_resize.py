@@ -107,7 +107,7 @@ def _claim(move: MigrationTask, consumer: str, host: str, *flavors: Flavor) -> b
     id = move.conductor.host(host)["id"]
     with move.api.write() as connection:
         return allocations.claim(connection, consumer, move.work.id, id, amounts, devices=devices,
-                                 resources=resources)
+                                 resources=resources, nics=specs[0].nics)
 
 
 def _most(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -28,7 +28,7 @@ from .matching import matches, query
 from .options import USUAL as USUAL_OPTIONS
 from .options import Options
 from .request_spec import RequestSpec, hint
-from .resource_classes import classes, lacking_classes
+from .resource_classes import classes, lacking_classes, lacking_functions
 
 #: Not applied unless an operator names them: hints of the first two answer questions about hosts that users may not
 #: ask, the others are those that Nova does not apply by itself either.
@@ -290,6 +290,8 @@ def lacking_devices(host: HostState, spec: RequestSpec) -> str:
     """What the host lacks of them."""
     found = host.pci.lacks(spec.devices, spec.hardware.get("pci_numa_affinity", ""), host.numa, spec.numa,
                            spec.has_devices.get(host.name, {}))
+    if not found and spec.nics and (functions := lacking_functions(host, spec)):
+        found = [functions]
     return " and ".join(f"lacks {what}" for what in found)
 
 

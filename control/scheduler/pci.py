@@ -53,6 +53,12 @@ class HostPci:
         if devices:
             self._coming, self._placed = self.coming + Counter(devices), monotonic()
 
+    def gives(self, name: str) -> bool:
+        """Whether there is one of a name left, as far as the agent has told; what was placed there since may not count.
+        """
+        found = self.told.get(name, {"free": 0, "total": 0})
+        return bool(found["total"] if monotonic() < self._freed + LATE else found["free"])
+
     @property
     def coming(self) -> Counter[str]:
         """How many devices of each name were placed there and are not told as taken yet."""

@@ -11,12 +11,13 @@ from typing import Any
 
 from magnetar_control.store import aggregates, allocations, hosts
 from magnetar_control.store.database import Database
+from magnetar_control.store.nic_bandwidth import WantedResources
 from magnetar_core import bandwidth
 from magnetar_core.hardware import pci
 
 from .choose import Candidate, NoValidHost, choose
 from .hosts import HostStates
-from .request_spec import RequestSpec, bandwidth_of_nics, devices_of, offered, resources_of
+from .request_spec import RequestSpec, offered, wanted_of
 
 #: Candidates of one choice. When a claim is refused, the next is tried before choosing again.
 CANDIDATES = 3
@@ -98,7 +99,7 @@ def _claimed(database: Database, spec: RequestSpec, found: Candidate, map_cell: 
         with database.write() as connection:
             return allocations.claim(
                 connection, spec.server_id, spec.server_id, found.host_id, spec.amounts, devices=spec.devices,
-                resources=spec.resources, project_id=spec.project_id,
+                resources=spec.resources, nics=spec.nics, isolate=spec.isolate, project_id=spec.project_id,
                 cell_id=found.cell_id if map_cell else None, group=spec.group, anyway=spec.forced)
     return database.retried(once)
 
@@ -107,9 +108,8 @@ def hold_ports(database: Database, server_id: str, host_id: str, made_of: tuple[
                nics: Callable[[], Iterable[Mapping[str, Any]]]) -> bool:
     """Have a server (*made_of* a flavor and an image) hold what the ports ask that it has now (*nics*), beside all else
     that it holds of its host. ``False``, and nothing changed, where the host has not enough left."""
-    def wanted() -> tuple[dict[str, int], dict[str, int]]:
-        now = list(nics())
-        return {**resources_of(*made_of), **bandwidth_of_nics(now)}, devices_of(made_of[0], now)
+    def wanted() -> WantedResources:
+        return wanted_of(*made_of, list(nics()))._replace(isolate=False)  # Nova asks for one port alone then
 
     def once() -> bool:
         with database.write() as connection:

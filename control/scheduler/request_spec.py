@@ -15,7 +15,7 @@ import orjson
 from magnetar_control.store import hosts, inventories
 from magnetar_control.store.allocations import Amounts, Group
 from magnetar_control.store.database import Database
-from magnetar_core.bandwidth import split
+from magnetar_control.store.nic_bandwidth import Asking, WantedResources, asking, shares
 from magnetar_core.errors import InvalidField, MagnetarError
 from magnetar_core.hardware import groups, numa, pmem
 from magnetar_core.hardware.flavor_specs import RESOURCES
@@ -84,43 +84,39 @@ def resources_of(flavor: Mapping[str, Any], image: Mapping[str, Any] | None = No
     return found
 
 
-def bandwidth_of(row: Mapping[Any, Any], request: Mapping[str, Any]) -> Counter[str]:
-    """What the ports of a server by its row ask of its host, by ``core.bandwidth.resource``. One that was never started
-    may have no NICs yet, but ports that it asks for."""
-    return bandwidth_of_nics(nics_of(row, request))
-
-
 def nics_of(row: Mapping[Any, Any], request: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The NICs of a server by its row, or what is asked for of one that has none yet."""
+    """The NICs of a server by its row, or, of one that was never started and may have none yet, what is asked for."""
     found: Sequence[Mapping[str, Any]] = orjson.loads(row.get("interfaces") or "[]")
     return found if found or row.get("launched_at") else request.get("networks") or ()
 
 
-def are_apart(flavor: Mapping[str, Any], nics: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether each of the NICs can have its bandwidth of another provider, where the *flavor* wants that (Nova's
-    ``group_policy``): a host has one provider for each physical network."""
-    if (flavor.get("extra_specs") or {}).get("group_policy") != "isolate":
-        return True
-    networks = [split(next(iter(one["resources"])))[1] for one in nics if one.get("resources")]
-    return len(set(networks)) == len(networks)
+def isolates(flavor: Mapping[str, Any]) -> bool:
+    """Whether the *flavor* wants each NIC to have its bandwidth of another provider (Nova's ``group_policy``)."""
+    return (flavor.get("extra_specs") or {}).get("group_policy") == "isolate"
 
 
 def bandwidth_of_nics(nics: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """The sum of what NICs ask of a host."""
+    """The sum of what NICs ask of a host, by ``core.bandwidth.resource``."""
     found = Counter[str]()
     for nic in nics:
         found.update(nic.get("resources") or {})
     return found
 
 
-def held_by(row: Any) -> tuple[Amounts, dict[str, int], dict[str, int]]:
-    """What a server by its row is to hold of its host: ``amounts_of``, ``resources_of`` with what its ports ask for,
-    and ``devices_of``."""
+def held_by(row: Any) -> tuple[Amounts, WantedResources]:
+    """What a server by its row is to hold of its host: ``amounts_of``, and ``wanted_of``."""
     flavor, request, image = (orjson.loads(one) for one in (row.flavor, row.request, row.image))
     amounts = amounts_of(flavor, any(map(is_root_volume, request.get("blocks") or ())), image)
     columns = row._mapping  # noqa: SLF001 - SQLAlchemy's name
-    return (amounts, {**resources_of(flavor, image), **bandwidth_of(columns, request)},
-            devices_of(flavor, nics_of(columns, request)))
+    return amounts, wanted_of(flavor, image, nics_of(columns, request))
+
+
+def wanted_of(flavor: Mapping[str, Any], image: Mapping[str, Any],
+              nics: Sequence[Mapping[str, Any]]) -> WantedResources:
+    """What a server of *flavor* and *image* with these *nics* is to hold of a host, besides ``amounts_of``:
+    ``resources_of`` with what its ports ask for, and ``devices_of``."""
+    return WantedResources({**resources_of(flavor, image), **bandwidth_of_nics(nics)}, devices_of(flavor, nics),
+                           asking(nics), isolates(flavor))
 
 
 def needs(flavor: Mapping[str, Any], volume_backed: bool = False, image: Mapping[str, Any] | None = None) -> Amounts:
@@ -158,8 +154,9 @@ class RequestSpec:
     amounts: Amounts
     #: Amounts of custom resource classes, and of bandwidth (``core.bandwidth``).
     resources: Mapping[str, int] = field(default_factory=dict)
-    #: ``False``: ports are to have bandwidth of different providers, and ask for that of the same network.
-    apart: bool = True
+    #: The NICs that ask for that bandwidth, and whether each is to have another provider.
+    nics: Sequence[Asking] = ()
+    isolate: bool = False
     #: By name of host what is left there of each of them; ``offered`` looks it up.
     offers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     numa: Needs | None = None  # CPUs, cells and pages that only some hosts have
@@ -214,9 +211,18 @@ class RequestSpec:
         return frozenset(filter(self.is_offered, self.offers)) if self.resources else None
 
     def is_offered(self, host: str) -> bool:
-        """Whether a host has enough left of all custom resource classes."""
+        """Whether a host has enough left of all custom resource classes, and of bandwidth."""
         offer = self.offers.get(host, {})
-        return self.apart and all(offer.get(name, 0) >= amount for name, amount in self.resources.items())
+        return all(offer.get(name, 0) >= amount for name, amount in self.of_no_nic.items()) and (
+            not self.nics or next(shares(self.nics, offer, self.isolate), None) is not None)
+
+    @cached_property
+    def of_no_nic(self) -> dict[str, int]:
+        """What it asks for of resource classes without what its NICs ask for."""
+        found = Counter(self.resources)
+        for nic in self.nics:
+            found.subtract({f"{kind}:{nic.network}": n for kind, n in nic.amounts.items()})
+        return dict(+found)
 
     @cached_property
     def never(self) -> frozenset[str]:
@@ -270,14 +276,12 @@ def of_server(api: Database, volumes: Any, context: Any, row: Mapping[Any, Any],
         over["volume_hosts"] = root_disk_hosts(volumes, context, root)
     return offered(api, RequestSpec(**{
         "server_id": row["id"], "project_id": row["project_id"], "amounts": amounts_of(flavor, root is not None, image),
-        "resources": {**resources_of(flavor, image), **bandwidth_of_nics(nics)}, "apart": are_apart(flavor, nics),
-        "numa": numa_of(flavor, image, nics),
+        **wanted_of(flavor, image, nics)._asdict(), "numa": numa_of(flavor, image, nics),
         "flavor_name": flavor["name"], "vcpus": int(flavor["vcpus"]), "extra_specs": flavor.get("extra_specs") or {},
         "image": image.get("properties") or {}, "machine": machine_of(image), "image_id": row.get("image_id") or "",
         "availability_zone": row["pinned_availability_zone"] or row["availability_zone"],
         "host": request.get("host") or request.get("hypervisor_hostname"), "hints": hints, "group": group,
-        "needs_ovn": _on_ovn(row, request), "devices": devices_of(flavor, nics),
-        **hinted(hints, where), **over}))
+        "needs_ovn": _on_ovn(row, request), **hinted(hints, where), **over}))
 
 
 def offered(api: Database, spec: RequestSpec) -> RequestSpec:
@@ -285,7 +289,8 @@ def offered(api: Database, spec: RequestSpec) -> RequestSpec:
     if not spec.resources:
         return spec
     with api.read() as connection:
-        return replace(spec, offers=inventories.offers(connection, spec.resources))
+        return replace(spec, offers=inventories.offers(connection, spec.resources, [
+            f"{kind}:{nic.network}/" for nic in spec.nics if nic.devices for kind in nic.amounts]))
 
 
 def _on_ovn(row: Mapping[Any, Any], request: Mapping[str, Any]) -> bool:

@@ -3,6 +3,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from magnetar_control.store import nic_bandwidth
+from magnetar_core.bandwidth import card_of, network_of, split
+from magnetar_core.hardware.pci import of_card
+
 from .host_state import HostState
 from .request_spec import RequestSpec
 
@@ -14,9 +20,32 @@ def classes(host: HostState, spec: RequestSpec) -> bool:
 
 def lacking_classes(host: HostState, spec: RequestSpec) -> str:
     """What the host lacks of them."""
-    if not spec.apart:
-        return ("has one provider for the bandwidth of each physical network, and the flavor (group_policy: isolate) "
-                "wants another one for each port")
     offer = spec.offers.get(host.name, {})
-    return " and ".join(f"has {offer.get(name, 0)} of {amount} {name} left for one server"
-                        for name, amount in sorted(spec.resources.items()) if offer.get(name, 0) < amount)
+    cards = nic_bandwidth.in_words(spec.nics, offer)
+    networks = Counter(spec.of_no_nic)
+    for nic in spec.nics:
+        if not nic_bandwidth.on_cards(nic, offer):
+            networks.update({f"{kind}:{nic.network}": n for kind, n in nic.amounts.items()})
+    found = [f"has {offer.get(name, 0)} of {amount} {name} left for one server"
+             for name, amount in sorted(networks.items()) if offer.get(name, 0) < amount]
+    return " and ".join([*found, *filter(None, [cards])]) or (
+        "has not one provider of bandwidth (a physical network, or a card) for each port, as the flavor wants "
+        "(group_policy: isolate)")
+
+
+def lacking_functions(host: HostState, spec: RequestSpec) -> str:
+    """What the host lacks of free virtual functions of those cards that have bandwidth enough left for them."""
+    offer = spec.offers.get(host.name, {})
+    mine = [nic for nic in spec.nics if nic_bandwidth.on_cards(nic, offer)]
+    if not mine or host.name in spec.has_devices:
+        return ""
+
+    def gives(place: str) -> bool:
+        return any(host.pci.gives(of_card(nic.devices, card_of(place))) for nic in mine if nic.network == network_of(
+            place))
+
+    left = {name: n if not card_of(place) or gives(place) else 0
+            for name, n in offer.items() for _kind, place in [split(name)]}
+    if next(nic_bandwidth.shares(mine, left), None) is not None:
+        return ""
+    return "free virtual functions of the cards that have bandwidth enough left"

@@ -7,7 +7,8 @@ a race. Of each further resource class (``resources``) one more UPDATE does the 
 moves, the uuid of its migration is the consumer of the claims on the source (spec row C2.9).
 
 PCI devices have no counters: whoever claims more locks the host's row, and looks whether its devices are enough beside
-those that servers hold of them. What a server and its migration hold of one host counts once: one after the other.
+those that servers hold of them (``device_claims``). Of which card NICs have their bandwidth a claim decides, too
+(``nic_bandwidth``).
 """
 
 from __future__ import annotations
@@ -20,10 +21,9 @@ from typing import Any, NamedTuple
 import orjson
 from sqlalchemy import Boolean, Connection, Row, RowMapping, and_, bindparam, delete, func, or_, select, update
 
-from magnetar_core.hardware import pci
-
-from . import inventories
+from . import device_claims, inventories, nic_bandwidth
 from .database import INSERT, now
+from .nic_bandwidth import Asking, SettledResources, WantedResources
 from .tables import allocations, hosts, server_group_members, server_groups, server_mappings
 from .tables import inventories as inventory_table
 
@@ -78,7 +78,7 @@ _MINE = and_(allocations.c.consumer_id == bindparam("consumer"), allocations.c.h
 #: The option makes SQLAlchemy keep psycopg's row count of an INSERT.
 _HOLD = {kind: insert(allocations).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
          for kind, insert in INSERT.items()}
-_HELD = select(*(allocations.c[name] for name in RESOURCES), allocations.c.resources, allocations.c.devices).where(
+_HELD = select(*(allocations.c[name] for name in RESOURCES), *allocations.c["resources", "devices", "places"]).where(
     _MINE).with_for_update()
 _DROP = delete(allocations).where(_MINE)
 _CHANGE = update(allocations).where(_MINE).values(generation=allocations.c.generation + 1)
@@ -113,37 +113,37 @@ def limits(row: Mapping[Any, Any], ratios: Ratios = USUAL) -> Amounts:
 def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str, amounts: Amounts, *,
           devices: Mapping[str, int] = NONE, resources: Mapping[str, int] = NONE, project_id: str = "",
           cell_id: str | None = None, group: Group | None = None, anyway: bool = True,
-          owner: Mapping[str, str] | None = None) -> bool:
+          owner: Mapping[str, str] | None = None, nics: Sequence[Asking] | None = None, isolate: bool = False) -> bool:
     """Set what the consumer holds of the host to *amounts*, PCI *devices* by alias, and *resources* of classes in
     ``inventories``; with *cell_id*, map the server to that cell too. *owner*: of a consumer that is no server, which
-    does not count as one.
+    does not count as one. *nics*, *isolate*: of ``nic_bandwidth.WantedResources``; their places are found, and stay as
+    they are where that is left out.
 
     ``False``, and nothing changed, when the host has not enough left, or is gone, or the group's policy (affinity,
     anti-affinity) forbids it by now; unless *anyway*, also when it is disabled or forced down. What the consumer holds
-    there already is changed: a resize.
-    """
-    if (group and not _allowed(connection, group, server_id, host_id)) or (
-            devices and not _has_devices(connection, host_id, {server_id: devices})):
+    there already is changed: a resize."""
+    if group and not _allowed(connection, group, server_id, host_id):
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
-    mine = {**amounts._asdict(), "resources": inventories.text(resources), "devices": inventories.text(devices)}
+    wanted = WantedResources(resources, devices, nics or (), isolate)
+    if (settled := nic_bandwidth.settle(connection, consumer_id, server_id, host_id, wanted)) is None:
+        return False
+    mine = {**amounts._asdict(), **_texts(settled, nics is not None)}
     row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": now(), **mine,
            "owner": None if owner is None else inventories.text(owner)}
     held = None
-    while held is None:
-        if connection.execute(_HOLD[kind], row).rowcount:
-            break
+    while held is None and not connection.execute(_HOLD[kind], row).rowcount:
         held = connection.execute(_HELD, me).one_or_none()
     if held is None:
         more, servers, had = amounts, int(owner is None), NONE
     else:
-        more, servers = Amounts(*(int(n) - int(was) for n, was in zip(amounts, held[:-2], strict=True))), 0
+        more, servers = Amounts(*(int(n) - int(was) for n, was in zip(amounts, held, strict=False))), 0
         had = orjson.loads(held.resources)
-    if not _take(connection, host_id, more, servers, other := _differing(resources, had), anyway):
+    if not _take(connection, host_id, more, servers, _differing(settled.resources, had), anyway):
         if held is None:
             connection.execute(_DROP, me)
         return False
-    if held is not None and (any(more) or other or held.devices != mine["devices"]):
+    if held is not None and any(getattr(held, name) != value for name, value in mine.items()):
         connection.execute(_CHANGE, me | {**mine, "updated_at": now()})
     if cell_id is not None:
         connection.execute(_MAP[kind], {"server_id": server_id, "cell_id": cell_id, "project_id": project_id,
@@ -152,23 +152,28 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
 
 
 def set_resources(connection: Connection, consumer_id: str, host_id: str,
-                  wanted: Callable[[], tuple[Mapping[str, int], Mapping[str, int]]]) -> bool:
+                  wanted: Callable[[], WantedResources]) -> bool:
     """Set what the server holds of the host's ``inventories`` and PCI devices. *wanted* says it when the row is locked:
     of several the last one knows most. ``False``, and nothing changed, where too little is left, or nothing is held."""
     me = {"consumer": consumer_id, "host": host_id}
     held = connection.execute(_HELD, me).one_or_none()
     if held is None:
         return False
-    resources, devices = wanted()
-    other, had = _differing(resources, orjson.loads(held.resources)), orjson.loads(held.devices)
-    if devices != had and not _has_devices(connection, host_id, {consumer_id: devices}):
+    settled = nic_bandwidth.settle(connection, consumer_id, consumer_id, host_id, wanted())
+    if settled is None:
         return False
-    if not _take(connection, host_id, Amounts(), 0, other):
+    if not _take(connection, host_id, Amounts(), 0, _differing(settled.resources, orjson.loads(held.resources))):
         return False
-    if other or devices != had:
-        both = {"resources": inventories.text(resources), "devices": inventories.text(devices)}
-        connection.execute(_CHANGE, me | both | {"updated_at": now()})
+    mine = _texts(settled)
+    if any(getattr(held, name) != one for name, one in mine.items()):
+        connection.execute(_CHANGE, me | mine | {"updated_at": now()})
     return True
+
+
+def _texts(settled: SettledResources, placed: bool = True) -> dict[str, str]:
+    """Columns of what is settled; where NICs have their bandwidth, if they were *placed*."""
+    found = {name: inventories.text(one) for name, one in settled._asdict().items()}
+    return found if placed else {name: one for name, one in found.items() if name != "places"}
 
 
 class Claim(NamedTuple):
@@ -202,7 +207,8 @@ def claim_all(connection: Connection, claims: Sequence[Claim]) -> bool:
     for one in claims:
         if one.devices:
             equipped.setdefault(one.host_id, {})[one.server_id] = one.devices
-    if not all(_has_devices(connection, *one, written=True) for one in sorted(equipped.items(), key=lambda it: it[0])):
+    if not all(device_claims.has(connection, *one, written=True) for one in sorted(
+            equipped.items(), key=lambda it: it[0])):
         return False
     connection.execute(_MAP[kind], [{"server_id": one.server_id, "cell_id": one.cell_id, "project_id": one.project_id,
                                      "created_at": moment} for one in claims])
@@ -363,27 +369,6 @@ def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, an
     values = {f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)}
     more_values = {"host": host_id, "more_servers": servers, "anyway": anyway}
     return connection.execute(_RAISE, values | more_values).rowcount == 1
-
-
-def _has_devices(connection: Connection, host_id: str, wanted: Mapping[str, Mapping[str, int]],
-                 written: bool = False) -> bool:
-    """Whether the host has PCI devices enough for what is *wanted* by server, beside what others hold there. What a
-    server and its migration hold there is theirs; *written*: that is what is wanted. Locks its row."""
-    info = connection.execute(select(hosts.c.info).where(hosts.c.id == host_id).with_for_update()).scalar_one_or_none()
-    if info is None:
-        return False
-    had: dict[str, dict[str, int]] = {}
-    for server, text in connection.execute(select(allocations.c.server_id, allocations.c.devices).where(
-            allocations.c.host_id == host_id, allocations.c.devices != "{}")):
-        if not (written and server in wanted):
-            of = had.setdefault(server, {})
-            of.update({alias: max(count, of.get(alias, 0)) for alias, count in orjson.loads(text).items()})
-    more = [{alias: count - had.get(server, {}).get(alias, 0) for alias, count in devices.items()}
-            for server, devices in wanted.items()]
-    if not any(count > 0 for one in more for count in one.values()):
-        return True
-    there = pci.pools(orjson.loads(info))
-    return pci.suffice(there, [pool.total for pool in there], more, held=had.values())
 
 
 def _allowed(connection: Connection, group: Group, server_id: str, host_id: str) -> bool:

@@ -81,14 +81,17 @@ def of_hosts(connection: Connection, host_ids: Collection[str] | None = None) ->
     return found
 
 
-def offers(connection: Connection, amounts: Mapping[str, int]) -> dict[str, dict[str, int]]:
+def offers(connection: Connection, amounts: Mapping[str, int],
+           beginnings: Collection[str] = ()) -> dict[str, dict[str, int]]:
     """By name of host: how much of each of the classes a consumer of *amounts* could still have there, 0 where its
-    amount is none that one consumer may have. Hosts that have none of them are absent."""
+    amount is none that one consumer may have; and of all classes with such *beginnings* (of cards) what is left. Hosts
+    that have none of them are absent."""
     query = select(hosts.c.name, inventories).join_from(inventories, hosts, hosts.c.id == inventories.c.host_id).where(
-        inventories.c.resource_class.in_(list(amounts)))
+        or_(inventories.c.resource_class.in_(list(amounts)), *(
+            inventories.c.resource_class.startswith(one, autoescape=True) for one in sorted(set(beginnings)))))
     found: dict[str, dict[str, int]] = {}
     for row in connection.execute(query):
-        wanted = amounts[row.resource_class]
+        wanted = amounts.get(row.resource_class, row.min_unit)
         suits = row.min_unit <= wanted <= row.max_unit and wanted % row.step_size == 0
         found.setdefault(row.name, {})[row.resource_class] = max(0, row.limit - row.used) if suits else 0
     return found

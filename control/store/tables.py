@@ -108,6 +108,7 @@ allocations = Table(
     Column("pcpus", Integer, nullable=False, default=0),
     Column("devices", Text, nullable=False, default="{}"),  # PCI devices: how many by alias
     Column("resources", DOCUMENT, nullable=False, default="{}"),  # amounts of classes that are in ``inventories``
+    Column("places", Text, nullable=False, default="{}"),  # port to where it has its bandwidth: ``nic_bandwidth``
     Column("generation", Integer, nullable=False, default=1),  # Placement's of the consumer
     Column("owner", DOCUMENT),  # {type, project_id, user_id} of a consumer that is no server and no migration
     *stamped(), Index("allocations_host", "host_id"), Index("allocations_server", "server_id"))

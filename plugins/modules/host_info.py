@@ -282,7 +282,7 @@ hosts:
           allocation_ratio: 1.0
     bandwidths:
       description: Bandwidth that ports of servers of a cloud may be promised, {egress, ingress} in kbit/s by physical
-        network; rp_tunnelled is the network between hosts.
+        network, or NETWORK/CARD; rp_tunnelled is between hosts.
       type: dict
       sample:
         physnet0:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 HERE = Path(__file__).resolve().parent
 ROOTFS = HERE / "rootfs"
@@ -77,26 +77,32 @@ GUEST_LINE = re.compile(r"GUEST ([^\r\n]*)\r*\n")  # whole lines only: a console
 
 def build(out: Path | str | None = None, force: bool = False) -> dict[str, Path]:
     """The guest's files (keys as in `FILES`), built when they are missing or older than their inputs."""
-    folder = Path(out) if out else CACHE
+    return kept(Path(out) if out else CACHE, FILES, inputs_key(), build_files, force)
+
+
+def kept(folder: Path, files: Mapping[str, str], key: str, make: Callable[[Path], Mapping[str, Path]],
+         force: bool = False) -> dict[str, Path]:
+    """The `files` of `folder` (name -> file name). `make` makes them in a folder of its own (returns name -> path) when
+    they are missing or of another `key`. One maker at a time; the others wait and then find its result."""
     folder.mkdir(parents=True, exist_ok=True)
-    result = {name: folder / file for name, file in FILES.items()}
+    result = {name: folder / file for name, file in files.items()}
     stamp = folder / "key"
-    key = inputs_key()
     with locked(folder / "lock"):
         fresh = stamp.exists() and stamp.read_text() == key and all(path.exists() for path in result.values())
         if force or not fresh:
             stamp.unlink(missing_ok=True)
             with tempfile.TemporaryDirectory(dir=folder, prefix="build-") as work:
-                for name, made in build_files(Path(work)).items():
+                for name, made in make(Path(work)).items():
                     made.replace(result[name])
             stamp.write_text(key)
     return result
 
 
-def inputs_key() -> str:
-    """A hash of everything in this checkout that shapes the guest: this file and ``rootfs/``."""
+def inputs_key(*more: Path) -> str:
+    """A hash of everything in this checkout that shapes the guest: this file, ``rootfs/`` and *more* files beside it.
+    """
     digest = hashlib.sha256()
-    for path in [Path(__file__).resolve(), *sorted(p for p in ROOTFS.rglob("*") if p.is_file())]:
+    for path in [Path(__file__).resolve(), *more, *sorted(p for p in ROOTFS.rglob("*") if p.is_file())]:
         digest.update(f"{path.relative_to(HERE)}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -104,7 +110,7 @@ def inputs_key() -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One builder at a time; the others wait and then find its result."""
+    """Nobody else is in there."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -9,10 +9,8 @@ Only apt is asked for anything, with lists of its own; root is not needed.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import re
 import shutil
-import tempfile
 from pathlib import Path
 
 import guest
@@ -57,19 +55,10 @@ exec sleep 86400
 
 def build() -> dict[str, Path]:
     """The guest's files, `disk`, made when it is missing or older than its inputs."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    disk, stamp = CACHE / DISK, CACHE / "key"
-    key = hashlib.sha256(Path(__file__).read_bytes() + Path(guest.__file__).read_bytes()).hexdigest()
-    with guest.locked(CACHE / "lock"):
-        if not (disk.exists() and stamp.exists() and stamp.read_text() == key):
-            stamp.unlink(missing_ok=True)
-            with tempfile.TemporaryDirectory(dir=CACHE, prefix="build-") as work:
-                make(Path(work)).replace(disk)
-            stamp.write_text(key)
-    return {"disk": disk}
+    return guest.kept(CACHE, {"disk": DISK}, guest.inputs_key(Path(__file__).resolve()), make)
 
 
-def make(work: Path) -> Path:
+def make(work: Path) -> dict[str, Path]:
     """The disk, made in the folder `work`."""
     tree, tools = unpacked(work)
     release = next((tree / "lib/modules").iterdir()).name
@@ -81,7 +70,7 @@ def make(work: Path) -> Path:
         vfat.write(file, "LAB-ARM", files)
         file.truncate(vfat.SIZE)
     guest.run("qemu-img", "convert", "-f", "raw", "-O", "qcow2", raw, image)
-    return image
+    return {"disk": image}
 
 
 def unpacked(work: Path) -> tuple[Path, Path]:

@@ -113,9 +113,8 @@ class _References:
             raise InvalidField(f"{where}.network", "is required")
         if given.get("model", "virtio") != "virtio":
             raise InvalidField(f"{where}.model", "must be virtio in a cloud", given["model"])
-        if "network_affinity" in given:
-            raise InvalidField(f"{where}.network_affinity", "follows from the network in a cloud",
-                               given["network_affinity"])
+        if name := next((one for one in ("network_affinity", "card") if one in given), ""):
+            raise InvalidField(f"{where}.{name}", "follows from network and port in a cloud", given[name])
         for name in ("port_security", "allowed_addresses"):
             if name in given:
                 raise InvalidField(f"{where}.{name}", "is a port's in a cloud; make the port with the network service",

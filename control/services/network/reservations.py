@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, RowMapping, func, select
 
 from magnetar_control.services import Document
+from magnetar_control.store import nic_bandwidth
 from magnetar_control.store.hosts import child_id
 from magnetar_control.store.tables import hosts
 from magnetar_core import bandwidth
@@ -86,6 +87,9 @@ def requests(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, di
     names = {row["host"] for row in rows if row["id"] in wanted and row["host"]}
     where: dict[str, str] = dict(connection.execute(select(hosts.c.name, hosts.c.id).where(
         hosts.c.name.in_(names))).all()) if names else {}
+    on_cards = {row["device_id"] for row in rows if row["vnic_type"] in bandwidth.OF_CARDS and row["host"] in where
+                and row["id"] in wanted}
+    cards = nic_bandwidth.cards_of(connection, on_cards) if on_cards else {}
     found = {}
     for row in rows:
         if (amounts := wanted.get(row["id"])) is None:
@@ -95,7 +99,7 @@ def requests(connection: Connection, rows: Sequence[RowMapping]) -> dict[str, di
             "request": {"request_groups": [{
                 "id": group, "required": sorted((bandwidth.own_trait(network), bandwidth.type_trait(row["vnic_type"]))),
                 "resources": {bandwidth.split(name)[0]: n for name, n in amounts.items()}}], "same_subtree": [group]},
-            "allocation": {group: child_id(where[row["host"]], network)}
+            "allocation": {group: child_id(where[row["host"]], cards.get((row["id"], row["host"]), network))}
             if row["place"] is not None and row["host"] in where else None}
     return found
 

@@ -38,7 +38,7 @@ TEXT: Mapping[str, str] = {
 }
 ROOT = "disk"
 #: Of a NIC, what is no matter of the domain's.
-NOT_PLUGGED = frozenset(("address", "told", "network_affinity", "port_security", "allowed_addresses",
+NOT_PLUGGED = frozenset(("address", "told", "network_affinity", "card", "port_security", "allowed_addresses",
                         "security_groups"))
 #: What there is of a server that is to be made.
 NOTHING: Document = {"power": MISSING, "todo": (ROOT, "config.iso"), "lost": (), "root_bytes": 0}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import libvirt  # type: ignore[import-untyped]
 import pytest
 
 from magnetar_agent.hypervisor import Domain
@@ -146,14 +147,19 @@ def test_a_rescue_on_others_is_refused(given: dict[str, str], why: str) -> None:
 
 
 class Libvirt:
-    """Tells what domains of an architecture can have."""
+    """Tells what domains of an architecture can have; *broken*: the error in its place."""
 
-    def __init__(self, efi: bool) -> None:
+    def __init__(self, efi: bool, broken: Any = None, alive: bool = True) -> None:
         self.asked: list[Any] = []
-        self.efi = efi
+        self.efi, self.broken, self.alive = efi, broken, alive
+
+    def isAlive(self) -> bool:  # noqa: N802 - libvirt's name
+        return self.alive
 
     def getDomainCapabilities(self, *given: Any) -> str:  # noqa: N802 - libvirt's name
         self.asked.append(given)
+        if self.broken:
+            raise self.broken
         value = "<value>efi</value>" if self.efi else ""
         return f"<domainCapabilities><os><enum name='firmware'>{value}</enum></os></domainCapabilities>"
 
@@ -163,6 +169,21 @@ class Libvirt:
 def test_what_a_host_emulates(arch: str, efi: bool, found: list[str]) -> None:
     told = ET.fromstring(f"""<capabilities><host><cpu><arch>x86_64</arch></cpu></host><guest><arch name='{arch}'>
         <domain type='qemu'/></arch></guest></capabilities>""")
-    libvirt = Libvirt(efi)
-    assert capabilities.emulated_architectures(libvirt, told) == found
-    assert libvirt.asked == ([(None, "aarch64", "virt", "qemu")] if arch == "aarch64" else [])
+    asked = Libvirt(efi)
+    assert capabilities.emulated_architectures(asked, told) == found
+    assert asked.asked == ([(None, "aarch64", "virt", "qemu")] if arch == "aarch64" else [])
+
+
+def test_an_emulator_that_does_not_answer_costs_what_it_emulates(caplog: pytest.LogCaptureFixture) -> None:
+    """And not all that the host tells. A connection that broke is another matter."""
+    told = ET.fromstring("""<capabilities><host><cpu><arch>x86_64</arch></cpu></host><guest><arch name='aarch64'>
+        <domain type='qemu'/></arch></guest></capabilities>""")
+    error = libvirt.libvirtError("failed")
+    words = "Failed to probe QEMU:\nlibfdt.so.1 is missing"
+    error.err = (libvirt.VIR_ERR_INTERNAL_ERROR, 0, words, 2, "", "", "", 0, 0)
+    assert capabilities.emulated_architectures(Libvirt(True, error), told) == []
+    assert "machine virt can have (Failed to probe QEMU: libfdt.so.1 is missing)" in caplog.text
+    assert "it has no guests of aarch64" in caplog.text
+    assert capabilities.sev_of(capabilities._of_domains(Libvirt(True, error), "q35", "encrypted memory")) == {}
+    with pytest.raises(libvirt.libvirtError):
+        capabilities.emulated_architectures(Libvirt(True, error, alive=False), told)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 #: Options of a migration that may change while it goes on.
 OPTIONS = ("max_downtime", "downtime_steps", "downtime_delay", "bandwidth", "auto_converge", "post_copy", "time_limit",
            "on_time_limit")
+#: What of a wish the target is told with the manifest.
+COMING = ("becomes", "cards")
 
 
 class Side:
@@ -67,7 +69,8 @@ class Side:
 
 class Migrate:
     """A server's way from *source* to *target*; ``steps`` does it. *wish*: ``type`` (auto, live, cold), OPTIONS, and
-    ``becomes``: flavor and hardware that it has at the target, of a resize (cold only).
+    ``becomes``: flavor and hardware that it has at the target, of a resize (cold only), and ``cards``: the card there
+    of virtual functions, by MAC address.
 
     *id*: the uuid of both halves. Who keeps it can run the flow again while an agent still works on a first half that
     nobody sees yet; without it one is drawn."""
@@ -148,7 +151,7 @@ class Migrate:
             told = self.source.client.ensure("migration", str(self.id), want, dry_run=True)["resource"]["manifest"]
             come = {"server": server["id"], "name": server["name"], "side": "target", "type": kind,
                     "peer": self.source.link_name(), "address": self.source.link_address(),
-                    "manifest": {**told, "becomes": self.wish["becomes"]} if self.wish.get("becomes") else told}
+                    "manifest": {**told, **{name: self.wish[name] for name in COMING if self.wish.get(name)}}}
             there = begun[self.target]
             if there is None or there["status"] == "failed":  # it has not let the source in
                 if dry:

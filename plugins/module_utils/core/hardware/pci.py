@@ -101,13 +101,20 @@ def network_of(name: str) -> str:
 def of_nic(nic: Mapping[str, Any]) -> str:
     """The same name, of what a *nic* of a server (with ``physical_network``) is."""
     way = nic.get("vnic_type") or DIRECT
-    return of_network(nic["physical_network"], way, bool(nic.get("trusted")) and way not in BY_OVN)
+    found = of_network(nic["physical_network"], way, bool(nic.get("trusted")) and way not in BY_OVN)
+    return of_card(found, nic.get("card", ""))
+
+
+def of_card(name: str, card: str) -> str:
+    """The name of those of one *card* (its network device; empty for any) among the devices of ``of_network``."""
+    kind, network, *trusted = name.split(":")
+    return ":".join((kind, "%s/%s" % (network, card) if card else network, *trusted))
 
 
 def in_words(name: str, one: bool = False) -> str:
     """What ``of_network`` has named so, to be read: several of them, or *one*."""
     kind, _network, *trusted = name.split(":")
-    network = network_of(name)
+    network = network_of(name).replace("/", ", card ")
     return "%s%s%s of %s" % (
         "trusted " if trusted else "",
         {PF: "card", VDPA: "vDPA device", REMOTE: "remote-managed virtual function"}.get(kind, "virtual function"),
@@ -331,10 +338,8 @@ _TRUTH = "yes|no"
 _RULES = {
     "name": (NAME, "must have letters, digits, and . - _ only"),
     "address": (r"[0-9a-f:.*?]{1,12}", "must be like 0000:81:00.0, and may have * and ?"),
-    "managed": (_TRUTH, "must be true or false"),
-    "one_time_use": (_TRUTH, "must be true or false"),
-    "live_migratable": (_TRUTH, "must be true or false"),
-    **dict.fromkeys(("trusted", "remote_managed"), (_TRUTH, "must be true or false")),
+    **dict.fromkeys(("managed", "one_time_use", "live_migratable", "trusted", "remote_managed"),
+                    (_TRUTH, "must be true or false")),
     "physical_network": (PHYSICAL_NETWORK, "must be the name of a physical network: letters, digits, and . - _ only"),
     "resource_class": (r"[^\x00-\x1f]{1,200}", "must be the name of a resource class, such as CUSTOM_GPU or PGPU"),
     "traits": (r"[^\x00-\x1f]{1,1000}", "must be names of traits with commas between, such as CUSTOM_NVLINK"),

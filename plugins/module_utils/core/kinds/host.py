@@ -86,8 +86,8 @@ class Host(Kind):
                       sample={"CUSTOM_LICENSE": {"total": 8, "reserved": 0, "min_unit": 1, "max_unit": 2147483647,
                                                  "step_size": 1, "allocation_ratio": 1.0}})
     bandwidths = Field(MapOf(Text(), Value()), "Bandwidth that ports of servers of a cloud may be promised, {egress, "
-                       "ingress} in kbit/s by physical network; rp_tunnelled is the network between hosts.", on=READ,
-                       sample={"physnet0": {"egress": 10000000, "ingress": 10000000}})
+                       "ingress} in kbit/s by physical network, or NETWORK/CARD; rp_tunnelled is between hosts.",
+                       on=READ, sample={"physnet0": {"egress": 10000000, "ingress": 10000000}})
     provider_config = Field(Value(), "{files, problems}: the files with these resources that were read, and what is "
                             "wrong with others.", on=READ,
                             sample={"files": ["provider.yaml"], "problems": []})

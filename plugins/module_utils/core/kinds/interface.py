@@ -25,6 +25,8 @@ class InterfaceAttachment(Kind):
     port = Field(PORT, "A logical switch port of OVN, in place of network.", on=FIXED, sample=None)
     physical_network = Field(PHYSICAL, "A physical network, of which the NIC is a device of the host, in place of "
                              "network.", on=FIXED, sample=None)
+    card = Field(DEVICE, "What a cloud says: of which card, its network device, such a virtual function is.",
+                 on="create", option=False, compared=False)
     vnic_type = Field(VNIC_TYPE, "How the guest has such a NIC; V(direct) when omitted.", on=FIXED, sample=None)
     trusted = Field(Boolean(), "Whether the card trusts such a NIC; V(false) when omitted.", on=FIXED, sample=None)
     max_tx_rate = Field(TX_RATE, "How much such a NIC sends at most, in Mbit/s; V(0) for no limit.", sample=None)

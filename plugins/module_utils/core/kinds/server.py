@@ -61,6 +61,8 @@ def _nic() -> Record:
                         "when omitted."),
         network_affinity=Field(PHYSICAL, "What a cloud says of a port of OVN: the physical network, or "
                                "V(rp_tunnelled), near whose NUMA cells the server is to be."),
+        card=Field(DEVICE, "What a cloud says of a virtual function whose bandwidth is claimed of a card: that one, by "
+                   "its network device."),
         trusted=Field(Boolean(), "Whether the card trusts such a virtual function (V(direct)): its guest may set other "
                       "MACs, and hear all that the card hears. The setting pci_device_spec says of which it may. "
                       "V(false) when omitted."),

@@ -9,8 +9,9 @@ import pytest
 
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import hold_ports, place
-from magnetar_control.scheduler.request_spec import are_apart, bandwidth_of
+from magnetar_control.scheduler.request_spec import bandwidth_of_nics, isolates, nics_of
 from magnetar_control.store import allocations, hosts, inventories
+from magnetar_control.store.nic_bandwidth import asking, shares
 from magnetar_core import bandwidth
 
 from .test_place import a_memory, fleet
@@ -88,14 +89,23 @@ def test_ports_that_are_attached_at_once_are_counted_all_or_not_at_all(wide):
 
 def test_what_a_server_by_its_row_asks_for():
     nic, request = {"resources": {OUT: 1000}}, {"networks": [{"resources": {OUT: 7}}, {}]}
-    assert bandwidth_of({"interfaces": orjson.dumps([nic, nic, {}]).decode()}, request) == {OUT: 2000}
-    assert bandwidth_of({"interfaces": "[]"}, request) == {OUT: 7}
-    assert bandwidth_of({"interfaces": "[]", "launched_at": "2026-11-26"}, request) == {}, "all were detached"
+
+    def asked(**row):
+        return bandwidth_of_nics(nics_of(row, request))
+
+    assert asked(interfaces=orjson.dumps([nic, nic, {}]).decode()) == {OUT: 2000}
+    assert asked(interfaces="[]") == {OUT: 7}
+    assert asked(interfaces="[]", launched_at="2026-11-26") == {}, "all were detached"
 
 
 def test_a_flavor_may_want_another_provider_for_each_port(wide):
     other = {"resources": {bandwidth.resource("egress", "physnet1"): 5}}
     same = {"resources": {OUT: 5}}
     isolate = {"extra_specs": {"group_policy": "isolate"}}
-    assert are_apart(isolate, [same, other, {}]) and not are_apart(isolate, [same, same])
-    assert are_apart({}, [same, same]) and are_apart({"extra_specs": {"group_policy": "none"}}, [same, same])
+    left = {OUT: 99, bandwidth.resource("egress", "physnet1"): 99}
+
+    def fits(flavor, *nics):
+        return next(shares(asking(nics), left, isolates(flavor)), None) is not None
+
+    assert fits(isolate, same, other, {}) and not fits(isolate, same, same)
+    assert fits({}, same, same) and fits({"extra_specs": {"group_policy": "none"}}, same, same)

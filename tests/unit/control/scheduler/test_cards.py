@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ports that are virtual functions, and the bandwidth of the cards that these are of."""
+
+import threading
+from collections import Counter
+from random import Random
+from time import monotonic
+
+import orjson
+import pytest
+
+from magnetar_control.scheduler.choose import NoValidHost
+from magnetar_control.scheduler.place import hold_ports, place
+from magnetar_control.scheduler.request_spec import offered, wanted_of
+from magnetar_control.store import allocations, hosts, inventories
+from magnetar_control.store.nic_bandwidth import STEPS, asking, shares
+from magnetar_core import bandwidth
+
+from .fleet import INFO, request
+from .test_place import ONE, a_memory, fleet
+
+__all__ = ["fleet"]
+FUNCTION, TRUSTED = "type-VF:physnet0", "type-VF:physnet0:trusted"
+OUT = bandwidth.resource("egress", "physnet0")
+FIRST, SECOND = (f"{OUT}/ens{at}" for at in (1, 2))
+
+
+def port(id, amount, devices=FUNCTION):
+    return {"port_id": id, "resources": {OUT: amount}, **({"devices": {devices: 1}} if devices else {})}
+
+
+def tell(database, name, setting, free=None, **functions):
+    """A host tells so much bandwidth, and so many virtual functions of its cards; *free*: of which so many are."""
+    pools = [{"aliases": [FUNCTION, f"type-VF:physnet0/{card}"], "numa_node": -1, "total": count,
+              "free": (free or functions)[card], "provider": f"0000:{card}", "resource_class": "SRIOV_NET_VF"}
+             for card, count in functions.items()]
+    devices = {one["aliases"][1]: {"total": one["total"], "free": one["free"]} for one in pools}
+    every = {what: sum(one[what] for one in pools) for what in ("total", "free")}
+    info = {**INFO, "vcpus": 16, "memory_mb": 65536, "disk_gb": 1000, "pci_pools": pools,
+            "pci_devices": {FUNCTION: every, **devices}, "bandwidths": bandwidth.of_setting(setting)}
+    with database.write() as connection:
+        hosts.inventory(connection, name, info)
+
+
+@pytest.fixture
+def cards(fleet):
+    """kvm2 has two cards of 1000 kbit/s each, with two virtual functions each, and 500 kbit/s for other ports; kvm3 has
+    800 for all ports, and two virtual functions."""
+    tell(fleet, "kvm2", ["physnet0:500:", "physnet0/ens1:1000:", "physnet0/ens2:1000:"], ens1=2, ens2=2)
+    tell(fleet, "kvm3", ["physnet0:800:"], ens1=2)
+    return fleet
+
+
+def wish(database, id, *nics, **more):
+    wanted = wanted_of({"extra_specs": more.pop("extra_specs", {})}, {}, nics)
+    return offered(database, request(server_id=id, amounts=ONE, **wanted._asdict(), **more))
+
+
+def held(database, server):
+    """Resources, devices and places that a server holds, by host."""
+    with database.read() as connection:
+        return {row["host"]: tuple(orjson.loads(row[name]) for name in ("resources", "devices", "places"))
+                for row in allocations.held(connection, server)}
+
+
+def used(database, host="kvm2"):
+    with database.write() as connection:
+        assert allocations.audit(connection) == []
+        rows = inventories.of_hosts(connection)[hosts.show(connection, host)["id"]]
+    return {name: row.used for name, row in rows.items() if row.used}
+
+
+def test_a_port_has_its_bandwidth_of_the_card_that_it_is_of(cards):
+    place(cards, a_memory(cards), wish(cards, "s1", port("a", 700), port("b", 600), port("c", 500, ""), host="kvm2"))
+    assert held(cards, "s1") == {"kvm2": (
+        {FIRST: 700, SECOND: 600, OUT: 500}, {f"{FUNCTION}/ens1": 1, f"{FUNCTION}/ens2": 1},
+        {"a": "physnet0/ens1", "b": "physnet0/ens2", "c": "physnet0"})}
+    assert used(cards) == {FIRST: 700, SECOND: 600, OUT: 500}
+    with pytest.raises(NoValidHost) as told:
+        place(cards, a_memory(cards), wish(cards, "s2", port("d", 500), host="kvm2"))
+    assert "has 300 (ens1), 400 (ens2) kbit/s egress left on the cards of physnet0, and ports want 500" in (
+        told.value.explanation)
+    with cards.write() as connection:
+        allocations.release(connection, "s1")
+    assert used(cards) == {}
+
+
+def test_a_host_without_such_cards_gives_it_of_the_network(cards):
+    place(cards, a_memory(cards), wish(cards, "s1", port("a", 700), host="kvm3"))
+    assert held(cards, "s1") == {"kvm3": ({OUT: 700}, {FUNCTION: 1}, {"a": "physnet0"})}
+    with pytest.raises(NoValidHost) as told:
+        place(cards, a_memory(cards), wish(cards, "s2", port("b", 700), host="kvm3"))
+    assert f"has 100 of 700 {OUT} left" in told.value.explanation
+
+
+def test_each_port_of_another_card(cards):
+    """``group_policy``: spec row A9.4."""
+    isolate = {"extra_specs": {"group_policy": "isolate"}, "host": "kvm2"}
+    place(cards, a_memory(cards), wish(cards, "s1", port("a", 100), port("b", 100), **isolate))
+    assert sorted(held(cards, "s1")["kvm2"][2].values()) == ["physnet0/ens1", "physnet0/ens2"]
+    with pytest.raises(NoValidHost) as told:
+        place(cards, a_memory(cards), wish(cards, "s2", *(port(id, 1) for id in "cde"), **isolate))
+    assert "not one provider of bandwidth (a physical network, or a card) for each port" in told.value.explanation
+
+
+def test_a_card_with_bandwidth_and_no_virtual_function_left(cards):
+    memory = a_memory(cards)
+    for id in ("a", "b"):
+        place(cards, memory, wish(cards, f"s{id}", port(id, 10, FUNCTION), host="kvm2"))
+    tell(cards, "kvm2", ["physnet0/ens1:1000:", "physnet0/ens2:9000:"], ens1=2, ens2=1)
+    place(cards, a_memory(cards), wish(cards, "s1", port("c", 10), host="kvm2"))
+    assert held(cards, "s1")["kvm2"][2] == {"c": "physnet0/ens1"}, "the other card has more left, and no function"
+    with pytest.raises(NoValidHost):  # as the claim finds, while the agent has not told of all that is taken
+        place(cards, a_memory(cards), wish(cards, "s2", port("d", 1500), host="kvm2"))
+    tell(cards, "kvm2", ["physnet0/ens1:1000:", "physnet0/ens2:9000:"], ens1=2, ens2=1, free={"ens1": 1, "ens2": 0})
+    with pytest.raises(NoValidHost) as told:
+        place(cards, a_memory(cards), wish(cards, "s2", port("d", 1500), host="kvm2"))
+    assert "lacks free virtual functions of the cards that have bandwidth enough left" in told.value.explanation
+
+
+def test_what_is_claimed_again_stays_on_its_card(cards):
+    found = place(cards, a_memory(cards), wish(cards, "s1", port("a", 300), host="kvm2"))
+    assert held(cards, "s1")["kvm2"][2] == {"a": "physnet0/ens1"}
+    tell(cards, "kvm2", ["physnet0/ens1:1000:", "physnet0/ens2:5000:"], ens1=2, ens2=2)
+    first, second = port("a", 300), port("b", 200)
+    for nics, places in (([first, second], {"a": "physnet0/ens1", "b": "physnet0/ens2"}),
+                         ([first], {"a": "physnet0/ens1"}), ([], {}), ([first], {"a": "physnet0/ens2"}),
+                         ([], {})):
+        assert hold_ports(cards, "s1", found.host_id, ({}, {}), lambda nics=nics: nics)
+        assert held(cards, "s1")["kvm2"][2] == places
+    assert used(cards) == {}
+    tell(cards, "kvm2", ["physnet0/ens1:1000:", "physnet0/ens2:100:"], ens1=2, ens2=2)
+    assert hold_ports(cards, "s1", found.host_id, ({}, {}), lambda: [first])
+    tell(cards, "kvm2", ["physnet0/ens1:600:", "physnet0/ens2:5000:"], ens1=2, ens2=2)
+    with cards.write() as connection:  # the server comes back to where it was
+        assert allocations.move(connection, "s1", "m1", found.host_id)
+        asked = wanted_of({}, {}, [port("a", 300)])
+        assert allocations.claim(connection, "s1", "s1", found.host_id, ONE, resources=asked.resources,
+                                 devices=asked.devices, nics=asked.nics)
+        assert allocations.revert(connection, "s1", "m1")
+    assert used(cards) == {FIRST: 300}
+
+
+def test_conductors_who_race_for_the_last_bandwidth_of_cards(cards):
+    """Five may fit: of each card 1000, and of kvm3 800."""
+    memories, placed, refused = [a_memory(cards) for _one in range(4)], [], []
+    wishes = [[wish(cards, f"s{at}-{n}", port(f"p{at}-{n}", 400)) for n in range(2)] for at in range(4)]
+
+    def conduct(at):
+        for one in wishes[at]:
+            try:
+                placed.append(place(cards, memories[at], one, random=Random(at)).host)
+            except NoValidHost as error:
+                refused.append(error)
+
+    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert Counter(placed) == {"kvm2": 4, "kvm3": 2} and len(refused) == 2
+    assert used(cards) == {FIRST: 800, SECOND: 800} and used(cards, "kvm3") == {OUT: 800}
+
+
+def test_a_search_ends():
+    left = {f"{OUT}/ens{at}": 1000 for at in range(8)}
+    nics = asking([port(str(at), 510) for at in range(16)])
+    began = monotonic()
+    assert next(shares(nics, left), None) is None
+    assert monotonic() - began < 5 and STEPS < 1000
+    mixed = asking([port(str(at), amount) for at, amount in enumerate((600, 400, 300, 300, 200, 200))])
+    assert next(shares(mixed, {f"{OUT}/ens1": 1000, f"{OUT}/ens2": 1000})), "all of both cards"
