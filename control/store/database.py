@@ -191,14 +191,17 @@ class Database:
         """Have *name* rung when the transaction of *connection* (from ``write``) is committed."""
         connection.info["rung"].add(name)
 
-    def retried(self, function: Callable[[], T], limit: float = RETRY_FOR) -> T:
-        """Call *function* (idempotent) until it succeeds, while the database is away or transactions collide."""
+    def retried(self, function: Callable[[], T], limit: float = RETRY_FOR,
+                when: Callable[[DBAPIError], bool] | None = None) -> T:
+        """Call *function* (idempotent) until it succeeds, while the database is away or transactions collide
+        (``passing``), or *when* says."""
+        again = when or passing
         deadline, pause = time.monotonic() + limit, 0.02
         while True:
             try:
                 return function()
             except DBAPIError as error:
-                if not passing(error) or time.monotonic() + pause > deadline:
+                if not again(error) or time.monotonic() + pause > deadline:
                     raise
                 log.warning("database %s: %s; trying again", self.name, type(error.orig).__name__)
             time.sleep(pause)
@@ -273,6 +276,11 @@ def passing(error: DBAPIError) -> bool:
     """Whether the same transaction may succeed in a moment: no connection, a deadlock, a busy file."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return error.connection_invalidated or isinstance(error, OperationalError) or state[:2] in ("08", "40", "57")
+
+
+def collided(error: DBAPIError) -> bool:
+    """Whether PostgreSQL has ended the transaction since others and it waited for each other: nothing of it stays."""
+    return (getattr(error.orig, "sqlstate", None) or "")[:2] == "40"
 
 
 def full(error: BaseException) -> bool:
