@@ -315,9 +315,11 @@ class KeyManager(Protocol):
     def certificate(self, context: Context, id: str) -> bytes:
         """The X.509 certificate with this uuid, PEM or DER. Raises ``NotFound``."""
 
-    def create_key(self, id: str, like: str | None = None, owner: str | None = None) -> str:
+    def create_key(self, id: str, like: str | None = None, owner: str | None = None,
+                   asks: Context | None = None) -> str:
         """The key with this uuid, 64 hexadecimal digits; it is drawn, or is the same as the key *like*, when there is
-        none yet. *owner*: the user whose it is then. Raises ``NotFound`` where there is no key *like*."""
+        none yet. *owner*: the user whose it is then. *asks*: who asks for it, where not the cloud itself. Raises
+        ``NotFound`` where there is no key *like*, and ``Forbidden`` where the key is another user's."""
 
     def key(self, context: Context, id: str) -> str:
         """The key with this uuid, for who asks. Raises ``NotFound``, and ``Forbidden`` where it is another user's."""
