@@ -164,7 +164,8 @@ class Networks(Protocol):
         """NICs for the answer of ``check_requested``, with the same resources; ports that are not there are made, with
         the security groups *groups*. *hostname*: of the server, which its ports are called in DNS. *host*: where it is
         to be, if that is known, so that ``prepare`` only waits. Asked twice, the same NICs. Raises ``Conflict`` where a
-        port asks for other resources by now, ``Forbidden`` where the project may not have so many ports."""
+        port asks for other resources by now, ``Forbidden`` where the project may not have so many ports, ``NotFound``
+        where a network or port went meanwhile."""
 
     def room(self, context: Context, name: str,
              given: Mapping[str, Mapping[str, int]] | None = None) -> int | None:

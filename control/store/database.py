@@ -57,8 +57,8 @@ NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval
            "tcp_user_timeout": "20000"}
 #: How long a call is tried again while the database is away, in seconds.
 RETRY_FOR = 10.0
-#: PostgreSQL's word for a full disk.
-FULL = "53100"
+#: PostgreSQL's words for a full disk, and for keys that are not there, or there already.
+FULL, REFERRED, TWICE = "53100", "23503", "23505"
 #: Seconds that a statement may take on PostgreSQL.
 LIMIT = 60.0
 #: INSERT with ON CONFLICT, by engine.
@@ -279,8 +279,10 @@ def passing(error: DBAPIError) -> bool:
 
 
 def collided(error: DBAPIError) -> bool:
-    """Whether PostgreSQL has ended the transaction since others and it waited for each other: nothing of it stays."""
-    return (getattr(error.orig, "sqlstate", None) or "")[:2] == "40"
+    """Whether PostgreSQL has ended the transaction because of another, so that nothing of it stays: both waited for
+    each other, or a row that one refers to went meanwhile, or the other has added the same."""
+    state = getattr(error.orig, "sqlstate", None) or ""
+    return state[:2] == "40" or state in (REFERRED, TWICE)
 
 
 def full(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ import orjson
 from sqlalchemy import Row, String, bindparam, case, delete, select, update
 
 from magnetar_control.services import Context, Document, Documents
-from magnetar_control.store.database import Database, added, collided, now
+from magnetar_control.store.database import Database, added, collided, now, passing
 from magnetar_core import addresses
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, Unavailable
 from magnetar_core.flows import Sure, always
@@ -187,7 +187,7 @@ class EmbeddedNetworks:
                 return found
 
         try:
-            return self.database.retried(once)
+            return self.database.retried(once, when=lambda error: passing(error) or collided(error))
         except Conflict as error:
             if error.details.get("type") != quotas.OVER:
                 raise

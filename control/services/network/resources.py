@@ -38,6 +38,8 @@ from .changes import ChangeLog
 Filter = Callable[[Sequence[str]], ColumnElement[bool]]
 #: Values of a filter that is a condition for each: databases take no expression of any depth.
 VALUES = 100
+#: Seconds for which a transaction that collides is tried again.
+TRIED_FOR = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +136,7 @@ def transacted(database: Database, dry: bool, act: Callable[[Connection], Docume
             if dry:
                 raise _Undone
 
-    database.retried(once, when=collided)
+    database.retried(once, TRIED_FOR, collided)
     return found
 
 
@@ -148,12 +150,18 @@ class NetworkStore:
     def list(self, context: Context, page: Page = Page()) -> Documents:  # noqa: B008 - it is frozen
         resource = self.resource
         if resource.before_list:
-            with self.database.write() as connection:
-                self.log.note(connection, *resource.before_list(connection, context))
+            self._prepare(resource.before_list, context)
         with self.database.read() as connection:
             query = select(resource.table).where(resource.visible(context), *self._conditions(page))
             rows = connection.execute(self._paged(connection, context, query, page)).mappings().all()
             return resource.documents(connection, rows)
+
+    def _prepare(self, make: Callable[[Connection, Context], Sequence[str]], context: Context) -> None:
+        def act(connection: Connection) -> Documents:
+            self.log.note(connection, *make(connection, context))
+            return []
+
+        transacted(self.database, dry=False, act=act)
 
     def show(self, context: Context, id: str) -> Document:
         with self.database.read() as connection:
@@ -243,7 +251,9 @@ class NetworkStore:
         assert self.resource.update, "a resource without it has no such operation"
         self.resource.update(connection, context, row, values)
         self._note(connection, row, values)
-        connection.execute(update(table).where(table.c.id == id).values(**columns(table, values), updated_at=now()))
+        if not connection.execute(update(table).where(table.c.id == id).values(
+                **columns(table, values), updated_at=now())).rowcount:
+            self._owned(connection, context, id, "update")  # it went meanwhile, which this says
         self.resource.after(connection, row)
 
     def _rows(self, connection: Connection, *ids: str) -> Sequence[RowMapping]:

@@ -201,10 +201,16 @@ class RouterStore(NetworkStore):
     def interface(self, context: Context, id: str, wish: Document, *, put: bool) -> Document:
         """Add an interface (*put*), or remove one; *wish*: {subnet_id} or {port_id}."""
         self._check_writer(context, "add_interface_to" if put else "remove_interface_from")
-        with self.database.write() as connection:
+        done: Document = {}
+
+        def act(connection: Connection) -> Documents:
+            nonlocal done
             done = (add_interface if put else remove_interface)(connection, context, id, wish)
             self.log.note(connection, f"router/{id}", f"port/{done['port_id']}")
-            return done
+            return []
+
+        transacted(self.database, dry=False, act=act)
+        return done
 
     def put(self, context: Context, id: str | None, values: Document, held: Sequence[str] | None,
             dry: bool = False) -> Document:
