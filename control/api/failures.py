@@ -27,8 +27,8 @@ def fault_of_failure(error: Exception, request_id: str) -> Fault | None:
                           f"must make room; the request id is {request_id}.")
     if isinstance(error, DBAPIError) and collided(error):
         log.warning("requests collided in the database: %s", error.orig, **told)  # type: ignore[arg-type]
-        return Fault(409, "Another request changed the same at the same moment, and nothing of this one was done. Repeat "
-                          f"it; the request id is {request_id}.")
+        return Fault(409, "Another request changed the same at the same moment, and nothing of this one was done. "
+                          f"Repeat it; the request id is {request_id}.")
     if away(error):
         log.error("the database failed: %s", getattr(error, "orig", error), **told)  # type: ignore[arg-type]
         return Fault(503, "A database of the cloud does not answer. Try again in a few seconds; the request id is "
