@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from ipaddress import ip_address, ip_network
 
 from magnetar_agent.metadata import ADDRESS, ADDRESS6
@@ -160,7 +161,7 @@ def _protocol(rule: GroupRule) -> Iterator[str]:
 def lessened(before: PortFilter | None, wanted: PortFilter) -> frozenset[str]:
     """The taps with groups that are let do less than *before* (``None``: nobody knows what was before)."""
     ports = [port for port in wanted.ports if port.groups is not None]
-    if before is None:
+    if before is None or not ports:
         return frozenset(port.tap for port in ports)
     had, old, new = ({port.tap: port for port in before.ports}, *(
         {group.id: group for group in one.groups} for one in (before, wanted)))
@@ -168,15 +169,15 @@ def lessened(before: PortFilter | None, wanted: PortFilter) -> frozenset[str]:
     gone = {address for port in before.ports if port.tap not in taps
             for address in (*(port.ipv4 or ()), *(port.ipv6 or ()))}
     fewer = {id for id, group in new.items() if id in old and old[id].members - group.members - gone}
-    found = set()
-    for port in ports:
-        was = had.get(port.tap)
-        if was is None or (was.groups == port.groups and old == new):
-            continue
-        rules = None if was.groups is None else _all_rules(old, was.groups)
-        if rules is None or rules - _all_rules(new, port.groups or ()) or any(rule.group in fewer for rule in rules):
-            found.add(port.tap)
-    return frozenset(found)
+
+    @cache  # of few sets of groups, however many ports there are
+    def less(was: tuple[str, ...] | None, now: tuple[str, ...]) -> bool:
+        if was is None:
+            return True
+        rules = _all_rules(old, was)
+        return bool(rules - _all_rules(new, now)) or any(rule.group in fewer for rule in rules)
+
+    return frozenset(port.tap for port in ports if port.tap in had and less(had[port.tap].groups, port.groups or ()))
 
 
 def ended(wanted: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
