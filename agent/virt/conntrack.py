@@ -26,7 +26,7 @@ TCP = 6
 _PROTOCOL_AT: dict[int, int] = {socket.AF_INET: 52, socket.AF_INET6: 76}
 
 
-class Side(NamedTuple):
+class FlowEnd(NamedTuple):
     """A connection as seen from one of its ends: the address *here*, the one *there*, and the *port* that it goes to
     (of ICMP: the type, and the *code*)."""
 
@@ -41,8 +41,8 @@ class Flow(NamedTuple):
     translate addresses in between. *key*: by which the kernel finds it."""
 
     protocol: int
-    sent: Side
-    heard: Side
+    sent: FlowEnd
+    heard: FlowEnd
     key: bytes
 
 
@@ -134,7 +134,8 @@ def _flow(said: bytes, begin: int, end: int) -> Flow | None:
     if began.protocol in (socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6):
         sent = heard = began.icmp
     key = b"".join(said[found[name][0] - 4:(found[name][1] + 3) & ~3] for name in (_BEGAN, _ZONE) if name in found)
-    return Flow(began.protocol, Side(began.source, began.target, *sent), Side(back.source, back.target, *heard), key)
+    return Flow(began.protocol, FlowEnd(began.source, began.target, *sent),
+                FlowEnd(back.source, back.target, *heard), key)
 
 
 def _packet(said: bytes, begin: int, end: int) -> _Packet:

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache
 from ipaddress import ip_address, ip_network
 
 from magnetar_agent.metadata import ADDRESS, ADDRESS6
 from magnetar_agent.metadata import PORT as METADATA_PORT
 from magnetar_agent.networks import GroupRule, Port, PortFilter, PortGroup
 
-from .conntrack import Flow, Side
+from .conntrack import Flow, FlowEnd
 
 #: Bits of the marks of packets: answers, and what guests ask of the metadata service.
 ANSWER, ASKED = "0x20000000", "0x10000000"
@@ -170,14 +169,17 @@ def lessened(before: PortFilter | None, wanted: PortFilter) -> frozenset[str]:
             for address in (*(port.ipv4 or ()), *(port.ipv6 or ()))}
     fewer = {id for id, group in new.items() if id in old and old[id].members - group.members - gone}
 
-    @cache  # of few sets of groups, however many ports there are
     def less(was: tuple[str, ...] | None, now: tuple[str, ...]) -> bool:
         if was is None:
             return True
         rules = _all_rules(old, was)
         return bool(rules - _all_rules(new, now)) or any(rule.group in fewer for rule in rules)
 
-    return frozenset(port.tap for port in ports if port.tap in had and less(had[port.tap].groups, port.groups or ()))
+    # Of few sets of groups, however many ports there are.
+    pairs = {(had[port.tap].groups, port.groups or ()) for port in ports if port.tap in had}
+    lesser = {pair for pair in pairs if less(*pair)}
+    return frozenset(port.tap for port in ports if port.tap in had
+                     and (had[port.tap].groups, port.groups or ()) in lesser)
 
 
 def ended(wanted: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
@@ -189,7 +191,7 @@ def ended(wanted: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> I
         for address in (*(port.ipv4 or ()), *(port.ipv6 or ())):
             at.setdefault(address, []).append(port)
 
-    def lets(port: Port, flow: Flow, side: Side, direction: str) -> bool:
+    def lets(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
         if port.groups is None:
             return True
         if port.groups not in rules:
@@ -210,13 +212,13 @@ def _all_rules(known: Mapping[str, PortGroup], groups: Iterable[str]) -> frozens
                      if rule.group is None or rule.group in known)
 
 
-def _is_usual(port: Port, flow: Flow, side: Side, direction: str) -> bool:
+def _is_usual(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
     """Whether it is what chains let pass without a rule: DHCP, and the host's DNS."""
     ports = {"egress": (67, 547), "ingress": (68, 546)}[direction]
     return flow.protocol == 17 and (side.port in ports or (side.port == 53 and side.there == port.resolver))
 
 
-def _fits(rule: GroupRule, flow: Flow, side: Side, known: Mapping[str, PortGroup]) -> bool:
+def _fits(rule: GroupRule, flow: Flow, side: FlowEnd, known: Mapping[str, PortGroup]) -> bool:
     """Whether *rule* lets the connection begin."""
     there, protocol = ip_address(side.there), rule.protocol
     if protocol in ICMP:

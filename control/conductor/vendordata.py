@@ -38,7 +38,7 @@ class _Failed(Exception):
     """A target has no usable answer; the text says why, without secrets."""
 
 
-class _Refused(_Failed):
+class _TokenRefused(_Failed):
     """A target does not know who asks."""
 
 
@@ -98,7 +98,7 @@ class Vendordata:
         """The answer of one target. Raises ``_Failed``."""
         try:
             return self._asked(target, body, fresh=False)
-        except _Refused:
+        except _TokenRefused:
             if not self.token:
                 raise
             return self._asked(target, body, fresh=True)  # the token may have been revoked
@@ -122,7 +122,7 @@ def _content(answer: HTTPResponse) -> Any:
     if 300 <= answer.status < 400:
         raise _Failed(f"it redirects (status {answer.status}), which is not followed")
     if answer.status == 401:
-        raise _Refused("it answered status 401")
+        raise _TokenRefused("it answered status 401")
     if answer.status not in (200, 201, 202, 203, 204):
         raise _Failed(f"it answered status {answer.status}")
     content = answer.read(MOST + 1)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from magnetar_agent.networks import GroupRule, Port, PortFilter, PortGroup
-from magnetar_agent.virt.conntrack import Flow, Side
+from magnetar_agent.virt.conntrack import Flow, FlowEnd
 from magnetar_agent.virt.group_filter import ended, lessened
 from magnetar_agent.virt.port_filter import NftPortFilter, _bridges_follow, replacement
 from magnetar_core.errors import HypervisorError
@@ -245,7 +245,7 @@ def test_answers_that_go_on_end_with_the_rule_that_let_them_be_asked_for() -> No
 def test_what_a_change_ends() -> None:
     """Of each kind of rule, and of each end."""
     def flow(protocol: int, here: str, there: str, port: int, code: int = 0) -> Flow:
-        return Flow(protocol, Side(here, there, port, code), Side(there, here, port, code), b"")
+        return Flow(protocol, FlowEnd(here, there, port, code), FlowEnd(there, here, port, code), b"")
 
     dns, stream = flow(17, "10.9.9.1", "10.9.9.254", 53), flow(17, "10.9.9.1", "10.9.9.2", 7000)
     ping, ping6 = flow(1, "10.9.9.1", "10.9.9.2", 8), flow(58, "fd00::1", "fd00::2", 128)
