@@ -111,8 +111,8 @@ class NetworkPort(Resource):
         "Its addresses: each an address, a subnet to have one of, or both. One is drawn when omitted.",
         sample=[{"subnet": "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", "ip_address": "10.1.0.7"}])
     mac_address = Field(Mac(), "MAC address; drawn when omitted.", sample="fa:16:3e:12:34:56")
-    security_groups = Field(ListOf(REFERENCE, MOST_GROUPS, unique=True), "Its security groups, by name or uuid. V(default) "
-                            "when omitted.", sample=["0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10"])
+    security_groups = Field(ListOf(REFERENCE, MOST_GROUPS, unique=True), "Its security groups, by name or uuid. "
+                            "V(default) when omitted.", sample=["0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10"])
     port_security_enabled = Field(Boolean(), "Whether it sends from its own addresses only, and security groups act. "
                                   "As the network says when omitted.", aliases=("port_security",), sample=True)
     allowed_address_pairs = Field(
