@@ -246,7 +246,7 @@ class _Change(Change):
         except Exception as error:
             self.choosing.close()
             if former is None:
-                undo(self.host, self.driver, document, self.operation)
+                undo(self.driver, task)
             elif isinstance(error, Cancelled):
                 raise cancelled(self.driver, former, task, begun) from error
             else:

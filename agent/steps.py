@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from magnetar_agent.documents import REPLACEMENT, Document
 from magnetar_agent.drivers import Driver
@@ -14,9 +14,6 @@ from magnetar_agent.task import NotRemovable, Task
 from magnetar_core.errors import Cancelled, MagnetarError, NoSpace
 from magnetar_core.operations import Operation, now
 from magnetar_core.plan import Step
-
-if TYPE_CHECKING:
-    from magnetar_agent.host import LocalHost
 
 log = logging.getLogger(__name__)
 
@@ -54,16 +51,18 @@ def note_fault(task: Task, error: Exception) -> None:
         log.exception("the fault of %s %s cannot be kept", task.document.kind, task.document.id)
 
 
-def undo(host: LocalHost, driver: Driver, document: Document, operation: Operation) -> None:
+def undo(driver: Driver, task: Task) -> None:
     """Remove what is there of a resource that could not be made. What cannot be removed now is removed when the agent
-    starts again: its document says that it is being deleted. On a full disk it does not: removing needs no room."""
+    starts again: its document says that it is being deleted. On a full disk it does not: removing needs no room. So
+    what the verbs have made is flushed (``Task.note``) only where it stays."""
+    host, document = task.host, task.document
     try:
         document.deleting = True
         with suppress(NoSpace):
             host.documents.write(document)
         have = driver.observe(host, document)
         # An operation of its own: the caller's may be cancelled.
-        undoing = Operation("undo", document.kind, document.id, operation.request_id, "agent")
+        undoing = Operation("undo", document.kind, document.id, task.operation.request_id, "agent")
         for step in driver.plan(None, have):
             driver.verbs[step.verb](Task(host, document, undoing), **step.args)
         host.documents.remove(document)
@@ -71,7 +70,7 @@ def undo(host: LocalHost, driver: Driver, document: Document, operation: Operati
     except NotRemovable as error:  # it is finished with the next call, or when the agent starts again
         log.warning("%s %s is not undone: %s", document.kind, document.id, error)
         document.deleting = False
-        note_fault(Task(host, document, operation), error)
+        note_fault(task, error)
     except Exception:
         log.exception("%s %s could not be undone now; it will be at the next start", document.kind, document.id)
 
@@ -98,18 +97,18 @@ def _back(driver: Driver, former: Document, task: Task, begun: list[str], what: 
         kept = {name: former.state[name] for name in own if name in former.state}
         noted = {name: value for name, value in task.document.state.items() if name not in own}
         back.state = {**noted, **kept}
+    # With what is noted and not flushed yet; an operation of its own, as the caller's is cancelled.
+    going = replace(task, document=back, operation=Operation("go back", back.kind, back.id, caller="agent"))
     try:
         if begun and not former.state.get("unfinished"):
             back.state["unfinished"] = True
-            task.host.documents.write(back)
-            operation = Operation("go back", back.kind, back.id, caller="agent")
-            have = driver.observe(task.host, back)
-            perform(driver, Task(task.host, back, operation), list(driver.plan(back.want, have)), [])
+            going.keep()
+            perform(driver, going, list(driver.plan(back.want, driver.observe(task.host, back))), [])
             del back.state["unfinished"]
-        task.host.documents.write(back)
+        going.keep()
     except Exception as error:
         log.warning("%s is not as it was before a cancelled change", what, exc_info=True)
-        note_fault(Task(task.host, back, task.operation), error)
+        note_fault(going, error)
         return Cancelled(f"The operation was cancelled, and {what} is not yet as it was before: {error} This is "
                          "tried again with the next call that changes it, or when the agent starts again.")
     if former.state.get("unfinished"):

@@ -7,18 +7,21 @@ addresses of a group's ports are a set: a port that comes or goes changes elemen
 
 Answers need no rule. Connections are followed by the kernel: bridges of themselves where it has nf_conntrack_bridge,
 else the IP layer, which sees bridged packets where br_netfilter is on. Both leave ``ANSWER`` in the packet's mark. In
-the direction in which a connection began each packet needs a rule, so that one that goes ends what it let begin.
+the direction in which a connection began each packet needs a rule, so that one that goes ends what it let begin. By UDP
+and the like somebody may answer without being asked again: such connections the kernel forgets (``ended``).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from ipaddress import ip_address, ip_network
 
 from magnetar_agent.metadata import ADDRESS, ADDRESS6
 from magnetar_agent.metadata import PORT as METADATA_PORT
-from magnetar_agent.networks import GroupRule, PortFilter, PortGroup
+from magnetar_agent.networks import GroupRule, Port, PortFilter, PortGroup
+
+from .conntrack import Flow, FlowEnd
 
 #: Bits of the marks of packets: answers, and what guests ask of the metadata service.
 ANSWER, ASKED = "0x20000000", "0x10000000"
@@ -151,3 +154,84 @@ def _protocol(rule: GroupRule) -> Iterator[str]:
     yield f"meta l4proto {rule.protocol}"
     if rule.protocol in WITH_PORTS and rule.least is not None and rule.most is not None:
         yield f"th dport {rule.least}" if rule.least == rule.most else f"th dport {rule.least}-{rule.most}"
+
+
+# Connections that no rule lets begin any more ------------------------------------------------------------------------
+def lessened(before: PortFilter | None, wanted: PortFilter) -> frozenset[str]:
+    """The taps with groups that are let do less than *before* (``None``: nobody knows what was before)."""
+    ports = [port for port in wanted.ports if port.groups is not None]
+    if before is None or not ports:
+        return frozenset(port.tap for port in ports)
+    had, old, new = ({port.tap: port for port in before.ports}, *(
+        {group.id: group for group in one.groups} for one in (before, wanted)))
+    taps = {port.tap for port in wanted.ports}
+    gone = {address for port in before.ports if port.tap not in taps
+            for address in (*(port.ipv4 or ()), *(port.ipv6 or ()))}
+    fewer = {id for id, group in new.items() if id in old and old[id].members - group.members - gone}
+
+    def less(was: tuple[str, ...] | None, now: tuple[str, ...]) -> bool:
+        if was is None:
+            return True
+        rules = _all_rules(old, was)
+        return bool(rules - _all_rules(new, now)) or any(rule.group in fewer for rule in rules)
+
+    # Of few sets of groups, however many ports there are.
+    pairs = {(had[port.tap].groups, port.groups or ()) for port in ports if port.tap in had}
+    lesser = {pair for pair in pairs if less(*pair)}
+    return frozenset(port.tap for port in ports if port.tap in had
+                     and (had[port.tap].groups, port.groups or ()) in lesser)
+
+
+def ended(wanted: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
+    """Those of *flows* that began at one of these *taps*, or came to one, and that nothing lets pass now. Ports whose
+    addresses nobody knows have none."""
+    known, rules = {group.id: group for group in wanted.groups}, dict[tuple[str, ...], frozenset[GroupRule]]()
+    at: dict[str, list[Port]] = {}
+    for port in wanted.ports:
+        for address in (*(port.ipv4 or ()), *(port.ipv6 or ())):
+            at.setdefault(address, []).append(port)
+
+    def lets(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
+        if port.groups is None:
+            return True
+        if port.groups not in rules:
+            rules[port.groups] = _all_rules(known, port.groups)
+        return _is_usual(port, flow, side, direction) or any(
+            rule.direction == direction and _fits(rule, flow, side, known) for rule in rules[port.groups])
+
+    for flow in flows:
+        for direction, side in (("egress", flow.sent), ("ingress", flow.heard)):
+            ports = at.get(side.here, ())
+            if any(port.tap in taps for port in ports) and not any(lets(one, flow, side, direction) for one in ports):
+                yield flow
+                break
+
+
+def _all_rules(known: Mapping[str, PortGroup], groups: Iterable[str]) -> frozenset[GroupRule]:
+    return frozenset(rule for id in groups if id in known for rule in known[id].rules
+                     if rule.group is None or rule.group in known)
+
+
+def _is_usual(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
+    """Whether it is what chains let pass without a rule: DHCP, and the host's DNS."""
+    ports = {"egress": (67, 547), "ingress": (68, 546)}[direction]
+    return flow.protocol == 17 and (side.port in ports or (side.port == 53 and side.there == port.resolver))
+
+
+def _fits(rule: GroupRule, flow: Flow, side: FlowEnd, known: Mapping[str, PortGroup]) -> bool:
+    """Whether *rule* lets the connection begin."""
+    there, protocol = ip_address(side.there), rule.protocol
+    if protocol in ICMP:
+        protocol = 1 if rule.version == 4 else 58
+    if there.version != rule.version or protocol not in (None, flow.protocol):
+        return False
+    if rule.group is not None:
+        if side.there not in known[rule.group].members:
+            return False
+    elif rule.prefix is not None and there not in ip_network(rule.prefix):
+        return False
+    if protocol in ICMP:
+        return rule.least in (None, side.port) and rule.most in (None, side.code)
+    if protocol in WITH_PORTS and rule.least is not None and rule.most is not None:
+        return rule.least <= side.port <= rule.most
+    return True

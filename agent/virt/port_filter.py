@@ -20,6 +20,7 @@ What security groups say of taps is in ``group_filter``.
 from __future__ import annotations
 
 import json
+import logging
 import select
 import socket
 import struct
@@ -34,7 +35,9 @@ from magnetar_agent.networks import Port, PortFilter
 from magnetar_core.addresses import link_local
 from magnetar_core.errors import HypervisorError
 
-from . import group_filter
+from . import conntrack, group_filter
+
+log = logging.getLogger(__name__)
 
 #: A bit of the mark of packets that no other program is known to use.
 MARK = "0x40000000"
@@ -60,9 +63,9 @@ DROPS = ("unknown_tap", "false_mac", "other_protocol", "false_arp", "false_ipv4"
          "dhcp_server", "router")
 CLOSED = "closed_port"
 Element = tuple[str, str]
-#: Of netlink (linux/netlink.h, linux/netfilter/nfnetlink.h): the family, how to hear a group, the group of nftables,
+#: Of netlink (linux/netlink.h, linux/netfilter/nfnetlink.h): how to hear a group, the group of nftables,
 #: and its message that a table is gone.
-NETFILTER, _NETLINK, _JOIN, _GROUP, _TABLE_GONE = 12, 270, 1, 7, (10 << 8) | 2
+_NETLINK, _JOIN, _GROUP, _TABLE_GONE = 270, 1, 7, (10 << 8) | 2
 
 
 def table(prefix: str) -> str:
@@ -242,6 +245,7 @@ class NftPortFilter:
                 _check_layer()
         elif script := change(before, wanted):
             _nft(script)
+        _end_connections(before, wanted)
 
     def filters_ports(self, prefix: str) -> bool:
         """``nft list``, of both tables."""
@@ -249,7 +253,7 @@ class NftPortFilter:
 
     def on_filters_gone(self, listener: Callable[[], None]) -> None:
         """What netlink tells of nftables: the removal of any table."""
-        bell = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETFILTER)
+        bell = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, conntrack.NETFILTER)
         bell.bind((0, 0))
         bell.setsockopt(_NETLINK, _JOIN, _GROUP)
         self._end, end = socket.socketpair()
@@ -264,6 +268,18 @@ class NftPortFilter:
         """``nft add element``."""
         if leased:
             _nft(allowing(prefix, leased))
+
+
+def _end_connections(before: PortFilter | None, wanted: PortFilter) -> None:
+    """Have the kernel forget what is not let begin any more: answers pass by its word alone."""
+    if taps := group_filter.lessened(before, wanted):
+        try:
+            if over := list(group_filter.ended(wanted, taps, conntrack.flows())):
+                log.info("%d connections of guests end, as no security group lets them begin any more",
+                         conntrack.end(over))
+        except OSError as error:
+            log.warning("answers that security groups let pass no more may go on, as connections cannot be ended: %s",
+                        error)
 
 
 def _hear(bell: socket.socket, end: socket.socket, listener: Callable[[], None]) -> None:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Failures that are no fault of a request, as all APIs say them: a database that is away, a disk that is full."""
+"""Failures that are no fault of a request, as all APIs say them: a database that is away, a disk that is full, and what
+another request changed at the same moment."""
 
 from __future__ import annotations
 
 import logging
 
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, DBAPIError
 
-from magnetar_control.store.database import away, full
+from magnetar_control.store.database import away, collided, full
 from magnetar_control.web import Fault, Request
 from magnetar_control.web.application import Routed
 
@@ -24,6 +25,10 @@ def fault_of_failure(error: Exception, request_id: str) -> Fault | None:
         log.error("no room is left: %s", getattr(error, "orig", error), **told)  # type: ignore[arg-type]
         return Fault(507, "A disk of the cloud is full: what is there can be read, and nothing written. An operator "
                           f"must make room; the request id is {request_id}.")
+    if isinstance(error, DBAPIError) and collided(error):
+        log.warning("requests collided in the database: %s", error.orig, **told)  # type: ignore[arg-type]
+        return Fault(409, "Another request changed the same at the same moment, and nothing of this one was done. "
+                          f"Repeat it; the request id is {request_id}.")
     if away(error):
         log.error("the database failed: %s", getattr(error, "orig", error), **told)  # type: ignore[arg-type]
         return Fault(503, "A database of the cloud does not answer. Try again in a few seconds; the request id is "

@@ -9,7 +9,7 @@ a host knows changes nothing there, so that two conductors may do it at once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -63,9 +63,17 @@ def tell(conductor: Environment, client: Client, host: str, id: str) -> None:
     groups.told(host, id, document["revision"])
 
 
-def compare(conductor: Environment, client: Client, host: str) -> None:
-    """Note what *host* has otherwise than it should, so that it is told."""
-    conductor.services.network.host_groups.compare(host, {one["id"]: one["revision"] for one in client.list(NOUN)})
+def compare(conductor: Environment, client: Client, host: str, here: Collection[str]) -> None:
+    """Note what *host* has otherwise than it should, so that it is told: groups, and those of the NICs of the servers
+    that are *here* (uuids)."""
+    groups = conductor.services.network.host_groups
+    groups.compare(host, {one["id"]: one["revision"] for one in client.list(NOUN)})
+    if ports := groups.held(host, here):
+        nics = {(server["id"], nic["mac"]): nic.get("security_groups")
+                for server in client.list("server", fields=["id", "networks"]) for nic in server["networks"]}
+        # What is not there, whoever brings it tells of.
+        if other := [one for one in ports if one.groups != nics.get((one.server, one.mac), one.groups)]:
+            groups.tell_again(host, other)
 
 
 class GroupNews(HostNews):

@@ -236,7 +236,7 @@ class HostWatch:
         """Compare everything on the host with the database, when the agent connects."""
         self.follow(name, [one for one in found if not one.get("held")])
         with contextlib.suppress(MagnetarError), self.conductor.client(name) as client:
-            host_groups.compare(self.conductor, client, name)
+            host_groups.compare(self.conductor, client, name, [one["id"] for one in found])
         if not found:
             return
         threading.Thread(target=host_return.release, args=(self.conductor, name, found), name=f"release {name}",

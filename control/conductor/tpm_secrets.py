@@ -34,13 +34,12 @@ def given(work: Work, hardware: Mapping[str, Any] | None = None) -> dict[str, st
     security = tpm_security(work.server) if hardware is None else hardware.get(SECURITY)
     if not security:
         return {}
-    id, keys = _id(work.id), work.conductor.services.key_manager
     drawn = DEPLOYMENT if security == DEPLOYMENT else USER
     if TPM_DRAWN not in work.request:
         work.note(request=servers.text({**work.request, TPM_DRAWN: drawn}))
-    keys.create_key(id, owner=None if drawn == DEPLOYMENT else work.server.user_id)
     asks = Context(work.action.user_id, work.action.project_id, ROLES) if security == USER else work.context()
-    return {FIELD: keys.key(asks, id)}
+    return {FIELD: work.conductor.services.key_manager.create_key(
+        _id(work.id), owner=None if drawn == DEPLOYMENT else work.server.user_id, asks=asks)}
 
 
 def after_boot(conductor: Environment, server: Any) -> dict[str, str]:

@@ -38,6 +38,10 @@ class _Failed(Exception):
     """A target has no usable answer; the text says why, without secrets."""
 
 
+class _TokenRefused(_Failed):
+    """A target does not know who asks."""
+
+
 @dataclass(frozen=True)
 class VendordataTarget:
     """A target: its *name* in vendor_data2.json, and where it is."""
@@ -92,10 +96,18 @@ class Vendordata:
 
     def _answer(self, target: VendordataTarget, body: bytes) -> Any:
         """The answer of one target. Raises ``_Failed``."""
+        try:
+            return self._asked(target, body, fresh=False)
+        except _TokenRefused:
+            if not self.token:
+                raise
+            return self._asked(target, body, fresh=True)  # the token may have been revoked
+
+    def _asked(self, target: VendordataTarget, body: bytes, fresh: bool) -> Any:
         headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": AGENT}
         try:
             if self.token:
-                headers["X-Auth-Token"] = self.token(False)
+                headers["X-Auth-Token"] = self.token(fresh)
             with http_client.connected(target.url, self.tls, *self.times) as connection:
                 connection.request("POST", http_client.target(target.url), body, headers)
                 return _content(connection.getresponse())
@@ -109,6 +121,8 @@ def _content(answer: HTTPResponse) -> Any:
     """What a target has answered. Raises ``_Failed``."""
     if 300 <= answer.status < 400:
         raise _Failed(f"it redirects (status {answer.status}), which is not followed")
+    if answer.status == 401:
+        raise _TokenRefused("it answered status 401")
     if answer.status not in (200, 201, 202, 203, 204):
         raise _Failed(f"it answered status {answer.status}")
     content = answer.read(MOST + 1)

@@ -164,7 +164,8 @@ class Networks(Protocol):
         """NICs for the answer of ``check_requested``, with the same resources; ports that are not there are made, with
         the security groups *groups*. *hostname*: of the server, which its ports are called in DNS. *host*: where it is
         to be, if that is known, so that ``prepare`` only waits. Asked twice, the same NICs. Raises ``Conflict`` where a
-        port asks for other resources by now, ``Forbidden`` where the project may not have so many ports."""
+        port asks for other resources by now, ``Forbidden`` where the project may not have so many ports, ``NotFound``
+        where a network or port went meanwhile."""
 
     def room(self, context: Context, name: str,
              given: Mapping[str, Mapping[str, int]] | None = None) -> int | None:
@@ -315,9 +316,11 @@ class KeyManager(Protocol):
     def certificate(self, context: Context, id: str) -> bytes:
         """The X.509 certificate with this uuid, PEM or DER. Raises ``NotFound``."""
 
-    def create_key(self, id: str, like: str | None = None, owner: str | None = None) -> str:
+    def create_key(self, id: str, like: str | None = None, owner: str | None = None,
+                   asks: Context | None = None) -> str:
         """The key with this uuid, 64 hexadecimal digits; it is drawn, or is the same as the key *like*, when there is
-        none yet. *owner*: the user whose it is then. Raises ``NotFound`` where there is no key *like*."""
+        none yet. *owner*: the user whose it is then. *asks*: who asks for it, where not the cloud itself. Raises
+        ``NotFound`` where there is no key *like*, and ``Forbidden`` where the key is another user's."""
 
     def key(self, context: Context, id: str) -> str:
         """The key with this uuid, for who asks. Raises ``NotFound``, and ``Forbidden`` where it is another user's."""

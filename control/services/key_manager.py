@@ -47,7 +47,8 @@ class KeyStore:
     """Keys, of each store of them. What is kept of a key is a text: the key, and on the next line the uuid of the user
     whose it is, if it is a user's."""
 
-    def create_key(self, id: str, like: str | None = None, owner: str | None = None) -> str:
+    def create_key(self, id: str, like: str | None = None, owner: str | None = None,
+                   asks: Context | None = None) -> str:
         """See ``services.KeyManager``. Of two that are made at once the first stays."""
         text = self._text(id)
         if text is None:
@@ -59,17 +60,14 @@ class KeyStore:
             text = self._text(id)
         if text is None:
             raise Conflict(f"The key {id} was deleted while it was made.")
-        return _parsed(text)[0]
+        return _parsed(text)[0] if asks is None else _for(asks, id, text)
 
     def key(self, context: Context, id: str) -> str:
         """See ``services.KeyManager``."""
         text = self._text(id)
         if text is None:
             raise _none(id)
-        key, owner = _parsed(text)
-        if owner is not None and owner != context.user_id:
-            raise Forbidden(f"The key {id} in the key manager is another user's. Its user must ask.")
-        return key
+        return _for(context, id, text)
 
     def _text(self, id: str) -> str | None:
         """What is kept of a key; ``None`` where there is none."""
@@ -84,6 +82,14 @@ def _parsed(text: str) -> tuple[str, str | None]:
     """The key, and the user whose it is."""
     key, line, owner = text.partition("\n")
     return key, owner if line else None
+
+
+def _for(context: Context, id: str, text: str) -> str:
+    """The key, for who asks."""
+    key, owner = _parsed(text)
+    if owner is not None and owner != context.user_id:
+        raise Forbidden(f"The key {id} in the key manager is another user's. Its user must ask.")
+    return key
 
 
 def _none(id: str) -> NotFound:

@@ -57,8 +57,8 @@ NOTICED = {"connect_timeout": "5", "keepalives_idle": "10", "keepalives_interval
            "tcp_user_timeout": "20000"}
 #: How long a call is tried again while the database is away, in seconds.
 RETRY_FOR = 10.0
-#: PostgreSQL's word for a full disk.
-FULL = "53100"
+#: PostgreSQL's words for a full disk, and for keys that are not there, or there already.
+FULL, REFERRED, TWICE = "53100", "23503", "23505"
 #: Seconds that a statement may take on PostgreSQL.
 LIMIT = 60.0
 #: INSERT with ON CONFLICT, by engine.
@@ -191,14 +191,17 @@ class Database:
         """Have *name* rung when the transaction of *connection* (from ``write``) is committed."""
         connection.info["rung"].add(name)
 
-    def retried(self, function: Callable[[], T], limit: float = RETRY_FOR) -> T:
-        """Call *function* (idempotent) until it succeeds, while the database is away or transactions collide."""
+    def retried(self, function: Callable[[], T], limit: float = RETRY_FOR,
+                when: Callable[[DBAPIError], bool] | None = None) -> T:
+        """Call *function* (idempotent) until it succeeds, while the database is away or transactions collide
+        (``passing``), or *when* says."""
+        again = when or passing
         deadline, pause = time.monotonic() + limit, 0.02
         while True:
             try:
                 return function()
             except DBAPIError as error:
-                if not passing(error) or time.monotonic() + pause > deadline:
+                if not again(error) or time.monotonic() + pause > deadline:
                     raise
                 log.warning("database %s: %s; trying again", self.name, type(error.orig).__name__)
             time.sleep(pause)
@@ -273,6 +276,13 @@ def passing(error: DBAPIError) -> bool:
     """Whether the same transaction may succeed in a moment: no connection, a deadlock, a busy file."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return error.connection_invalidated or isinstance(error, OperationalError) or state[:2] in ("08", "40", "57")
+
+
+def collided(error: DBAPIError) -> bool:
+    """Whether PostgreSQL has ended the transaction because of another, so that nothing of it stays: both waited for
+    each other, or a row that one refers to went meanwhile, or the other has added the same."""
+    state = getattr(error.orig, "sqlstate", None) or ""
+    return state[:2] == "40" or state in (REFERRED, TWICE)
 
 
 def full(error: BaseException) -> bool:

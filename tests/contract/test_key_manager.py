@@ -86,6 +86,9 @@ def test_a_key_of_a_user(place: Place) -> None:
     id, copy = str(uuid.uuid4()), str(uuid.uuid4())
     drawn = place.keys.create_key(id, owner="me")
     assert place.keys.create_key(id, owner="you") == drawn == place.keys.key(ME, id)
+    assert place.keys.create_key(id, owner="me", asks=ME) == drawn
+    with pytest.raises(Forbidden):
+        place.keys.create_key(id, asks=YOU)
     with pytest.raises(Forbidden, match="another user's") as refusal:
         place.keys.key(YOU, id)
     assert drawn not in str(refusal.value)

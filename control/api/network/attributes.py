@@ -13,6 +13,7 @@ from magnetar_control.services.network import address_groups, default_rules, dns
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.hardware.pci import VNIC_TYPES
+from magnetar_core.kinds.network import MOST_GROUPS
 from magnetar_core.values import Choices, ListOf, Mac, MapOf, Nullable, Text, Value
 from magnetar_core.versions import Version
 
@@ -23,7 +24,7 @@ ADDRESS = Address()
 CIDR = {"type": "string", "format": "cidr"}
 #: How long lists are at most: the first four as Neutron's settings have it by default.
 SERVERS, HOST_ROUTES, ROUTES, PAIRS = 5, 20, 30, 10
-POOLS = FIXED = GROUPS = 64
+POOLS = FIXED = 64
 #: Names of IP protocols that Neutron knows, besides numbers up to 255.
 PROTOCOLS = frozenset({"ah", "dccp", "egp", "esp", "gre", "icmp", "icmpv6", "igmp", "ipip", "ipv6-encap", "ipv6-frag",
                        "ipv6-icmp", "ipv6-nonxt", "ipv6-opts", "ipv6-route", "ospf", "pgm", "rsvp", "sctp", "tcp",
@@ -180,7 +181,7 @@ PORT = attributes(
     {"network_id": Id()},
     {"name": TEXT, "admin_state_up": TRUTH, "mac_address": Mac(), "device_id": TEXT, "device_owner": TEXT,
      # Null is as left out: an address is chosen.
-     "fixed_ips": Nullable(ListOf(FixedIp(), FIXED)), "security_groups": items(Id(), GROUPS),
+     "fixed_ips": Nullable(ListOf(FixedIp(), FIXED)), "security_groups": items(Id(), MOST_GROUPS),
      "allowed_address_pairs": items(AddressPair(), PAIRS), "qos_policy_id": Nullable(Id()),
      "dns_name": Parsed(dns.label, "must be a label of a DNS name: letters, digits and dashes, 63 at most; or empty"),
      "port_security_enabled": TRUTH, "binding:host_id": TEXT, "binding:profile": MapOf(Text(), Anything()),

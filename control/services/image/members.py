@@ -37,7 +37,7 @@ class Members:
         """Share the image with a project, which may accept it. Raises ``NotFound``, ``Forbidden``, ``Conflict``,
         ``TooLarge``."""
         with self.database.write() as connection:
-            image = images.seen(connection, context, image_id)
+            image = images.seen(connection, context, image_id, lock=True)  # so that nobody else adds one, or removes it
             _check_sharer(context, image)
             if image["visibility"] != "shared":
                 raise Forbidden(f"The image is {image['visibility']}; only images of visibility shared have members.")

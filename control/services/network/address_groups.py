@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import orjson
 from sqlalchemy import Connection, RowMapping, select, update
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import sharing
-from .resources import NetworkResource, NetworkStore, add, find
+from .resources import NetworkResource, NetworkStore, add, find, transacted
 from .tables import address_groups, default_security_group_rules, security_group_rules
 
 #: Networks in one group.
@@ -83,7 +83,8 @@ class AddressGroupStore(NetworkStore):
     def move(self, context: Context, id: str, given: Sequence[str], *, put: bool) -> Document:
         """Add the addresses *given* (*put*), or remove them, all or none."""
         self._check_writer(context, "add_addresses_to" if put else "remove_addresses_from")
-        with self.database.write() as connection:
+
+        def act(connection: Connection) -> Documents:
             self._owned(connection, context, id, "update")
             row = find(connection, context, self.resource, id, lock=True)
             have, moved = dict.fromkeys(orjson.loads(row["addresses"])), dict.fromkeys(given)
@@ -95,4 +96,6 @@ class AddressGroupStore(NetworkStore):
                                      type="AddressesAlreadyExist")
             wanted = _checked([*have, *moved]) if put else [one for one in have if one not in moved]
             self._write(connection, row, wanted)
-            return self._documents(connection, id)[0]
+            return self._documents(connection, id)
+
+        return transacted(self.database, dry=False, act=act)[0]

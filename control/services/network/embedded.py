@@ -13,7 +13,7 @@ import orjson
 from sqlalchemy import Row, String, bindparam, case, delete, select, update
 
 from magnetar_control.services import Context, Document, Documents
-from magnetar_control.store.database import Database, added, now
+from magnetar_control.store.database import Database, added, collided, now, passing
 from magnetar_core import addresses
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, Unavailable
 from magnetar_core.flows import Sure, always
@@ -187,7 +187,7 @@ class EmbeddedNetworks:
                 return found
 
         try:
-            return self.database.retried(once)
+            return self.database.retried(once, when=lambda error: passing(error) or collided(error))
         except Conflict as error:
             if error.details.get("type") != quotas.OVER:
                 raise
@@ -263,16 +263,20 @@ class EmbeddedNetworks:
 
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always) -> None:
         which = {"server": server_id, "port": port_id}
-        with self.database.write() as connection:
-            if self.log.enabled:
-                rows = connection.execute(select(*ports.c["id", "made_for_server"]).where(_RELEASED), which).all()
-                self.log.note(connection, *changes.ports(row.id for row in rows),
-                              *let_go(connection, [row.id for row in rows if row.made_for_server]))
-            host_groups.changed(connection, [
-                f"group/{id}" for id in host_groups.named(connection.execute(_ON_BRIDGES, which).scalars())])
-            connection.execute(_MADE_RELEASED, which)
-            connection.execute(_LET_GO, {**which, "updated_at": now()})
-            sure()
+
+        def once() -> None:
+            with self.database.write() as connection:
+                if self.log.enabled:
+                    rows = connection.execute(select(*ports.c["id", "made_for_server"]).where(_RELEASED), which).all()
+                    self.log.note(connection, *changes.ports(row.id for row in rows),
+                                  *let_go(connection, [row.id for row in rows if row.made_for_server]))
+                host_groups.changed(connection, [
+                    f"group/{id}" for id in host_groups.named(connection.execute(_ON_BRIDGES, which).scalars())])
+                connection.execute(_MADE_RELEASED, which)
+                connection.execute(_LET_GO, {**which, "updated_at": now()})
+                sure()
+
+        self.database.retried(once, when=collided)
 
     def names(self) -> set[str]:
         with self.database.read() as connection:
@@ -321,8 +325,11 @@ class EmbeddedNetworks:
             return security_group.of_server(connection, server_id)
 
     def change_groups(self, project_id: str, server_id: str, name: str, *, add: bool) -> None:
-        with self.database.write() as connection:
-            self.log.changed(connection, *security_group.change(connection, project_id, server_id, name, add=add))
+        def once() -> None:
+            with self.database.write() as connection:
+                self.log.changed(connection, *security_group.change(connection, project_id, server_id, name, add=add))
+
+        self.database.retried(once, when=collided)
 
     def differences(self) -> list[EngineDifference]:
         """What is wrong with the engine, and what it has otherwise than the rows say; ``[]`` where there is none."""

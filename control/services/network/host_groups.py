@@ -12,7 +12,7 @@ what is sent from a network that the agents make never comes to another host fro
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -36,17 +36,21 @@ from .tables import (
 
 #: Groups, or ports, of a host that are told in one go.
 AT_ONCE = 200
+#: Rows in one statement.
+MANY = 500
 #: The version of uuids that follow from names.
 FOLLOWS = 5
 _HELD, _GROUP = security_group_hosts.c, security_groups.c
 _DUE_HOSTS = union(select(_HELD.host).where(_HELD.due.is_(True)),
                    select(ports.c.host).where(ports.c.groups_due.is_(True), ports.c.host != ""))
 _DUE_GROUPS = select(_HELD.group_id).where(_HELD.host == bindparam("at"), _HELD.due.is_(True)).limit(AT_ONCE)
-_DUE_PORTS = select(*ports.c["id", "device_id", "mac_address", "security_groups", "port_security_enabled"]).where(
-    ports.c.groups_due.is_(True), ports.c.host == bindparam("at"), TAKEN).limit(AT_ONCE)
+_PORTS = select(*ports.c["id", "device_id", "mac_address", "security_groups", "port_security_enabled"]).where(
+    ports.c.host == bindparam("at"), TAKEN)
+_DUE_PORTS = _PORTS.where(ports.c.groups_due.is_(True)).limit(AT_ONCE)
 _REVISED = update(security_groups).where(_GROUP.id == bindparam("at")).values(revision=_GROUP.revision + 1)
 #: Ports that no engine has, and among them those on bridges.
 OURS = ports.c.network_id.in_(select(networks.c.id).where(~networks.c.by_engine))
+_PORTS_OF = _PORTS.where(ports.c.device_id.in_(bindparam("servers", expanding=True)), OURS)
 _FLAT = ports.c.network_id.in_(select(networks.c.id).where(networks.c.type == "flat", ~networks.c.by_engine))
 
 
@@ -59,6 +63,10 @@ class DuePort(NamedTuple):
     mac: str
     groups: list[str] | None
     text: str
+
+
+def _due_port(row: RowMapping) -> DuePort:
+    return DuePort(row["id"], row["device_id"], row["mac_address"], of_port(row), row["security_groups"])
 
 
 def of_port(row: RowMapping | Mapping[str, Any]) -> list[str] | None:
@@ -115,8 +123,7 @@ class HostGroups:
         with self.database.read() as connection:
             groups = connection.execute(_DUE_GROUPS, {"at": host}).scalars().all()
             rows = connection.execute(_DUE_PORTS, {"at": host}).mappings().all()
-        return groups, [DuePort(row["id"], row["device_id"], row["mac_address"], of_port(row), row["security_groups"])
-                        for row in rows]
+        return groups, [_due_port(row) for row in rows]
 
     def claim(self, host: str, id: str) -> None:
         """*host* will have the group: from now on a change is noted. Before it is read for the host."""
@@ -179,6 +186,22 @@ class HostGroups:
                     added(connection, security_group_hosts, group_id=id, host=host, due=True)
                 connection.execute(update(security_group_hosts).where(
                     _HELD.host == host, _HELD.group_id.in_(other)).values(due=True))
+
+    def held(self, host: str, servers: Collection[str]) -> list[DuePort]:
+        """The ports of these servers on *host* that it filters."""
+        found, ids = list[RowMapping](), sorted(servers)
+        with self.database.read() as connection:
+            for at in range(0, len(ids), MANY):
+                found += connection.execute(_PORTS_OF, {"at": host, "servers": ids[at:at + MANY]}).mappings().all()
+        return [_due_port(row) for row in found]
+
+    def tell_again(self, host: str, ports_: Sequence[DuePort]) -> None:
+        """*host* has these ports otherwise than it should: it is to be told."""
+        with self.database.write() as connection:
+            for at in range(0, len(ports_), MANY):
+                connection.execute(update(ports).where(
+                    ports.c.id.in_([one.id for one in ports_[at:at + MANY]]), ports.c.host == host, TAKEN).values(
+                    groups_due=True))
 
 
 def _rules(row: RowMapping) -> list[Document]:

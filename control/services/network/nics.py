@@ -12,7 +12,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, exists, select, update
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_core.addresses import link_local
-from magnetar_core.errors import Conflict
+from magnetar_core.errors import Conflict, NotFound
 from magnetar_core.hardware.pci import PAST_OVN
 from magnetar_core.kinds.guest_data import MOST
 
@@ -102,24 +102,30 @@ def allocated(connection: Connection, context: Context, server: tuple[str, str, 
 
 
 def _networks(connection: Connection, ids: Collection[str]) -> dict[str, tuple[RowMapping, list[RowMapping]]]:
-    """Each of these networks with its subnets, oldest first."""
+    """Each of these networks with its subnets, oldest first. Raises ``NotFound`` for one that went meanwhile."""
     there: dict[str, tuple[RowMapping, list[RowMapping]]] = {}
-    for row in connection.execute(_OF_NETWORKS, {"ids": list(ids)}).mappings():
+    wanted = sorted(ids)
+    for row in connection.execute(_OF_NETWORKS, {"ids": wanted}).mappings():
         _network, choices = there.setdefault(row["of"], (row, []))
         if row["id"] is not None:
             choices.append(row)
+    if gone := [id for id in wanted if id not in there]:
+        raise NotFound(f"Network {gone[0]} could not be found.", type="NetworkNotFound")
     return there
 
 
 def _take(connection: Connection, id: str, hostname: str, values: Document) -> None:
-    """Take a port that somebody made beforehand. Raises ``Conflict`` where it is not free, ``InvalidRequest`` where it
-    is called otherwise than the server."""
+    """Take a port that somebody made beforehand. Raises ``NotFound``, ``Conflict`` where it is not free, and
+    ``InvalidRequest`` where it is called otherwise than the server."""
     free = update(ports).where(ports.c.id == id, ports.c.device_id == "", ports.c.dns_name.in_(
         ("", values["dns_name"])), ports.c.device_owner != SUBPORT)
     if connection.execute(free.values(**values, updated_at=now())).rowcount:
         return
-    dns.check_server(id, connection.execute(select(ports.c.dns_name).where(
-        ports.c.id == id, ports.c.device_id == "")).scalar() or "", hostname)
+    there = connection.execute(select(*ports.c["dns_name", "device_id"]).where(ports.c.id == id)).first()
+    if there is None:
+        raise NotFound(f"Port {id} could not be found.", type="PortNotFound")
+    if there.device_id == "":
+        dns.check_server(id, there.dns_name, hostname)
     raise Conflict(f"Port {id} is still in use.", type="PortInUse")
 
 

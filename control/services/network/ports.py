@@ -24,7 +24,7 @@ from .requested_networks import subnets_of
 from .requested_networks import visible as usable_networks
 from .resources import NetworkResource, any_of, columns, find, forbidden, own
 from .router_ports import OWN
-from .security_groups import default_group
+from .security_groups import check_number, default_group
 from .tables import SUBPORT, TAKEN, addresses, floating_ips, forwardings, networks, ports, security_groups
 
 
@@ -168,12 +168,15 @@ def _give(connection: Connection, port_id: str, network_id: str, choices: Sequen
 
 
 def _groups(connection: Connection, values: Document) -> list[str]:
+    """The groups of a port of these *values*, locked in one order and as ``host_groups.changed`` will, so that of two
+    ports with the same groups one waits for the other."""
     given, project = values.get("security_groups"), values["project_id"]
     if given is None:
         return [default_group(connection, project)] if values["port_security_enabled"] else []
+    check_number(given)
     there = set(connection.execute(select(security_groups.c.id).where(
         security_groups.c.id.in_(given), (security_groups.c.project_id == project) | sharing.shared_with(
-            security_groups, project)).with_for_update(read=True)).scalars())
+            security_groups, project)).order_by(security_groups.c.id).with_for_update(key_share=True)).scalars())
     for id in given:
         if id not in there:
             raise NotFound(f"Security group {id} does not exist", type="SecurityGroupNotFound")

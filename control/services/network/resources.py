@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from sqlalchemy import (
 
 from magnetar_control.services import Context, Document, Documents, Page
 from magnetar_control.services.quotas import Quotas
-from magnetar_control.store.database import Database, now
+from magnetar_control.store.database import Database, collided, now
 from magnetar_control.store.paging import beyond
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
@@ -38,6 +38,8 @@ from .changes import ChangeLog
 Filter = Callable[[Sequence[str]], ColumnElement[bool]]
 #: Values of a filter that is a condition for each: databases take no expression of any depth.
 VALUES = 100
+#: Seconds for which a transaction that collides is tried again.
+TRIED_FOR = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +124,20 @@ class _Undone(Exception):
     """Ends a transaction of which nothing is to stay."""
 
 
-@contextmanager
-def writing(database: Database, dry: bool) -> Iterator[Connection]:
-    """A transaction; *dry*: one of which nothing stays, and which refuses what the other would refuse."""
-    with suppress(_Undone), database.write() as connection:
-        yield connection
-        if dry:
-            raise _Undone
+def transacted(database: Database, dry: bool, act: Callable[[Connection], Documents]) -> Documents:
+    """What *act* answers, done in a transaction, and again where that one collides with others. *dry*: nothing of it
+    stays, and it refuses what the other would refuse."""
+    found: Documents = []
+
+    def once() -> None:
+        nonlocal found
+        with suppress(_Undone), database.write() as connection:
+            found = act(connection)
+            if dry:
+                raise _Undone
+
+    database.retried(once, TRIED_FOR, collided)
+    return found
 
 
 class NetworkStore:
@@ -141,12 +150,18 @@ class NetworkStore:
     def list(self, context: Context, page: Page = Page()) -> Documents:  # noqa: B008 - it is frozen
         resource = self.resource
         if resource.before_list:
-            with self.database.write() as connection:
-                self.log.note(connection, *resource.before_list(connection, context))
+            self._prepare(resource.before_list, context)
         with self.database.read() as connection:
             query = select(resource.table).where(resource.visible(context), *self._conditions(page))
             rows = connection.execute(self._paged(connection, context, query, page)).mappings().all()
             return resource.documents(connection, rows)
+
+    def _prepare(self, make: Callable[[Connection, Context], Sequence[str]], context: Context) -> None:
+        def act(connection: Connection) -> Documents:
+            self.log.note(connection, *make(connection, context))
+            return []
+
+        transacted(self.database, dry=False, act=act)
 
     def show(self, context: Context, id: str) -> Document:
         with self.database.read() as connection:
@@ -155,24 +170,30 @@ class NetworkStore:
     def create(self, context: Context, *wanted: Document, dry: bool = False) -> Documents:
         self._check_writer(context, "create")
         new = [self._completed(context, values) for values in wanted]
-        found: Documents
-        with writing(self.database, dry) as connection:
-            self._create(connection, context, new)
-            found = self._documents(connection, *(values["id"] for values in new))
-        return found
+
+        def act(connection: Connection) -> Documents:
+            self._create(connection, context, [dict(values) for values in new])
+            return self._documents(connection, *(values["id"] for values in new))
+
+        return transacted(self.database, dry, act)
 
     def update(self, context: Context, id: str, values: Document, dry: bool = False) -> Document:
         self._check_writer(context, "update")
-        found: Documents = []
-        with writing(self.database, dry) as connection:
+
+        def act(connection: Connection) -> Documents:
             self._update(connection, context, id, dict(values))
-            found = self._documents(connection, id)
-        return found[0]
+            return self._documents(connection, id)
+
+        return transacted(self.database, dry, act)[0]
 
     def delete(self, context: Context, id: str, dry: bool = False) -> None:
         self._check_writer(context, "delete")
-        with writing(self.database, dry) as connection:
+
+        def act(connection: Connection) -> Documents:
             self.drop(connection, context, id)
+            return []
+
+        transacted(self.database, dry, act)
 
     def make(self, connection: Connection, context: Context, values: Document) -> str:
         """Make one in a transaction that makes others too; returns its id."""
@@ -194,21 +215,18 @@ class NetworkStore:
         """Make one of *values* (without *id*), or change it, so that it holds *held* (rules, addresses and the like)
         and no more; ``None``: as it is, a new one what is usual. One transaction."""
         self._check_writer(context, "update" if id else "create")
-        found: Documents = []
-        with writing(self.database, dry) as connection:
-            if id is None:
-                new = self._completed(context, values)
-                self._create(connection, context, [new])
-                id = str(new["id"])
-            else:
-                if held is not None:
-                    self.leave(connection, context, self._owned(connection, context, id, "update"), held)
-                if values:
-                    self._update(connection, context, id, dict(values))
+
+        def act(connection: Connection) -> Documents:
+            this = id or self.make(connection, context, values)
+            if id is not None and held is not None:
+                self.leave(connection, context, self._owned(connection, context, this, "update"), held)
+            if id is not None and values:
+                self._update(connection, context, this, dict(values))
             if held is not None:
-                self.enter(connection, context, self._owned(connection, context, id, "update"), held)
-            found = self._documents(connection, id)
-        return found[0]
+                self.enter(connection, context, self._owned(connection, context, this, "update"), held)
+            return self._documents(connection, this)
+
+        return transacted(self.database, dry, act)[0]
 
     def leave(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Any]) -> None:
         """Take what is not in *held* from what is there, before its own values change."""
@@ -233,7 +251,9 @@ class NetworkStore:
         assert self.resource.update, "a resource without it has no such operation"
         self.resource.update(connection, context, row, values)
         self._note(connection, row, values)
-        connection.execute(update(table).where(table.c.id == id).values(**columns(table, values), updated_at=now()))
+        if not connection.execute(update(table).where(table.c.id == id).values(
+                **columns(table, values), updated_at=now())).rowcount:
+            self._owned(connection, context, id, "update")  # it went meanwhile, which this says
         self.resource.after(connection, row)
 
     def _rows(self, connection: Connection, *ids: str) -> Sequence[RowMapping]:

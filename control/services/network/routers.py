@@ -10,13 +10,13 @@ from ipaddress import ip_address, ip_network
 import orjson
 from sqlalchemy import Connection, RowMapping, func, select, update
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest, NotFound
 
 from . import ipam, router_ports, trunks, virtual_functions
 from .requested_networks import subnets_of
-from .resources import NetworkResource, NetworkStore, add, find, own, writing
+from .resources import NetworkResource, NetworkStore, add, find, own, transacted
 from .router_ports import GATEWAY, INTERFACE
 from .tables import addresses, floating_ips, forwardings, networks, ports, routers, subnets
 
@@ -201,37 +201,40 @@ class RouterStore(NetworkStore):
     def interface(self, context: Context, id: str, wish: Document, *, put: bool) -> Document:
         """Add an interface (*put*), or remove one; *wish*: {subnet_id} or {port_id}."""
         self._check_writer(context, "add_interface_to" if put else "remove_interface_from")
-        with self.database.write() as connection:
+        done: Document = {}
+
+        def act(connection: Connection) -> Documents:
+            nonlocal done
             done = (add_interface if put else remove_interface)(connection, context, id, wish)
             self.log.note(connection, f"router/{id}", f"port/{done['port_id']}")
-            return done
+            return []
+
+        transacted(self.database, dry=False, act=act)
+        return done
 
     def put(self, context: Context, id: str | None, values: Document, held: Sequence[str] | None,
             dry: bool = False) -> Document:
         """Make a router of *values* (without *id*), or change it, so that it has interfaces in the subnets *held*
         and no others; ``None``: as they are. One transaction."""
         self._check_writer(context, "update" if id else "create")
-        found: list[Document] = []
-        values = dict(values)
-        routes = values.pop("routes", None)
-        with writing(self.database, dry) as connection:
-            made = id is None
-            if id is None:
-                new = self._completed(context, values)
-                self._create(connection, context, [new])
-                id = str(new["id"])
-            elif routes is not None:  # which may lead by what goes, and by what comes
-                self._update(connection, context, id, {"routes": []})
+        own = {name: value for name, value in values.items() if name != "routes"}
+        routes = values.get("routes")
+
+        def act(connection: Connection) -> Documents:
+            this = id or self.make(connection, context, own)
+            if id is not None and routes is not None:  # which may lead by what goes, and by what comes
+                self._update(connection, context, this, {"routes": []})
             if held is not None:
-                self._leave(connection, context, id, held)
-            if values and not made:
-                self._update(connection, context, id, values)
+                self._leave(connection, context, this, held)
+            if id is not None and own:
+                self._update(connection, context, this, dict(own))
             if held is not None:
-                self._enter(connection, context, id, held)
+                self._enter(connection, context, this, held)
             if routes is not None:
-                self._update(connection, context, id, {"routes": routes})
-            found = self._documents(connection, id)
-        return found[0]
+                self._update(connection, context, this, {"routes": routes})
+            return self._documents(connection, this)
+
+        return transacted(self.database, dry, act)[0]
 
     def join(self, connection: Connection, context: Context, id: str, subnet: str) -> None:
         """An interface in *subnet*, in a transaction that does more."""

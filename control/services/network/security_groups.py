@@ -18,6 +18,7 @@ from magnetar_control.services import Context, Document, Documents
 from magnetar_control.services.quotas import Quotas
 from magnetar_control.store.database import Database, added, now
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, NotFound
+from magnetar_core.kinds.network import MOST_GROUPS
 
 from . import default_rules, host_groups, sharing
 from .changes import ChangeLog
@@ -76,7 +77,15 @@ def named(connection: Connection, project: str, names: Sequence[str], *, make: b
         if len(ids) > 1:
             raise Conflict(f"Multiple security groups found matching '{name}'. Use an ID to be more specific.")
         found.append(ids[0])
+    check_number(found)
     return found
+
+
+def check_number(groups: Sequence[str]) -> None:
+    """Raises ``InvalidField`` for more *groups* than a port has at most: hosts take no more."""
+    if len(groups) > MOST_GROUPS:
+        raise InvalidField("security_groups", f"a port has {MOST_GROUPS} at most, and this would be {len(groups)}. Put "
+                                              "the rules of several groups into one")
 
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
@@ -113,6 +122,8 @@ def change(connection: Connection, project: str, server_id: str, name: str, *, a
         if add == (id in groups):
             continue
         wanted = [*groups, id] if add else [one for one in groups if one != id]
+        if add:
+            check_number(wanted)
         connection.execute(update(ports).where(ports.c.id == port.id).values(
             security_groups=orjson.dumps(wanted).decode(), updated_at=now()))
         changed.append(f"port/{port.id}")

@@ -14,12 +14,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, exists, insert, or_, select, update
 from sqlalchemy import delete as deleting
 
-from magnetar_control.services import Context, Document
+from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import changes, reservations, virtual_functions
-from .resources import NetworkResource, NetworkStore, add, find, own
+from .resources import NetworkResource, NetworkStore, add, find, own, transacted
 from .router_ports import OWN
 from .tables import SUBPORT, TAKEN, networks, ports, subports, trunks
 
@@ -263,7 +263,8 @@ class TrunkStore(NetworkStore):
     def move(self, context: Context, id: str, given: Sequence[Document], *, put: bool) -> Document:
         """Add the subports *given* (*put*), or remove those of these ports, all or none."""
         self._check_writer(context, "add_subports_to" if put else "remove_subports_from")
-        with self.database.write() as connection:
+
+        def act(connection: Connection) -> Documents:
             row = find(connection, context, self.resource, id, lock=True)
             if put:
                 _check_once(given)
@@ -275,7 +276,9 @@ class TrunkStore(NetworkStore):
                     raise NotFound(f"SubPort on trunk {id} with parent port {missing[0]} could not be found.",
                                    type="SubPortNotFound")
                 self._leave(connection, row, ids)
-            return self._documents(connection, id)[0]
+            return self._documents(connection, id)
+
+        return transacted(self.database, dry=False, act=act)[0]
 
 
 def _tags(held: Sequence[Document]) -> dict[str, int]:

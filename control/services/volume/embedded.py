@@ -62,6 +62,7 @@ class EmbeddedVolumes:
         if there := self.snapshot(context, id):
             return there
         with self.database.write() as connection:
+            attachments.lock(connection, volume_id)
             row = seen(connection, table, context, volume_id)
             statuses = ("available", "in-use") if fields.get("in_use", True) else ("available",)
             if row["status"] not in statuses:

@@ -91,6 +91,8 @@ def _source(connection: Connection, context: Context, values: Document) -> RowMa
 def begin_delete(connection: Connection, row: RowMapping, cascade: bool = False, force: bool = False) -> None:
     """Note that the volume is to go. Raises ``InvalidRequest`` where it is in use, or snapshots of it would stay."""
     id = row["id"]
+    # Locked, so that a snapshot which is begun just now is seen, or sees that the volume goes.
+    connection.execute(select(volumes.c.id).where(volumes.c.id == id).with_for_update())
     used = connection.execute(select(attachments.c.id).where(attachments.c.volume_id == id).limit(1)).first()
     taken = connection.execute(select(snapshots).where(snapshots.c.volume_id == id)).mappings().all()
     if used or (taken and not cascade):

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -23,7 +23,7 @@ from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.fake.rbd import FakeRbdPool
 from magnetar_agent.images.store import ImageStore
 from magnetar_agent.servers import placement, rbd_images, verbs
-from magnetar_agent.task import Task
+from magnetar_agent.task import NotRemovable, Task
 from magnetar_agent.volumes import pools
 from magnetar_core.hardware import numa
 from magnetar_core.operations import Operation
@@ -377,3 +377,27 @@ def test_a_start_that_keeps_something_has_flushed_what_was_made(host: Host, monk
     monkeypatch.setattr(verbs, "_choose", lambda _host, _document, keep: keep())
     verbs.start(task)
     assert done == ["note", "flushed", "durable"]
+
+
+def test_power_goes_when_what_could_not_be_made_could_not_be_removed_either(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its document says is there has been flushed before."""
+    host = Host(tmp_path)
+    host.start()
+    asked = ("server", "web1", {"flavor": SMALL})
+
+    def fails(*_args: Any, **_more: Any) -> None:
+        raise NotRemovable("The host is busy. Try again.")
+
+    with monkeypatch.context() as patch:
+        flushed = Flushed(patch, host.root / "state", False)
+        for verb in ("start", "undefine"):
+            patch.setitem(cast("dict[str, Any]", verbs.VERBS), verb, fails)
+        with pytest.raises(NotRemovable):
+            host.ensure(*asked)
+        flushed.lose()
+    (document,) = host.agent.host.documents.list("server")
+    assert "fault" in document.state and "disk" in document.state["made"]
+    assert all(path.stat().st_size for path in host.root.glob("state/servers/*/*"))
+    assert {*document.state["made"]} <= {path.name for path in host.root.glob("state/servers/*/*")}
+    host.agent.close()

@@ -13,6 +13,8 @@ from dataclasses import replace
 import pytest
 
 from magnetar_agent.networks import GroupRule, Port, PortFilter, PortGroup
+from magnetar_agent.virt.conntrack import Flow, FlowEnd
+from magnetar_agent.virt.group_filter import ended, lessened
 from magnetar_agent.virt.port_filter import NftPortFilter, _bridges_follow, replacement
 from magnetar_core.errors import HypervisorError
 
@@ -187,6 +189,98 @@ def test_members_of_a_group_and_connections_that_are_open() -> None:
             assert line.stdout.readline() == b"second\n"
 
     in_own_network(act)
+
+
+STREAM = """
+import socket, sys, time
+with socket.socket(type=socket.SOCK_DGRAM) as line:
+    line.bind(("0.0.0.0", 7000))
+    _, asker = line.recvfrom(100)
+    while True:
+        line.sendto(b"more", asker)
+        time.sleep(0.02)
+"""
+HEARER = """
+import socket
+with socket.socket(type=socket.SOCK_DGRAM) as line:
+    line.connect(("10.9.9.2", 7000))
+    line.send(b"begin")
+    while line.recv(100):
+        print("heard", flush=True)
+"""
+
+
+def test_answers_that_go_on_end_with_the_rule_that_let_them_be_asked_for() -> None:
+    """Nobody acknowledges UDP. Another rule that lets it begin keeps it, and so do connections of others."""
+    def started(made: Site, guest: Guest, script: str) -> subprocess.Popen[bytes]:
+        made.servers.append(subprocess.Popen(["nsenter", "-t", str(guest.process.pid), "-n", sys.executable, "-c",
+                                              script], stdout=subprocess.PIPE))
+        return made.servers[-1]
+
+    def act() -> None:
+        with site() as made:
+            asked, wide = (GroupRule("egress", 4, 17, 7000, 7000), GroupRule("egress", 4, 17, 6000, 8000))
+            inward, every = GroupRule("ingress", 4, 17, prefix="10.9.9.0/24"), GroupRule("ingress", 4)
+
+            def load(*rules: GroupRule, others: tuple[GroupRule, ...] = (inward, every)) -> None:
+                made.load(one(WEB), two(PEERS), groups=(PortGroup(WEB, rules), PortGroup(PEERS, others)))
+
+            load(asked, wide)
+            started(made, made.two, STREAM)
+            until(lambda: ":7000 " in made.two.sh("ss -Hlnu"))
+            hearer = started(made, made.one, HEARER)
+            assert hearer.stdout and hearer.stdout.readline() == b"heard\n"
+            load(wide)
+            load(wide, others=(every,))
+            made.loaded = None  # an agent that starts
+            load(wide, others=(every,))
+            assert [hearer.stdout.readline() for _time in range(100)] == [b"heard\n"] * 100
+            load()
+            before = drops()["group_egress"]  # of what neighbours say there are a few
+            until(lambda: drops()["group_egress"] > before + 50)
+
+    in_own_network(act)
+
+
+def test_what_a_change_ends() -> None:
+    """Of each kind of rule, and of each end."""
+    def flow(protocol: int, here: str, there: str, port: int, code: int = 0) -> Flow:
+        return Flow(protocol, FlowEnd(here, there, port, code), FlowEnd(there, here, port, code), b"")
+
+    dns, stream = flow(17, "10.9.9.1", "10.9.9.254", 53), flow(17, "10.9.9.1", "10.9.9.2", 7000)
+    ping, ping6 = flow(1, "10.9.9.1", "10.9.9.2", 8), flow(58, "fd00::1", "fd00::2", 128)
+    away, other = flow(17, "10.9.9.1", "192.0.2.1", 7000), flow(17, "10.9.9.9", "192.0.2.1", 7000)
+    every = [dns, stream, ping, ping6, away, other, flow(17, "10.9.9.1", "255.255.255.255", 67)]
+    ports = frozenset((replace(one(WEB), ipv6=("fd00::1",)), replace(two(PEERS), ipv6=("fd00::2",))))
+    inward = (GroupRule("ingress", 4), GroupRule("ingress", 6))
+
+    def filter_(*rules: GroupRule, peers: tuple[GroupRule, ...] = inward, members: tuple[str, ...] = ()) -> PortFilter:
+        return PortFilter(PREFIX, ports, groups=frozenset((
+            PortGroup(WEB, rules), PortGroup(PEERS, peers), PortGroup(OTHER, members=frozenset(members)))))
+
+    def rules_of(wanted: PortFilter, id: str) -> tuple[GroupRule, ...]:
+        return next(group.rules for group in wanted.groups if group.id == id)
+
+    for wanted, over in (
+            (filter_(), [stream, ping, ping6, away]), (filter_(OUT[0]), [ping6]),
+            (filter_(*OUT, peers=()), [stream, ping, ping6]), (filter_(*OUT, peers=inward[:1]), [ping6]),
+            (filter_(GroupRule("egress", 4, 17)), [ping, ping6]),
+            (filter_(GroupRule("egress", 4, 1, 8), GroupRule("egress", 6, 1, 128, 0)), [stream, away]),
+            (filter_(GroupRule("egress", 4, 1, 0)), [stream, ping, ping6, away]),
+            (filter_(GroupRule("egress", 4, prefix="10.9.9.0/24")), [ping6, away]),
+            (filter_(GroupRule("egress", 4, 17, 7001, 7999)), [stream, ping, ping6, away]),
+            (filter_(GroupRule("egress", 4, group=OTHER), members=("192.0.2.1",)), [stream, ping, ping6])):
+        assert list(ended(wanted, ["tap-one", "tap-two"], every)) == over
+        assert lessened(filter_(*OUT), wanted) == {
+            tap for tap, id, had in (("tap-one", WEB, OUT), ("tap-two", PEERS, inward))
+            if not {*had} <= {*rules_of(wanted, id)}}
+        assert not lessened(wanted, filter_(*{*OUT, *rules_of(wanted, WEB)}, members=("192.0.2.1",)))
+    assert not list(ended(filter_(*OUT), ["tap-one", "tap-two"], every))
+    named = filter_(GroupRule("egress", 4, group=OTHER), members=("192.0.2.1", "10.9.9.2"))
+    assert lessened(named, filter_(GroupRule("egress", 4, group=OTHER), members=("192.0.2.1",))) == {"tap-one"}
+    assert not lessened(named, replace(  # its member's guest is gone
+        filter_(GroupRule("egress", 4, group=OTHER), members=("192.0.2.1",)), ports=frozenset((one(WEB),))))
+    assert lessened(None, named) == {"tap-one", "tap-two"}
 
 
 def test_ipv6() -> None:

@@ -31,7 +31,9 @@ def test_keys_come_and_go_with_their_server(barbican: FakeBarbican) -> None:
         assert sorted(owners) == ["", caller.user_id]
         assert not any((cloud.folder / "control" / name).exists() for name in ("keys", "certificates"))
         act(caller, id, "os-stop", None, "SHUTOFF")
+        before = len(barbican.asked)
         act(caller, id, "os-start", None, "ACTIVE")
+        assert len(barbican.asked) == before + 2  # where the secret of its TPM is, and what
         assert on_host(cloud, id)["power_state"] == "running"
         barbican.away = True
         assert caller.act(id, "reboot", {"type": "HARD"}).status == 202

@@ -25,8 +25,9 @@ VNIC_TYPE = Choices(*VNIC_TYPES)
 #: Mbit/s of a virtual function.
 TX_RATE = Integer(0, 2**31 - 1)
 NIC_MODEL = Choices("virtio", "e1000e", "e1000", "rtl8139")
-#: Security groups of a NIC.
-GROUPS = Nullable(ListOf(Uuid(), 100, unique=True))
+#: Security groups that a NIC has at most.
+MOST_GROUPS = 100
+GROUPS = Nullable(ListOf(Uuid(), MOST_GROUPS, unique=True))
 
 
 class AllowedAddress(Text):

@@ -8,6 +8,7 @@ from ..fields import FIXED, READ, Field, Kind, Record
 from ..hardware.pci import VNIC_TYPES
 from ..values import Boolean, Choices, Integer, ListOf, Mac, Nullable, Text, Uuid, Value
 from .common import DESCRIPTION, NAME, REFERENCE, OrNone, Resource
+from .network import MOST_GROUPS
 
 ADDRESS = Text(2, 45, r"[0-9a-fA-F.:]+", "must be an IP address")
 PREFIX = Text(3, 49, r"[0-9a-fA-F.:]+(/[0-9]{1,3})?", "must be an IP network such as 10.1.0.0/24")
@@ -110,8 +111,8 @@ class NetworkPort(Resource):
         "Its addresses: each an address, a subnet to have one of, or both. One is drawn when omitted.",
         sample=[{"subnet": "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3d", "ip_address": "10.1.0.7"}])
     mac_address = Field(Mac(), "MAC address; drawn when omitted.", sample="fa:16:3e:12:34:56")
-    security_groups = Field(ListOf(REFERENCE, MANY, unique=True), "Its security groups, by name or uuid. V(default) "
-                            "when omitted.", sample=["0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10"])
+    security_groups = Field(ListOf(REFERENCE, MOST_GROUPS, unique=True), "Its security groups, by name or uuid. "
+                            "V(default) when omitted.", sample=["0d0b3c1e-8f5c-4c3a-9b53-1d0b5f1f5f10"])
     port_security_enabled = Field(Boolean(), "Whether it sends from its own addresses only, and security groups act. "
                                   "As the network says when omitted.", aliases=("port_security",), sample=True)
     allowed_address_pairs = Field(

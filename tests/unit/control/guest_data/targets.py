@@ -23,6 +23,7 @@ class Targets(ThreadingHTTPServer):
         self.asked: list[tuple[str, dict[str, str], Any]] = []
         self.scheme = "http"
         self.answers: dict[str, bytes] = {}  # by path, in place of the usual ones
+        self.known: dict[str, str] = {}  # where there are some, the tokens that are let in, by path
         if context:
             self.socket, self.scheme = context.wrap_socket(self.socket, server_side=True), "https"
 
@@ -44,6 +45,8 @@ class _Handler(BaseHTTPRequestHandler):
                   "huge": b'"' + b"x" * 70_000 + b'"', "deep": b"[" * 80 + b"]" * 80,
                   "more": b'{"cut": "', **self.server.answers}.get(path, b"{}")
         status = {"redirects": 302, "broken": 500, "gone": 404}.get(path, 200)
+        if self.server.known and self.headers["X-Auth-Token"] != self.server.known.get(path):
+            status = 401
         if path == "hangs":
             time.sleep(30)
         self.send_response(status)

@@ -102,6 +102,19 @@ def test_tls_is_verified_and_the_token_goes_there_only(tmp_path: Path) -> None:
         assert len(targets.asked) == 1
 
 
+def test_a_token_that_was_revoked_is_renewed_once(tmp_path: Path) -> None:
+    pki = Pki(tmp_path / "pki")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*pki.issue("127.0.0.1"))
+    with serving(context) as targets:
+        settings = make({"vendordata_dynamic_targets": [f"a@{targets.url('good')}", f"b@{targets.url('strange')}"],
+                         "vendordata_dynamic_ssl_certfile": str(pki.ca), "vendordata_dynamic_service_token": True})
+        targets.known = {"good": "new"}
+        assert ask(Vendordata(settings, lambda fresh: "new" if fresh else "old")) == {"a": {"join": "now"}, "b": {}}
+        assert [(path, headers["x-auth-token"]) for path, headers, _body in targets.asked] == [
+            ("good", "old"), ("good", "new"), ("strange", "old"), ("strange", "new")]
+
+
 def test_insecure_believes_whoever_answers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*Pki(tmp_path / "pki").issue("another.example.org"))

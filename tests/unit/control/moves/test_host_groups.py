@@ -143,8 +143,23 @@ def test_a_host_that_was_away(cloud, boot, monkeypatch):
     # One that has lost what it knew is told again when it connects.
     with cloud.parts.working.client(host) as client:
         client.delete("group_filter", own)
-        host_groups.compare(cloud.parts.working, client, host)
+        host_groups.compare(cloud.parts.working, client, host, [id])
     eventually(lambda: heard(cloud, host, own))
+
+
+def test_servers_of_before_hosts_filtered_by_groups(cloud, boot):
+    """Their NICs have none on the host, until it connects: so do those that somebody changed there."""
+    id = boot()
+    host = row(cloud, id).host
+    mac, groups = (nic(cloud, host, id)[name] for name in ("mac", "security_groups"))
+    for before in (None, []):
+        with cloud.parts.working.client(host) as client:
+            client.ensure("interface_attachment", f"{id}:{mac}", {"server": id, "mac": mac, "security_groups": before})
+        assert nic(cloud, host, id).get("security_groups") == before
+        cloud.kvm[host].stop()
+        cloud.kvm[host].start()
+        eventually(lambda: nic(cloud, host, id).get("security_groups") == groups)
+    eventually(lambda: filtered(cloud, host, id) == tuple(groups))
 
 
 def test_what_a_host_refuses_keeps_nothing_else(cloud, boot, monkeypatch):

@@ -387,7 +387,7 @@ def test_a_filter_of_many_values(ask, name):
 
 @pytest.mark.parametrize("noun, field, most", [
     ("port", {"fixed_ips": {"ip_address": "10.1.0.{}"}}, 64),
-    ("port", {"security_groups": "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f{:04x}"}, 64),
+    ("port", {"security_groups": "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f{:04x}"}, 100),
     ("port", {"allowed_address_pairs": {"ip_address": "10.1.0.{}"}}, 10),
     ("subnet", {"dns_nameservers": "10.1.0.{}"}, 5),
     ("subnet", {"host_routes": {"destination": "10.9.{}.0/24", "nexthop": "10.1.0.1"}}, 20),

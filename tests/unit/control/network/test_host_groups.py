@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
-from magnetar_control.services.network import host_groups
+from magnetar_control.services.network import EmbeddedNetworks, host_groups, ipam
 from magnetar_control.services.network.security_groups import default_id
+from magnetar_core.errors import InvalidField
+from magnetar_core.kinds.network import MOST_GROUPS
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB
 
@@ -151,3 +155,52 @@ def test_groups_without_state_are_refused(service, change):
     (own,) = service.resources["security_groups"].create(ALICE, {"name": "own"})
     with pytest.raises(Exception, match="stateful: must be true: answers always pass"):
         change(service.resources["security_groups"], own["id"])
+
+
+def test_ports_of_the_same_groups_that_are_made_at_once(postgres, monkeypatch):
+    """Each has locked the groups before it changes them; with several ports each has some that the other needs."""
+    service = EmbeddedNetworks(postgres, limits={"port": -1, "security_group": -1})
+    service.bootstrap()
+    (flat,) = service.resources["networks"].create(ADMIN, {
+        "name": "flat", "type": "flat", "bridge": "br0", "shared": True})
+    service.resources["subnets"].create(ADMIN, {"network_id": flat["id"], "cidr": "192.0.2.0/24"})
+    one, two = [made["id"] for made in service.resources["security_groups"].create(
+        ALICE, {"name": "one"}, {"name": "two"})]
+    add_port, told = ipam.add_port, threading.local()
+    for each, other in (([[one]], [[one]]), ([[one, two]], [[two, one]]), ([[one], [two]], [[two], [one]])):
+        both = threading.Barrier(2, timeout=1.0)
+
+        def meet(*args, both=both, **values):
+            with suppress(threading.BrokenBarrierError):  # the other waits for us, and cannot come
+                if not getattr(told, "met", False):
+                    told.met = True
+                    both.wait()
+            return add_port(*args, **values)
+
+        monkeypatch.setattr(ipam, "add_port", meet)
+        with ThreadPoolExecutor(2) as pool:
+            made = [task.result() for task in [pool.submit(service.resources["ports"].create, ALICE, *(
+                {"network_id": flat["id"], "security_groups": groups} for groups in wish)) for wish in (each, other)]]
+        assert [[port["security_groups"] for port in ports] for ports in made] == [each, other]
+
+
+def test_more_groups_than_a_host_takes_are_refused_at_each_way_in(sqlite):
+    """At the port, at the server that has ports, and before a server is made."""
+    service = EmbeddedNetworks(sqlite, limits={"security_group": -1, "security_group_rule": -1})
+    service.bootstrap()
+    id, nic = server(service)
+    ids = [made["id"] for made in service.resources["security_groups"].create(
+        ALICE, *({"name": f"group{number}"} for number in range(MOST_GROUPS + 1)))]
+    port = service.resources["ports"]
+    network = port.show(ALICE, nic["port_id"])["network_id"]
+    port.update(ALICE, nic["port_id"], {"security_groups": ids[:-1]})
+    for refused in (lambda: port.update(ALICE, nic["port_id"], {"security_groups": ids}),
+                    lambda: port.create(ALICE, {"network_id": network, "security_groups": ids}),
+                    lambda: service.change_groups("red", id, ids[-1], add=True),
+                    lambda: service.groups(ALICE, ids),
+                    lambda: service.allocate(ALICE, str(uuid.uuid4()), service.check_requested(ALICE, "auto"), ids)):
+        with pytest.raises(InvalidField, match="security_groups: a port has 100 at most, and this would be 101"):
+            refused()
+    assert port.show(ALICE, nic["port_id"])["security_groups"] == ids[:-1]
+    service.change_groups("red", id, ids[0], add=False)
+    service.change_groups("red", id, ids[-1], add=True)

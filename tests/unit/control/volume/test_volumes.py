@@ -7,12 +7,12 @@ import dataclasses
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Thread
 
 import pytest
 
 from magnetar_control.api.volume.app import VolumeApplication
-from magnetar_control.services.volume import EmbeddedVolumes
+from magnetar_control.services.volume import EmbeddedVolumes, embedded
 from magnetar_core.errors import MagnetarError
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate
@@ -268,6 +268,34 @@ def test_limits_of_the_settings_and_of_one_volume(database, cloud):
     ask("POST", url, {"os-extend": {"new_size": 6}}, status=202)
     _volume(ask)
     ask("POST", "/v3/red/volumes", {"volume": {"size": 1}}, status=413)
+
+
+def test_a_snapshot_of_a_volume_that_goes_at_the_same_moment(postgres, cloud, monkeypatch):
+    """One of the two is refused. On PostgreSQL, as with SQLite one waits for the other."""
+    service = EmbeddedVolumes(postgres, cloud.hosts, cloud.agents, cloud.ensure_image)
+    volume = service.create(ALICE, 1, host="kvm1")["id"]
+    work(service)
+    refused, begin = [], embedded.begin
+
+    def delete():
+        try:
+            service.volumes.delete(ALICE, volume)
+        except MagnetarError as error:
+            refused.append(error.message)
+
+    def meanwhile(*words, **more):
+        other = Thread(target=delete)
+        other.start()
+        other.join(1.0)  # where it waits for us, it does
+        begin(*words, **more)
+        return other
+
+    others = []
+    monkeypatch.setattr(embedded, "begin", lambda *words, **more: others.append(meanwhile(*words, **more)))
+    service.create_snapshot(ALICE, volume, name="now")
+    others[0].join()
+    assert len(refused) == 1 and "must not be attached or have snapshots" in refused[0]
+    assert service.volumes.show(ALICE, volume)["status"] == "available"
 
 
 def test_a_list_asks_the_database_as_often_for_many_as_for_one(ask, service):

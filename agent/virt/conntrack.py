@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The connections that the kernel follows: read and ended by netlink (linux/netfilter/nfnetlink_conntrack.h). Those of
+TCP are left out: without its acknowledgements a sender stops."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import NamedTuple
+
+#: Of netlink: the family, how much is read at once, and seconds until an answer comes.
+NETFILTER, READ, PATIENCE = 12, 1 << 18, 10.0
+_GET, _DELETE, _REQUEST, _ACK, _DUMP, _ERROR, _DONE = 0x101, 0x102, 1, 4, 0x300, 2, 3
+_HEAD, _FAMILY = struct.Struct("=IHHII"), struct.Struct("=BBH")
+#: Attributes of a connection: how its packets look, as it began and back; its zone. Of a packet: addresses, protocol.
+_BEGAN, _BACK, _ZONE, _ADDRESSES, _PROTOCOL = 1, 2, 18, 1, 2
+#: Attributes of addresses and of protocols.
+_FROM, _TO, _NUMBER, _FROM_PORT, _TO_PORT, _TYPES, _CODES = (1, 3), (2, 4), 1, 2, 3, (5, 8), (6, 9)
+TCP = 6
+#: Where the number of the protocol is in a message, by family: the kernel says the first packet before all else.
+_PROTOCOL_AT: dict[int, int] = {socket.AF_INET: 52, socket.AF_INET6: 76}
+
+
+class FlowEnd(NamedTuple):
+    """A connection as seen from one of its ends: the address *here*, the one *there*, and the *port* that it goes to
+    (of ICMP: the type, and the *code*)."""
+
+    here: str
+    there: str
+    port: int
+    code: int = 0
+
+
+class Flow(NamedTuple):
+    """A connection: its *protocol*, as who began it sees it (*sent*), and as the other end does (*heard*): the host may
+    translate addresses in between. *key*: by which the kernel finds it."""
+
+    protocol: int
+    sent: FlowEnd
+    heard: FlowEnd
+    key: bytes
+
+
+class _Packet(NamedTuple):
+    source: str
+    target: str
+    protocol: int
+    ports: tuple[int, int]
+    icmp: tuple[int, int]
+
+
+def flows() -> Iterator[Flow]:
+    """All but those of TCP. Raises ``OSError``."""
+    with _socket() as line:
+        line.send(_message(_GET, _REQUEST | _DUMP, socket.AF_UNSPEC, b""))
+        while True:
+            said = line.recv(READ)
+            for kind, begin, end in _messages(said):
+                if kind == _DONE:
+                    return
+                _check(kind, said, begin)
+                place = _PROTOCOL_AT.get(said[begin])
+                if place is not None and said[begin - _HEAD.size + place] != TCP and (
+                        found := _flow(said, begin, end)):
+                    yield found
+
+
+def end(found: Iterable[Flow]) -> int:
+    """Have the kernel forget them; gone is fine. Returns how many there were. Raises ``OSError``."""
+    count = 0
+    with _socket() as line:
+        for flow in found:
+            family = socket.AF_INET6 if ":" in flow.sent.here else socket.AF_INET
+            line.send(_message(_DELETE, _REQUEST | _ACK, family, flow.key))
+            said = line.recv(READ)
+            for kind, begin, _end in _messages(said):
+                try:
+                    _check(kind, said, begin)
+                    count += 1
+                except OSError as error:
+                    if error.errno != errno.ENOENT:
+                        raise
+    return count
+
+
+@contextmanager
+def _socket() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETFILTER) as line:
+        line.bind((0, 0))
+        line.settimeout(PATIENCE)
+        yield line
+
+
+def _message(kind: int, flags: int, family: int, attributes: bytes) -> bytes:
+    body = _FAMILY.pack(family, 0, 0) + attributes
+    return _HEAD.pack(_HEAD.size + len(body), kind, flags, 1, 0) + body
+
+
+def _messages(said: bytes) -> Iterator[tuple[int, int, int]]:
+    """Of each message its type, and where its content begins and ends."""
+    at = 0
+    while at + _HEAD.size <= len(said):
+        length, kind, _flags, _number, _sender = _HEAD.unpack_from(said, at)
+        yield kind, at + _HEAD.size, at + length
+        at += max(_HEAD.size, (length + 3) & ~3)
+
+
+def _check(kind: int, said: bytes, begin: int) -> None:
+    if kind == _ERROR and (code := struct.unpack_from("=i", said, begin)[0]):
+        raise OSError(-code, os.strerror(-code))
+
+
+def _attributes(said: bytes, at: int, end: int) -> dict[int, tuple[int, int]]:
+    """Number to where the attribute's content begins and ends."""
+    found = {}
+    while at + 4 <= end:
+        length, kind = struct.unpack_from("=HH", said, at)
+        found[kind & 0x3FFF] = (at + 4, at + length)
+        at += max(4, (length + 3) & ~3)
+    return found
+
+
+def _flow(said: bytes, begin: int, end: int) -> Flow | None:
+    found = _attributes(said, begin + _FAMILY.size, end)
+    if not {_BEGAN, _BACK} <= found.keys():
+        return None
+    began, back = _packet(said, *found[_BEGAN]), _packet(said, *found[_BACK])
+    sent, heard = (began.ports[1], 0), (back.ports[0], 0)
+    if began.protocol in (socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6):
+        sent = heard = began.icmp
+    key = b"".join(said[found[name][0] - 4:(found[name][1] + 3) & ~3] for name in (_BEGAN, _ZONE) if name in found)
+    return Flow(began.protocol, FlowEnd(began.source, began.target, *sent),
+                FlowEnd(back.source, back.target, *heard), key)
+
+
+def _packet(said: bytes, begin: int, end: int) -> _Packet:
+    parts = _attributes(said, begin, end)
+    addresses, protocol = (_attributes(said, *parts[name]) for name in (_ADDRESSES, _PROTOCOL))
+
+    def address(names: tuple[int, int]) -> str:
+        return next(str(ip_address(said[slice(*addresses[name])])) for name in names if name in addresses)
+
+    def number(*names: int) -> int:
+        return next((int.from_bytes(said[slice(*protocol[name])], "big") for name in names if name in protocol), 0)
+
+    return _Packet(address(_FROM), address(_TO), number(_NUMBER), (number(_FROM_PORT), number(_TO_PORT)),
+                   (number(*_TYPES), number(*_CODES)))

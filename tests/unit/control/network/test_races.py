@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What others change while a request is worked on: the request is answered as if it had come before or after."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from magnetar_control.services.network import EmbeddedNetworks, resources, security_groups
+from magnetar_control.store.database import Database
+from magnetar_core.errors import Conflict, MagnetarError, NotFound
+from tests.unit.control.serving import ALICE
+
+
+@pytest.fixture
+def service(postgres: Database) -> EmbeddedNetworks:
+    """On PostgreSQL: with SQLite one waits for the other."""
+    return EmbeddedNetworks(postgres, limits={"port": -1})
+
+
+@pytest.fixture
+def net(service: EmbeddedNetworks) -> str:
+    """A network with a subnet."""
+    (made,) = service.resources["networks"].create(ALICE, {"name": "n"})
+    service.resources["subnets"].create(ALICE, {"network_id": made["id"], "cidr": "10.7.0.0/24"})
+    return str(made["id"])
+
+
+def once(monkeypatch: pytest.MonkeyPatch, place: Any, name: str, meanwhile: Callable[[], object]) -> None:
+    """Have *meanwhile* done before the first call of the function."""
+    function, left = getattr(place, name), [meanwhile]
+
+    def called(*args: Any, **more: Any) -> Any:
+        if left:
+            left.pop()()
+        return function(*args, **more)
+
+    monkeypatch.setattr(place, name, called)
+
+
+def test_a_rule_whose_group_goes(service: EmbeddedNetworks, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = service.resources["security_groups"]
+    (group,) = groups.create(ALICE, {"name": "web"})
+    once(monkeypatch, security_groups, "add", lambda: groups.delete(ALICE, group["id"]))
+    with pytest.raises(NotFound, match=f"Security group {group['id']} does not exist"):
+        service.resources["security_group_rules"].create(
+            ALICE, {"security_group_id": group["id"], "direction": "ingress"})
+
+
+def test_a_network_that_gets_a_port(service: EmbeddedNetworks, net: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    once(monkeypatch, resources, "delete", lambda: service.resources["ports"].create(ALICE, {"network_id": net}))
+    with pytest.raises(Conflict, match="There are one or more ports still in use on the network"):
+        service.resources["networks"].delete(ALICE, net)
+
+
+def test_what_goes_while_it_is_changed(service: EmbeddedNetworks, net: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    networks = service.resources["networks"]
+    once(monkeypatch, networks, "_note", lambda: networks.delete(ALICE, net))
+    with pytest.raises(NotFound, match=f"Network {net} could not be found"):
+        networks.update(ALICE, net, {"name": "other"})
+
+
+@pytest.mark.parametrize("of_port", [False, True])
+def test_what_a_server_was_promised_and_is_gone(service: EmbeddedNetworks, net: str, of_port: bool) -> None:
+    """Its fault says so."""
+    ports, wish, id = service.resources["ports"], {"uuid": net}, net
+    if of_port:
+        (port,) = ports.create(ALICE, {"network_id": net})
+        id, wish = port["id"], {"port": port["id"]}
+    asked = service.check_requested(ALICE, [wish])
+    (ports if of_port else service.resources["networks"]).delete(ALICE, id)
+    with pytest.raises(MagnetarError, match=f"{'Port' if of_port else 'Network'} {id} could not be found") as refused:
+        service.allocate(ALICE, str(uuid.uuid4()), asked)
+    assert isinstance(refused.value, NotFound)
