@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import Any
 
 import pytest
 
+from magnetar_agent.metadata.service import MetadataService
 from magnetar_agent.networks import GroupRule, Lease, Port, PortGroup, tap_name
+from magnetar_agent.port_security import PortSecurity
 from magnetar_core.errors import HypervisorError, InvalidField
 
 from .conftest import Host
@@ -145,3 +149,17 @@ def test_one_that_cannot_be_loaded_is_told_of_and_tried_again(host: Host, caplog
     host.agent.port_security._todo.put("there")  # a look of its own
     becomes(host, ipv4=None, ipv6=None)
     until(lambda: host.agent.port_security.status() == {"ports": 1, "reason": ""}, 20)
+
+
+@pytest.mark.parametrize("of", ["port_security", "metadata"])
+def test_an_agent_that_ends_waits_for_no_more_changes(host: Host, monkeypatch: pytest.MonkeyPatch, of: str) -> None:
+    """What it has gathered so far is done."""
+    keeper: PortSecurity | MetadataService = getattr(host.agent, of)
+    begun, wait = threading.Event(), keeper._ending.wait
+    monkeypatch.setattr(sys.modules[type(keeper).__module__], "GATHER", 600.0)
+    monkeypatch.setattr(keeper._ending, "wait", lambda seconds: begun.set() or wait(seconds))
+    host.server(networks=[{"bridge": "br0", "mac": MAC}])
+    assert begun.wait(60)
+    host.agent.close()
+    assert not keeper._thread.is_alive()
+    becomes(host, ipv4=None, ipv6=None)
