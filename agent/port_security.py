@@ -13,7 +13,6 @@ import contextlib
 import logging
 import queue
 import threading
-import time
 from dataclasses import replace
 from ipaddress import IPv4Network, ip_interface
 from typing import TYPE_CHECKING, Any
@@ -49,6 +48,7 @@ class PortSecurity:
         self.metadata = Steering.of(host.settings.state_dir).device
         self._todo: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="port-security", daemon=True)
+        self._ending = threading.Event()
         self._loaded: PortFilter | None = None
         #: By server; what a migration brings is known before the guest comes.
         self._ports: dict[str, frozenset[Port]] = {}
@@ -69,6 +69,7 @@ class PortSecurity:
     def close(self) -> None:
         """End. The filter stays as long as there are servers."""
         if self._thread.is_alive():
+            self._ending.set()
             self._todo.put(END)
             self._thread.join(20)
 
@@ -107,7 +108,7 @@ class PortSecurity:
             todo = set[str]()
             with contextlib.suppress(queue.Empty):
                 todo.add(self._todo.get(timeout=LOOK))
-                time.sleep(GATHER)
+                self._ending.wait(GATHER)
                 while True:
                     todo.add(self._todo.get_nowait())
             self._keep((todo - {END}) or {THERE})

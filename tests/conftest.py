@@ -35,7 +35,8 @@ FIRST = (
     # slow
     "tests/conformance/test_conformance.py", "tests/fuzz/test_fuzz.py", "tests/kill/test_kill.py",
     "tests/modules/test_documents.py", "tests/unit/control/v1/test_modules.py",
-    "tests/unit/control/moves/test_crashes.py",
+    "tests/unit/control/moves/test_crashes.py", "tests/unit/agent/test_migration_full.py",
+    "tests/unit/agent/test_migration_volumes.py",
     # lab
     "tests/lab/test_site.py", LIBVIRT, "three_hosts", "tests/lab/test_roles.py", "lab1",
 )

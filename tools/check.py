@@ -153,10 +153,11 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
 }
 FAST = [name for name in STAGES if name not in ("docs", "sanity", "pylint", "slow", "lab", "deep")]
 GUESTS = {"lab", "deep"}
-#: What runs beside a stage: tests wait for other things half of the time.
-BESIDE = {"tests": ("mypy", "imports", "ansible-lint", "changelog", "collection", "audit"),
-          "slow": ("docs", "sanity", "pylint"), "lab": ("slow", "docs", "sanity", "pylint")}
-#: How much they stand behind in their turn for the CPUs (nice): the stage beside them takes longer.
+#: Stages that run one after the other, and those that do so beside them: tests wait for other things half of the time.
+TRACKS = ((("ruff",), ()),
+          (("tests",), ("mypy", "imports", "ansible-lint", "changelog", "collection", "audit")),
+          (("lab", "deep"), ("slow", "docs", "sanity", "pylint")))
+#: How much the second ones stand behind in their turn for the CPUs (nice): guests and their hosts are waited for.
 BEHIND = 5
 #: Stages that ran: whether they passed, and seconds.
 Ended = dict[str, tuple[bool, float]]
@@ -211,6 +212,14 @@ def _beside(names: list[str], said: int, tell: multiprocessing.connection.Connec
     tell.send(run(names))
 
 
+def tracks(chosen: list[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """Which of the chosen stages run one after the other, and which beside these."""
+    for both in TRACKS:
+        first, second = ([one for one in names if one in chosen] for names in both)
+        if first or second:
+            yield (first, second) if first else (second[:1], second[1:])
+
+
 def work() -> int:
     """Set up, run each stage, say how it ended."""
     began = time.monotonic()
@@ -228,11 +237,9 @@ def work() -> int:
     if not given:
         STAGES["deep"] = STAGES["deep"][0], partial(tests, "deep", TWO, "deep", shard())
     ended: Ended = {"set-up": (True, time.monotonic() - began)}
-    companions = [one for name, ones in BESIDE.items() if name in chosen for one in ones]
-    for name in chosen:
-        if name not in companions:
-            with beside([one for one in BESIDE.get(name, ()) if one in chosen], ended):
-                ended |= run([name])
+    for first, second in tracks(chosen):
+        with beside(second, ended):
+            ended |= run(first)
     failed = [name for name, (good, _seconds) in ended.items() if not good]
     if failed:
         print(f"Failed: {', '.join(failed)}. Run one alone with ./check NAME.")

@@ -16,7 +16,6 @@ import os
 import queue
 import secrets
 import threading
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +69,7 @@ class MetadataService:
         #: What is to be done, and of which server.
         self._todo: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
+        self._ending = threading.Event()
         self._process: GuestProcess | None = None
         self._seal = ""
         self._steering = Steering.of(host.settings.state_dir)
@@ -95,6 +95,7 @@ class MetadataService:
     def close(self) -> None:
         """End, and leave nothing on the host."""
         if self._thread.is_alive():
+            self._ending.set()
             self._todo.put((END, ""))
             self._thread.join(20)
 
@@ -124,7 +125,7 @@ class MetadataService:
             todo = set[tuple[str, str]]()
             with contextlib.suppress(queue.Empty):
                 todo.add(self._todo.get(timeout=LOOK))
-                time.sleep(GATHER)
+                self._ending.wait(GATHER)
                 while len(todo) < AT_ONCE:
                     todo.add(self._todo.get_nowait())
             if (END, "") in todo:

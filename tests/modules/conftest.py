@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import logging
 import sys
-import threading
-import time
 import types
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from magnetar_agent.agent import Agent
 from magnetar_agent.app import AgentApplication
 from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.settings import AgentSettings
+from tests.http_server import started
 
 ROOT = Path(__file__).parents[2]
 COLLECTION = "ansible_collections.magnetar.compute"
@@ -53,19 +53,14 @@ class Running:
         self.agent = Agent(self.settings, self.hypervisor)
         self._listening = serve.unix_socket(self.socket, self.settings.socket_group)
         self._server = serve.listener(AgentApplication(self.agent), self.settings, None)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listening]}, daemon=True)
+        self._ending = contextlib.ExitStack()
 
     def start(self) -> None:
         self.agent.start()
-        self._thread.start()
-        until = time.monotonic() + 120
-        while not self._server.started and time.monotonic() < until:
-            time.sleep(0.01)
+        self._ending.enter_context(started(self._server, self._listening, cut=True))
 
     def stop(self) -> None:
-        self._server.should_exit = True
-        self._server.force_exit = True
-        self._thread.join(10)
+        self._ending.close()
         self._listening.close()
         self.agent.close()
         self.hypervisor.close()

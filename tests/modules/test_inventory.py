@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from magnetar_agent import serve
 from magnetar_agent.access import BearerTokens
 from magnetar_agent.app import AgentApplication
 from magnetar_agent.networks import Lease
+from tests.http_server import started
 
 from .conftest import ROOT, Running
 from .sshd import Sshd
@@ -289,15 +289,9 @@ def over_tls(running, folder):
     context.load_cert_chain(folder / "ca.pem", folder / "key.pem")
     running.agent.host.settings = replace(running.settings, tokens_file=folder / "tokens.yml")
     token = BearerTokens(folder / "tokens.yml").create("inventory", "read")
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = serve.listener(AgentApplication(running.agent), running.agent.host.settings, context)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        try:
-            yield f"https://127.0.0.1:{listening.getsockname()[1]}", token
-        finally:
-            server.should_exit = server.force_exit = True
-            thread.join(10)
+    found = serve.listener(AgentApplication(running.agent), running.agent.host.settings, context)
+    with socket.create_server(("127.0.0.1", 0)) as listening, started(found, listening, cut=True):
+        yield f"https://127.0.0.1:{listening.getsockname()[1]}", token
 
 
 def test_each_endpoint_has_options_of_its_own(hosts, place, tmp_path):

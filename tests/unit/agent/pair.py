@@ -188,22 +188,31 @@ class Killer:
 
     def __init__(self, thing: Any, method: str, number: int, *sides: Side) -> None:
         self.whole = getattr(thing, method)
-        self.number, self.calls, self.died = number, 0, False
+        self.number, self.calls, self.died, self.over = number, 0, False, False
+        self._counting = threading.Lock()
         setattr(thing, method, self)
         self.clients = [side.client for side in sides]
         for client in self.clients:
             client._exchange = partial(self._exchange, client._exchange)  # type: ignore[method-assign]
 
     def __call__(self, *given: Any, **named: Any) -> Any:
-        self.calls += 1
-        if self.calls < self.number:
+        with self._counting:
+            self.calls += 1
+            self.died |= not self.over and self.calls >= self.number
+            dies = self.died
+        if not dies:
             return self.whole(*given, **named)
-        self.died = True
         for client in self.clients:
             if client._connection and client._connection.sock:
                 with suppress(OSError):
                     client._connection.sock.shutdown(socket.SHUT_RDWR)
         raise Died
+
+    def end(self) -> bool:
+        """From now on nothing dies any more, whoever is about to call; whether something did."""
+        with self._counting:
+            self.over = True
+            return self.died
 
     def _exchange(self, exchange: Callable[..., Any], *given: Any) -> Any:
         try:
@@ -222,7 +231,7 @@ def killed(thing: Any, method: str, number: int, kind: str, *sides: Side) -> boo
         for _step in Migrate(*sides, "web1", {"type": kind}).steps():
             pass
     delattr(thing, method)
-    return killer.died
+    return killer.end()
 
 
 class Held:

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import socket
-import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import serve
 from magnetar_agent.app import AgentApplication
+from tests.http_server import started
 
 if TYPE_CHECKING:
     import ssl
@@ -63,14 +61,8 @@ def served(agent: Agent, sock: socket.socket, tls: ssl.SSLContext | None = None,
            places: Connections | None = None) -> Iterator[AgentApplication]:
     """*agent* on *sock*; the socket is closed afterwards."""
     application = AgentApplication(agent)
-    server = serve.listener(application, agent.host.settings, tls, places)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])), daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.005)
-    try:
-        yield application
-    finally:
-        application.feed.close()
-        server.should_exit = server.force_exit = True
-        thread.join(10)
+    with started(serve.listener(application, agent.host.settings, tls, places), sock, cut=True):
+        try:
+            yield application
+        finally:
+            application.feed.close()

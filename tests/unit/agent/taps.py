@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,7 +52,8 @@ class Guest:
     def __init__(self, name: str, bridge: str, server: str, address: str, mac: str) -> None:
         self.process = subprocess.Popen(["unshare", "--net", "sleep", "600"])
         self.name, self.device, self.mac = name, f"eth-{name}", mac
-        time.sleep(0.3)
+        ours, its = (Path(f"/proc/{process}/ns/net") for process in ("thread-self", self.process.pid))
+        until(lambda: its.readlink() != ours.readlink())
         ip(f"link add tap-{name} type veth peer name {self.device} netns {self.process.pid}")
         ip(f"link set tap-{name} {f'master {bridge}' if bridge else ''} up")
         self.sh(f"ip link set {self.device} address {mac} up; ip link set lo up; "
@@ -69,6 +71,11 @@ class Guest:
     def get(self, path: str, *options: str, host: str = "169.254.169.254") -> str:
         words = " ".join(f"'{one}'" for one in options)
         return self.sh(f"curl -gs --max-time 3 {words} 'http://{host}{path}'", check=False)
+
+    def hears_nothing(self, *hosts: str) -> bool:
+        """Whether none of these hosts (with ports) says anything; all are asked at once."""
+        urls = " ".join(f"'http://{host}/openstack'" for host in hosts)
+        return not self.sh(f"curl -gsZ --max-time 3 {urls}", check=False)
 
     def end(self) -> None:
         self.process.kill()

@@ -231,7 +231,7 @@ def test_an_idle_client_does_not_keep_an_agent_from_ending(tmp_path: Path, pki: 
                     client_key=str(key)) as admin:  # fmt: skip
             assert admin.info()["api"] == 1
             server.should_exit = True
-            thread.join(5)
+            thread.join(20)  # asyncio would wait 30 s
             assert not thread.is_alive()
         agent.close()
 

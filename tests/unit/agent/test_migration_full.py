@@ -5,6 +5,7 @@ it again brings the server to its target, an abort leaves it at its source, and 
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import product
 
 import pytest
 
@@ -169,11 +170,13 @@ def full(*_given: object) -> None:
     raise NoSpace("No space left on device.")
 
 
-@pytest.mark.parametrize("lasting", [False, True])
-@pytest.mark.parametrize("side", ["source", "target"])
 # A cold one ends in the same ways (test_a_full_disk); a cloud deletes it in tests/unit/control/moves/test_full_disk.py.
-@pytest.mark.parametrize("kind", ["live", pytest.param("cold", marks=pytest.mark.deep(
-    shard="agents that die in a move"))])
+# Of a live one each side is full in one way here: a half ends without room either way.
+@pytest.mark.parametrize(("kind", "side", "lasting"), [
+    ("live", "source", True), ("live", "target", False),
+    *(pytest.param(kind, side, lasting, marks=pytest.mark.deep(shard="agents that die in a move"))
+      for kind, side, lasting in (("live", "source", False), ("live", "target", True), *product(
+          ["cold"], ["source", "target"], [False, True])))])
 def test_a_deletion_after_a_full_disk(pair: Pair, kind: str, side: str, lasting: bool) -> None:
     """Neither host asks the other where the server is, so it does not matter who comes first, or whether there is room:
     a half ends without."""

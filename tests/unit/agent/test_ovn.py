@@ -112,7 +112,7 @@ def test_its_packets_are_left_to_ovn(host: Host) -> None:
     """The filter of the host's bridges has no rule of it; the table is there for what the host itself would take."""
     host.server(networks=[{"port": ONE, "mac": MAC}])
     tap = tap_name(host.agent.host.settings.state_dir, host.show()["id"], MAC)
-    until(lambda: host.fake.filtered and host.fake.filtered.ports == {Port(tap, MAC, switched=True)}, 20)
+    until(lambda: host.fake.filtered and host.fake.filtered.ports == {Port(tap, MAC, switched=True)})
     assert host.agent.host.port_security_status() == {"ports": 0, "reason": ""}
 
 

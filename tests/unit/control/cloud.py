@@ -16,7 +16,6 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -30,6 +29,7 @@ from magnetar_control import serve
 from magnetar_control.settings_file import make
 from magnetar_control.web.protocol import served
 from magnetar_core.connections import Connections
+from tests.http_server import started
 from tests.ports import free_port
 
 #: Runs an agent whose imaginary host has the name of the first argument: hosts of one name are one host to the agents.
@@ -282,14 +282,6 @@ class Cloud:
 @contextlib.contextmanager
 def listening(server: Any, places: Connections | None = None, tls: ssl.SSLContext | None = None) -> Iterator[int]:
     """Serve an ASGI application on a loopback port."""
-    running = uvicorn.Server(uvicorn.Config(server, host="127.0.0.1", port=0, log_level="warning", lifespan="off",
-                                            access_log=False, **served(places or Connections(0), tls)))
-    thread = threading.Thread(target=running.run, daemon=True)
-    thread.start()
-    while not running.started:
-        time.sleep(0.01)
-    try:
-        yield running.servers[0].sockets[0].getsockname()[1]
-    finally:
-        running.should_exit = True
-        thread.join(10)
+    with started(uvicorn.Server(uvicorn.Config(server, host="127.0.0.1", port=0, log_level="warning", lifespan="off",
+                                               access_log=False, **served(places or Connections(0), tls)))) as found:
+        yield found.servers[0].sockets[0].getsockname()[1]

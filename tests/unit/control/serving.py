@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +15,7 @@ from magnetar_control.services import Context
 from magnetar_control.web import Request
 from magnetar_control.web.asgi import AsgiServer
 from magnetar_core.errors import Unauthenticated
+from tests.http_server import started
 
 ADMIN = Context("root", "operators", frozenset({"admin"}), token="admin")
 ALICE = Context("alice", "red", frozenset({"member"}), token="alice")
@@ -75,12 +74,5 @@ def served(**mounts: Any) -> Iterator[str]:
     applications[""] = [*mounts.values()][0]  # noqa: RUF015 - a generator must not end by next
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(AsgiServer(applications), log_level="warning", lifespan="off"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        while not server.started and thread.is_alive():
-            time.sleep(0.005)
-        try:
+        with started(server, listening):
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(10)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``./check``: where tests have their temporary files."""
+"""``./check``: where tests have their temporary files, and which stages run beside each other."""
 
 from __future__ import annotations
 
@@ -41,3 +41,17 @@ def test_where_memory_is_short_they_are_as_usual(check, monkeypatch):
     monkeypatch.setattr(check, "roomy", lambda: False)
     with check.temporary() as found:
         assert found == ((), {})
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [
+    (None, [(["ruff"], []), (["tests"], ["mypy", "imports", "ansible-lint", "changelog", "collection", "audit"]),
+            (["lab", "deep"], ["slow", "docs", "sanity", "pylint"])]),
+    (["deep", "slow"], [(["deep"], ["slow"])]), (["slow"], [(["slow"], [])]),
+    (["ruff", "mypy", "imports"], [(["ruff"], []), (["mypy"], ["imports"])]),
+    (["slow", "docs", "pylint"], [(["slow"], ["docs", "pylint"])])])
+def test_what_runs_beside_what(check, chosen, expected):
+    """Each stage runs once; deep follows lab while others still run beside it."""
+    every = list(check.STAGES) if chosen is None else chosen
+    found = list(check.tracks(every))
+    assert found == expected
+    assert sorted(name for both in found for names in both for name in names) == sorted(every)

@@ -105,12 +105,14 @@ class World(Things):
         self._content()
         self.parts.identity.tokens.forget()
         self.parts.hosts.all(fresh=True)
-        self._kept = {path: _copy(path) for path in sorted(folder.glob("*.db"))}
+        self._kept, self._people_then = [Kept(path) for path in sorted(folder.glob("*.db"))], self._revision()
 
     def close(self):
         """Give everything back."""
         self._end()
         self._patched.close()
+        for one in self._kept:
+            one.close()
         self.parts.close()
 
     def _noun(self, table, **values):
@@ -233,15 +235,20 @@ class World(Things):
             assert one.wait(60), f"{one.name} of {one.kind} {one.key} does not end"
 
     def restore(self):
-        """Everything is as it was at the beginning."""
+        """Everything is as it was at the beginning. What is known of tokens is, unless people were changed."""
         self._end()
-        for path, kept in self._kept.items():
-            with contextlib.closing(sqlite3.connect(path)) as connection:
-                connection.execute("PRAGMA synchronous=OFF")
-                kept.backup(connection)
+        changed = self._revision() != self._people_then
+        for one in self._kept:
+            one.put_back()
         self._content()
-        self.parts.identity.tokens.forget()
+        if changed:
+            self.parts.identity.tokens.forget()
         self.parts.hosts.all(fresh=True)
+
+    def _revision(self):
+        """A number that the identity service raises with each change."""
+        with self.api.read() as connection:
+            return connection.execute(select(identity.revision.c.number)).scalar()
 
     def secrets(self, project):
         """Ids of what the other project has for itself, and the mark of its names: what says it to what it is."""
@@ -261,11 +268,28 @@ def _status(method, path, status, told):
     return next((one.status for one in vars(errors).values() if code and getattr(one, "code", "") == code[1]), status)
 
 
-def _copy(path):
-    kept = sqlite3.connect(":memory:", check_same_thread=False)
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.backup(kept)
-    return kept
+class Kept:
+    """A database as it was at the beginning."""
+
+    def __init__(self, path):
+        self._there, self._copy = (sqlite3.connect(one, check_same_thread=False) for one in (path, ":memory:"))
+        self._there.execute("PRAGMA synchronous=OFF")
+        self._there.backup(self._copy)
+        self._seen = self._version()
+
+    def put_back(self):
+        """It is so again, where another connection has changed it."""
+        if self._version() != self._seen:
+            self._copy.backup(self._there)
+            self._seen = self._version()
+
+    def _version(self):
+        return self._there.execute("PRAGMA data_version").fetchone()
+
+    def close(self):
+        """Let go of it."""
+        self._there.close()
+        self._copy.close()
 
 
 def quoted(value):

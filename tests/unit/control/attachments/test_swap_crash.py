@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.control.cloud import Cloud
+from tests.unit.control.engines import engines
 
 from .asking import Owner, until
 from .dying import Fuse
 
-pytestmark = pytest.mark.slow  # it needs minutes
+pytestmark = [engines("volumes and images, postgres"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

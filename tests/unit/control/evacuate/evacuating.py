@@ -13,12 +13,11 @@ from magnetar_control.store import hosts, tables
 from magnetar_control.store.database import now
 from tests.unit.control.attachments.asking import Owner, until
 from tests.unit.control.cloud import Caller
+from tests.unit.control.engines import engines
 from tests.unit.control.moves.clouds import at, claims, moves, row
 from tests.unit.control.moves.inside import Inside
 
-#: Tests on each engine in turn, as the fixture ``databases`` has them.
-ENGINES = pytest.mark.parametrize("databases", ["sqlite", pytest.param(
-    "postgres", marks=pytest.mark.deep(shard="evacuate, postgres"))], indirect=True)
+ENGINES = engines("evacuate, postgres")
 LONG_AGO = "2026-01-01T00:00:00.000000"
 
 

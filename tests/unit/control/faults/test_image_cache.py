@@ -14,8 +14,10 @@ from magnetar_core.client import Client
 from magnetar_core.errors import Conflict, HypervisorDown
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.cloud import Cloud
+from tests.unit.control.engines import engines
 
 CACHE = "/v2.1/os-aggregates/{}/images"
+pytestmark = engines("volumes and images, postgres")
 
 
 @pytest.fixture(scope="module")

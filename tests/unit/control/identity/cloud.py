@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 
 import orjson
 import uvicorn
@@ -15,6 +14,7 @@ from magnetar_control.services import identity
 from magnetar_control.web import Request
 from magnetar_control.web.application import Application
 from magnetar_control.web.asgi import AsgiServer
+from tests.http_server import started
 
 URL = "http://cloud:8774"
 
@@ -98,13 +98,10 @@ def served(threads=8, transfers=None, **mounts):
         app = AsgiServer({"": Nothing(), **{f"/{name}": found for name, found in mounts.items()}}, threads=threads,
                          transfers=transfers)
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", http="httptools"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            with started(server, listener):
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            server.should_exit = True
-            thread.join(5)
             app.threads.shutdown()
             app.uploads.shutdown()
             app.downloads.shutdown()

@@ -17,11 +17,14 @@ from magnetar_control.store import cell_moves, servers
 from magnetar_control.store.database import Database
 from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.attachments.asking import until as until_true
+from tests.unit.control.engines import engines
 from tests.unit.control.v1.test_servers import ensure
 from tools import postgres
 
 from .clouds import at, claims, disabled, flavors
 from .two_cells import CELLS, TwoCells, check, taken
+
+pytestmark = engines("cells, sqlite", deep="sqlite")  # who has several cells has them on PostgreSQL
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.attachments.test_build import block
 from tests.unit.control.cloud import Reply
+from tests.unit.control.engines import engines
 
-#: Tests on each engine in turn, as the fixture ``databases`` has them.
-ENGINES = pytest.mark.parametrize("databases", ["sqlite", pytest.param(
-    "postgres", marks=pytest.mark.deep(shard="rebuild, postgres"))], indirect=True)
+ENGINES = engines("rebuild, postgres")
 
 
 class Rebuilding(Owner):

@@ -8,16 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from magnetar_control.store import allocations
 from tests.unit.control.attachments.asking import Owner
 from tests.unit.control.cloud import Cloud
+from tests.unit.control.engines import engines
 from tests.unit.control.moves.clouds import at, claims, row
 
-#: Tests on each engine in turn, as the fixture ``databases`` has them.
-ENGINES = pytest.mark.parametrize("databases", ["sqlite", pytest.param(
-    "postgres", marks=pytest.mark.deep(shard="shelve, postgres"))], indirect=True)
+ENGINES = engines("shelve, postgres")
 
 
 class Shelving(Owner):

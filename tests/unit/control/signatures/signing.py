@@ -3,15 +3,12 @@
 
 import uuid
 
-import pytest
-
 from tests.unit.control.attachments.asking import Owner
+from tests.unit.control.engines import engines
 from tests.unit.control.image.signing import Chain
 from tests.unit.control.moves.clouds import at, claims, flavors
 
-#: Tests on each engine in turn, as the fixture ``databases`` has them.
-ENGINES = pytest.mark.parametrize("databases", ["sqlite", pytest.param(
-    "postgres", marks=pytest.mark.deep(shard="signatures, postgres"))], indirect=True)
+ENGINES = engines("signatures, postgres")
 CONTENT = bytes(range(256)) * 256
 VERSION = "2.63"
 
