@@ -7,6 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.servers import GIB, cpu_modes, root_pool
+from magnetar_agent.settings import NO_INJECTION
 from magnetar_core.hardware import traits
 
 if TYPE_CHECKING:
@@ -36,6 +37,15 @@ def address(host: LocalHost) -> str:
 def images(host: LocalHost) -> list[str]:
     """Ids of the images whose content is here."""
     return sorted(one.id for one in host.documents.peek("image") if one.state.get("file"))
+
+
+def injection(host: LocalHost) -> dict[str, Any] | None:
+    """Where the settings have keys and files written into servers' root disks, and why that cannot be; ``None`` where
+    they do not."""
+    partition = host.settings.inject_partition
+    if partition == NO_INJECTION:
+        return None
+    return {"partition": partition, "reason": host.hypervisor.lacks_injection()}
 
 
 def image_cache_gb(host: LocalHost) -> int:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 #: What can be asked for, and what every host needs.
-NAMES = ("libvirt", "kvm", "local_disks", "port_security", "metadata_service", "ovn", "uefi", "secure_boot", "tpm")
+NAMES = ("libvirt", "kvm", "local_disks", "port_security", "metadata_service", "ovn", "uefi", "secure_boot", "tpm",
+         "injection")
 ALWAYS = ("libvirt", "local_disks", "port_security")
 #: What guests may have, as the hardware that asks for it.
 HARDWARE: Mapping[str, Mapping[str, str]] = {
@@ -26,7 +27,7 @@ def run(socket: str, needed: Collection[str]) -> int:
         host = client.get("host")
     bad = False
     for name, fine, said in findings(host):
-        required = name in needed or name in ALWAYS
+        required = name in needed or name in ALWAYS or (name == "injection" and host["injection"] is not None)
         bad |= required and not fine
         print(f"{name}: {'ok' if fine else 'LACKS' if required else 'no'}{said and f' - {said}'}")
     return int(bad)
@@ -51,3 +52,6 @@ def findings(host: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
     for name, hardware in HARDWARE.items():
         lacks = "; ".join(what for _field, what in needs.lacking(hardware, host))
         yield name, not lacks, lacks and f"the host lacks {lacks}. Install it and restart libvirtd"
+    injection = host["injection"]
+    yield ("injection", injection is not None and not injection["reason"], "off: inject_partition is -2"
+           if injection is None else injection["reason"] or f"inject_partition {injection['partition']}")

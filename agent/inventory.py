@@ -58,7 +58,7 @@ def usage(host: LocalHost) -> dict[str, Any]:
         "provider_config": host.provider_config.told,
         "bandwidths": pci.bandwidths(host),
         "address": told.address(host), "metrics": host.meter.look(), "images": told.images(host),
-        "image_cache_gb": told.image_cache_gb(host),
+        "image_cache_gb": told.image_cache_gb(host), "injection": told.injection(host),
         "disk_gb": None if room.total is None else room.total // GIB,
         "disk_gb_free": None if room.free is None else room.free // GIB,
         "local_disks": {"format": host.settings.root_format, "pool": host.settings.root_pool or "",

@@ -241,7 +241,8 @@ class _Change(Change):
                 document.state["making"] = True
             task.keep()
             self.choosing.close()
-            perform(self.driver, task, planned, begun)
+            with check_mode(False, self.warnings):
+                perform(self.driver, task, planned, begun)
             _finished(task)
         except Exception as error:
             self.choosing.close()

@@ -27,6 +27,8 @@ FILE = Path("/etc/magnetar/agent.yml")
 IN_POOL = ("lvm", "rbd")
 ROOT_FORMATS = ("qcow2", "raw", "copy", *IN_POOL)
 LEVELS = ("debug", "info", "warning", "error")
+#: The ``inject_partition`` with which nothing is written into guests' disks.
+NO_INJECTION = -2
 _BRIDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 _LISTEN = re.compile(r"^(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})$")
 
@@ -223,6 +225,12 @@ class AgentSettings:
     vendordata_jsonfile_path: Path | None = _doc(
         "JSON file whose object guests find in vendor_data.json of their config drive, 256 KiB at most. In a cloud its "
         "conductors say what they find there.", default=None)
+    inject_partition: int = _doc(
+        "Where the key, password, metadata and files of a server are written into its root disk when that is made, as "
+        "with Nova: -2 nowhere, -1 where libguestfs finds the operating system, 0 a disk without partitions, 1 and up "
+        "that partition. See docs/guest-data.md.", default=NO_INJECTION, metadata={"min": NO_INJECTION, "max": 128})
+    inject_password: bool = _doc("Write the password too, as a hash, as root's. Needs inject_partition.", default=False)
+    inject_key: bool = _doc("Write the key too, for root. Needs inject_partition.", default=False)
     event_keys_kept: int = _doc("How many request ids of one-shot events are remembered, so that none is done twice.",
                                 default=10000, metadata={"min": 100})
     log_level: str = _doc("debug, info, warning or error.", default="info", metadata={"choices": LEVELS})
@@ -235,6 +243,10 @@ class AgentSettings:
             raise InvalidSettings(f"cpu_shared_set: must not name CPUs of cpu_dedicated_set: {cpu_text(both)}.")
         self._check_cpu_mode()
         self._check_root_pool()
+        for name in ("inject_password", "inject_key"):
+            if getattr(self, name) and self.inject_partition == NO_INJECTION:
+                raise InvalidSettings(f"{name}: needs an inject_partition other than {NO_INJECTION}, with which "
+                                      "nothing is written into guests' disks.")
         if self.file_backed_memory and self.ram_allocation_ratio != 1:
             raise InvalidSettings("file_backed_memory: needs ram_allocation_ratio 1: files cannot be promised twice.")
         if self.file_backed_memory and self.reserved_huge_pages:

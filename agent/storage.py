@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 #: ``progress(done_bytes, total_bytes)``; it raises ``Cancelled`` when the operation was cancelled.
 Progress = Callable[[int, int], None]
@@ -121,6 +121,24 @@ class Export:
     stand_in: bool = False
 
 
+@dataclass(frozen=True)
+class Injection:
+    """What is written into the file system of a guest, which lies in the *partition* of its disk (from 1; 0: the disk
+    has none; -1: where an operating system is found): root's *password*, as a hash of crypt(5), a *key*, a line of
+    root's authorized_keys, *metadata*, for /meta.js, and *files* (path, content in base64)."""
+
+    partition: int
+    password: str | None = field(default=None, repr=False)
+    key: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def named(self) -> dict[str, Any]:
+        """What there is to write, by name."""
+        given = {"password": self.password, "key": self.key, "metadata": dict(self.metadata), "files": self.files}
+        return {name: value for name, value in given.items() if value}
+
+
 class RbdPool(Protocol):
     """A pool of Ceph, whose RBD images other hosts reach as well. A *base* is an image that others are clones of: it is
     complete, and stays as it is, from ``protect`` on. Every call raises ``HypervisorError`` where the cluster does not
@@ -228,6 +246,14 @@ class HypervisorDisks(Protocol):
 
     def grow_disk(self, path: Path, format: str, size: int, key: DiskKey | None = None) -> None:
         """Grow a disk of a stopped domain."""
+
+    def inject(self, disk: Disk, given: Injection, kvm: bool) -> Mapping[str, str]:
+        """Write into the file system on a disk that nobody uses, as often as one likes. The names (``Injection.named``)
+        of what could not be written, to why. *kvm*: whether guests run under it. Raises ``HypervisorError`` where
+        nothing could be written: no file system that libguestfs reads, no Linux, or it took too long."""
+
+    def lacks_injection(self) -> str:
+        """What the host lacks for ``inject``; "" where it lacks nothing."""
 
     def begin_copy(self, uuid: str, target: str, path: Path, format: str = "qcow2", key: DiskKey | None = None) -> None:
         """Begin to copy the disk *target* of an active domain, as it is at this instant, with all that it stands on,

@@ -58,10 +58,13 @@ class Delivery:
 
 
 def _wanted(id: str, image: Document, checksum: str | None = None) -> Document:
-    """The image in the agent's form, with those properties that agents act on; none when it was deleted meanwhile. Its
+    """The image in the agent's form, with those properties that agents act on (``instance_uuid``: what a server has
+    already of itself is not written into its disk again); none when it was deleted meanwhile. Its
     content has this *checksum*; where none is given, the one that its service says."""
     properties = {name: value for name, value in IMAGE_PROPERTIES.acted_on(
         image.get("properties") or {}, AGENT).items() if not name.startswith("trait:")}  # the scheduler has looked
+    if of_server := (image.get("properties") or {}).get("instance_uuid"):
+        properties["instance_uuid"] = of_server
     want = {"name": id, "source": {"upload": True}, "properties": {
         name: value[:255] for name, value in properties.items() if value}}
     if checksum:

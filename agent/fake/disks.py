@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from magnetar_agent.fake.exports import Exports
-from magnetar_agent.storage import Backing, DiskKey, DiskSeen, NetworkSource, Progress
+from magnetar_agent.storage import Backing, Disk, DiskKey, DiskSeen, Injection, NetworkSource, Progress
 from magnetar_agent.virt import iso, vfat
 from magnetar_agent.virt.disks import complete
 from magnetar_core.errors import HypervisorError
@@ -28,6 +28,13 @@ LUKS = 2
 
 class Disks(Exports):
     """The protocol's methods for disks."""
+
+    #: What was written into the disks of guests last, by path; of this what cannot be, to why; what is wrong with all.
+    injected: dict[Path, Injection]
+    not_injected: Mapping[str, str] = {}
+    unreadable = ""
+    #: What the host lacks to write there.
+    no_injection = ""
 
     def disk(self, path: Path, format: str | None = None) -> DiskSeen | None:
         """Tests may leave *format* out."""
@@ -79,6 +86,18 @@ class Disks(Exports):
             if seen.virtual_size > size:
                 raise HypervisorError(f"The disk {path} has {seen.virtual_size} bytes already; it is not shrunk.")
             write(path, replace(seen, virtual_size=size))
+
+    def inject(self, disk: Disk, given: Injection, kvm: bool) -> Mapping[str, str]:
+        with self._call("inject", needs_libvirt=False):
+            if why := self.no_injection or (disk.remote and "it is in Ceph") or self.unreadable:
+                raise HypervisorError(f"libguestfs could not write into the disk {disk.path}: {why}.")
+            if read(disk.path, disk.format) is None:
+                raise HypervisorError(f"The disk {disk.path} cannot be opened: No such file or directory.")
+            self.injected[disk.path] = given
+            return dict(self.not_injected)
+
+    def lacks_injection(self) -> str:
+        return self.no_injection
 
     def make_iso(self, path: Path, label: str, files: Mapping[str, bytes], flushed: bool = True) -> None:
         with (self._call("make_iso", needs_libvirt=False), complete(path, named=False, flushed=flushed) as part,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from magnetar_agent.storage import Injection
+
 parse = lru_cache(maxsize=5000)(_parse)
 
 
@@ -82,6 +84,7 @@ class State:
         #: The guests' ends of consoles that are open.
         self._consoles: dict[str, list[socket.socket]] = {}
         self.permitted: list[Path] = []
+        self.injected: dict[Path, Injection] = {}
         self.wiped: list[str] = []
         self._bridges, self._kvm = frozenset(bridges), kvm
         self._connected = True

@@ -154,8 +154,8 @@ def rebuild(call: EventCall) -> Fields:
         want["block_device_mapping"] = [{**one, "uuid": want["image"]} if one is root else one
                                         for one in document.want["block_device_mapping"]]
         del want["image"]
-    reconcile.change(call.drivers, Server, document, want, allowed, call.operation)
-    return {}
+    done = reconcile.change(call.drivers, Server, document, want, allowed, call.operation)
+    return {"warnings": done.warnings} if done.warnings else {}
 
 
 def create_image(call: EventCall) -> Fields:

@@ -86,14 +86,22 @@ def _named(host: LocalHost, document: Document) -> dict[str, Any]:
     static = _vendor_data(host) if told is None else vendor.get("static") or {}
     given = {"vendor_data": static, "vendor_data2": vendor.get("dynamic") or {}}
     if told is None:
-        keys = document.state.get("keys", _key(host, want))
         return {**given, "name": want["name"], "hostname": guest_data.hostname(want["name"]),
                 "flavor": want["flavor"].get("name", ""), "availability_zone": want["availability_zone"] or "",
-                "keys": tuple(Key(name, data) for name, data in keys.items())}
+                "keys": keys(host, document)}
     return {**given, **{name: told[name] for name in ("name", "hostname", "launch_index", "flavor")},
             "project": told["project_id"], "reservation": told["reservation_id"],
-            "availability_zone": told["availability_zone"], "keys": tuple(Key(**one) for one in told["keys"]),
+            "availability_zone": told["availability_zone"], "keys": keys(host, document),
             "security_groups": tuple(told["security_groups"])}
+
+
+def keys(host: LocalHost, document: Document) -> tuple[Key, ...]:
+    """Its keys, as its cloud calls them where there is one."""
+    told = document.want.get("guest_data")
+    if told is not None:
+        return tuple(Key(**one) for one in told["keys"])
+    found = document.state.get("keys", _key(host, document.want))
+    return tuple(Key(name, data) for name, data in found.items())
 
 
 def _vendor_data(host: LocalHost) -> dict[str, Any]:

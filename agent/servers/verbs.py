@@ -32,6 +32,7 @@ from magnetar_agent.servers import (
     spec,
     tpm,
 )
+from magnetar_agent.settings import NO_INJECTION
 from magnetar_agent.storage import DiskKey
 from magnetar_agent.task import Task, Verb
 from magnetar_agent.volumes import reimaging, remote
@@ -55,6 +56,10 @@ def disks(task: Task) -> None:
         if one.file not in made or not (place / one.file).exists():
             own_disks.make(task, one.file, one.size, one.label, key=key)
             sizes[one.file] = one.size
+    if host.settings.inject_partition != NO_INJECTION and "disk" not in made and "disk" in spec.files(want):
+        from magnetar_agent.servers import injection  # of few hosts
+
+        injection.inject(task)
     if root is None:
         seen = own_disks.seen(host, document, "disk")
         root = seen.virtual_size if seen else 0

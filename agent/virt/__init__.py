@@ -17,6 +17,7 @@ from .devices import Devices
 from .disks import Disks
 from .events import listen
 from .guest_agent import GuestAgent
+from .injection import Injections
 from .mdev import Mdevs
 from .migrate import Migrations
 from .mirror import Mirrors
@@ -42,7 +43,8 @@ log = logging.getLogger(__name__)
 
 
 class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, GuestAgent, Consoles, Devices, Statistics,
-                        Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Tpms, Mdevs, Pmem, ProductData):
+                        Migrations, LibvirtNetworks, NftPortFilter, Storage, Disks, Injections, Tpms, Mdevs, Pmem,
+                        ProductData):
     """``LocalHypervisor`` on the libvirt at *uri*; what it finds out about the host is kept in *state_dir*."""
 
     def __init__(self, uri: str = "qemu:///system", state_dir: Path = Path("/var/lib/magnetar"),
@@ -51,6 +53,7 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         CpuModels.__init__(self)
         GuestAgent.__init__(self)
         Exports.__init__(self)
+        Injections.__init__(self, state_dir)
         self.templates = templates
         self._listeners: list[Callable[[DomainEvent], None]] = []
         self.probe = Kvm(state_dir)

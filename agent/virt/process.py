@@ -27,9 +27,10 @@ User = tuple[int, int] | None
 
 
 def run(arguments: Sequence[str], what: str, timeout: float = TIMEOUT, user: User = None,
-        files: Sequence[int] = ()) -> str:
-    """What the program prints. *what* completes "could not …"; it inherits the descriptors *files*."""
-    return _finish(_start(arguments, what, user, files), arguments[0], what, time.monotonic() + timeout, None)
+        files: Sequence[int] = (), groups: Sequence[int] = ()) -> str:
+    """What the program prints. *what* completes "could not …"; it inherits the descriptors *files*. *groups*: those
+    that another *user* is in besides."""
+    return _finish(_start(arguments, what, user, files, groups), arguments[0], what, time.monotonic() + timeout, None)
 
 
 def follow(arguments: Sequence[str], what: str, progress: Callable[[float], None], user: User = None,
@@ -38,19 +39,21 @@ def follow(arguments: Sequence[str], what: str, progress: Callable[[float], None
     _finish(_start(arguments, what, user, files), arguments[0], what, None, progress)
 
 
-def bound_to_us(user: User) -> list[str]:
+def bound_to_us(user: User, groups: Sequence[int] = ()) -> list[str]:
     """Words before a program's: it dies with the thread that waits for it, so a killed agent leaves nothing writing; as
     another *user* it has no capability."""
-    other = [f"--reuid={user[0]}", f"--regid={user[1]}", "--clear-groups", "--no-new-privs", "--inh-caps=-all",
+    besides = f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups"
+    other = [f"--reuid={user[0]}", f"--regid={user[1]}", besides, "--no-new-privs", "--inh-caps=-all",
              "--bounding-set=-all"] if user else []
     return ["setpriv", "--pdeathsig", "KILL", *other, "--"]
 
 
-def _start(arguments: Sequence[str], what: str, user: User, files: Sequence[int]) -> subprocess.Popen[bytes]:
+def _start(arguments: Sequence[str], what: str, user: User, files: Sequence[int],
+           groups: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(  # noqa: S603 (a list of ours; no shell)
-            [*bound_to_us(user), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True, env={**os.environ, "LC_ALL": "C"}, pass_fds=files)
+            [*bound_to_us(user, groups), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, start_new_session=True, env={**os.environ, "LC_ALL": "C"}, pass_fds=files)
     except OSError as error:
         raise HypervisorError(f"The agent could not {what}: {error.strerror}. Install setpriv (util-linux).") from None
 

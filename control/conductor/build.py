@@ -16,7 +16,7 @@ import orjson
 from magnetar_control.agents import plain
 from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import place
-from magnetar_control.store import allocations, servers
+from magnetar_control.store import actions, allocations, servers
 from magnetar_control.store.database import now
 from magnetar_core.errors import Cancelled, Conflict, MagnetarError
 from magnetar_core.hardware.image_properties import shutdown_timeout
@@ -74,6 +74,7 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
         if abroad or not ready:  # it is started when it has these volumes, and its ports
             document["power"] = OFF
         answer = client.ensure("server", work.id, document, progress=work.progress, request_id=work.idempotency_key)
+    warned(work, answer)
     network, seen, on_cards = work.conductor.services.network, nics.devices(answer["resource"]), nics.on_cards(ports)
     if on_cards:  # their OVN plugs in what it is told
         network.bind(work.id, host, work.confirm_old_lease, seen)
@@ -82,6 +83,13 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
     network.bind(work.id, host, work.confirm_old_lease, seen)
     return block_devices.finish_build(work, host, answer["resource"], abroad, {"power": power, **secret},
                                       held=not ready)
+
+
+def warned(work: Work, answer: Mapping[str, Any]) -> None:
+    """What the agent warns of in its *answer* is in the action's message when that ends."""
+    if said := answer.get("warnings"):
+        text = " ".join(said)
+        work.end_writes.append(lambda connection: actions.warned(connection, work.action.id, text))
 
 
 def power_of(work: Work) -> str:

@@ -20,6 +20,7 @@ from magnetar_core.hardware.merge import asked_of
 from magnetar_core.power import REBUILD, STOPPED, number
 
 from . import block_devices, disk_keys, machines, tpm_secrets
+from .build import warned
 from .guest_data import told
 from .images import deliver
 from .retry import attempt, retry_forever
@@ -59,11 +60,13 @@ def _rebuilt(work: Work, client: Client) -> dict[str, Any]:
     if root is None:
         deliver(work, client, work.server.host, work.args["image"])
     with work.guest(client) as watch:
-        client.event("server", work.id, "rebuild", _anew(work), request_id=work.idempotency_key, progress=watch)
+        answer = client.event("server", work.id, "rebuild", _anew(work), request_id=work.idempotency_key,
+                              progress=watch)
     disk_keys.settle(work)
     found = client.ensure("server", work.id, {"name": work.server.hostname or work.server.name,
                                               "power": "off" if before == STOPPED else "running",
                                               **tpm_secrets.given(work)})
+    warned(work, answer)
     return {"vm_state": STOPPED if before == STOPPED else "active", "fault": None, "launched_at": now(),
             "power_state": number(found["resource"]["power_state"]), **machines.recorded(work, found["resource"])}
 

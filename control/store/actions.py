@@ -282,6 +282,12 @@ def ended(connection: Connection, number: int, holder: str, state: str = "done",
     return done.rowcount == 1
 
 
+def warned(connection: Connection, number: int, text: str) -> None:
+    """Add *text* to the action's message: a warning of what its host has done."""
+    connection.execute(update(actions).where(actions.c.id == number).values(
+        message=func.coalesce(actions.c.message + " ", "") + text))
+
+
 def holds(connection: Connection, number: int, holder: str) -> bool:
     """Whether *holder* still has the action; in a ``write`` nobody else takes it before the transaction ends."""
     return connection.execute(_HELD, {"number": number, "by": holder}).first() is not None

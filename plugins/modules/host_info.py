@@ -221,6 +221,13 @@ hosts:
         format: qcow2
         pool: ''
         reason: ''
+    injection:
+      description: '{partition, reason}: where keys, passwords and files are written into servers'' root disks (setting
+        inject_partition), and why they cannot be; null: nowhere.'
+      type: dict
+      sample:
+        partition: -1
+        reason: ''
     image_cache_gb:
       description: GiB of it that a cloud reserves for the content of images.
       type: int

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from magnetar_agent.storage import Backing, Disk, DiskKey, DiskSeen, Export, NetworkSource
+from magnetar_agent.storage import Backing, Disk, DiskKey, DiskSeen, Export, Injection, NetworkSource
 from magnetar_core.errors import Cancelled, Conflict, HypervisorError
 from magnetar_core.power import OFF, RUNNING
 from tests.unit.core.images import sparse_vmdk
@@ -37,6 +37,14 @@ def test_disks(place: Place, format: str) -> None:
     seen = hypervisor.disk(overlay, "qcow2")
     assert (seen.virtual_size, seen.backing) == (30 * MIB, path)
     assert not [left for disk in (path, overlay) for left in place.folder.glob(f"{disk.name}.part*")]
+
+
+def test_what_cannot_be_written_into(place: Place) -> None:
+    """What can be: tests/lab/test_injection.py."""
+    assert isinstance(place.hypervisor.lacks_injection(), str)
+    away = Disk(place.folder / "away", "vda", "raw", remote=NetworkSource("rbd", "pool/image"))
+    with pytest.raises(HypervisorError, match="Ceph"):
+        place.hypervisor.inject(away, Injection(1, key="ssh-ed25519 AAAA me"), kvm=False)
 
 
 def test_an_encrypted_disk(place: Place) -> None:

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 CHANGES = ("discard_save", "define", "undefine", "start", "shutdown", "destroy", "pause", "resume", "save",
            "make_disk", "copy_disk", "grow_disk", "make_iso", "make_network", "remove_network", "begin_copy",
            "finish_copy", "freeze", "thaw", "set_password", "inject_nmi", "make_content", "copy_into", "grow_content",
-           "remove_content", "label_disk", "begin_mirror", "pivot", "end_mirror")
+           "remove_content", "label_disk", "inject", "begin_mirror", "pivot", "end_mirror")
 RBD_CHANGES = ("make", "clone", "grow", "remove", "protect", "remove_base")
 
 

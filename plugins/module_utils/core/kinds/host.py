@@ -66,6 +66,9 @@ class Host(Kind):
     disk_gb_free = Field(Integer(), "What is free of it in GiB.", on=READ, sample=700)
     local_disks = Field(Value(), "{format, pool, reason}: as what new servers get their disks, and why they cannot.",
                         on=READ, sample={"format": "qcow2", "pool": "", "reason": ""})
+    injection = Field(Value(), "{partition, reason}: where keys, passwords and files are written into servers' root "
+                      "disks (setting inject_partition), and why they cannot be; null: nowhere.", on=READ,
+                      sample={"partition": -1, "reason": ""})
     image_cache_gb = Field(Integer(), "GiB of it that a cloud reserves for the content of images.", on=READ,
                            sample=12)
     numa_cells = Field(Value(), "NUMA cells: {id, cpus_shared, cpus_dedicated, memory_mb (of small pages), pages "

@@ -6,12 +6,15 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import pytest
 from sqlalchemy import select
 
+from magnetar_control import delivery
+from magnetar_control.conductor import build
 from magnetar_control.store import tables
 from tests.unit.agent.test_cloud_init import SCHEMA
 from tests.unit.agent.test_iso import read
@@ -215,3 +218,28 @@ def test_a_fatal_target_fails_the_build_by_name() -> None:
         left = cloud.admin.settled(found["id"])
         assert left and left["status"] == "ACTIVE" and "domain-join" in last_event(cloud, found["id"])
         assert left["OS-EXT-SRV-ATTR:host"] == found["OS-EXT-SRV-ATTR:host"]
+
+
+def test_what_a_host_could_not_write_is_in_the_actions_message(cloud: Cloud) -> None:
+    """Such as a key into the root disk: the server is made all the same."""
+    id = cloud.admin.boot("warned", networks="none")["id"]
+    database = cloud.parts.working.database
+    with database.read() as connection:
+        number = connection.execute(select(tables.actions.c.id).where(tables.actions.c.server_id == id)).scalar_one()
+    work: Any = SimpleNamespace(action=SimpleNamespace(id=number), end_writes=[])
+    build.warned(work, {"warnings": []})
+    assert work.end_writes == []
+    build.warned(work, {"warnings": ["No key.", "No password."]})
+    for _time in range(2):
+        with database.write() as connection:
+            for write in work.end_writes:
+                write(connection)
+    path = f"/v2.1/servers/{id}/os-instance-actions"
+    assert cloud.admin.get(path).json["instanceActions"][0]["message"] == " ".join(["No key. No password."] * 2)
+
+
+def test_a_host_knows_of_which_server_an_image_is() -> None:
+    """What an unshelved server has of itself is not written into its disk again."""
+    found = delivery._wanted("i", {"properties": {"instance_uuid": "s", "mine": "x"}})
+    assert found["properties"] == {"instance_uuid": "s"}
+    assert delivery._wanted("i", {})["properties"] == {}

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Writes into a guest's file system, in libguestfs's appliance: a program of its own, which knows nothing of the agent.
+
+``injection`` runs it by the system's Python, whose module guestfs it needs, as QEMU's user without any capability. It
+serves the disk to the appliance by ``qemu-nbd``, so a file system that somebody else has made is read by the
+appliance's kernel only. Its argument is the descriptor of a job (JSON; see ``injection.Injections.inject``); it prints
+``{"failed": {what: why}}``, or ``{"error": why}`` where nothing could be written.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+#: MiB of memory of the appliance, and bytes of address space that each program here may have.
+MEMORY, ADDRESS_SPACE = 512, 4 * 2**30
+#: Seconds until ``qemu-nbd`` must listen, and that it may take to write what it has.
+READY, LAST_WORDS = 20.0, 60.0
+#: Largest /etc/passwd and /etc/shadow, and list of keys, that are read of a guest.
+READ_MAX = 2**20
+KEYS, RC_LOCALS = "/root/.ssh/authorized_keys", ("/etc/rc.local", "/etc/rc.d/rc.local")
+MARK = "# Added by Magnetar: keys that were injected get their SELinux context"
+
+
+class NotWritable(Exception):
+    """The disk has nothing that could be written to; the text says why."""
+
+
+def main() -> None:
+    """Do the job."""
+    job = json.loads(Path(f"/proc/self/fd/{sys.argv[1]}").read_bytes())
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    os.environ.pop("XDG_RUNTIME_DIR", None)  # root's, perhaps
+    with tempfile.TemporaryDirectory(prefix="magnetar-inject-") as folder:
+        try:
+            said: dict[str, Any] = {"failed": _in_folder(job, Path(folder))}
+        except (NotWritable, RuntimeError, OSError) as error:
+            said = {"error": _plain(error)}
+    print(json.dumps(said))
+
+
+def _in_folder(job: dict[str, Any], folder: Path) -> dict[str, str]:
+    socket = folder / "disk.sock"
+    server = _serve(job, folder, socket)
+    try:
+        failed = _with_appliance(job, folder, socket)
+        # It ends when the appliance has let go of the disk, and has written everything by then.
+        if server.wait(LAST_WORDS):
+            raise NotWritable(f"qemu-nbd ended with status {server.returncode}")
+    except subprocess.TimeoutExpired:
+        raise NotWritable("qemu-nbd does not end") from None
+    finally:
+        if server.poll() is None:
+            server.kill()
+            server.wait()
+    return failed
+
+
+def _serve(job: dict[str, Any], folder: Path, socket: Path) -> subprocess.Popen[bytes]:
+    """qemu-nbd, for one client; it dies with this program."""
+    listens, said = folder / "pid", folder / "said"
+    with said.open("wb") as words:
+        server = subprocess.Popen(  # noqa: S603 (a list of the agent's; no shell)
+            ["setpriv", "--pdeathsig", "KILL", "--", "qemu-nbd", f"--socket={socket}", f"--pid-file={listens}",  # noqa: S607
+             "--cache=writeback", "--discard=unmap", *job["options"], job["node"]],
+            stdin=subprocess.DEVNULL, stdout=words, stderr=words, pass_fds=job["files_held"])
+    end = time.monotonic() + READY
+    while not listens.exists():
+        if server.poll() is not None or time.monotonic() > end:
+            server.kill()
+            raise NotWritable(f"qemu-nbd: {said.read_text(errors='replace').strip()[:300] or 'it does not listen'}")
+        time.sleep(0.02)
+    return server
+
+
+def _with_appliance(job: dict[str, Any], folder: Path, socket: Path) -> dict[str, str]:
+    import guestfs  # type: ignore[import-not-found]  # the system's, where the setting asks for it
+
+    guest = guestfs.GuestFS(python_return_dict=True, close_on_exit=False)
+    try:
+        guest.set_path(job["appliance"])
+        guest.set_backend("direct")
+        guest.set_tmpdir(str(folder))
+        guest.set_cachedir(str(folder))
+        guest.set_memsize(MEMORY)
+        guest.set_network(False)
+        if not job["kvm"]:
+            guest.set_backend_setting("force_tcg", "1")
+        guest.add_drive_opts("", format="raw", protocol="nbd", server=[f"unix:{socket}"], cachemode="writeback")
+        guest.launch()
+        mount(guest, job["partition"])
+        failed = write(guest, job)
+        guest.shutdown()  # which raises for what could not be written
+        return failed
+    finally:
+        guest.close()
+
+
+def mount(guest: Any, partition: int) -> None:
+    """Mount the guest's file systems below /: those that are found (-1), that of the whole disk (0) or of a partition.
+    Raises ``NotWritable``."""
+    if partition >= 0:
+        guest.mount(f"/dev/sda{partition or ''}", "/")
+        return
+    roots = guest.inspect_os()
+    if len(roots) != 1:
+        raise NotWritable("no operating system is found on it" if not roots else "several operating systems are on it")
+    kind = guest.inspect_get_type(roots[0])
+    if kind != "linux":
+        raise NotWritable(f"its operating system is {kind}, and not Linux")
+    for place, device in sorted(guest.inspect_get_mountpoints(roots[0]).items(), key=lambda one: len(one[0])):
+        guest.mount(device, place)
+
+
+def write(guest: Any, job: dict[str, Any]) -> dict[str, str]:
+    """Write each thing that the job has; to what could not be written, why."""
+    failed = {}
+    for name, writes in (("key", _key), ("metadata", _metadata), ("password", _password), ("files", _files)):
+        if job[name]:
+            try:
+                writes(guest, job[name])
+            except (NotWritable, RuntimeError) as error:
+                failed[name] = _plain(error)
+    return failed
+
+
+def _key(guest: Any, key: str) -> None:
+    """One more line of root's authorized_keys, once however often this is done."""
+    guest.mkdir_p("/root/.ssh")
+    guest.chown(0, 0, "/root/.ssh")
+    guest.chmod(0o700, "/root/.ssh")
+    there = _read(guest, KEYS) if guest.is_file(KEYS, followsymlinks=True) else b""
+    if key.encode() not in there.splitlines():
+        begin = b"" if not there or there.endswith(b"\n") else b"\n"
+        guest.write_append(KEYS, begin + key.encode() + b"\n")
+    guest.chown(0, 0, KEYS)
+    guest.chmod(0o600, KEYS)
+    if guest.exists("/etc/selinux"):
+        _relabel(guest)
+
+
+def _relabel(guest: Any) -> None:
+    """Have the guest give root's keys their SELinux context when it starts: the appliance has no policy of it."""
+    path = next((one for one in RC_LOCALS if guest.is_file(one, followsymlinks=True)), None)
+    there = _read(guest, path) if path else b"#!/bin/sh\n"
+    if MARK.encode() in there:
+        return
+    path = path or RC_LOCALS[bool(guest.is_dir("/etc/rc.d", followsymlinks=True))]
+    lines = [line for line in there.decode(errors="surrogateescape").splitlines() if line.strip() != "exit 0"]
+    text = "\n".join([*lines, MARK, "restorecon -RF /root/.ssh 2>/dev/null || :", ""])
+    guest.write(path, text.encode(errors="surrogateescape"))
+    guest.chmod(0o755, path)
+
+
+def _metadata(guest: Any, metadata: dict[str, str]) -> None:
+    guest.write("/meta.js", json.dumps(metadata).encode())
+
+
+def _password(guest: Any, hashed: str) -> None:
+    if not any(line.startswith(b"root:") for line in _read(guest, "/etc/passwd").splitlines()):
+        raise NotWritable("/etc/passwd has no user root")
+    guest.write("/etc/shadow", shadow(_read(guest, "/etc/shadow"), hashed.encode()))
+
+
+def shadow(text: bytes, hashed: bytes) -> bytes:
+    """/etc/shadow with another password of root's. Raises ``NotWritable``."""
+    lines = text.split(b"\n")
+    for number, line in enumerate(lines):
+        fields = line.split(b":")
+        if fields[0] == b"root" and len(fields) > 1:
+            lines[number] = b":".join([fields[0], hashed, *fields[2:]])
+            return b"\n".join(lines)
+    raise NotWritable("/etc/shadow has no user root")
+
+
+def _files(guest: Any, files: list[list[str]]) -> None:
+    for path, content in files:
+        guest.write(path if path.startswith("/") else f"/{path}", base64.b64decode(content))
+
+
+def _read(guest: Any, path: str) -> bytes:
+    """A file of the guest's; NotWritable where it is larger than any of its kind."""
+    if guest.filesize(path) > READ_MAX:
+        raise NotWritable(f"{path} is larger than {READ_MAX} bytes")
+    return bytes(guest.read_file(path))
+
+
+def _plain(error: Exception) -> str:
+    """On one line."""
+    return " ".join(str(error).split())[:400].rstrip(".") or type(error).__name__
+
+
+if __name__ == "__main__":
+    main()
