@@ -34,9 +34,8 @@ TIDY = frozenset({"fetch", "plug"})
 
 
 def pass_with_power(former: Document | None, steps: Sequence[Step]) -> bool:
-    """Whether the document *former* is true again when the host loses power before *steps* are done: then nobody was
-    told of them, and what they come from is on the disk for good. What is flushed at their end does it once. Not where a
-    guest is restored: its saved memory goes."""
+    """Whether the document *former* is true again when the host loses power before *steps* are done and flushed: their
+    guest is gone then, and nobody was told of them. Not where a guest is restored, whose saved memory goes."""
     return former is not None and former.want.get("power") in (OFF, RUNNING, PAUSED) and PASSING.issuperset(
         step.verb for step in steps)
 

@@ -104,8 +104,9 @@ def test_a_remote_managed_port(smart: Functions) -> None:
     cloud, port = smart.cloud, smart.port("tunnelled", **REMOTE)
     until(lambda: engine_of(cloud).port(port) is not None)
     assert on_card(cloud, port) == ((), "", None)
-    with patch.object(cloud.kvm["kvm1"].fake, "integration_bridge", lambda name: IntegrationBridge(name, reason="no")), \
-            patch.object(cloud.services.network, "bind", wraps=cloud.services.network.bind) as bind:
+    kvm1, network = cloud.kvm["kvm1"].fake, cloud.services.network
+    with patch.object(kvm1, "integration_bridge", lambda name: IntegrationBridge(name, reason="no")), \
+            patch.object(network, "bind", wraps=network.bind) as bind:
         id = smart.make(port, host="kvm1")
     assert bind.call_count == 1
     shown = smart.shown(port)
