@@ -19,8 +19,8 @@ from .test_agent import play
 ROOT = Path(__file__).resolve().parents[3]
 ROLE = ROOT / "roles/network"
 #: Names of centrals with what the inventory says of them.
-THREE = {"net1": {"ansible_host": "192.0.2.1", "network_northbound": True, "network_southbound": True}, "net2": {"network_address": "2001:db8::2"},
-         "net3": {"ansible_host": "192.0.2.3"}}
+THREE = {"net1": {"ansible_host": "192.0.2.1", "network_northbound": True, "network_southbound": True},
+         "net2": {"network_address": "2001:db8::2"}, "net3": {"ansible_host": "192.0.2.3"}}
 SCRIPTS = yaml.safe_load((ROLE / "vars/main.yml").read_text())
 needs_ovsdb = pytest.mark.skipif(not shutil.which("ovsdb-tool"), reason="needs ovsdb-tool (package openvswitch-common)")
 
@@ -51,8 +51,9 @@ def test_whom_hosts_and_control_plane_are_told_of(tmp_path, centrals, south, nor
     said = told(tmp_path, centrals, [
         {"ansible.builtin.include_role": {
             "name": str(ROOT / "roles/common"), "tasks_from": "topology", "public": True}},
-        {"ansible.builtin.debug": {"msg": "hosts <{{ agent_ovn_remote }}> control plane <{{ common_northbound }}> cards "
-                                          "<{{ common_northbound_settings.ovn_southbound | default('') }}>"}}],
+        {"ansible.builtin.debug": {
+            "msg": "hosts <{{ agent_ovn_remote }}> control plane <{{ common_northbound }}> cards "
+                   "<{{ common_northbound_settings.ovn_southbound | default('') }}>"}}],
         common_without_passwords=True)
     assert f"hosts <{south}> control plane <{north}> cards <{cards}>" in said, said
 
