@@ -156,6 +156,8 @@ class EngineWorker:
         finally:
             with self._lock:
                 self._hearing.discard(hearing)
+        if self.wait.hosts <= 0:
+            return
         patience = min(self.wait.hosts, BEHIND) if self._behind else self.wait.hosts
         behind = not self.engine.reached(number, patience)
         if behind and not self._behind:

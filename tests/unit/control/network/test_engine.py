@@ -332,6 +332,19 @@ def test_a_port_that_is_there_is_looked_at_and_not_written(ask, service, engine,
         service.prepare(SERVER, "h2")  # which is written, and noted
 
 
+def test_nobody_waits_for_hosts_where_the_setting_says_so(ask, service, engine, monkeypatch):
+    _server(service, _network(ask))
+    with pytest.raises(Unavailable):
+        service.prepare(SERVER, "h1")
+    service.worker.round()
+    asked = []
+    monkeypatch.setattr(engine, "reached", lambda number, seconds: asked.append(seconds) or True)
+    service.prepare(SERVER, "h1")
+    service.worker.wait = Wait(0.1, 2.0)
+    service.prepare(SERVER, "h1")
+    assert asked == [2.0]
+
+
 def test_who_waits_asks_the_database_once(ask, service, engine, sqlite):
     """The writer of the same process tells what it has written."""
     nic = _server(service, _network(ask))
