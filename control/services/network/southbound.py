@@ -81,7 +81,7 @@ class Southbound:
         with self._opening:
             if self._open is None:
                 try:
-                    made = ovn_servers.opened(self.url, ovn_servers.SOUTHBOUND, (CHASSIS,), self.patience)
+                    made = ovn_servers.opened(self.url, ovn_servers.SOUTHBOUND, (CHASSIS,), self.patience, leader=False)
                 except Exception as error:
                     raise Unavailable(f"The southbound database of OVN at {self.url}, which knows the chassis of "
                                       f"SmartNICs, does not answer: {error}. See to ovsdb-server there, and to the "

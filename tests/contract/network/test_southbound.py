@@ -92,6 +92,19 @@ def test_what_the_southbound_database_told_is_known_while_it_is_away(ovn):
     assert not OvnEngine(ovn.central.url).knows_cards
 
 
+def test_a_relay_of_the_southbound_database_does(ovn):
+    """As the role network has one beside a single central."""
+    central = ovn.central
+    ovn.smart_nic("dpu1", "AB12")
+    central._spawn("relay", "ovsdb-server", f"relay:OVN_Southbound:{central.south}", "-vfile:off",
+                   f"--remote=punix:{central.folder}/relay.sock", f"--unixctl={central.folder}/relay.ctl")
+    south = Southbound(f"unix:{central.folder}/relay.sock", 10.0)
+    try:
+        assert eventually(lambda: south.chassis_of("AB12")) == "dpu1"
+    finally:
+        south.close()
+
+
 @pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 def test_a_southbound_cluster_that_begins_anew(tmp_path):
     """It counts its changes from the beginning, and what it has is not old for that."""
