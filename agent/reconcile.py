@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_agent.documents import CLOUD, HELD, REPLACEMENT, Document, Fields
 from magnetar_agent.drivers import Driver, SubresourceDriver
 from magnetar_agent.locks import CHOICES
-from magnetar_agent.steps import NOTES, cancelled, note_fault, perform, undo
+from magnetar_agent.steps import NOTES, cancelled, note_fault, pass_with_power, perform, undo
 from magnetar_agent.task import NotRemovable, Task
 from magnetar_core.ensure import Permissions
 from magnetar_core.errors import Cancelled, Conflict, NoSpace, NotFound
@@ -239,7 +239,7 @@ class _Change(Change):
             document.state["unfinished"] = True
             if fresh:
                 document.state["making"] = True
-            task.keep()
+            task.keep(durable=not pass_with_power(former, planned))
             self.choosing.close()
             with check_mode(False, self.warnings):
                 perform(self.driver, task, planned, begun)

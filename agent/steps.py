@@ -5,6 +5,7 @@ nothing behind; after a cancel the resource is as it was before, or the next cal
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from magnetar_agent.task import NotRemovable, Task
 from magnetar_core.errors import Cancelled, MagnetarError, NoSpace
 from magnetar_core.operations import Operation, now
 from magnetar_core.plan import Step
+from magnetar_core.power import OFF, PAUSED, RUNNING
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +24,17 @@ log = logging.getLogger(__name__)
 NOTES = ("allow_reboot", "rebuild")
 #: Verbs that lose nothing. After a cancel the agent plans the way back to what was wanted before.
 TWO_WAY = frozenset({"stop", "pause", "resume", "destroy", "reserve"})
+#: Verbs of which nothing is left when the host loses power.
+PASSING = frozenset({"start", "start_paused", "pause", "resume"})
 #: Verbs that undo what they did when they are cancelled.
 TIDY = frozenset({"fetch", "plug"})
+
+
+def pass_with_power(former: Document | None, steps: Sequence[Step]) -> bool:
+    """Whether the document *former* is true again when the host loses power before *steps* are done and flushed: their
+    guest is gone then, and nobody was told of them. Not where a guest is restored, whose saved memory goes."""
+    return former is not None and former.want.get("power") in (OFF, RUNNING, PAUSED) and PASSING.issuperset(
+        step.verb for step in steps)
 
 
 def perform(driver: Driver, task: Task, steps: list[Step], begun: list[str]) -> None:

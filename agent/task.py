@@ -32,9 +32,10 @@ class Task:
     files: list[Path] = field(default_factory=list)
     folders: set[Path] = field(default_factory=set)
 
-    def keep(self) -> None:
-        """Write the document as it is now."""
-        self._write(durable=True)
+    def keep(self, durable: bool = True) -> None:
+        """Write the document as it is now. Not *durable*: for an agent that is killed, and not a host that loses
+        power."""
+        self._write(durable)
 
     def note(self, folder: Path | None = None, *files: Path) -> None:
         """The document has changed and need not be written yet: a crash before the next ``keep`` only has the verb done

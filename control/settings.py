@@ -293,7 +293,9 @@ class Settings:
     ovn_ca_cert: Path | None = _doc("PEM file with the CA of the northbound database's certificate.")
     ovn_wait: float = _doc("Seconds that the start of a server waits for the northbound database to have its ports.",
                            30.0, 0.1)
-    ovn_hosts_wait: float = _doc("Seconds that it then waits for all hosts to have followed; after that it goes on.",
+    ovn_hosts_wait: float = _doc("Seconds that it then waits for all hosts to have followed; after that it goes on. "
+                                 "With 0 it does not wait: servers start sooner, and where OVN is slow a guest may ask "
+                                 "for its address more than once.",
                                  5.0, 0)
     physical_mtu: int = _doc("MTU of the networks between hosts; those that OVN makes on them have 58 bytes less.",
                              1500, 634, 65535)

@@ -75,12 +75,10 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
             document["power"] = OFF
         answer = client.ensure("server", work.id, document, progress=work.progress, request_id=work.idempotency_key)
     warned(work, answer)
-    network, seen, on_cards = work.conductor.services.network, nics.devices(answer["resource"]), nics.on_cards(ports)
-    if on_cards:  # their OVN plugs in what it is told
-        network.bind(work.id, host, work.confirm_old_lease, seen)
-    if on_cards or not ready:
+    # The OVN of SmartNICs plugs in what it is told here.
+    work.conductor.services.network.bind(work.id, host, work.confirm_old_lease, nics.devices(answer["resource"]))
+    if not ready or nics.on_cards(ports):
         nics.await_ports(work, host)
-    network.bind(work.id, host, work.confirm_old_lease, seen)
     return block_devices.finish_build(work, host, answer["resource"], abroad, {"power": power, **secret},
                                       held=not ready)
 

@@ -22,7 +22,7 @@ def engine_of(settings: Settings) -> NetworkEngine | None:
     if url is None:
         return None
     files = {name: getattr(settings, name) for name in ("ovn_key", "ovn_cert", "ovn_ca_cert")}
-    for name, where in (("ovn_northbound", url), ("ovn_southbound", south or "unix:")):
+    for name, where in {"ovn_northbound": url, **({} if south is None else {"ovn_southbound": south})}.items():
         for one in where.split(","):
             if not one.strip().startswith(("ssl:", "tcp:", "unix:")):
                 raise InvalidSettings(f"{name} must be ssl:ADDRESS:PORT, tcp:ADDRESS:PORT or unix:/path, several "

@@ -52,9 +52,10 @@ def ports(ids: Iterable[str]) -> list[str]:
     return [f"port/{id}" for id in ids]
 
 
-def read(connection: Connection) -> dict[str, str]:
-    """Some of the notes: id to unit."""
-    return {row.id: row.unit for row in connection.execute(select(changes).limit(MANY))}
+def read(connection: Connection, besides: Collection[str] = ()) -> dict[str, str]:
+    """Some of the notes: id to unit; none of the units *besides*."""
+    query = select(changes).where(changes.c.unit.not_in(besides)) if besides else select(changes)
+    return {row.id: row.unit for row in connection.execute(query.limit(MANY))}
 
 
 def of(connection: Connection, units: Collection[str]) -> set[str]:

@@ -220,13 +220,13 @@ class EmbeddedNetworks:
                             **values, updated_at=now()))
                         self.log.note(connection, f"port/{port.id}")
                 sure()
-        self.worker.settle(changes.ports(port.id for port in found))
-        for port in found:
+        for port in found:  # what lacks is said at once
             card = virtual_functions.remote(port._mapping).get("card_serial_number")  # noqa: SLF001 - SQLAlchemy's name
             if card and port.host == host and self.worker.engine.chassis_of(card) is None:
                 raise Conflict(f"Port {port.id} is of the SmartNIC with serial number {card} of host {host}, and no "
                                "chassis of OVN says that it is there. On the SmartNIC: ovs-vsctl set Open_vSwitch . "
                                f"external_ids:ovn-cms-options=card-serial-number={card}.", type="PortBindingFailed")
+        self.worker.settle(changes.ports(port.id for port in found))
 
     def stay(self, server_id: str, sure: Sure = always) -> None:
         if self.worker is None:

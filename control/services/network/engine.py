@@ -66,8 +66,9 @@ class LogicalPort:
     only with *secure* (port security). *hosts*: where it may be; *arriving*: it is silent at the second of them until
     its guest announces itself there. *router*: the router whose interface it is. *dscp*: the mark of what it sends.
     *names*: by which DNS of the network finds it; the last one, by its addresses. *parent*: the port whose guest has it
-    as a VLAN device of the tag *vlan*. *card*: serial number of the SmartNIC whose chassis has it, in place of hosts;
-    *function*: what that plugs in for it, where it is no subport."""
+    as a VLAN device of the tag *vlan*. *card*: serial number of the SmartNIC whose chassis has it, in place of hosts,
+    which are ``None`` while nobody tells that chassis: it stays where it is; *function*: what that plugs in for it,
+    where it is no subport."""
 
     id: str
     network_id: str
@@ -77,7 +78,7 @@ class LogicalPort:
     secure: bool = True
     pairs: tuple[tuple[str, str], ...] = ()
     groups: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
+    hosts: tuple[str, ...] | None = ()
     arriving: bool = False
     router: str | None = None
     limits: tuple[LogicalLimit, ...] = ()
@@ -221,7 +222,12 @@ class NetworkEngine(Protocol):
         """Whether this process has written everything to what the engine has now: not to one that was lost since."""
 
     def repair(self, wanted: Wanted) -> int:
-        """Make it so, in one transaction. Returns the number of the change, for ``reached``. Raises ``Incomplete``."""
+        """Make it so, in one transaction. Returns the number of the change, for ``reached``. Raises ``Incomplete``.
+        Ports of ``unplaced`` stay on the chassis that they are on."""
+
+    def unplaced(self, wanted: Wanted) -> frozenset[str]:
+        """Keys of the ports on SmartNICs of which it cannot find out now which chassis have them: ask for them again
+        after the repair. It waits for nobody."""
 
     def differences(self, wanted: Wanted) -> list[EngineDifference]:
         """What a repair would change."""
@@ -233,7 +239,8 @@ class NetworkEngine(Protocol):
         """Wait until all hosts have followed the change of this number; false when they have not after *seconds*."""
 
     def chassis_of(self, card: str) -> str | None:
-        """Name of the chassis on the SmartNIC of a serial number; ``None`` where there is none."""
+        """Name of the chassis on the SmartNIC of a serial number; ``None`` where there is none. It waits for who knows
+        that."""
 
     def close(self) -> None:
         """Give up the connection, and the right to write."""

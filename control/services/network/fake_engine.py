@@ -12,14 +12,14 @@ from .engine import EngineDifference, Incomplete, LogicalGroup, LogicalPort, Log
 
 class FakeEngine:
     """See ``NetworkEngine``. *units* is what there is; *cards*: serial number of a SmartNIC to its chassis. ``away``:
-    it does not answer."""
+    it does not answer; ``lost_cards``: nobody tells the chassis of SmartNICs."""
 
     knows_cards = True
 
     def __init__(self) -> None:
         self.cards: dict[str, str] = {}
         self.units: dict[str, Unit] = {}
-        self.away, self.silent = False, False
+        self.away, self.silent, self.lost_cards = False, False, False
         self.number, self._claimed, self._all = 0, False, False
         self._lock = threading.Lock()
 
@@ -51,6 +51,10 @@ class FakeEngine:
             self.number += 1
             return self.number
 
+    def unplaced(self, wanted: Wanted) -> frozenset[str]:
+        return frozenset(key for key, unit in wanted.units.items()
+                         if self.lost_cards and isinstance(unit, LogicalPort) and unit.card)
+
     def differences(self, wanted: Wanted) -> list[EngineDifference]:
         self._answer()
         keys = self.units.keys() | wanted.units.keys() if wanted.scope is None else wanted.scope
@@ -70,6 +74,8 @@ class FakeEngine:
 
     def chassis_of(self, card: str) -> str | None:
         self._answer()
+        if self.lost_cards:
+            raise Unavailable("The southbound database does not answer.", everywhere=True)
         return self.cards.get(card)
 
     def close(self) -> None:

@@ -91,7 +91,7 @@ class OvnEngine:
         return None if self._south is None else self._south.chassis_of(card)
 
     def repair(self, wanted: Wanted) -> int:
-        done = _Repair(self._connected(), self._placed(wanted)[0], self.token)
+        done = _Repair(self._connected(), self._placed(wanted), self.token)
         work = ovs_transaction.Transaction(done.api, done.api.ovsdb_connection, self.patience, check_error=True,
                                            log_errors=False)
         work.add(done)
@@ -101,9 +101,20 @@ class OvnEngine:
             raise self._unavailable(error) from error
         return done.number
 
+    def unplaced(self, wanted: Wanted) -> frozenset[str]:
+        cards = _on_cards(wanted)
+        return frozenset(cards) if cards and not self._knows_chassis() else frozenset()
+
     def differences(self, wanted: Wanted) -> list[EngineDifference]:
-        placed, nowhere = self._placed(wanted)
-        return nowhere + self._read(lambda idl: Northbound(idl.tables).changes(placed).found)
+        found = []
+        if cards := _on_cards(wanted):
+            try:
+                found = [EngineDifference(key, f"port {port.id}: no chassis has {CARD}={port.card}")
+                         for key, port in cards.items() if self.chassis_of(port.card) is None]
+            except Unavailable as error:  # and all else is compared
+                found = [EngineDifference("", error.message)]
+        placed = self._placed(wanted)
+        return found + self._read(lambda idl: Northbound(idl.tables).changes(placed).found)
 
     def faults(self) -> list[str]:
         found = list(ovn_servers.faults(self.url))
@@ -131,17 +142,20 @@ class OvnEngine:
                 return False
             followed.wait(HOSTS, seen, left)
 
-    def _placed(self, wanted: Wanted) -> tuple[Wanted, list[EngineDifference]]:
-        """With the chassis of ports on SmartNICs; and those that have none."""
-        found: dict[str, Unit] = {}
-        nowhere = []
-        for key, unit in wanted.units.items():
-            if isinstance(unit, LogicalPort) and unit.card:
-                chassis = self.chassis_of(unit.card)
-                found[key] = replace(unit, hosts=(chassis,) if chassis else ())
-                if chassis is None:
-                    nowhere.append(EngineDifference(key, f"port {unit.id}: no chassis has {CARD}={unit.card}"))
-        return (replace(wanted, units={**wanted.units, **found}) if found else wanted), nowhere
+    def _knows_chassis(self) -> bool:
+        """Whether it can be said at once which chassis has a card, or that none has."""
+        return self._south is None or self._south.is_known()
+
+    def _placed(self, wanted: Wanted) -> Wanted:
+        """With the chassis of ports on SmartNICs, as far as they are known at once."""
+        if not (cards := _on_cards(wanted)):
+            return wanted
+        found: dict[str, Unit] = {key: replace(port, hosts=None) for key, port in cards.items()}
+        if self._knows_chassis():
+            for key, port in cards.items():
+                chassis = self.chassis_of(port.card)
+                found[key] = replace(port, hosts=(chassis,) if chassis else ())
+        return replace(wanted, units={**wanted.units, **found})
 
     def close(self) -> None:
         if self._south is not None:
@@ -231,6 +245,11 @@ class _Repair(command.BaseCommand):  # type: ignore[misc]
             row.nb_cfg = self.number
         if self.wanted.scope is None and row.external_ids.get(WRITTEN) != self.token:
             row.setkey("external_ids", WRITTEN, self.token)
+
+
+def _on_cards(wanted: Wanted) -> dict[str, LogicalPort]:
+    """The ports on SmartNICs, by key."""
+    return {key: unit for key, unit in wanted.units.items() if isinstance(unit, LogicalPort) and unit.card}
 
 
 def _global(tables: Mapping[str, Any]) -> list[Any]:

@@ -92,14 +92,14 @@ class Northbound:
             self._hold(row, column)
 
     def _hold(self, row: Any, column: str) -> None:
-        """Note which rows *row* holds. Read without the IDL's way to make Python of a column, which takes long of many
-        rows."""
+        """Note which rows *row* holds. Read without the IDL's way to make Python of a column, and compared as the IDL
+        has it (its atoms stay the same objects, of which the sets know the hashes): a row may hold many thousands."""
         place, holder = (row.uuid, column), (*self.names[row.uuid], column)
-        before, now = self._held.get(place, set()), {one.value for one in row._data[column].values}  # noqa: SLF001
+        before, now = self._held.get(place, set()), set(row._data[column].values)  # noqa: SLF001
         for one in now - before:
-            self.holders.setdefault(one, set()).add(holder)
+            self.holders.setdefault(one.value, set()).add(holder)
         for one in before - now:
-            self._let_go(one, holder)
+            self._let_go(one.value, holder)
         self._held[place] = now
 
     def _let_go(self, held: Any, holder: Holder) -> None:
@@ -119,7 +119,7 @@ class Northbound:
             del self.units[unit]
         for column in _HOLDING.get(name[0], ()):
             for one in self._held.pop((row.uuid, column), ()):
-                self._let_go(one, (*name, column))
+                self._let_go(one.value, (*name, column))
 
     def changes(self, wanted: Wanted) -> NorthboundChanges:
         """What a repair does. Raises ``Incomplete`` where a row belongs to one that is neither there nor wanted."""
@@ -170,7 +170,10 @@ class Northbound:
         raise Incomplete(f"{row.table} {row.key} belongs to {holder[0]} {holder[1]}, which is not there")
 
     def _columns(self, changes: NorthboundChanges, row: NorthRow, there: Any) -> None:
-        wrong = {column: value for column, value in row.columns.items() if _read(there, column) != value}
+        columns = dict(row.columns)
+        if row.kept and row.kept in there.options:
+            columns["options"] = {**columns["options"], row.kept: there.options[row.kept]}
+        wrong = {column: value for column, value in columns.items() if _read(there, column) != value}
         if there.external_ids.get(UNIT) != row.unit:
             wrong["external_ids"] = {**there.external_ids, UNIT: row.unit}
         if wrong:

@@ -50,6 +50,8 @@ HOLDERS = ((SWITCH, "ports", PORT), (SWITCH, "acls", ACL), (SWITCH, "qos_rules",
            (ROUTER, "ports", ROUTER_PORT), (ROUTER, "nat", NAT), (ROUTER, "static_routes", ROUTE),
            (ROUTER, "load_balancer", BALANCER),
            (ROUTER_PORT, "gateway_chassis", CHASSIS))
+#: The option of a port that says which chassis have it.
+CHASSIS_OF = "requested-chassis"
 #: OVN has words for these protocols only.
 WORDS = {6: "tcp", 17: "udp", 132: "sctp"}
 
@@ -57,7 +59,8 @@ WORDS = {6: "tcp", 17: "udp", 132: "sctp"}
 @dataclass(frozen=True)
 class NorthRow:
     """A row. *key*: ours, with the table. *columns*: sets are sorted tuples. *refs*: column to the key of a row of
-    ``REFERRED``, or none; *inside*: (table, key, column) of the rows that hold it."""
+    ``REFERRED``, or none; *inside*: (table, key, column) of the rows that hold it; *kept*: option that stays as it
+    is."""
 
     unit: str
     table: str
@@ -65,6 +68,7 @@ class NorthRow:
     columns: Mapping[str, Any]
     refs: Mapping[str, str | None] = field(default_factory=dict)
     inside: tuple[tuple[str, str, str], ...] = ()
+    kept: str | None = None
 
 
 #: Columns that refer to one row, and its table.
@@ -202,8 +206,8 @@ def _port(unit: LogicalPort) -> NorthRow:
     else:
         columns["addresses"] = tuple(sorted((own, "unknown")))
     if unit.hosts:
-        options["requested-chassis"] = ",".join(unit.hosts)
-    if unit.arriving and len(unit.hosts) > 1:
+        options[CHASSIS_OF] = ",".join(unit.hosts)
+    if unit.arriving and len(unit.hosts or ()) > 1:
         options["activation-strategy"] = "rarp"
     if unit.function is not None:  # ovn-controller plugs it in there (OVN-VIF, "The Representor VIF Plug Provider")
         options |= {"vif-plug-type": "representor", "vif-plug-mtu-request": str(unit.function.mtu),
@@ -212,7 +216,8 @@ def _port(unit: LogicalPort) -> NorthRow:
     refs: dict[str, str | None] = dict.fromkeys(REFERRED)
     for subnet, address in reversed(unit.addresses):  # the first of each version counts
         refs["dhcpv6_options" if ":" in address else "dhcpv4_options"] = subnet
-    return NorthRow(key_of(unit), PORT, unit.id, {**columns, "options": options}, refs, tuple(inside))
+    return NorthRow(key_of(unit), PORT, unit.id, {**columns, "options": options}, refs, tuple(inside),
+                    CHASSIS_OF if unit.hosts is None else None)
 
 
 def _qos(unit: LogicalPort) -> Iterator[NorthRow]:

@@ -83,12 +83,13 @@ class DatabaseCopy(connection.OvsdbIdl):  # type: ignore[misc]
 
 
 def opened(url: str, database: str, tables: Iterable[str], patience: float, copy: type[DatabaseCopy] = DatabaseCopy,
-           begin: Callable[[Any], None] | None = None) -> connection.Connection:
+           begin: Callable[[Any], None] | None = None, leader: bool = True) -> connection.Connection:
     """A connection that follows *tables* of a *database*, when it has them; *begin* is called with its *copy* before.
+    *leader*: of a cluster, to the server that leads, which alone takes locks; else to any, a relay too.
     *patience*: seconds for the schema, and again for the rows. Raises ``OSError``, and others of ``ovs``; nothing of
     the connection is left then, neither a lock."""
     idl = copy.from_server(url, database, helper_tables=tables,
-                           helper=idlutils.create_schema_helper(schema(url, patience, database)))
+                           helper=idlutils.create_schema_helper(schema(url, patience, database)), leader_only=leader)
     try:
         if len(addresses(url)) > 1:  # else it would wait up to 8 s between two of them
             idl._session.reconnect.set_backoff(*BACKOFF)  # noqa: SLF001 - an Idl has no other way
@@ -98,8 +99,8 @@ def opened(url: str, database: str, tables: Iterable[str], patience: float, copy
         made.start()
     except TimeoutException as error:  # which has no words of its own
         idl.close()
-        raise TimeoutError(f"no server has let us in within {patience:g} s (of a cluster, only the one that leads "
-                           "does)") from error
+        only = " (of a cluster, only the one that leads does)" if leader else ""
+        raise TimeoutError(f"no server has let us in within {patience:g} s{only}") from error
     except BaseException:
         idl.close()
         raise

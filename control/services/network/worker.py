@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy.exc import DBAPIError
@@ -101,33 +101,38 @@ class EngineWorker:
         self._silent = True
 
     def round(self) -> None:
-        """Write all that has changed; everything, where the engine does not know it from this process."""
+        """Write all that has changed; everything, where the engine does not know it from this process. Notes of ports
+        whose place the engine cannot know yet stay for the next round."""
         self._leads = self.engine.leads()
         if not self._leads:
             return
         if not self.engine.knows_all() or time.monotonic() - self._whole > ALL:
             self.whole()
+        later: frozenset[str] = frozenset()
         while not self._over.is_set():
             with self.database.read() as connection:
-                noted = changes.read(connection)
+                noted = changes.read(connection, later)
                 wanted = read(connection, noted.values(), self.gateways)
             if not noted:
                 return
+            later |= self.engine.unplaced(wanted)
             try:
                 number = self.engine.repair(wanted)
             except Incomplete as why:
                 log.info("everything is written to the engine: %s", why)
                 self.whole()
             else:
-                self._done(noted, number)
+                if ready := _without(noted, later):
+                    self._done(ready, number)
 
     def whole(self) -> None:
         """Compare everything, and write what differs."""
         with self.database.read() as connection:
             noted = changes.read(connection)
             wanted = read(connection, gateways=self.gateways)
+        later = self.engine.unplaced(wanted)
         number = self.engine.repair(wanted)
-        self._done(noted, number)
+        self._done(_without(noted, later), number)
         self._whole = time.monotonic()
 
     def _done(self, noted: Collection[str], number: int) -> None:
@@ -151,6 +156,8 @@ class EngineWorker:
         finally:
             with self._lock:
                 self._hearing.discard(hearing)
+        if self.wait.hosts <= 0:
+            return
         patience = min(self.wait.hosts, BEHIND) if self._behind else self.wait.hosts
         behind = not self.engine.reached(number, patience)
         if behind and not self._behind:
@@ -188,3 +195,8 @@ class EngineWorker:
         with self.database.read() as connection:
             noted = changes.noted_units(connection)
         return [one for one in found if one.unit not in noted]
+
+
+def _without(noted: Mapping[str, str], later: Collection[str]) -> dict[str, str]:
+    """The notes but those of units that have to be asked for again."""
+    return {id: unit for id, unit in noted.items() if unit not in later}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,13 +56,11 @@ def test_it_goes_on_with_another_leader(cluster: LabCluster) -> None:
         eventually(lambda: not engine.faults())
         lost = cluster.leader()
         cluster.end(lost)
-        began = time.monotonic()
         writer = eventually(lambda: next(filter(leads, (engine, second)), None))
         other = second if writer is engine else engine
         assert eventually(lambda: [other.leads()]) == [False]
         eventually(lambda: writer.repair(some(TWO, LAN, GROUP)))
         assert writer.differences(all_of(LAN, GROUP, ONE, TWO)) == []
-        assert time.monotonic() - began < 30, "a new leader, and a connection to it"
         said = writer.faults()[0]
         assert f"{lost}.sock" in said
         assert "When one more is lost" in said
@@ -138,10 +135,8 @@ def test_a_server_that_says_nothing_keeps_nobody_waiting(cluster: LabCluster, tm
     with socket.socket(socket.AF_UNIX) as line:
         line.bind(str(path))
         line.listen()
-        began = time.monotonic()
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match="no answer for 0.3 s"):
             ovn_servers.ask(f"unix:{path}", "echo", [], 0.3)
         assert ovn_servers.schema(f"unix:{path},{cluster.url}", 2)["name"] == "OVN_Northbound"
-        assert time.monotonic() - began < 30
     with pytest.raises(OSError, match="refuses"):
         ovn_servers.ask(cluster.url.split(",")[0], "get_schema", ["Nothing"])

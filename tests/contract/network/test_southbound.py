@@ -50,6 +50,36 @@ def test_a_port_of_a_smart_nic_is_on_its_chassis(ovn):
     assert eventually(lambda: not options())
 
 
+def test_all_else_is_written_while_the_southbound_database_is_away(ovn):
+    """When a process begins: a port on a SmartNIC stays where it was, and is asked for again."""
+    there, wanted = replace(ONE, card="AB12"), replace(ONE, card="AB12", secure=False, groups=())
+    ovn.smart_nic("dpu1", "AB12")
+    eventually(lambda: ovn.engine.chassis_of("AB12"))
+    eventually(lambda: ovn.engine.repair(all_of(LAN, GROUP, there)))
+    ovn.central.end("sb")
+    ovn.engine.close()
+    alone = ovn.engine = OvnEngine(ovn.central.url, south=ovn.central.south)
+    alone.claim()
+    eventually(alone.leads)
+
+    def row(name: str) -> Any:
+        return next(one for one in alone._connected().idl.tables["Logical_Switch_Port"].rows.values()
+                    if one.name == name)
+
+    assert alone.unplaced(some(TWO)) == frozenset()
+    assert alone.unplaced(all_of(LAN, GROUP, wanted, TWO)) == {"port/p1"}
+    alone.repair(all_of(LAN, GROUP, wanted, TWO))
+    assert eventually(lambda: list(row("p1").port_security) == [] and row("p2"))
+    assert row("p1").options == {"requested-chassis": "dpu1"}
+    assert alone.differences(all_of(LAN, GROUP, wanted))[0].text.startswith("The southbound database")
+    ovn.central.begin("sb")
+    eventually(lambda: not alone.unplaced(some(wanted)))
+    ovn.central.sb("set", "Chassis", "dpu1", "other_config:ovn-cms-options=card-serial-number=CD34")
+    eventually(lambda: alone.chassis_of("CD34"))
+    alone.repair(some(LAN, wanted))
+    assert eventually(lambda: row("p1").options == {})
+
+
 def test_what_the_southbound_database_told_is_known_while_it_is_away(ovn):
     ovn.smart_nic("dpu1", "AB12")
     eventually(lambda: ovn.engine.chassis_of("AB12"))
@@ -60,6 +90,19 @@ def test_what_the_southbound_database_told_is_known_while_it_is_away(ovn):
         alone.chassis_of("AB12")
     alone.close()
     assert not OvnEngine(ovn.central.url).knows_cards
+
+
+def test_a_relay_of_the_southbound_database_does(ovn):
+    """As the role network has one beside a single central."""
+    central = ovn.central
+    ovn.smart_nic("dpu1", "AB12")
+    central._spawn("relay", "ovsdb-server", f"relay:OVN_Southbound:{central.south}", "-vfile:off",
+                   f"--remote=punix:{central.folder}/relay.sock", f"--unixctl={central.folder}/relay.ctl")
+    south = Southbound(f"unix:{central.folder}/relay.sock", 10.0)
+    try:
+        assert eventually(lambda: south.chassis_of("AB12")) == "dpu1"
+    finally:
+        south.close()
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing() or "-")

@@ -401,3 +401,24 @@ def test_power_goes_when_what_could_not_be_made_could_not_be_removed_either(
     assert all(path.stat().st_size for path in host.root.glob("state/servers/*/*"))
     assert {*document.state["made"]} <= {path.name for path in host.root.glob("state/servers/*/*")}
     host.agent.close()
+
+
+@pytest.mark.parametrize(("before", "after", "durable"), [
+    ("off", "running", [False, True]), ("off", "paused", [False, True]), ("running", "paused", [False, True]),
+    ("paused", "running", [False, True]), ("running", "off", [True, True]), ("suspended", "running", [True, True])])
+def test_what_goes_with_the_power_is_flushed_once(host: Host, monkeypatch: pytest.MonkeyPatch, before: str, after: str,
+                                                  durable: list[bool]) -> None:
+    """A guest that starts is off after a loss of power, as the document of before says; a saved one is lost then."""
+    host.server(power="running")
+    if before != "running":
+        host.server(power=before)
+    seen: list[bool] = []
+    write = Documents.write
+
+    def written(documents: Documents, document: Document, durable: bool = True) -> None:
+        seen.append(durable)
+        write(documents, document, durable)
+
+    monkeypatch.setattr(Documents, "write", written)
+    host.server(power=after)
+    assert [*seen[:1], *seen[-1:]] == durable

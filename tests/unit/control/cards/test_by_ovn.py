@@ -104,8 +104,11 @@ def test_a_remote_managed_port(smart: Functions) -> None:
     cloud, port = smart.cloud, smart.port("tunnelled", **REMOTE)
     until(lambda: engine_of(cloud).port(port) is not None)
     assert on_card(cloud, port) == ((), "", None)
-    with patch.object(cloud.kvm["kvm1"].fake, "integration_bridge", lambda name: IntegrationBridge(name, reason="no")):
+    kvm1, network = cloud.kvm["kvm1"].fake, cloud.services.network
+    with patch.object(kvm1, "integration_bridge", lambda name: IntegrationBridge(name, reason="no")), \
+            patch.object(network, "bind", wraps=network.bind) as bind:
         id = smart.make(port, host="kvm1")
+    assert bind.call_count == 1
     shown = smart.shown(port)
     assert shown["port_security_enabled"] and shown["security_groups"] and shown["binding:vif_type"] == "ovs"
     assert shown["binding:profile"] == {
@@ -131,6 +134,17 @@ def test_a_card_without_a_chassis(smart: Functions) -> None:
     fault = smart.cloud.admin.server(id)["fault"]
     assert "ovn-cms-options=card-serial-number=CARD-kvm3" in str(fault), fault
     assert smart.cloud.kvm["kvm3"].side().host["pci_devices"][FUNCTION]["free"] == 1
+
+
+def test_nobody_tells_the_chassis_of_cards(smart: Functions) -> None:
+    """The southbound database is away: servers with ports on cards fail, and others come as ever."""
+    engine_of(smart.cloud).lost_cards = True
+    try:
+        id = smart.make(smart.port("tunnelled", **REMOTE), host="kvm1", status="ERROR")
+        assert "The southbound database does not answer" in str(smart.cloud.admin.server(id)["fault"])
+        smart.make(smart.port("tunnelled", **{"binding:vnic_type": "normal"}), host="kvm1")
+    finally:
+        engine_of(smart.cloud).lost_cards = False
 
 
 def test_it_follows_its_server(smart: Functions) -> None:

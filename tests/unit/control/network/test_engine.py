@@ -7,12 +7,14 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
+import orjson
 import pytest
 
 from magnetar_control.api.network.app import application
-from magnetar_control.services.network import EmbeddedNetworks, Wait, engine_of
+from magnetar_control.services.network import EmbeddedNetworks, Wait, changes, engine_of
 from magnetar_control.services.network.engine import Wanted
 from magnetar_control.services.network.fake_engine import FakeEngine
+from magnetar_control.services.network.tables import ports
 from magnetar_control.settings import Settings
 from magnetar_core.errors import InvalidSettings, Unavailable
 from tests.unit.control.counting import counted
@@ -330,6 +332,19 @@ def test_a_port_that_is_there_is_looked_at_and_not_written(ask, service, engine,
         service.prepare(SERVER, "h2")  # which is written, and noted
 
 
+def test_nobody_waits_for_hosts_where_the_setting_says_so(ask, service, engine, monkeypatch):
+    _server(service, _network(ask))
+    with pytest.raises(Unavailable):
+        service.prepare(SERVER, "h1")
+    service.worker.round()
+    asked = []
+    monkeypatch.setattr(engine, "reached", lambda number, seconds: asked.append(seconds) or True)
+    service.prepare(SERVER, "h1")
+    service.worker.wait = Wait(0.1, 2.0)
+    service.prepare(SERVER, "h1")
+    assert asked == [2.0]
+
+
 def test_who_waits_asks_the_database_once(ask, service, engine, sqlite):
     """The writer of the same process tells what it has written."""
     nic = _server(service, _network(ask))
@@ -404,6 +419,31 @@ def test_an_engine_that_is_away_is_found_by_the_audit(service, engine):
     assert [one.text for one in service.differences()] == ["The northbound database does not answer."]
 
 
+def test_ports_on_cards_wait_for_their_chassis_alone(ask, service, engine, sqlite):
+    """All else is written meanwhile; what is noted of them stays until somebody tells where they are."""
+    network = _network(ask)
+    nic, port = _server(service, network), _port(ask, network)
+    device = {"card_serial_number": "AB12", "pf_mac_address": "02:00:00:00:00:0a", "vf_num": 3}
+    with sqlite.write() as connection:
+        connection.execute(ports.update().where(ports.c.id == nic["port_id"]).values(
+            vnic_type="remote-managed", device=orjson.dumps(device).decode()))
+    engine.lost_cards = True
+    service.worker.round()
+    with sqlite.read() as connection:
+        assert changes.noted_units(connection) == {f"port/{nic['port_id']}"}
+    assert engine.port(port["id"]) and engine.port(nic["port_id"])
+    later = _port(ask, network)
+    service.worker.round()
+    assert engine.port(later["id"])
+    with counted(api=sqlite) as asked:
+        service.worker.round()
+    assert not [one for one in asked if "INSERT" in one[1] or "UPDATE" in one[1]], "it looks, and writes nothing"
+    engine.lost_cards = False
+    service.worker.round()
+    with sqlite.read() as connection:
+        assert not changes.noted_units(connection)
+
+
 def test_what_is_wrong_with_an_engine_is_found_by_the_audit(service, engine, monkeypatch):
     service.worker.round()
     monkeypatch.setattr(engine, "faults", lambda: ["A member of the cluster does not answer."])
@@ -428,6 +468,8 @@ def test_many_ports_take_few_statements(ask, service, engine, sqlite):
     ({"ovn_northbound": "ssl:10.0.0.1:6641"}, "ovn_key, ovn_cert, ovn_ca_cert"),
     ({"ovn_northbound": "unix:/nb", "ovn_southbound": "10.0.0.1:6642"}, "ovn_southbound must be"),
     ({"ovn_northbound": "unix:/nb", "ovn_southbound": "ssl:10.0.0.1:6642"}, "ovn_southbound is by ssl, which needs"),
+    ({"ovn_northbound": "unix:/nb", "ovn_southbound": ""}, "ovn_southbound must be"),
+    ({"ovn_northbound": ""}, "ovn_northbound must be"),
     ({"ovn_southbound": "unix:/sb"}, "ovn_southbound needs ovn_northbound")])
 def test_settings_that_lead_nowhere(settings, words):
     with pytest.raises(InvalidSettings, match=words):
