@@ -26,9 +26,6 @@ EXAMPLES = r"""
   magnetar.compute.host_info:
   register: result
 
-- name: Does KVM work there?
-  ansible.builtin.debug: {msg: "{{ result.hosts[0].kvm.usable }}"}
-
 - name: A host over the network, from the controller
   magnetar.compute.host_info:
     endpoint: https://kvm1.example.org:6553
@@ -222,8 +219,7 @@ hosts:
         pool: ''
         reason: ''
     injection:
-      description: '{partition, reason}: where keys, passwords and files are written into servers'' root disks (setting
-        inject_partition), and why they cannot be; null: nowhere.'
+      description: '{partition, reason}: where root disks are written into (inject_partition), or why not.'
       type: dict
       sample:
         partition: -1
@@ -288,8 +284,7 @@ hosts:
           step_size: 1
           allocation_ratio: 1.0
     bandwidths:
-      description: Bandwidth that ports of servers of a cloud may be promised, {egress, ingress} in kbit/s by physical
-        network, or NETWORK/CARD; rp_tunnelled is between hosts.
+      description: '{egress, ingress} in kbit/s that ports may be promised, by NETWORK, NETWORK/CARD, rp_tunnelled.'
       type: dict
       sample:
         physnet0:
@@ -322,8 +317,7 @@ hosts:
       type: int
       sample: 4
     cloud_servers:
-      description: 'Servers among them that a cloud has made here: move and change them through the cloud, which
-        would not know of it else.'
+      description: Servers among them that a cloud has made here, and alone moves and changes.
       type: int
       sample: 0
     running:
@@ -335,8 +329,7 @@ hosts:
       type: bool
       sample: true
     link_name:
-      description: 'Name by which other agents know this one: the common name of its certificate. null: no TLS,
-        so no links and no migrations.'
+      description: 'The common name of its certificate, by which other agents know it. null: it has no TLS.'
       type: str
       sample: kvm1
     link_port:

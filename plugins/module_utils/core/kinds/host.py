@@ -66,9 +66,8 @@ class Host(Kind):
     disk_gb_free = Field(Integer(), "What is free of it in GiB.", on=READ, sample=700)
     local_disks = Field(Value(), "{format, pool, reason}: as what new servers get their disks, and why they cannot.",
                         on=READ, sample={"format": "qcow2", "pool": "", "reason": ""})
-    injection = Field(Value(), "{partition, reason}: where keys, passwords and files are written into servers' root "
-                      "disks (setting inject_partition), and why they cannot be; null: nowhere.", on=READ,
-                      sample={"partition": -1, "reason": ""})
+    injection = Field(Value(), "{partition, reason}: where root disks are written into (inject_partition), or why not.",
+                      on=READ, sample={"partition": -1, "reason": ""})
     image_cache_gb = Field(Integer(), "GiB of it that a cloud reserves for the content of images.", on=READ,
                            sample=12)
     numa_cells = Field(Value(), "NUMA cells: {id, cpus_shared, cpus_dedicated, memory_mb (of small pages), pages "
@@ -88,8 +87,8 @@ class Host(Kind):
                       "resource class: {total, reserved, min_unit, max_unit, step_size, allocation_ratio}.", on=READ,
                       sample={"CUSTOM_LICENSE": {"total": 8, "reserved": 0, "min_unit": 1, "max_unit": 2147483647,
                                                  "step_size": 1, "allocation_ratio": 1.0}})
-    bandwidths = Field(MapOf(Text(), Value()), "Bandwidth that ports of servers of a cloud may be promised, {egress, "
-                       "ingress} in kbit/s by physical network, or NETWORK/CARD; rp_tunnelled is between hosts.",
+    bandwidths = Field(MapOf(Text(), Value()), "{egress, ingress} in kbit/s that ports may be promised, by NETWORK, "
+                       "NETWORK/CARD, rp_tunnelled.",
                        on=READ, sample={"physnet0": {"egress": 10000000, "ingress": 10000000}})
     provider_config = Field(Value(), "{files, problems}: the files with these resources that were read, and what is "
                             "wrong with others.", on=READ,
@@ -101,13 +100,12 @@ class Host(Kind):
     images = Field(ListOf(Text()), "Ids of the images whose content is here.", on=READ,
                    sample=["5e8a0c54-6a0b-4d0e-9f43-2a2f3b1c0d9e"])
     servers = Field(Integer(), "Servers with a document.", on=READ, sample=4)
-    cloud_servers = Field(Integer(), "Servers among them that a cloud has made here: move and change them through the "
-                                     "cloud, which would not know of it else.", on=READ, sample=0)
+    cloud_servers = Field(Integer(), "Servers among them that a cloud has made here, and alone moves and changes.",
+                          on=READ, sample=0)
     running = Field(Integer(), "Servers that run.", on=READ, sample=3)
     connected = Field(Boolean(), "Whether libvirt answers.", on=READ, sample=True)
-    link_name = Field(Nullable(Text(0, 255)), "Name by which other agents know this one: the common name of its "
-                                              "certificate. null: no TLS, so no links and no migrations.", on=READ,
-                      sample="kvm1")
+    link_name = Field(Nullable(Text(0, 255)), "The common name of its certificate, by which other agents know it. "
+                                              "null: it has no TLS.", on=READ, sample="kvm1")
     link_port = Field(Nullable(Integer()), "Port on which other agents reach it.", on=READ, sample=6553)
     metadata_service = Field(Value(), "{bridges, reason}: bridges on which guests are answered at 169.254.169.254, and "
                                       "why they are not; empty where they are, or where no guest runs.", on=READ,
