@@ -26,7 +26,7 @@ from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.servers import cpu_modes, machines
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.sockets import bound
-from magnetar_core import bandwidth, garbage
+from magnetar_core import bandwidth, garbage, websockets
 from magnetar_core.connections import SHARE, Admitting, ConnectionPlace, Connections, open_more
 from magnetar_core.deadline import Deadline
 from magnetar_core.errors import InvalidSettings, MagnetarError
@@ -114,19 +114,6 @@ def tcp_socket(address: tuple[str, int]) -> socket.socket:
     return found
 
 
-def websocket(**given: Any) -> Any:
-    """uvicorn's protocol for WebSockets; imported with the first console, as it takes some MiB."""
-    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-
-    class Protocol(WebSocketsSansIOProtocol):
-        async def send(self, message: Any) -> None:
-            """A refusal ends the handshake, too: uvicorn would say in its log that the application failed."""
-            await super().send(message)
-            self.handshake_complete |= message["type"] == "websocket.http.response.body"
-
-    return Protocol(**given)
-
-
 class HttpServer(uvicorn.Server):
     """A uvicorn server without signal handlers: ``run`` has them, for both listeners."""
 
@@ -194,7 +181,7 @@ def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SS
 
     Protocol.tls = tls  # its own: uvicorn does none
     config = uvicorn.Config(
-        application, http=Protocol, ws=websocket, ws_max_size=LONGEST,  # type: ignore[arg-type]
+        application, http=Protocol, ws=websockets.protocol, ws_max_size=LONGEST,  # type: ignore[arg-type]
         ws_per_message_deflate=False, loop="asyncio", lifespan="off", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=LAST_ANSWERS)

@@ -8,6 +8,8 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from magnetar_core import websockets
+
 from .answer import Answer
 
 #: Seconds after which a client that does not read is cut off.
@@ -78,18 +80,5 @@ async def cut(send: Any) -> None:
         await asyncio.sleep(0)  # so that uvicorn knows
 
 
-def protocol(**given: Any) -> Any:
-    """uvicorn's protocol for WebSockets; imported with the first one, as it takes some MiB."""
-    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-
-    class Protocol(WebSocketsSansIOProtocol):
-        async def send(self, message: Any) -> None:
-            """A refusal ends the handshake, too: uvicorn would say in its log that the application failed."""
-            await super().send(message)
-            self.handshake_complete |= message["type"] == "websocket.http.response.body"
-
-    return Protocol(**given)
-
-
 #: How uvicorn is to serve them: messages are small, and what is in them is random or compressed already.
-OPTIONS = {"ws": protocol, "ws_max_size": 1 << 20, "ws_per_message_deflate": False}
+OPTIONS = {"ws": websockets.protocol, "ws_max_size": 1 << 20, "ws_per_message_deflate": False}

@@ -154,6 +154,24 @@ def test_a_console_keeps_its_place_to_its_end(client: Connect) -> None:
         assert first.recv() == b"a"
 
 
+def test_a_server_ends_while_a_console_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its client has said so, and agrees to the end of TLS later."""
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    pki = Pki(tmp_path / "pki")
+    served, ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context(cafile=pki.ca)
+    served.load_cert_chain(*pki.issue("localhost"))
+    with contextlib.ExitStack() as ending, listening(AsgiServer({"": Echo()}), Connections(MOST), served) as port:
+        client = ending.enter_context(ours.wrap_socket(
+            ending.enter_context(socket.create_connection(("127.0.0.1", port), 60)), server_hostname="localhost"))
+        client.sendall(b"GET /a HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+                       b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 101 ")
+        client.sendall(b"\x88\x80" + bytes(4))  # RFC 6455, 5.5.1: to close, masked with zeros
+        assert client.recv(65536)[:1] == b"\x88"
+    assert not raised
+
+
 class Waiting(Echo):
     """Answers when it is told to."""
 
