@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """OpenStack's own clients, unmodified, drive real guests of a cloud that is embedded in one host: the stories of
-tests/cases/clients/openstack.yml and of sdk.py, which test_site.py plays in a cloud of two cells."""
+tests/cases/clients/openstack.yml and of sdk.py, which test_site.py plays in a cloud of two cells. So do
+python-novaclient and apache-libcloud."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 from clients import Clients, both
 from plane import LabControl
 
 from agent import LabAgent
+from tests.other_clients import libcloud_life, made_by, nova_life, novaclient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
 
 #: The SDK warns of its own parts. test_site.py plays the same stories in a larger cloud.
 pytestmark = [pytest.mark.lab, pytest.mark.deep(shard="images and clients of one host"),
-              pytest.mark.filterwarnings("ignore::Warning:openstack")]
+              *(pytest.mark.filterwarnings(f"ignore::Warning:{name}")
+                for name in ("openstack", "novaclient", "libcloud"))]
 
 
 @pytest.fixture
@@ -31,3 +35,12 @@ def control() -> Iterator[LabControl]:
 def test_lives_by_both_clients(control: LabControl, guest_image: dict[str, Path], tmp_path: Path) -> None:
     clients, host = Clients(control.folder / "clouds.yaml", tmp_path), "labhost"
     both(clients, guest_image["disk"], {"host": host, "other": host}, {"host": host})
+
+
+def test_lives_by_novaclient_and_libcloud(control: LabControl, guest_image: dict[str, Path]) -> None:
+    made = control.openstack(f"image create --disk-format qcow2 --file {guest_image['disk']} guest")
+    assert made.returncode == 0, made.stdout
+    password = yaml.safe_load((control.folder / "clouds.yaml").read_text())["clouds"]["magnetar"]["auth"]["password"]
+    with novaclient(control.port, password) as nova, made_by(nova) as server:
+        nova_life(nova, server)
+    libcloud_life(control.port, password)
