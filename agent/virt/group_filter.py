@@ -157,7 +157,8 @@ def _protocol(rule: GroupRule) -> Iterator[str]:
 
 
 # Connections that no rule lets begin any more ------------------------------------------------------------------------
-_Address, _Network = IPv4Address | IPv6Address, IPv4Network | IPv6Network
+_Address = IPv4Address | IPv6Address
+_Network = IPv4Network | IPv6Network
 #: Rules with the networks that they name, by direction and version.
 _Parsed = dict[tuple[str, int], list[tuple[GroupRule, _Network | None]]]
 
