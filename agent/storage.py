@@ -249,8 +249,8 @@ class HypervisorDisks(Protocol):
 
     def inject(self, disk: Disk, given: Injection, kvm: bool) -> Mapping[str, str]:
         """Write into the file system on a disk that nobody uses, as often as one likes. The names (``Injection.named``)
-        of what could not be written, to why. *kvm*: whether guests run under it. Raises ``HypervisorError`` where
-        nothing could be written: no file system that libguestfs reads, no Linux, or it took too long."""
+        of what could not be written, to why, all of them where no Linux is found: words for its user. *kvm*: whether
+        guests run under it. Raises ``HypervisorError`` where the host cannot do it, or it took too long."""
 
     def lacks_injection(self) -> str:
         """What the host lacks for ``inject``; "" where it lacks nothing."""

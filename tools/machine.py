@@ -162,7 +162,8 @@ def agent_environment() -> bool:
 def unit(name: str = UNIT.name) -> str:
     """The unit of this *name*, the agent's by default, from the role's own template."""
     text = (ROLE / "templates" / f"{name}.j2").read_text(encoding="utf-8")
-    for word, value in (("agent_venv", AGENT_VENV), ("agent_unit_write_paths", STATE)):
+    for word, value in (("agent_venv", AGENT_VENV), ("agent_unit_write_paths", STATE),
+                        ("agent_unit_hides_modules", "yes")):
         text = text.replace(f"{{{{ {word} }}}}", str(value))
     return text
 

@@ -89,10 +89,12 @@ class Disks(Exports):
 
     def inject(self, disk: Disk, given: Injection, kvm: bool) -> Mapping[str, str]:
         with self._call("inject", needs_libvirt=False):
-            if why := self.no_injection or (disk.remote and "it is in Ceph") or self.unreadable:
+            if why := self.no_injection or (disk.remote and "it is in Ceph"):
                 raise HypervisorError(f"libguestfs could not write into the disk {disk.path}: {why}.")
             if read(disk.path, disk.format) is None:
                 raise HypervisorError(f"The disk {disk.path} cannot be opened: No such file or directory.")
+            if self.unreadable:
+                return dict.fromkeys(given.named(), self.unreadable)
             self.injected[disk.path] = given
             return dict(self.not_injected)
 

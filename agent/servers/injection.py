@@ -39,18 +39,27 @@ def inject(task: Task) -> None:
     written; what else cannot is told in the log and as a warning."""
     host, document = task.host, task.document
     guest_data.draw(host, document)
-    given = _given(host, document)
+    given, failed = _given(host, document), dict[str, str]()
+    try:
+        given = replace(given, password=_hashed(host, document))
+    except HypervisorError as error:
+        failed["password"] = error.message.rstrip(".")
     if not given.named():
+        _tell(document, failed)
         return
     task.operation.advance(0, None, phase="write into the root disk")
     root = replace(spec.local(host, document, rescued=False)[0], key=encryption.of(host, document))
     try:
-        failed: Mapping[str, str] = host.hypervisor.inject(root, given, document.want["virt_type"] == "kvm")
+        said = host.hypervisor.inject(root, given, document.want["virt_type"] == "kvm")
     except (Cancelled, HypervisorDown):
         raise
     except MagnetarError as error:
-        failed = dict.fromkeys(given.named(), error.message.rstrip("."))
-    _tell(document, {name: why for name, why in failed.items() if name in given.named()})
+        if given.files:
+            raise
+        # A cloud tells its users what is warned of, and not of a host's paths and programs.
+        log.warning("server %s: %s", document.name, error.message, extra={"server": document.id})
+        said = dict.fromkeys(given.named(), "the host could not do it; its log says why")
+    _tell(document, {**failed, **{name: why for name, why in said.items() if name in given.named()}})
 
 
 def _tell(document: Document, failed: Mapping[str, str]) -> None:
@@ -68,12 +77,17 @@ def _tell(document: Document, failed: Mapping[str, str]) -> None:
 def _given(host: LocalHost, document: Document) -> Injection:
     want, settings = document.want, host.settings
     key = next((one.data.strip() for one in guest_data.keys(host, document) if one.type == "ssh"), None)
-    password = want.get("admin_pass") if settings.inject_password else None
     # A kernel of its own boots an image that is a file system, as a whole.
     partition = 0 if document.state.get("boot") else settings.inject_partition
     files = () if _is_its_own(host, document) else want.get("personality") or ()
-    return Injection(partition, crypt(password) if password else None, key if settings.inject_key else None,
-                     want["metadata"], tuple((one["path"], one["contents"]) for one in files))
+    return Injection(partition, None, key if settings.inject_key else None, want["metadata"],
+                     tuple((one["path"], one["contents"]) for one in files))
+
+
+def _hashed(host: LocalHost, document: Document) -> str | None:
+    """Its password, as it is written. Raises ``HypervisorError``."""
+    password = document.want.get("admin_pass") if host.settings.inject_password else None
+    return crypt(password) if password else None
 
 
 def _is_its_own(host: LocalHost, document: Document) -> bool:
@@ -91,7 +105,7 @@ def crypt(password: str) -> str:
     salt = "".join(secrets.choice(_SALT) for _letter in range(16))
     found: bytes | None = library.crypt_r(password.encode(), f"$6${salt}$".encode(), data)
     if not found or not found.startswith(b"$6$"):
-        raise HypervisorError("The host's crypt(3) makes no hashes by SHA-512. Unset inject_password.")
+        raise HypervisorError("The host's crypt(3) makes no hash by SHA-512 of it. Use a password of up to 511 bytes.")
     return found.decode()
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from magnetar_agent.metadata import ADDRESS, ADDRESS6
 from magnetar_agent.metadata import PORT as METADATA_PORT
@@ -157,6 +157,12 @@ def _protocol(rule: GroupRule) -> Iterator[str]:
 
 
 # Connections that no rule lets begin any more ------------------------------------------------------------------------
+_Address = IPv4Address | IPv6Address
+_Network = IPv4Network | IPv6Network
+#: Rules with the networks that they name, by direction and version.
+_Parsed = dict[tuple[str, int], list[tuple[GroupRule, _Network | None]]]
+
+
 def lessened(before: PortFilter | None, wanted: PortFilter) -> frozenset[str]:
     """The taps with groups that are let do less than *before* (``None``: nobody knows what was before)."""
     ports = [port for port in wanted.ports if port.groups is not None]
@@ -185,7 +191,7 @@ def lessened(before: PortFilter | None, wanted: PortFilter) -> frozenset[str]:
 def ended(wanted: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
     """Those of *flows* that began at one of these *taps*, or came to one, and that nothing lets pass now. Ports whose
     addresses nobody knows have none."""
-    known, rules = {group.id: group for group in wanted.groups}, dict[tuple[str, ...], frozenset[GroupRule]]()
+    known, rules = {group.id: group for group in wanted.groups}, dict[tuple[str, ...], _Parsed]()
     at: dict[str, list[Port]] = {}
     for port in wanted.ports:
         for address in (*(port.ipv4 or ()), *(port.ipv6 or ())):
@@ -195,9 +201,11 @@ def ended(wanted: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> I
         if port.groups is None:
             return True
         if port.groups not in rules:
-            rules[port.groups] = _all_rules(known, port.groups)
+            rules[port.groups] = _parsed(_all_rules(known, port.groups))
+        there = ip_address(side.there)
         return _is_usual(port, flow, side, direction) or any(
-            rule.direction == direction and _fits(rule, flow, side, known) for rule in rules[port.groups])
+            _fits(rule, prefix, flow, side, there, known)
+            for rule, prefix in rules[port.groups].get((direction, there.version), ()))
 
     for flow in flows:
         for direction, side in (("egress", flow.sent), ("ingress", flow.heard)):
@@ -212,23 +220,33 @@ def _all_rules(known: Mapping[str, PortGroup], groups: Iterable[str]) -> frozens
                      if rule.group is None or rule.group in known)
 
 
+def _parsed(rules: Iterable[GroupRule]) -> _Parsed:
+    """They are read once, however many connections a guest has made."""
+    found: _Parsed = {}
+    for rule in rules:
+        found.setdefault((rule.direction, rule.version), []).append(
+            (rule, None if rule.prefix is None else ip_network(rule.prefix)))
+    return found
+
+
 def _is_usual(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
     """Whether it is what chains let pass without a rule: DHCP, and the host's DNS."""
     ports = {"egress": (67, 547), "ingress": (68, 546)}[direction]
     return flow.protocol == 17 and (side.port in ports or (side.port == 53 and side.there == port.resolver))
 
 
-def _fits(rule: GroupRule, flow: Flow, side: FlowEnd, known: Mapping[str, PortGroup]) -> bool:
-    """Whether *rule* lets the connection begin."""
-    there, protocol = ip_address(side.there), rule.protocol
+def _fits(rule: GroupRule, prefix: _Network | None, flow: Flow, side: FlowEnd, there: _Address,
+          known: Mapping[str, PortGroup]) -> bool:
+    """Whether *rule*, of the connection's direction and version, lets it begin."""
+    protocol = rule.protocol
     if protocol in ICMP:
         protocol = 1 if rule.version == 4 else 58
-    if there.version != rule.version or protocol not in (None, flow.protocol):
+    if protocol not in (None, flow.protocol):
         return False
     if rule.group is not None:
         if side.there not in known[rule.group].members:
             return False
-    elif rule.prefix is not None and there not in ip_network(rule.prefix):
+    elif prefix is not None and there not in prefix:
         return False
     if protocol in ICMP:
         return rule.least in (None, side.port) and rule.most in (None, side.code)

@@ -15,13 +15,14 @@ import os
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 #: MiB of memory of the appliance, and bytes of address space that each program here may have.
 MEMORY, ADDRESS_SPACE = 512, 4 * 2**30
+#: Bytes that each file may have which the appliance, or what is read of it, leaves on the host meanwhile.
+FILE = 256 * 2**20
 #: Seconds until ``qemu-nbd`` must listen, and that it may take to write what it has.
 READY, LAST_WORDS = 20.0, 60.0
 #: Largest /etc/passwd and /etc/shadow, and list of keys, that are read of a guest.
@@ -39,18 +40,18 @@ def main() -> None:
     job = json.loads(Path(f"/proc/self/fd/{sys.argv[1]}").read_bytes())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
-    os.environ.pop("XDG_RUNTIME_DIR", None)  # root's, perhaps
-    with tempfile.TemporaryDirectory(prefix="magnetar-inject-") as folder:
-        try:
-            said: dict[str, Any] = {"failed": _in_folder(job, Path(folder))}
-        except (NotWritable, RuntimeError, OSError) as error:
-            said = {"error": _plain(error)}
+    os.environ["XDG_RUNTIME_DIR"] = job["folder"]  # where libguestfs has its sockets
+    try:
+        said: dict[str, Any] = {"failed": _in_folder(job, Path(job["folder"]))}
+    except (NotWritable, RuntimeError, OSError) as error:
+        said = {"error": _plain(error)}
     print(json.dumps(said))
 
 
 def _in_folder(job: dict[str, Any], folder: Path) -> dict[str, str]:
     socket = folder / "disk.sock"
     server = _serve(job, folder, socket)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))  # of the disk's own file there is none
     try:
         failed = _with_appliance(job, folder, socket)
         # It ends when the appliance has let go of the disk, and has written everything by then.
@@ -141,6 +142,7 @@ def _key(guest: Any, key: str) -> None:
     there = _read(guest, KEYS) if guest.is_file(KEYS, followsymlinks=True) else b""
     if key.encode() not in there.splitlines():
         begin = b"" if not there or there.endswith(b"\n") else b"\n"
+        _check(guest, KEYS)
         guest.write_append(KEYS, begin + key.encode() + b"\n")
     guest.chown(0, 0, KEYS)
     guest.chmod(0o600, KEYS)
@@ -157,18 +159,18 @@ def _relabel(guest: Any) -> None:
     path = path or RC_LOCALS[bool(guest.is_dir("/etc/rc.d", followsymlinks=True))]
     lines = [line for line in there.decode(errors="surrogateescape").splitlines() if line.strip() != "exit 0"]
     text = "\n".join([*lines, MARK, "restorecon -RF /root/.ssh 2>/dev/null || :", ""])
-    guest.write(path, text.encode(errors="surrogateescape"))
+    _write(guest, path, text.encode(errors="surrogateescape"))
     guest.chmod(0o755, path)
 
 
 def _metadata(guest: Any, metadata: dict[str, str]) -> None:
-    guest.write("/meta.js", json.dumps(metadata).encode())
+    _write(guest, "/meta.js", json.dumps(metadata).encode())
 
 
 def _password(guest: Any, hashed: str) -> None:
     if not any(line.startswith(b"root:") for line in _read(guest, "/etc/passwd").splitlines()):
         raise NotWritable("/etc/passwd has no user root")
-    guest.write("/etc/shadow", shadow(_read(guest, "/etc/shadow"), hashed.encode()))
+    _write(guest, "/etc/shadow", shadow(_read(guest, "/etc/shadow"), hashed.encode()))
 
 
 def shadow(text: bytes, hashed: bytes) -> bytes:
@@ -184,14 +186,27 @@ def shadow(text: bytes, hashed: bytes) -> bytes:
 
 def _files(guest: Any, files: list[list[str]]) -> None:
     for path, content in files:
-        guest.write(path if path.startswith("/") else f"/{path}", base64.b64decode(content))
+        _write(guest, path if path.startswith("/") else f"/{path}", base64.b64decode(content))
 
 
 def _read(guest: Any, path: str) -> bytes:
-    """A file of the guest's; NotWritable where it is larger than any of its kind."""
+    """A file of the guest's; NotWritable where it is larger than any of its kind, or no file: a device may have no
+    end."""
+    _check(guest, path)
     if guest.filesize(path) > READ_MAX:
         raise NotWritable(f"{path} is larger than {READ_MAX} bytes")
     return bytes(guest.read_file(path))
+
+
+def _write(guest: Any, path: str, content: bytes) -> None:
+    _check(guest, path)
+    guest.write(path, content)
+
+
+def _check(guest: Any, path: str) -> None:
+    """Raise NotWritable for a FIFO, which nobody reads, a device or a folder."""
+    if guest.exists(path) and not guest.is_file(path, followsymlinks=True):
+        raise NotWritable(f"{path} is not a file")
 
 
 def _plain(error: Exception) -> str:

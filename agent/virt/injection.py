@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
+import tempfile
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -35,7 +37,7 @@ PARTS = ("/usr/lib/*/guestfs/supermin.d", "/usr/lib64/guestfs/supermin.d", "/usr
 #: Seconds that an injection may take, under KVM and under emulation, where an appliance boots slowly, and the building
 #: of the appliance.
 TIMEOUT, EMULATED, BUILDING = 120.0, 600.0, 300.0
-_KVM = Path("/dev/kvm")
+_KVM, _MODULES = Path("/dev/kvm"), Path("/lib/modules")
 
 
 class Injections:
@@ -63,16 +65,18 @@ class Injections:
             raise HypervisorError(f"Nothing can be written into the disk {disk.path}: {lacks}.")
         appliance, user = self._built(), self.qemu_user()
         format = "luks" if disk.key and disk.format == "raw" else disk.format
-        groups = [_KVM.stat().st_gid] if kvm and _KVM.exists() else []
+        # Not root's, where all may use KVM: that group reads more than a disk.
+        groups = [group] if kvm and _KVM.exists() and (group := _KVM.stat().st_gid) else []
         with qemu_img.Nodes(user, disk.key) as nodes, ExitStack() as held:
             node = nodes.source(disk.path, format, write=True)
             job = {"appliance": str(appliance), "kvm": kvm, "node": node, "options": nodes.options,
-                   "files_held": nodes.files, "partition": given.partition, "key": None, "password": None,
+                   "files_held": nodes.files, "folder": _folder(held, user),
+                   "partition": given.partition, "key": None, "password": None,
                    "metadata": None, "files": None, **given.named()}
             program, task = (_unnamed(held, content) for content in (PROGRAM.read_bytes(), json.dumps(job).encode()))
             said = run([PYTHON, "-I", f"/proc/self/fd/{program}", str(task)], f"write into the disk {disk.path}",
                        TIMEOUT if kvm else EMULATED, user, [program, task, *nodes.files], groups)
-        return _failed(disk.path, said)
+        return _failed(disk.path, said, given)
 
     def lacks_injection(self) -> str:
         """Looks again until there is nothing that lacks."""
@@ -81,6 +85,9 @@ class Injections:
                 return "libguestfs is not installed (libguestfs0)"
             if not (os.environ.get("SUPERMIN_KERNEL") or any(Path("/boot").glob("vmlinu?-*"))):
                 return "there is no kernel in /boot for libguestfs's appliance"
+            if not (os.environ.get("SUPERMIN_MODULES") or any(_MODULES.glob("*/modules.dep"))):
+                return ("there are no kernel modules in /lib/modules for libguestfs's appliance, or the agent's unit "
+                        "hides them (ProtectKernelModules)")
             try:
                 run([PYTHON, "-I", "-c", "import guestfs"], "import the module guestfs")
             except HypervisorError:
@@ -116,13 +123,26 @@ def _unnamed(held: ExitStack, content: bytes) -> int:
     return made
 
 
-def _failed(path: Path, said: str) -> dict[str, str]:
+def _folder(held: ExitStack, user: tuple[int, int]) -> str:
+    """A folder of the *user*'s, which goes with all that is in it, also when the program was killed."""
+    made = tempfile.mkdtemp(prefix="magnetar-inject-")
+    held.callback(shutil.rmtree, made, ignore_errors=True)
+    os.chown(made, *user)
+    return made
+
+
+def _failed(path: Path, said: str, given: Injection) -> dict[str, str]:
     """What the program says; it has read what a guest's image has, so nothing is taken for granted."""
     try:
         answer: Any = json.loads(said[:65536])
         error, failed = answer.get("error"), answer.get("failed", {})
-        if not error:
-            return {str(name): str(why)[:400] for name, why in failed.items()}
+        if error:
+            return dict.fromkeys(given.named(), _shown(error))
+        return {str(name): _shown(why) for name, why in failed.items()}
     except (ValueError, AttributeError):
-        error = "it does not say what it has done"
-    raise HypervisorError(f"libguestfs could not write into the disk {path}: {str(error)[:400]}.")
+        raise HypervisorError(f"libguestfs does not say what it has written into the disk {path}.") from None
+
+
+def _shown(said: object) -> str:
+    """What may be in a log and in an answer."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(said)[:400])

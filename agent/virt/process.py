@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Seconds that a program without progress may take.
 TIMEOUT = 60.0
+#: Bytes that one without progress may print, of which none needs a hundredth: some read what guests have written.
+SAID_MAX = 16 * 2**20
 _PERCENT = re.compile(rb"\(([0-9.]+)/100%\)")
 _FULL = ("No space left on device", "Disk quota exceeded")
 
@@ -79,6 +81,8 @@ def _finish(process: subprocess.Popen[bytes], program: str, what: str, deadline:
                 percent = max(percent, float(found[-1])) if found else percent
                 del read[out][:-200]
                 progress(percent)
+            if len(read[out]) + len(read[err]) > SAID_MAX:
+                raise HypervisorError(f"{program} could not {what}: it said too much and was ended.")
             if deadline and time.monotonic() > deadline:
                 raise HypervisorError(f"{program} could not {what}: it took too long and was ended. "
                                       "See whether the storage of the host answers, then repeat the call.")

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from magnetar_agent.fake import FakeHypervisor
 from magnetar_agent.servers import injection
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.storage import Disk, Injection, NetworkSource
-from magnetar_agent.virt import guest_files
+from magnetar_agent.virt import guest_files, process
 from magnetar_agent.virt import injection as virt_injection
 from magnetar_core.errors import HypervisorDown, HypervisorError, InvalidSettings
 
@@ -116,11 +118,27 @@ def test_what_cannot_be_written_is_told(writes: Host, way: str, caplog: pytest.L
         told = "Not written into the root disk: key (no such directory)."
     else:
         writes.fake.unreadable = "no operating system is found on it"
-        told = "Not written into the root disk: key, metadata, password (libguestfs could not write into the disk "
+        told = "Not written into the root disk: key, metadata, password (no operating system is found on it)."
     with caplog.at_level(logging.WARNING):
         done = writes.server(**want)
     assert done.warnings[0].startswith(told) and told in caplog.text and SECRET not in caplog.text
     assert writes.show()["power_state"] == "running"
+
+
+def test_what_is_the_hosts_is_in_its_log_only(writes: Host, caplog: pytest.LogCaptureFixture) -> None:
+    """Users of a cloud read what is warned of."""
+    writes.fake.fail_next("inject", HypervisorError("supermin could not build /var/lib/magnetar/appliance."))
+    done = writes.server(**{**ALL, "personality": []})
+    assert done.warnings == ["Not written into the root disk: key, metadata, password (the host could not do it; its "
+                             "log says why)."]
+    assert "/var/lib/magnetar/appliance" in caplog.text
+
+
+def test_a_password_that_has_no_hash(writes: Host) -> None:
+    """The server is made without it, as where it cannot be written."""
+    done = writes.server(guest_data=TOLD, admin_pass="\U0001f511" * 255)
+    assert written(writes).key == KEY and written(writes).password is None
+    assert len(done.warnings) == 1 and "password (The host's crypt(3)" in done.warnings[0]
 
 
 @pytest.mark.parametrize("way", ["some", "all"])
@@ -275,6 +293,39 @@ def test_each_thing_fails_by_itself() -> None:
     assert "no user root" in guest_files.write(linux(**{"etc/passwd": b"toor:x:0:0\n"}), job(password="h"))["password"]
 
 
+class Device(Guest):
+    """A guest with a device, or a FIFO, which has no end."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__({**linux(**{"root/.ssh/authorized_keys": b""}).files, path: b""})
+        self.path = path
+
+    def is_file(self, path: str, followsymlinks: bool = False) -> bool:
+        return path != self.path and super().is_file(path)
+
+    def read_file(self, path: str) -> bytes:
+        assert path != self.path, "the host's folder is full"
+        return super().read_file(path)
+
+    filesize = Guest.filesize
+
+    def write(self, path: str, content: bytes) -> None:
+        assert path != self.path, "it waits for ever"
+        super().write(path, content)
+
+    def write_append(self, path: str, content: bytes) -> None:
+        assert path != self.path, "it waits for ever"
+        super().write_append(path, content)
+
+
+@pytest.mark.parametrize(("path", "what"), [("/etc/passwd", "password"), ("/etc/shadow", "password"),
+                                            ("/root/.ssh/authorized_keys", "key"), ("/meta.js", "metadata"),
+                                            ("/etc/motd", "files")])
+def test_what_is_no_file(path: str, what: str) -> None:
+    all = job(key=KEY, password="$6$s$h", metadata={"a": "b"}, files=[["etc/motd", "aGk="]])
+    assert guest_files.write(Device(path), all) == {what: f"{path} is not a file"}
+
+
 def test_where_it_is_mounted() -> None:
     for partition, device in ((0, "/dev/sda"), (3, "/dev/sda3")):
         guest = linux()
@@ -327,7 +378,7 @@ def test_no_secret_is_in_an_argument(writer: Writer, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(("said", "words"), [
-    ('{"error": "no operating system is found on it"}', "no operating system"), ("", "does not say"),
+    ("", "does not say"),
     ("[]", "does not say"),
     ('{"failed": []}', "does not say"), ("\0" * 100000, "does not say")], ids=repr)
 def test_what_the_program_may_say(writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str,
@@ -335,6 +386,48 @@ def test_what_the_program_may_say(writer: Writer, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(virt_injection, "run", lambda *_args: said)
     with pytest.raises(HypervisorError, match=words):
         writer.inject(Disk(tmp_path / "disk", "vda", "raw"), Injection(1, key=KEY), kvm=False)
+
+
+def test_what_the_program_says_is_for_users(writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = iter(['{"error": "no\\u001b[2J\\nLinux"}', '{"failed": {"key": "a\\u001bb"}}'])
+    monkeypatch.setattr(virt_injection, "run", lambda *_args: next(said))
+    disk, given = Disk(tmp_path / "disk", "vda", "raw"), Injection(1, key=KEY, metadata={"a": "b"})
+    assert writer.inject(disk, given, kvm=False) == {"key": "no?[2J?Linux", "metadata": "no?[2J?Linux"}
+    assert writer.inject(disk, given, kvm=False) == {"key": "a?b"}
+
+
+def test_nothing_of_a_program_that_was_ended_is_left(writer: Writer, tmp_path: Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[Path] = []
+
+    def run(arguments: list[str], *_given: Any) -> str:
+        folders.append(Path(json.loads(Path(f"/proc/self/fd/{arguments[-1]}").read_text())["folder"]))
+        (folders[0] / "overlay").write_bytes(b"much")
+        raise HypervisorError("It took too long.")
+
+    monkeypatch.setattr(virt_injection, "run", run)
+    with pytest.raises(HypervisorError):
+        writer.inject(Disk(tmp_path / "disk", "vda", "raw"), Injection(1, key=KEY), kvm=False)
+    assert folders and not folders[0].exists()
+
+
+@pytest.mark.parametrize(("owner", "groups"), [(0, []), (107, [107])])
+def test_roots_group_is_not_lent(writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int,
+                                 groups: list[int]) -> None:
+    """That of /dev/kvm, where that is root's."""
+    device, seen = tmp_path / "kvm", list[Any]()
+    device.touch()
+    os.chown(device, 0, owner)
+    monkeypatch.setattr(virt_injection, "_KVM", device)
+    monkeypatch.setattr(virt_injection, "run", lambda *given: seen.append(given[-1]) or '{"failed": {}}')
+    writer.inject(Disk(tmp_path / "disk", "vda", "raw"), Injection(1, key=KEY), kvm=True)
+    assert seen == [groups]
+
+
+def test_a_program_that_says_too_much_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "SAID_MAX", 100_000)
+    with pytest.raises(HypervisorError, match="said too much"):
+        process.run(["yes"], "write")
 
 
 def test_a_disk_in_ceph(writer: Writer, tmp_path: Path) -> None:
@@ -351,6 +444,10 @@ def test_what_a_host_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         found.inject(Disk(tmp_path / "disk", "vda", "raw"), Injection(1), kvm=False)
     (tmp_path / "supermin.d").mkdir()
     monkeypatch.setenv("SUPERMIN_KERNEL", "/vmlinuz")
+    monkeypatch.setattr(virt_injection, "_MODULES", tmp_path)
+    assert "ProtectKernelModules" in found.lacks_injection()
+    (tmp_path / "6.1").mkdir()
+    (tmp_path / "6.1/modules.dep").touch()
     monkeypatch.setattr(virt_injection, "PYTHON", "/bin/false")
     assert "no module guestfs" in found.lacks_injection()
     monkeypatch.setattr(virt_injection, "PYTHON", "/bin/true")
@@ -359,11 +456,9 @@ def test_what_a_host_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_program_says_what_it_could_not_do(tmp_path: Path) -> None:
     """Without qemu-nbd's disk there is nothing that it could do."""
-    import json
-
     with ExitStack() as held:
         task = virt_injection._unnamed(held, json.dumps({
-            "node": "json:{}", "options": [], "files_held": [], "kvm": False}).encode())
+            "node": "json:{}", "options": [], "files_held": [], "kvm": False, "folder": str(tmp_path)}).encode())
         done = subprocess.run([sys.executable, "-I", str(virt_injection.PROGRAM), str(task)], pass_fds=[task],
                               capture_output=True, check=True, text=True, env={"PATH": "/usr/bin:/bin"})
     assert "qemu-nbd" in json.loads(done.stdout)["error"]

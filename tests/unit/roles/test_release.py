@@ -184,9 +184,9 @@ def test_a_broken_release_is_made_anew(checkout, tmp_path, monkeypatch):
 
 
 def test_quickstart_fills_the_whole_unit():
-    """tools/machine.py puts in two names and knows nothing of templates."""
+    """tools/machine.py puts in three names and knows nothing of templates."""
     text = (ROLE / "templates/magnetar-agent.service.j2").read_text()
-    for known in ("{{ agent_venv }}", "{{ agent_unit_write_paths }}"):
+    for known in ("{{ agent_venv }}", "{{ agent_unit_write_paths }}", "{{ agent_unit_hides_modules }}"):
         assert known in text
         text = text.replace(known, "")
     assert "{" not in text

@@ -39,6 +39,7 @@ def rendered(name):
         return control_plane.unit()
     role = TEMPLATES[name].parts[-3]
     given = {**defaults("common"), **defaults(role), "agent_unit_write_paths": "/var/lib/magnetar",
+             "agent_unit_hides_modules": "yes",
              f"{role}_write_paths": ["/srv/images"], "relay": defaults("network")["network_relays"]["hosts"]}
     return jinja2.Template(TEMPLATES[name].read_text(), undefined=jinja2.StrictUndefined,
                            keep_trailing_newline=True).render(given)
