@@ -167,8 +167,8 @@ def settle(connection: Connection, consumer_id: str, server_id: str, host_id: st
     def gives(places: Mapping[str, str]) -> bool:
         return device_claims.suffices(room, {server_id: shared_out(wanted, places)[1]})
 
-    places = next(shares(wanted.nics, left, wanted.isolate, kept, gives), None)
-    return None if places is None else SettledResources(*shared_out(wanted, places), places)
+    found = next(shares(wanted.nics, left, wanted.isolate, kept, gives), None)
+    return None if found is None else SettledResources(*shared_out(wanted, found), found)
 
 
 def cards_of(connection: Connection, server_ids: Iterable[str]) -> dict[tuple[str, str], str]:
