@@ -131,7 +131,8 @@ def _refusal(host: HostState, spec: RequestSpec, asked: list[Filter],
 
 
 def _parts(states: HostStates, spec: RequestSpec, rules: Rules) -> list[Block]:
-    asked = states.asked(spec)
+    """The hosts that all filters pass but those of ``LATE``."""
+    asked = [one for one in states.asked(spec) if one.sight not in LATE]
     single = [one for one in asked if one.sight == HOST]
     if spec.only is not None or single or rules.own:
         names = states.hosts if spec.only is None else spec.only

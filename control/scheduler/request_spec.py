@@ -206,15 +206,20 @@ class RequestSpec:
                                     self.same_host, frozenset(group) or None, self._offering) if names is not None]
         return frozenset.intersection(*sets) if sets else None
 
-    @property
+    @cached_property
     def _offering(self) -> frozenset[str] | None:
-        return frozenset(filter(self.is_offered, self.offers)) if self.resources else None
+        return frozenset(filter(self._offered_by, self.offers)) if self.resources else None
 
     def is_offered(self, host: str) -> bool:
         """Whether a host has enough left of all custom resource classes, and of bandwidth."""
-        offer = self.offers.get(host, {})
+        return self._offering is None or host in self._offering
+
+    def _offered_by(self, host: str) -> bool:
+        offer = self.offers[host]
+        if not (self.isolate or any(nic.devices for nic in self.nics)):  # all is of the whole host
+            return all(offer.get(name, 0) >= amount for name, amount in self.resources.items())
         return all(offer.get(name, 0) >= amount for name, amount in self.of_no_nic.items()) and (
-            not self.nics or next(shares(self.nics, offer, self.isolate), None) is not None)
+            next(shares(self.nics, offer, self.isolate), None) is not None)
 
     @cached_property
     def of_no_nic(self) -> dict[str, int]:

@@ -8,7 +8,7 @@ of that card then, as long as the server is on the host. What is asked for names
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -69,10 +69,11 @@ def asking(nics: Iterable[Mapping[str, Any]]) -> tuple[Asking, ...]:
 
 
 def shares(nics: Sequence[Asking], left: Mapping[str, int], isolate: bool = False,
-           kept: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
+           kept: Mapping[str, str] | None = None,
+           gives: Callable[[Mapping[str, str]], bool] | None = None) -> Iterator[dict[str, str]]:
     """The ways in which the NICs can have their bandwidth: port to place. Of cards those with most left come first.
-    *left*: what a host has left of each inventory. *kept*: port to the place that it has, and keeps. A search that
-    takes too long ends."""
+    *left*: what a host has left of each inventory. *kept*: port to the place that it has, and keeps. *gives*: whether
+    the host has devices for a way, of which it may see a part only. A search that takes too long ends."""
     order = sorted(nics, key=lambda nic: (-sum(nic.amounts.values()), nic.id))
     cards = _cards(left)
     room, found, steps = dict(left), dict[str, str](), iter(range(STEPS))
@@ -98,7 +99,8 @@ def shares(nics: Sequence[Asking], left: Mapping[str, int], isolate: bool = Fals
                 return
             take(place, nic, 1)
             found[nic.id] = place
-            yield from fill(at + 1)
+            if gives is None or gives(found):
+                yield from fill(at + 1)
             del found[nic.id]
             take(place, nic, -1)
 
@@ -151,7 +153,8 @@ def settle(connection: Connection, consumer_id: str, server_id: str, host_id: st
         places = {nic.id: nic.network for nic in wanted.nics}
         return SettledResources(wanted.resources, wanted.devices, places) if device_claims.suffices(
             room, {server_id: wanted.devices}) else None
-    left = {row.resource_class: row.limit - row.used for row in connection.execute(select(inventories).where(
+    # Where a host tells less than is claimed, servers keep what they have.
+    left = {row.resource_class: max(0, row.limit - row.used) for row in connection.execute(select(inventories).where(
         inventories.c.host_id == host_id)) if split(row.resource_class)[1]}
     kept: dict[str, str] = {}
     for row in connection.execute(select(allocations).where(
@@ -160,11 +163,12 @@ def settle(connection: Connection, consumer_id: str, server_id: str, host_id: st
         if row.consumer_id == consumer_id:
             for name, n in orjson.loads(row.resources).items():
                 left[name] = left.get(name, 0) + n
-    for places in shares(wanted.nics, left, wanted.isolate, kept):
-        resources, devices = shared_out(wanted, places)
-        if device_claims.suffices(room, {server_id: devices}):
-            return SettledResources(resources, devices, places)
-    return None
+
+    def gives(places: Mapping[str, str]) -> bool:
+        return device_claims.suffices(room, {server_id: shared_out(wanted, places)[1]})
+
+    found = next(shares(wanted.nics, left, wanted.isolate, kept, gives), None)
+    return None if found is None else SettledResources(*shared_out(wanted, found), found)
 
 
 def cards_of(connection: Connection, server_ids: Iterable[str]) -> dict[tuple[str, str], str]:

@@ -141,6 +141,33 @@ def test_what_is_claimed_again_stays_on_its_card(cards):
     assert used(cards) == {FIRST: 300}
 
 
+def test_what_is_held_stays_where_a_host_tells_less(cards):
+    """docs/cloud-networks.md: servers keep what they have, and no more is given."""
+    found = place(cards, a_memory(cards), wish(cards, "s1", port("a", 700), host="kvm2"))
+    tell(cards, "kvm2", ["physnet0/ens1:100:", "physnet0/ens2:1000:"], ens1=2, ens2=2)
+    first, second, third = port("a", 700), port("b", 300), port("c", 900)
+    for nics, fits, places in (([first, second], True, {"a": "physnet0/ens1", "b": "physnet0/ens2"}),
+                               ([first, second, third], False, {"a": "physnet0/ens1", "b": "physnet0/ens2"}),
+                               ([first], True, {"a": "physnet0/ens1"})):
+        assert hold_ports(cards, "s1", found.host_id, ({}, {}), lambda nics=nics: nics) is fits
+        assert held(cards, "s1")["kvm2"][2] == places
+    with cards.write() as connection:
+        assert allocations.claim(connection, "s1", "s1", found.host_id, ONE, resources={OUT: 700},
+                                 devices={FUNCTION: 1}, nics=asking([first]))
+
+
+def test_cards_without_functions_do_not_end_the_search(cards):
+    """Three of four have most bandwidth left, and others have all of their functions."""
+    names = ["e0", "e1", "e2", "e3"]
+    tell(cards, "kvm2", [f"physnet0/{name}:{10000 + at}:" for at, name in enumerate(names)], **dict.fromkeys(names, 8))
+    with cards.write() as connection:
+        id = hosts.show(connection, "kvm2")["id"]
+        for name in names[1:]:
+            assert allocations.claim(connection, f"o{name}", f"o{name}", id, ONE, devices={f"{FUNCTION}/{name}": 8})
+    place(cards, a_memory(cards), wish(cards, "s1", *(port(f"p{at}", 100) for at in range(6)), host="kvm2"))
+    assert {*held(cards, "s1")["kvm2"][2].values()} == {"physnet0/e0"}
+
+
 def test_conductors_who_race_for_the_last_bandwidth_of_cards(cards):
     """Five may fit: of each card 1000, and of kvm3 800."""
     memories, placed, refused = [a_memory(cards) for _one in range(4)], [], []
