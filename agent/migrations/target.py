@@ -167,9 +167,12 @@ def offer(host: LocalHost, document: Document) -> None:
 def resume(host: LocalHost) -> None:
     """After a start of the agent: let sources in again, and finish what has arrived."""
     for document in host.documents.list("migration"):
-        if document.want["side"] != "target" or document.state.get("settled"):
+        if document.want["side"] != "target":
             continue
-        keys.take_back(host, document.want["server"])  # the talk for which libvirt had them has ended
+        # The talk for which libvirt had them has ended, maybe after all else of the migration.
+        keys.take_back(host, document.want["server"])
+        if document.state.get("settled"):
+            continue
         if not document.deleting:
             offer(host, document)
             if document.state.get("arrived") and host.documents.get("server", document.want["server"]) is None:

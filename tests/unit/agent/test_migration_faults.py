@@ -381,6 +381,26 @@ def test_a_talk_that_ends_late_leaves_what_the_next_was_lent(
     eventually(lambda: not pair.two.fake.lent)
 
 
+def test_a_target_that_dies_before_it_hears_of_the_end(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the migration is done but that: it takes back what libvirt was lent when it comes back."""
+    id = pair.make(hardware={"tpm_version": "2.0", "ephemeral_encryption": True})
+    receive, over = Rpc.receive, Event()
+
+    def deaf(talk: Rpc) -> dict[str, Any] | None:
+        line = receive(talk)
+        assert line is not None or over.wait(120)
+        return line
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(Rpc, "receive", deaf)
+        pair.migrate()
+        assert len(pair.two.fake.lent) == 2
+        pair.two.restart()
+    assert not pair.two.fake.lent
+    over.set()
+    pair.check(id, pair.two)
+
+
 # Crashes ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["live", "cold"])
 @pytest.mark.parametrize("at", range(5))
