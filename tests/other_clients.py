@@ -56,7 +56,8 @@ def nova_life(nova: Any, server: Any) -> None:
                         (server.unshelve, "ACTIVE")):
         act()
         until(lambda: _settled(nova.servers.get(server.id), status))  # noqa: B023 - it is called at once
-    server.create_image("of nova1")
+    made = server.create_image("of nova1")
+    until(lambda: next(one for one in nova.glance.list() if one.id == made).status == "active")
     assert [one.action for one in nova.instance_action.list(server)][-1] == "create"
     assert nova.instance_action.get(server, nova.instance_action.list(server)[0].request_id).events
 

@@ -38,8 +38,10 @@ def test_lives_by_both_clients(control: LabControl, guest_image: dict[str, Path]
 
 
 def test_lives_by_novaclient_and_libcloud(control: LabControl, guest_image: dict[str, Path]) -> None:
-    made = control.openstack(f"image create --disk-format qcow2 --file {guest_image['disk']} guest")
-    assert made.returncode == 0, made.stdout
+    for command in (f"image create --disk-format qcow2 --file {guest_image['disk']} guest",
+                    "flavor create --ram 128 --vcpus 1 --disk 0 small"):
+        made = control.openstack(command)
+        assert made.returncode == 0, made.stdout
     password = yaml.safe_load((control.folder / "clouds.yaml").read_text())["clouds"]["magnetar"]["auth"]["password"]
     with novaclient(control.port, password) as nova, made_by(nova) as server:
         nova_life(nova, server)
