@@ -26,10 +26,11 @@ from magnetar_agent.link import ALPN, TCP
 from magnetar_agent.servers import cpu_modes, machines
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.sockets import bound
-from magnetar_core import bandwidth, garbage, websockets
+from magnetar_core import bandwidth, garbage
 from magnetar_core.connections import SHARE, Admitting, ConnectionPlace, Connections, open_more
 from magnetar_core.deadline import Deadline
 from magnetar_core.errors import InvalidSettings, MagnetarError
+from magnetar_core.websockets import WebSocketProtocol
 
 if TYPE_CHECKING:
     import ssl
@@ -114,6 +115,17 @@ def tcp_socket(address: tuple[str, int]) -> socket.socket:
     return found
 
 
+def websocket(**given: Any) -> Any:
+    """uvicorn's protocol for WebSockets; imported with the first console, as it takes some MiB."""
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+    from websockets.exceptions import InvalidState
+
+    class Protocol(WebSocketProtocol, WebSocketsSansIOProtocol):
+        invalid_state = InvalidState
+
+    return Protocol(**given)
+
+
 class HttpServer(uvicorn.Server):
     """A uvicorn server without signal handlers: ``run`` has them, for both listeners."""
 
@@ -181,7 +193,7 @@ def listener(application: AgentApplication, settings: AgentSettings, tls: ssl.SS
 
     Protocol.tls = tls  # its own: uvicorn does none
     config = uvicorn.Config(
-        application, http=Protocol, ws=websockets.protocol, ws_max_size=LONGEST,  # type: ignore[arg-type]
+        application, http=Protocol, ws=websocket, ws_max_size=LONGEST,  # type: ignore[arg-type]
         ws_per_message_deflate=False, loop="asyncio", lifespan="off", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=LAST_ANSWERS)

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_core import websockets
+from magnetar_core.websockets import WebSocketProtocol
 
 from .answer import Answer
 
@@ -80,5 +80,16 @@ async def cut(send: Any) -> None:
         await asyncio.sleep(0)  # so that uvicorn knows
 
 
+def protocol(**given: Any) -> Any:
+    """uvicorn's protocol for WebSockets; imported with the first one, as it takes some MiB."""
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+    from websockets.exceptions import InvalidState
+
+    class Protocol(WebSocketProtocol, WebSocketsSansIOProtocol):
+        invalid_state = InvalidState
+
+    return Protocol(**given)
+
+
 #: How uvicorn is to serve them: messages are small, and what is in them is random or compressed already.
-OPTIONS = {"ws": websockets.protocol, "ws_max_size": 1 << 20, "ws_per_message_deflate": False}
+OPTIONS = {"ws": protocol, "ws_max_size": 1 << 20, "ws_per_message_deflate": False}

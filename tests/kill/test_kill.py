@@ -30,10 +30,9 @@ def world(request):
         yield found
 
 
-# PostgreSQL's world has all that may happen on SQLite, and can freeze besides.
+# PostgreSQL's world can freeze besides.
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [pytest.param("sqlite", marks=pytest.mark.deep(shard="kills, sqlite, in a hurry")),
-                                   "postgres"], indirect=True)
+@pytest.mark.parametrize("world", ENGINES, indirect=True)
 def test_nothing_is_stuck_or_leaked(world):
     live(world, int(os.environ.get("MAGNETAR_KILL_OPERATIONS", "2000")))
 

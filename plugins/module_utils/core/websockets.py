@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""uvicorn's protocol for WebSockets, as agents and the API have it."""
+"""What agents and the API change of uvicorn's protocol for WebSockets."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Type
 
 
-def protocol(**given: Any) -> Any:
-    """It for one connection; imported with the first one, as it takes some MiB."""
-    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-    from websockets.exceptions import InvalidState
+class WebSocketProtocol:
+    """Stands before uvicorn's. *invalid_state*: what uvicorn's raises when its connection is being closed."""
 
-    class Protocol(WebSocketsSansIOProtocol):
-        async def send(self, message: Any) -> None:
-            """A refusal ends the handshake, too: uvicorn would say in its log that the application failed."""
-            await super().send(message)
-            self.handshake_complete |= message["type"] == "websocket.http.response.body"
+    invalid_state: Type[Exception]
+    handshake_complete: bool
+    transport: Any
 
-        def shutdown(self) -> None:
-            """End it, also while its client does: uvicorn's raises then, and the server would leave the others."""
-            try:
-                super().shutdown()
-            except InvalidState:
-                self.transport.close()
+    async def send(self, message: Any) -> None:
+        """A refusal ends the handshake, too: uvicorn would say in its log that the application failed."""
+        await super().send(message)  # type: ignore[misc]
+        self.handshake_complete |= message["type"] == "websocket.http.response.body"
 
-    return Protocol(**given)
+    def shutdown(self) -> None:
+        """End it, also while its client does: the server would leave its other connections."""
+        try:
+            super().shutdown()  # type: ignore[misc]
+        except self.invalid_state:
+            self.transport.close()
