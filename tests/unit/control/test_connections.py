@@ -140,18 +140,23 @@ def test_a_request_that_comes_at_once_and_a_long_one(client: Connect) -> None:
     assert answer(one).endswith(b'{"content":%d}' % size)
 
 
+def console(one: socket.socket) -> socket.socket:
+    """A WebSocket, by one thread: websockets' client reads and writes in two, for which OpenSSL is not made."""
+    one.sendall(b"GET /a HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+                b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+    assert one.recv(65536).startswith(b"HTTP/1.1 101 ")
+    return one
+
+
 def test_a_console_keeps_its_place_to_its_end(client: Connect) -> None:
-    with client() as kept:
-        more = {"ssl": kept.context, "server_hostname": "localhost"} if isinstance(kept, ssl.SSLSocket) else {}
-    where = f"{'wss' if more else 'ws'}://localhost/a"
-    with connect(where, sock=client(tls=False), **more) as first:
-        with connect(where, sock=client(tls=False), **more), connect(where, sock=client(tls=False), **more):
-            first.send(b"a")
-            assert first.recv() == b"a"
-            assert asked(client()).startswith(b"HTTP/1.1 429 ")
-        assert until_answered(client).startswith(b"HTTP/1.1 200 ")
-        first.send(b"a")
-        assert first.recv() == b"a"
+    first = console(client())
+    with console(client()), console(client()):
+        first.sendall(b"\x82\x81" + bytes(4) + b"a")  # RFC 6455, 5.2: bytes, masked with zeros
+        assert first.recv(65536) == b"\x82\x01a"
+        assert asked(client()).startswith(b"HTTP/1.1 429 ")
+    assert until_answered(client).startswith(b"HTTP/1.1 200 ")
+    first.sendall(b"\x82\x81" + bytes(4) + b"a")
+    assert first.recv(65536) == b"\x82\x01a"
 
 
 def test_a_server_ends_while_a_console_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
