@@ -24,6 +24,8 @@ from magnetar_control.services import Context
 from magnetar_core.errors import InvalidField
 
 log = logging.getLogger(__name__)
+#: Rules that ask another server are refused (``policy_files``): what asks one is not loaded, as it takes 5 MiB.
+_checks.extension_checks = {}
 KEPT = 20000
 #: The rule that says who is an administrator (``is_admin`` in checks).
 ADMIN = "context_is_admin"
@@ -52,8 +54,6 @@ def ruled(overrides: Overrides) -> RuleSet:
         check = given.get(former.name)
         if check is not None and name not in given and check.strip() not in (former.check, f"rule:{name}"):
             checks[name] = check
-    # What asks other services is loaded where a rule has it: it takes 5 MiB.
-    _checks.extension_checks = None if any("http" in check for check in checks.values()) else {}
     conf = cfg.ConfigOpts()
     conf([])
     default = "default" if "default" in given else None
