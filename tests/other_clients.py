@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from keystoneauth1 import session as keystone
@@ -14,16 +14,12 @@ from libcloud.compute.providers import get_driver
 from libcloud.compute.types import Provider
 from novaclient import client
 
+from tests.contract.place import eventually
+
 #: The newest version that novaclient knows.
 NOVACLIENT = "2.96"
-
-
-def until(what: Callable[[], bool]) -> None:
-    """Wait; a guest that is emulated may take a minute."""
-    end = time.monotonic() + 300
-    while not what():
-        assert time.monotonic() < end, "it takes more than five minutes"
-        time.sleep(0.1)
+#: Waits: a guest that is emulated may take a minute.
+until = partial(eventually, seconds=300)
 
 
 @contextmanager

@@ -46,14 +46,20 @@ class Echo(Application):
                 await socket.send(found if isinstance(found, bytes) else found.encode())
 
 
+def both_sides(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """TLS of a server, and of its clients."""
+    pki = Pki(folder / "pki")
+    served, ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context(cafile=pki.ca)
+    served.load_cert_chain(*pki.issue("localhost"))
+    return served, ours
+
+
 @pytest.fixture(params=["http", "https"])
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]:
     """``client(address, tls)``: a connection from an address of loopback; not *tls*: it does not shake hands."""
     served = ours = None
     if request.param == "https":
-        pki = Pki(tmp_path / "pki")
-        served, ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context(cafile=pki.ca)
-        served.load_cert_chain(*pki.issue("localhost"))
+        served, ours = both_sides(tmp_path)
     with listening(AsgiServer({"": Echo()}), Connections(MOST), served) as port, contextlib.ExitStack() as ending:
         def connected(address: str = "127.0.0.1", tls: bool = True) -> socket.socket:
             found = socket.create_connection(("127.0.0.1", port), 60, (address, 0))
@@ -163,16 +169,11 @@ def test_a_server_ends_while_a_console_is_closed(monkeypatch: pytest.MonkeyPatch
     """Its client has said so, and agrees to the end of TLS later."""
     raised: list[object] = []
     monkeypatch.setattr(threading, "excepthook", raised.append)
-    pki = Pki(tmp_path / "pki")
-    served, ours = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context(cafile=pki.ca)
-    served.load_cert_chain(*pki.issue("localhost"))
+    served, ours = both_sides(tmp_path)
     with contextlib.ExitStack() as ending, listening(AsgiServer({"": Echo()}), Connections(MOST), served) as port:
         client = ending.enter_context(ours.wrap_socket(
             ending.enter_context(socket.create_connection(("127.0.0.1", port), 60)), server_hostname="localhost"))
-        client.sendall(b"GET /a HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
-                       b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
-        assert client.recv(65536).startswith(b"HTTP/1.1 101 ")
-        client.sendall(b"\x88\x80" + bytes(4))  # RFC 6455, 5.5.1: to close, masked with zeros
+        console(client).sendall(b"\x88\x80" + bytes(4))  # RFC 6455, 5.5.1: to close, masked with zeros
         assert client.recv(65536)[:1] == b"\x88"
     assert not raised
 
