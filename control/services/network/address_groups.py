@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import orjson
 from sqlalchemy import Connection, RowMapping, select, update
 
-from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
@@ -84,7 +84,7 @@ class AddressGroupStore(NetworkStore):
         """Add the addresses *given* (*put*), or remove them, all or none."""
         self._check_writer(context, "add_addresses_to" if put else "remove_addresses_from")
 
-        def act(connection: Connection) -> Documents:
+        def act(connection: Connection) -> Document:
             self._owned(connection, context, id, "update")
             row = find(connection, context, self.resource, id, lock=True)
             have, moved = dict.fromkeys(orjson.loads(row["addresses"])), dict.fromkeys(given)
@@ -96,6 +96,6 @@ class AddressGroupStore(NetworkStore):
                                      type="AddressesAlreadyExist")
             wanted = _checked([*have, *moved]) if put else [one for one in have if one not in moved]
             self._write(connection, row, wanted)
-            return self._documents(connection, id)
+            return self._documents(connection, id)[0]
 
-        return transacted(self.database, dry=False, act=act)[0]
+        return transacted(self.database, act)

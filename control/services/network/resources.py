@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from sqlalchemy import (
@@ -35,6 +35,7 @@ from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFou
 
 from .changes import ChangeLog
 
+T = TypeVar("T")
 Filter = Callable[[Sequence[str]], ColumnElement[bool]]
 #: Values of a filter that is a condition for each: databases take no expression of any depth.
 VALUES = 100
@@ -124,20 +125,17 @@ class _Undone(Exception):
     """Ends a transaction of which nothing is to stay."""
 
 
-def transacted(database: Database, dry: bool, act: Callable[[Connection], Documents]) -> Documents:
+def transacted(database: Database, act: Callable[[Connection], T], dry: bool = False) -> T:
     """What *act* answers, done in a transaction, and again where that one collides with others. *dry*: nothing of it
     stays, and it refuses what the other would refuse."""
-    found: Documents = []
-
-    def once() -> None:
-        nonlocal found
+    def once() -> T:
         with suppress(_Undone), database.write() as connection:
             found = act(connection)
             if dry:
                 raise _Undone
+        return found
 
-    database.retried(once, TRIED_FOR, collided)
-    return found
+    return database.retried(once, TRIED_FOR, collided)
 
 
 class NetworkStore:
@@ -149,19 +147,12 @@ class NetworkStore:
 
     def list(self, context: Context, page: Page = Page()) -> Documents:  # noqa: B008 - it is frozen
         resource = self.resource
-        if resource.before_list:
-            self._prepare(resource.before_list, context)
+        if make := resource.before_list:
+            transacted(self.database, lambda connection: self.log.note(connection, *make(connection, context)))
         with self.database.read() as connection:
             query = select(resource.table).where(resource.visible(context), *self._conditions(page))
             rows = connection.execute(self._paged(connection, context, query, page)).mappings().all()
             return resource.documents(connection, rows)
-
-    def _prepare(self, make: Callable[[Connection, Context], Sequence[str]], context: Context) -> None:
-        def act(connection: Connection) -> Documents:
-            self.log.note(connection, *make(connection, context))
-            return []
-
-        transacted(self.database, dry=False, act=act)
 
     def show(self, context: Context, id: str) -> Document:
         with self.database.read() as connection:
@@ -175,25 +166,20 @@ class NetworkStore:
             self._create(connection, context, [dict(values) for values in new])
             return self._documents(connection, *(values["id"] for values in new))
 
-        return transacted(self.database, dry, act)
+        return transacted(self.database, act, dry)
 
     def update(self, context: Context, id: str, values: Document, dry: bool = False) -> Document:
         self._check_writer(context, "update")
 
-        def act(connection: Connection) -> Documents:
+        def act(connection: Connection) -> Document:
             self._update(connection, context, id, dict(values))
-            return self._documents(connection, id)
+            return self._documents(connection, id)[0]
 
-        return transacted(self.database, dry, act)[0]
+        return transacted(self.database, act, dry)
 
     def delete(self, context: Context, id: str, dry: bool = False) -> None:
         self._check_writer(context, "delete")
-
-        def act(connection: Connection) -> Documents:
-            self.drop(connection, context, id)
-            return []
-
-        transacted(self.database, dry, act)
+        transacted(self.database, lambda connection: self.drop(connection, context, id), dry)
 
     def make(self, connection: Connection, context: Context, values: Document) -> str:
         """Make one in a transaction that makes others too; returns its id."""
@@ -216,7 +202,7 @@ class NetworkStore:
         and no more; ``None``: as it is, a new one what is usual. One transaction."""
         self._check_writer(context, "update" if id else "create")
 
-        def act(connection: Connection) -> Documents:
+        def act(connection: Connection) -> Document:
             this = id or self.make(connection, context, values)
             if id is not None and held is not None:
                 self.leave(connection, context, self._owned(connection, context, this, "update"), held)
@@ -224,9 +210,9 @@ class NetworkStore:
                 self._update(connection, context, this, dict(values))
             if held is not None:
                 self.enter(connection, context, self._owned(connection, context, this, "update"), held)
-            return self._documents(connection, this)
+            return self._documents(connection, this)[0]
 
-        return transacted(self.database, dry, act)[0]
+        return transacted(self.database, act, dry)
 
     def leave(self, connection: Connection, context: Context, row: RowMapping, held: Sequence[Any]) -> None:
         """Take what is not in *held* from what is there, before its own values change."""

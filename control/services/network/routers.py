@@ -10,7 +10,7 @@ from ipaddress import ip_address, ip_network
 import orjson
 from sqlalchemy import Connection, RowMapping, func, select, update
 
-from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest, NotFound
 
@@ -201,16 +201,13 @@ class RouterStore(NetworkStore):
     def interface(self, context: Context, id: str, wish: Document, *, put: bool) -> Document:
         """Add an interface (*put*), or remove one; *wish*: {subnet_id} or {port_id}."""
         self._check_writer(context, "add_interface_to" if put else "remove_interface_from")
-        done: Document = {}
 
-        def act(connection: Connection) -> Documents:
-            nonlocal done
+        def act(connection: Connection) -> Document:
             done = (add_interface if put else remove_interface)(connection, context, id, wish)
             self.log.note(connection, f"router/{id}", f"port/{done['port_id']}")
-            return []
+            return done
 
-        transacted(self.database, dry=False, act=act)
-        return done
+        return transacted(self.database, act)
 
     def put(self, context: Context, id: str | None, values: Document, held: Sequence[str] | None,
             dry: bool = False) -> Document:
@@ -220,7 +217,7 @@ class RouterStore(NetworkStore):
         own = {name: value for name, value in values.items() if name != "routes"}
         routes = values.get("routes")
 
-        def act(connection: Connection) -> Documents:
+        def act(connection: Connection) -> Document:
             this = id or self.make(connection, context, own)
             if id is not None and routes is not None:  # which may lead by what goes, and by what comes
                 self._update(connection, context, this, {"routes": []})
@@ -232,9 +229,9 @@ class RouterStore(NetworkStore):
                 self._enter(connection, context, this, held)
             if routes is not None:
                 self._update(connection, context, this, {"routes": routes})
-            return self._documents(connection, this)
+            return self._documents(connection, this)[0]
 
-        return transacted(self.database, dry, act)[0]
+        return transacted(self.database, act, dry)
 
     def join(self, connection: Connection, context: Context, id: str, subnet: str) -> None:
         """An interface in *subnet*, in a transaction that does more."""

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, exists, insert, or_, select, update
 from sqlalchemy import delete as deleting
 
-from magnetar_control.services import Context, Document, Documents
+from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
@@ -264,7 +264,7 @@ class TrunkStore(NetworkStore):
         """Add the subports *given* (*put*), or remove those of these ports, all or none."""
         self._check_writer(context, "add_subports_to" if put else "remove_subports_from")
 
-        def act(connection: Connection) -> Documents:
+        def act(connection: Connection) -> Document:
             row = find(connection, context, self.resource, id, lock=True)
             if put:
                 _check_once(given)
@@ -276,9 +276,9 @@ class TrunkStore(NetworkStore):
                     raise NotFound(f"SubPort on trunk {id} with parent port {missing[0]} could not be found.",
                                    type="SubPortNotFound")
                 self._leave(connection, row, ids)
-            return self._documents(connection, id)
+            return self._documents(connection, id)[0]
 
-        return transacted(self.database, dry=False, act=act)[0]
+        return transacted(self.database, act)
 
 
 def _tags(held: Sequence[Document]) -> dict[str, int]:
