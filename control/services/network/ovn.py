@@ -91,7 +91,9 @@ class OvnEngine:
         return None if self._south is None else self._south.chassis_of(card)
 
     def repair(self, wanted: Wanted) -> int:
-        done = _Repair(self._connected(), self._placed(wanted), self.token)
+        if cards := _on_cards(wanted):
+            wanted = _placed(wanted, cards, self._chassis() if self._knows_chassis() else None)
+        done = _Repair(self._connected(), wanted, self.token)
         work = ovs_transaction.Transaction(done.api, done.api.ovsdb_connection, self.patience, check_error=True,
                                            log_errors=False)
         work.add(done)
@@ -108,13 +110,16 @@ class OvnEngine:
     def differences(self, wanted: Wanted) -> list[EngineDifference]:
         found = []
         if cards := _on_cards(wanted):
+            chassis = None
             try:
-                found = [EngineDifference(key, f"port {port.id}: no chassis has {CARD}={port.card}")
-                         for key, port in cards.items() if self.chassis_of(port.card) is None]
+                chassis = self._chassis()
             except Unavailable as error:  # and all else is compared
                 found = [EngineDifference("", error.message)]
-        placed = self._placed(wanted)
-        return found + self._read(lambda idl: Northbound(idl.tables).changes(placed).found)
+            else:
+                found = [EngineDifference(key, f"port {port.id}: no chassis has {CARD}={port.card}")
+                         for key, port in cards.items() if port.card not in chassis]
+            wanted = _placed(wanted, cards, chassis)
+        return found + self._read(lambda idl: Northbound(idl.tables).changes(wanted).found)
 
     def faults(self) -> list[str]:
         found = list(ovn_servers.faults(self.url))
@@ -146,16 +151,9 @@ class OvnEngine:
         """Whether it can be said at once which chassis has a card, or that none has."""
         return self._south is None or self._south.is_known()
 
-    def _placed(self, wanted: Wanted) -> Wanted:
-        """With the chassis of ports on SmartNICs, as far as they are known at once."""
-        if not (cards := _on_cards(wanted)):
-            return wanted
-        found: dict[str, Unit] = {key: replace(port, hosts=None) for key, port in cards.items()}
-        if self._knows_chassis():
-            for key, port in cards.items():
-                chassis = self.chassis_of(port.card)
-                found[key] = replace(port, hosts=(chassis,) if chassis else ())
-        return replace(wanted, units={**wanted.units, **found})
+    def _chassis(self) -> Mapping[str, str]:
+        """See ``Southbound.chassis``, which waits."""
+        return {} if self._south is None else self._south.chassis()
 
     def close(self) -> None:
         if self._south is not None:
@@ -250,6 +248,17 @@ class _Repair(command.BaseCommand):  # type: ignore[misc]
 def _on_cards(wanted: Wanted) -> dict[str, LogicalPort]:
     """The ports on SmartNICs, by key."""
     return {key: unit for key, unit in wanted.units.items() if isinstance(unit, LogicalPort) and unit.card}
+
+
+def _placed(wanted: Wanted, cards: Mapping[str, LogicalPort], chassis: Mapping[str, str] | None) -> Wanted:
+    """With the *chassis* (by serial number) of the ports on *cards*; ``None``: nobody tells them."""
+    def hosts(card: str) -> tuple[str, ...] | None:
+        if chassis is None:
+            return None
+        return (chassis[card],) if card in chassis else ()
+
+    found: dict[str, Unit] = {key: replace(port, hosts=hosts(port.card)) for key, port in cards.items()}
+    return replace(wanted, units={**wanted.units, **found})
 
 
 def _global(tables: Mapping[str, Any]) -> list[Any]:

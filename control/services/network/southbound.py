@@ -37,7 +37,7 @@ class Southbound:
         self._tried, self._said = -AGAIN, False
 
     def is_known(self) -> bool:
-        """Whether it has told anything, so that ``chassis_of`` waits for nobody; else it is connected to meanwhile."""
+        """Whether it has told anything, so that ``chassis`` waits for nobody; else it is connected to meanwhile."""
         if self._open is not None:
             return True
         with self._beginning:
@@ -57,13 +57,18 @@ class Southbound:
         self._tried = time.monotonic()
 
     def chassis_of(self, serial: str) -> str | None:
-        """Name of the chassis on the card of a *serial* number; of several the first by name. ``None`` where no
-        ovn-controller says that it is there. Raises ``Unavailable`` where the database never answered."""
-        wanted = f"{CARD}={serial}"
+        """Name of the chassis on the card of a *serial* number, ``None`` where no ovn-controller says that it is there.
+        Raises ``Unavailable`` where the database never answered."""
+        return self.chassis().get(serial)
+
+    def chassis(self) -> dict[str, str]:
+        """Serial number of each card to the name of the chassis on it, of several the first by name. Raises
+        ``Unavailable`` as ``chassis_of`` does."""
         open_ = self._connected()
         with open_.lock:
-            rows = list(open_.idl.tables[CHASSIS].rows.values())
-            return min((row.name for row in rows if wanted in _options(row)), default=None)
+            rows = sorted(open_.idl.tables[CHASSIS].rows.values(), key=lambda row: row.name, reverse=True)
+            return {one.removeprefix(f"{CARD}="): row.name for row in rows for one in _options(row)
+                    if one.startswith(f"{CARD}=")}
 
     def close(self) -> None:
         """End the connection, for good; one that is being made ends by itself."""
