@@ -170,9 +170,9 @@ class Northbound:
         raise Incomplete(f"{row.table} {row.key} belongs to {holder[0]} {holder[1]}, which is not there")
 
     def _columns(self, changes: NorthboundChanges, row: NorthRow, there: Any) -> None:
-        columns = dict(row.columns)
+        columns = row.columns
         if row.kept and row.kept in there.options:
-            columns["options"] = {**columns["options"], row.kept: there.options[row.kept]}
+            columns = {**columns, "options": {**columns["options"], row.kept: there.options[row.kept]}}
         wrong = {column: value for column, value in columns.items() if _read(there, column) != value}
         if there.external_ids.get(UNIT) != row.unit:
             wrong["external_ids"] = {**there.external_ids, UNIT: row.unit}
