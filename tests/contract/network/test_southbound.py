@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,11 @@ from magnetar_core.errors import Unavailable
 from tests.northbound import SHARE, LabCentral, missing
 
 from .units import GROUP, LAN, ONE, TWO, all_of, eventually, some
+
+
+def _row(engine: OvnEngine, port: str) -> Any:
+    """A port's row in the engine's copy of the northbound database."""
+    return next(row for row in engine._connected().idl.tables["Logical_Switch_Port"].rows.values() if row.name == port)
 
 
 def test_the_chassis_of_a_smart_nic(place, engine):
@@ -32,9 +38,7 @@ def test_a_port_of_a_smart_nic_is_on_its_chassis(ovn):
             "vif-plug:representor:pf-mac": "02:00:00:00:00:0a", "vif-plug:representor:vf-num": "3"}
 
     def options() -> Any:
-        row = next(one for one in ovn.engine._connected().idl.tables["Logical_Switch_Port"].rows.values()
-                   if one.name == "p1")
-        return dict(row.options)
+        return dict(_row(ovn.engine, "p1").options)
 
     assert eventually(options) == plug
     assert [one.text for one in ovn.engine.differences(all_of(LAN, GROUP, there, TWO))] == [
@@ -62,10 +66,7 @@ def test_all_else_is_written_while_the_southbound_database_is_away(ovn):
     alone.claim()
     eventually(alone.leads)
 
-    def row(name: str) -> Any:
-        return next(one for one in alone._connected().idl.tables["Logical_Switch_Port"].rows.values()
-                    if one.name == name)
-
+    row = partial(_row, alone)
     assert alone.unplaced(some(TWO)) == frozenset()
     assert alone.unplaced(all_of(LAN, GROUP, wanted, TWO)) == {"port/p1"}
     alone.repair(all_of(LAN, GROUP, wanted, TWO))
