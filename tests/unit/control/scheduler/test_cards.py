@@ -18,7 +18,7 @@ from .fleet import INFO, request
 from .test_place import ONE, a_memory, fleet, raced
 
 __all__ = ["fleet"]
-FUNCTION, TRUSTED = "type-VF:physnet0", "type-VF:physnet0:trusted"
+FUNCTION = "type-VF:physnet0"
 OUT = bandwidth.resource("egress", "physnet0")
 FIRST, SECOND = (f"{OUT}/ens{at}" for at in (1, 2))
 
