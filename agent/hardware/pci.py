@@ -270,17 +270,17 @@ def warnings(sysfs: Path, specs: Sequence[Mapping[str, str]], types: Sequence[Ma
     if specs and not entries(sysfs / "class/iommu"):
         yield ("pci_device_spec names devices, and the host has no IOMMU that is on, so no guest with one would start. "
                "Switch it on in the firmware, and for the kernel (intel_iommu=on or amd_iommu=on).")
-    if specs and not (found := may_be_allowed(sysfs, specs)):
+    found = may_be_allowed(sysfs, specs)
+    if specs and not found:
         yield "pci_device_spec allows none of the host's devices."
     elif any(map(is_remote, specs)) and not any(one.remote for one in found):
         yield ("pci_device_spec has remote_managed, and no virtual function that it names is one of a card with vital "
                "product data (VPD), which have its serial number, and with a network device of its physical function.")
-    cards = {f"{one.physical_network}/{one.card}" for one in may_be_allowed(sysfs, specs)} if places else set()
+    cards = {f"{one.physical_network}/{one.card}" for one in found if one.card}
     for place in sorted(place for place in places if bandwidth.card_of(place) and place not in cards):
         yield (f"resource_provider_bandwidths names {place}, and pci_device_spec allows no virtual function of a card "
                f"{bandwidth.card_of(place)} with physical_network {bandwidth.network_of(place)}: no port gets any of "
-               "that bandwidth. There are " + (", ".join(sorted(one for one in cards if one[-1] != "/")) or "none") +
-               ".")
+               f"that bandwidth. There are {', '.join(sorted(cards)) or 'none'}.")
     if types and not entries(sysfs / "class/mdev_bus"):
         yield "enabled_mdev_types names types, and no driver of the host offers mediated devices."
     if types and shutil.which("mdevctl") is None:

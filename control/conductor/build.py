@@ -65,8 +65,8 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
     power, secret = power or power_of(work), tpm_secrets.given(work)
     with work.client(host) as client:
         nics.networks(work, client, host, ports)
-        document = {**document_of(work, ports), **told(work, host), **disk_keys.given(work), **secret, "power": power,
-                    "networks": nics.placed(work, host, ports)}
+        document = {**document_of(work, host, ports), **told(work, host), **disk_keys.given(work), **secret,
+                    "power": power}
         if document["image"]:
             images.deliver(work, client, host, document["image"])
         document["block_device_mapping"], abroad = block_devices.prepare(work, host)
@@ -95,8 +95,8 @@ def power_of(work: Work) -> str:
     return OFF if work.request.get("off") and not work.server.launched_at else RUNNING
 
 
-def document_of(work: Work, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The document of kind ``server`` for the agent."""
+def document_of(work: Work, host: str, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The document of kind ``server`` for the agent of *host*."""
     server, flavor, request = work.server, work.flavor, work.request
     root = next((block for block in request.get("blocks") or () if block["boot_index"] == 0), None)
     from_image = server.image_id and not (root and root["destination_type"] == "volume")
@@ -106,7 +106,7 @@ def document_of(work: Work, ports: Sequence[Mapping[str, Any]]) -> dict[str, Any
     return {
         "name": server.hostname or server.name,
         "image": (server.shelved_image_id or server.image_id) if from_image else None, "flavor": agent_flavor(flavor),
-        "networks": list(map(nics.on_host, ports)), "user_data": server.user_data, "power": power_of(work),
+        "networks": nics.placed(work, host, ports), "user_data": server.user_data, "power": power_of(work),
         "metadata": orjson.loads(server.metadata), **asked_of(flavor, image),
         **({"personality": request["personality"]} if request.get("personality") else {}),
         **({} if said is None else {"shutdown_timeout": said})}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -86,7 +85,7 @@ def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, 
         work.conductor.delivery.remember(key)
 
 
-def on_host(nic: Mapping[str, Any], cards: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+def on_host(nic: Mapping[str, Any], cards: Mapping[str, str]) -> dict[str, Any]:
     """The NIC in the agent's form, with what its guest is told of network and port. *cards*: ``cards_on`` its host."""
     told = {"network_id": nic["network_id"], "port_id": nic["port_id"], **(nic.get("told") or {})}
     return {**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {}), "told": told,

@@ -21,14 +21,14 @@ def classes(host: HostState, spec: RequestSpec) -> bool:
 def lacking_classes(host: HostState, spec: RequestSpec) -> str:
     """What the host lacks of them."""
     offer = spec.offers.get(host.name, {})
-    cards = nic_bandwidth.in_words(spec.nics, offer)
+    cards, on_cards = nic_bandwidth.in_words(spec.nics, offer), nic_bandwidth.on_cards(spec.nics, offer)
     networks = Counter(spec.of_no_nic)
     for nic in spec.nics:
-        if not nic_bandwidth.on_cards(nic, offer):
+        if nic not in on_cards:
             networks.update({f"{kind}:{nic.network}": n for kind, n in nic.amounts.items()})
     found = [f"has {offer.get(name, 0)} of {amount} {name} left for one server"
              for name, amount in sorted(networks.items()) if offer.get(name, 0) < amount]
-    return " and ".join([*found, *filter(None, [cards])]) or (
+    return " and ".join(filter(None, [*found, cards])) or (
         "has not one provider of bandwidth (a physical network, or a card) for each port, as the flavor wants "
         "(group_policy: isolate)")
 
@@ -36,7 +36,7 @@ def lacking_classes(host: HostState, spec: RequestSpec) -> str:
 def lacking_functions(host: HostState, spec: RequestSpec) -> str:
     """What the host lacks of free virtual functions of those cards that have bandwidth enough left for them."""
     offer = spec.offers.get(host.name, {})
-    mine = [nic for nic in spec.nics if nic_bandwidth.on_cards(nic, offer)]
+    mine = nic_bandwidth.on_cards(spec.nics, offer)
     if not mine or host.name in spec.has_devices:
         return ""
 

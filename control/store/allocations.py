@@ -207,8 +207,7 @@ def claim_all(connection: Connection, claims: Sequence[Claim]) -> bool:
     for one in claims:
         if one.devices:
             equipped.setdefault(one.host_id, {})[one.server_id] = one.devices
-    if not all(device_claims.has(connection, *one, written=True) for one in sorted(
-            equipped.items(), key=lambda it: it[0])):
+    if not all(device_claims.sufficed(connection, *one) for one in sorted(equipped.items(), key=lambda it: it[0])):
         return False
     connection.execute(_MAP[kind], [{"server_id": one.server_id, "cell_id": one.cell_id, "project_id": one.project_id,
                                      "created_at": moment} for one in claims])

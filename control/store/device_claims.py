@@ -49,8 +49,7 @@ def suffices(room: DeviceRoom, wanted: Counts) -> bool:
     return pci.suffice(room.there, [pool.total for pool in room.there], more, held=room.had.values())
 
 
-def has(connection: Connection, host_id: str, wanted: Counts, written: bool = False) -> bool:
-    """Whether the host has devices enough for what is *wanted* by server. *written*: that is claimed already. Locks its
-    row."""
-    room = read(connection, host_id, tuple(wanted) if written else ())
-    return room is not None and suffices(room, wanted)
+def sufficed(connection: Connection, host_id: str, claimed: Counts) -> bool:
+    """Whether the host has devices enough for what is *claimed* by server, and written already. Locks its row."""
+    room = read(connection, host_id, tuple(claimed))
+    return room is not None and suffices(room, claimed)

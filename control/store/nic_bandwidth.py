@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 from sqlalchemy import Connection, select
 
-from magnetar_core.bandwidth import CLASSES, card_of, network_of, split
+from magnetar_core.bandwidth import DIRECTIONS, card_of, network_of, split
 from magnetar_core.hardware.pci import VF, kind_of, of_card
 
 from . import device_claims
@@ -107,9 +107,10 @@ def shares(nics: Sequence[Asking], left: Mapping[str, int], isolate: bool = Fals
     return fill(0)
 
 
-def on_cards(nic: Asking, names: Iterable[str]) -> bool:
-    """Whether a NIC has its bandwidth of a card, on a host with inventories of these *names*."""
-    return bool(nic.devices) and nic.network in _cards(names)
+def on_cards(nics: Iterable[Asking], names: Iterable[str]) -> list[Asking]:
+    """Those of NICs that have their bandwidth of a card, on a host with inventories of these *names*."""
+    cards = _cards(names)
+    return [nic for nic in nics if nic.devices and nic.network in cards]
 
 
 def _cards(names: Iterable[str]) -> dict[str, list[str]]:
@@ -144,15 +145,14 @@ def settle(connection: Connection, consumer_id: str, server_id: str, host_id: st
            wanted: WantedResources) -> SettledResources | None:
     """What a consumer is to hold of a host; ``None`` where the host has not devices enough, or no card with bandwidth
     enough. What the server has there stays where it is. Locks the host's row where devices are wanted."""
+    whole = SettledResources(wanted.resources, wanted.devices, {nic.id: nic.network for nic in wanted.nics})
     if not wanted.devices:
-        return SettledResources(wanted.resources, {}, {nic.id: nic.network for nic in wanted.nics})
+        return whole
     room = device_claims.read(connection, host_id)
     if room is None:
         return None
     if not any(nic.devices for nic in wanted.nics):
-        places = {nic.id: nic.network for nic in wanted.nics}
-        return SettledResources(wanted.resources, wanted.devices, places) if device_claims.suffices(
-            room, {server_id: wanted.devices}) else None
+        return whole if device_claims.suffices(room, {server_id: wanted.devices}) else None
     # Where a host tells less than is claimed, servers keep what they have.
     left = {row.resource_class: max(0, row.limit - row.used) for row in connection.execute(select(inventories).where(
         inventories.c.host_id == host_id)) if split(row.resource_class)[1]}
@@ -182,14 +182,12 @@ def cards_of(connection: Connection, server_ids: Iterable[str]) -> dict[tuple[st
 def in_words(nics: Sequence[Asking], left: Mapping[str, int]) -> str:
     """What a host lacks for NICs that are virtual functions, by what its cards have *left*; empty where it lacks
     nothing, or has none."""
-    cards = _cards(left)
-    mine = [nic for nic in nics if nic.devices and nic.network in cards]
+    mine, cards = on_cards(nics, left), _cards(left)
     if not mine or next(shares(mine, left), None) is not None:
         return ""
-    ways = {kind: way for way, kind in CLASSES.items()}
     return " and ".join(
         f"has {', '.join(str(max(0, left.get(f'{kind}:{place}', 0))) + f' ({card_of(place)})' for place in places)} "
-        f"kbit/s {ways[kind]} left on the cards of {network}, and ports want "
+        f"kbit/s {DIRECTIONS[kind]} left on the cards of {network}, and ports want "
         f"{', '.join(str(nic.amounts[kind]) for nic in mine if nic.network == network and kind in nic.amounts)}"
         for network, places in cards.items() for kind in sorted({
             kind for nic in mine if nic.network == network for kind in nic.amounts}))

@@ -17,6 +17,7 @@ from typing import Any
 
 #: Placement's resource classes of kbit/s, by the direction of a rule: as the guest sees it.
 CLASSES = {"egress": "NET_BW_EGR_KILOBIT_PER_SEC", "ingress": "NET_BW_IGR_KILOBIT_PER_SEC"}
+DIRECTIONS = {kind: way for way, kind in CLASSES.items()}
 #: Stands for the network between hosts, over which tunnelled networks go (Neutron's tunnelled_network_rp_name).
 TUNNELS = "rp_tunnelled"
 TUNNEL_TRAIT = "CUSTOM_NETWORK_TUNNEL_PROVIDER"
@@ -53,9 +54,8 @@ def card_of(place: str) -> str:
 
 def in_words(resources: Mapping[str, int]) -> str:
     """Amounts by ``resource``, to be read."""
-    ways = {kind: way for way, kind in CLASSES.items()}
     found = [(n, *split(name)) for name, n in sorted(resources.items())]
-    return " and ".join(f"{n} kbit/s {ways[kind]} on {place}" for n, kind, place in found)
+    return " and ".join(f"{n} kbit/s {DIRECTIONS[kind]} on {place}" for n, kind, place in found)
 
 
 def traits(place: str, divided: bool = False) -> frozenset[str]:

@@ -4,32 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from unittest.mock import patch
 
 import pytest
 
-from magnetar_control import serve
-from magnetar_control.conductor.audit import findings, read_state
-from magnetar_control.services.network.fake_engine import FakeEngine
 from tests.unit.agent.cards.made_up import netdev
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.moves.clouds import remove
 
-from .equipped import Equipped, Functions, free, have_told, held, prepared
+from .equipped import Equipped, Functions, found_nothing, free, have_told, held, serving
 
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Equipped]:
-    with patch.object(serve, "engine_of", lambda _settings: FakeEngine()), Equipped(
-            hosts=3, host_down_after=600.0, allow_resize_to_same_host=True) as made:
-        made.parts.working.settling = lambda: False  # type: ignore[method-assign]
-        for name, ram in (("small", 64), ("large", 128)):
-            body = {"id": name, "name": name, "ram": ram, "vcpus": 1, "disk": 1}
-            assert made.admin.post("/v2.1/flavors", {"flavor": body}).status == 200
-        made.admin.image()
+    with serving(Equipped, hosts=3) as made:
         for name in ("kvm1", "kvm3"):
             made.kvm[name].fake.cards = {f"0000:a{name[-1]}:00.0": f"CARD-{name}"}
-        made.networks = prepared(made)  # type: ignore[attr-defined]
         yield made
 
 
@@ -42,7 +31,7 @@ def some(cloud: Equipped) -> Iterator[Functions]:
     for id in found.made:
         assert cloud.admin.delete(f"/network/v2.0/ports/{id}").status == 204
     assert held(cloud) == {}
-    until(lambda: findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == [])
+    until(lambda: found_nothing(cloud))
     assert free(cloud) == {"kvm1": 2, "kvm2": 1}
     # The next test begins with what agents have told, and nothing that came and went before they told of it.
     have_told(cloud)

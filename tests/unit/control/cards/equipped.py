@@ -5,11 +5,17 @@ libvirt a fake, and so is OVN."""
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from unittest.mock import patch
 
 import yaml
 
+from magnetar_control import serve
+from magnetar_control.conductor.audit import findings, read_state
+from magnetar_control.services.network.fake_engine import FakeEngine
 from tests.unit.agent.cards.made_up import card, netdev, plugged, switched
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.moves.clouds import at
@@ -20,6 +26,7 @@ NAME = "type-VF:physnet0"
 CARDS = "type-PF:physnet0"
 #: How servers are asked to move while they run.
 LIVE = {"block_migration": True, "disk_over_commit": False}
+C = TypeVar("C", bound="WithCards")
 
 
 def functions(folder: Path, name: str) -> dict[str, Any]:
@@ -40,14 +47,34 @@ def functions(folder: Path, name: str) -> dict[str, Any]:
         {"vendor_id": "8086", "physical_network": "physnet0"}]}
 
 
-class Equipped(Inside):
+class WithCards(Inside):
+    """Hosts with cards, and the ``networks`` of ports by name."""
+
+    networks: dict[str, str]
+
+
+class Equipped(WithCards):
     """Hosts with virtual functions."""
 
     def agent_of(self, name: str) -> dict[str, Any]:
         return functions(self.folder, name)
 
 
-def prepared(cloud: Any) -> dict[str, str]:
+@contextmanager
+def serving(kind: type[C], hosts: int) -> Iterator[C]:
+    """A cloud of so many hosts, with two flavors, an image and networks."""
+    with patch.object(serve, "engine_of", lambda _settings: FakeEngine()), kind(
+            hosts=hosts, host_down_after=600.0, allow_resize_to_same_host=True) as made:
+        made.parts.working.settling = lambda: False  # type: ignore[method-assign]
+        for name, ram in (("small", 64), ("large", 128)):
+            body = {"id": name, "name": name, "ram": ram, "vcpus": 1, "disk": 1}
+            assert made.admin.post("/v2.1/flavors", {"flavor": body}).status == 200
+        made.admin.image()
+        made.networks = _networks(made)
+        yield made
+
+
+def _networks(cloud: WithCards) -> dict[str, str]:
     """Networks by name."""
     made = {}
     for name, more in CASES["networks"].items():
@@ -61,12 +88,12 @@ def prepared(cloud: Any) -> dict[str, str]:
 class Functions:
     """Servers and ports that go with the test."""
 
-    def __init__(self, cloud: Equipped) -> None:
+    def __init__(self, cloud: WithCards) -> None:
         self.cloud, self.servers, self.made = cloud, list[str](), list[str]()
 
     def port(self, network: str = "plain", **more: Any) -> str:
         """A port that is a virtual function."""
-        body = {"network_id": self.cloud.networks[network], "binding:vnic_type": "direct", **more}  # type: ignore[attr-defined]
+        body = {"network_id": self.cloud.networks[network], "binding:vnic_type": "direct", **more}
         reply = self.cloud.admin.post("/network/v2.0/ports", {"port": body})
         assert reply.status == 201, reply
         self.made.append(reply.json["port"]["id"])
@@ -94,6 +121,11 @@ class Functions:
         nics = plugged(self.cloud.kvm[host], found[host]["name"])
         assert (host, {NAME: len(nics)} if nics else {}) in claimed[id]
         return host, nics
+
+
+def found_nothing(cloud: WithCards) -> bool:
+    """Whether the audit finds nothing."""
+    return findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
 
 
 def held(cloud: Any) -> dict[str, list[tuple[str, dict[str, int]]]]:

@@ -11,10 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
-from magnetar_control import serve
 from magnetar_control.conductor.audit import findings, read_state
 from magnetar_control.conductor.periodic import Periodic
-from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.store.hosts import child_id
 from magnetar_core.errors import HypervisorError
 from tests.unit.agent.cards.made_up import card, netdev
@@ -23,18 +21,19 @@ from tests.unit.control.api.test_placement_writes import call
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.evacuate.evacuating import Evacuating
 from tests.unit.control.moves.clouds import at, remove
-from tests.unit.control.moves.inside import Inside
 from tests.unit.control.test_hardware import act
 
-from .equipped import LIVE, Functions, policy, prepared
+from .equipped import LIVE, Functions, WithCards, found_nothing, policy, serving
 
 pytestmark = pytest.mark.slow
 EGRESS = "NET_BW_EGR_KILOBIT_PER_SEC"
 
 
-class TwoCards(Inside):
+class TwoCards(WithCards):
     """Each host has two cards on physnet0 with two virtual functions, which promise 10 and 8 Mbit/s, and 5 Mbit/s for
-    other ports there."""
+    other ports there; *policy* is the id of that of ports."""
+
+    policy: str
 
     def agent_of(self, name: str) -> dict[str, Any]:
         sysfs = self.folder / f"{name}-sys"
@@ -48,8 +47,10 @@ class TwoCards(Inside):
 class Promised(Functions):
     """Ports that are promised 6 Mbit/s."""
 
+    cloud: TwoCards
+
     def promised(self, **more: Any) -> str:
-        return self.port(qos_policy_id=self.cloud.policy, **more)  # type: ignore[attr-defined]
+        return self.port(qos_policy_id=self.cloud.policy, **more)
 
     def on(self, port: str) -> tuple[str, str, str]:
         """Which card of which host gives it its bandwidth, the virtual function there that it is, and the Mbit/s that
@@ -66,21 +67,14 @@ class Promised(Functions):
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[TwoCards]:
-    with patch.object(serve, "engine_of", lambda _settings: FakeEngine()), TwoCards(
-            hosts=2, host_down_after=600.0, allow_resize_to_same_host=True) as made:
-        made.parts.working.settling = lambda: False  # type: ignore[method-assign]
-        for name, ram in (("small", 64), ("large", 128)):
-            body = {"id": name, "name": name, "ram": ram, "vcpus": 1, "disk": 1}
-            assert made.admin.post("/v2.1/flavors", {"flavor": body}).status == 200
-        made.admin.image()
-        made.networks = prepared(made)  # type: ignore[attr-defined]
-        made.policy = policy(made.admin, ("minimum_bandwidth", {"min_kbps": 6000}))  # type: ignore[attr-defined]
+    with serving(TwoCards, hosts=2) as made:
+        made.policy = policy(made.admin, ("minimum_bandwidth", {"min_kbps": 6000}))
         yield made
 
 
 @pytest.fixture
 def some(cloud: TwoCards) -> Iterator[Promised]:
-    found = Promised(cloud)  # type: ignore[arg-type]
+    found = Promised(cloud)
     yield found
     until(lambda: found_nothing(cloud))
     remove(cloud, found.servers)
@@ -89,10 +83,6 @@ def some(cloud: TwoCards) -> Iterator[Promised]:
     assert used(cloud) == {}
     for host in cloud.parts.working.states.hosts.values():
         host.pci.freed()
-
-
-def found_nothing(cloud: TwoCards) -> bool:
-    return findings(read_state(cloud.parts.store, cloud.parts.agents, cloud.services)) == []
 
 
 def used(cloud: TwoCards) -> dict[str, int]:

@@ -107,14 +107,14 @@ def test_a_card_promises_no_more_than_it_lets_through(more: Functions) -> None:
     (("dscp_marking", {"dscp_mark": 8}), "acts on none, as cards limit"),
 ])
 def test_policies_that_act_on_no_virtual_function(cloud: Equipped, rule: tuple[str, dict[str, Any]], says: str) -> None:
-    body = {"network_id": cloud.networks["plain"], "binding:vnic_type": "macvtap",  # type: ignore[attr-defined]
+    body = {"network_id": cloud.networks["plain"], "binding:vnic_type": "macvtap",
             "qos_policy_id": policy(cloud.admin, rule)}
     reply = cloud.admin.post("/network/v2.0/ports", {"port": body})
     assert reply.status == 400 and says in str(reply.json), reply
 
 
 def test_no_policy_acts_on_a_whole_card(cloud: Equipped) -> None:
-    body = {"network_id": cloud.networks["plain"], "binding:vnic_type": "direct-physical",  # type: ignore[attr-defined]
+    body = {"network_id": cloud.networks["plain"], "binding:vnic_type": "direct-physical",
             "qos_policy_id": policy(cloud.admin, LIMIT)}
     reply = cloud.admin.post("/network/v2.0/ports", {"port": body})
     assert reply.status == 400 and "must be null: nothing limits or marks" in str(reply.json), reply

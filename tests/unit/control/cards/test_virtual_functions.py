@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("case", CASES["refused"], ids=[case["says"][:60] for case in CASES["refused"]])
 def test_what_a_port_cannot_be(cloud: Equipped, case: dict[str, Any]) -> None:
     body = {"binding:vnic_type": "direct", **case["port"],
-            "network_id": cloud.networks[case.get("network", "plain")]}  # type: ignore[attr-defined]
+            "network_id": cloud.networks[case.get("network", "plain")]}
     reply = cloud.admin.post("/network/v2.0/ports", {"port": body})
     assert reply.status == case.get("status", 400) and case["says"] in str(reply.json), reply
 
@@ -39,7 +39,7 @@ def test_what_it_cannot_become(some: Functions, case: dict[str, Any]) -> None:
 
 def test_who_may_not_switch_security_off_makes_none(cloud: Equipped) -> None:
     reply = cloud.caller("blue", "blue").post("/network/v2.0/ports", {"port": {
-        "network_id": cloud.networks["plain"], "binding:vnic_type": "direct"}})  # type: ignore[attr-defined]
+        "network_id": cloud.networks["plain"], "binding:vnic_type": "direct"}})
     assert reply.status == 403 and "create_port:port_security_enabled" in str(reply.json)
 
 

@@ -81,7 +81,7 @@ def test_what_it_left_is_removed_later(cloud, monkeypatch):
 
             def leaves(work, host, ports, make=make, wanted=wanted):
                 with work.client(host) as client:
-                    client.ensure("server", work.id, build.document_of(work, ports))
+                    client.ensure("server", work.id, build.document_of(work, host, ports))
                 if wanted == "ERROR":
                     raise NoSpace("The disk is full.")
                 return make(work, host, ports)
@@ -118,7 +118,7 @@ def test_what_it_left_goes_while_the_server_waits_for_a_confirm(cloud, monkeypat
             if not left:
                 left.append(host)
                 with work.client(host) as client:
-                    client.ensure("server", work.id, build.document_of(work, ports))
+                    client.ensure("server", work.id, build.document_of(work, host, ports))
                 raise HypervisorError("QEMU does not start")
             return make(work, host, ports)
 

@@ -7,14 +7,13 @@ from random import Random
 import orjson
 import pytest
 
-from magnetar_control.scheduler.choose import NoValidHost
 from magnetar_control.scheduler.place import hold_ports, place
 from magnetar_control.scheduler.request_spec import bandwidth_of_nics, isolates, nics_of
 from magnetar_control.store import allocations, hosts, inventories
 from magnetar_control.store.nic_bandwidth import asking, shares
 from magnetar_core import bandwidth
 
-from .test_place import a_memory, fleet
+from .test_place import a_memory, fleet, raced
 from .test_resource_classes import wish
 
 __all__ = ["fleet"]
@@ -39,21 +38,8 @@ def used(database):
 
 
 def test_conductors_who_race_for_the_last_bandwidth(wide):
-    memories, placed, refused = [a_memory(wide) for _one in range(3)], [], []
     wishes = [[wish(wide, f"s{at}-{number}", **{OUT: 1000}) for number in range(2)] for at in range(3)]
-
-    def conduct(at):
-        for one in wishes[at]:  # what they know is of before the race
-            try:
-                placed.append(place(wide, memories[at], one, random=Random(at)).host)
-            except NoValidHost as error:
-                refused.append(error)
-
-    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    placed, refused = raced(wide, wishes)
     assert sorted(placed) == ["kvm2", "kvm2", "kvm3"] and len(refused) == 3, "kvm2 has room for two servers"
     assert used(wide) == {"kvm2": 2000, "kvm3": 1000}
 

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Ports that are virtual functions, and the bandwidth of the cards that these are of."""
 
-import threading
 from collections import Counter
-from random import Random
 from time import monotonic
 
 import orjson
@@ -17,10 +15,10 @@ from magnetar_control.store.nic_bandwidth import STEPS, asking, shares
 from magnetar_core import bandwidth
 
 from .fleet import INFO, request
-from .test_place import ONE, a_memory, fleet
+from .test_place import ONE, a_memory, fleet, raced
 
 __all__ = ["fleet"]
-FUNCTION, TRUSTED = "type-VF:physnet0", "type-VF:physnet0:trusted"
+FUNCTION = "type-VF:physnet0"
 OUT = bandwidth.resource("egress", "physnet0")
 FIRST, SECOND = (f"{OUT}/ens{at}" for at in (1, 2))
 
@@ -170,21 +168,8 @@ def test_cards_without_functions_do_not_end_the_search(cards):
 
 def test_conductors_who_race_for_the_last_bandwidth_of_cards(cards):
     """Five may fit: of each card 1000, and of kvm3 800."""
-    memories, placed, refused = [a_memory(cards) for _one in range(4)], [], []
     wishes = [[wish(cards, f"s{at}-{n}", port(f"p{at}-{n}", 400)) for n in range(2)] for at in range(4)]
-
-    def conduct(at):
-        for one in wishes[at]:
-            try:
-                placed.append(place(cards, memories[at], one, random=Random(at)).host)
-            except NoValidHost as error:
-                refused.append(error)
-
-    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    placed, refused = raced(cards, wishes)
     assert Counter(placed) == {"kvm2": 4, "kvm3": 2} and len(refused) == 2
     assert used(cards) == {FIRST: 800, SECOND: 800} and used(cards, "kvm3") == {OUT: 800}
 

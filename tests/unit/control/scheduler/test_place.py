@@ -54,12 +54,28 @@ def a_memory(database):
     return states
 
 
-def race(conduct):
-    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(3)]
+def race(conduct, conductors=3):
+    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(conductors)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
+
+
+def raced(database, wishes):
+    """The hosts of what is placed, and the refusals of the rest, where each conductor has a list of *wishes*, and knows
+    what was before the race."""
+    memories, placed, refused = [a_memory(database) for _one in wishes], [], []
+
+    def conduct(at):
+        for one in wishes[at]:
+            try:
+                placed.append(place(database, memories[at], one, random=Random(at)).host)
+            except NoValidHost as error:
+                refused.append(error)
+
+    race(conduct, len(wishes))
+    return placed, refused
 
 
 def filled(fleet, placed, refused):
@@ -72,17 +88,8 @@ def filled(fleet, placed, refused):
 
 
 def test_memories_that_are_behind_still_fill_the_fleet_exactly(fleet):
-    memories, placed, refused = [a_memory(fleet) for _one in range(3)], [], []
-
-    def conduct(at):
-        for number in range(4):
-            try:
-                placed.append(place(fleet, memories[at], request(server_id=f"s{at}-{number}", amounts=ONE),
-                                    random=Random(at)).host)
-            except NoValidHost as error:
-                refused.append(error)
-
-    race(conduct)
+    placed, refused = raced(fleet, [[request(server_id=f"s{at}-{number}", amounts=ONE) for number in range(4)]
+                                    for at in range(3)])
     filled(fleet, placed, refused)
     assert all("CoreFilter 3" in error.explanation for error in refused)
 

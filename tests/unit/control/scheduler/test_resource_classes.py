@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Servers that ask for custom resource classes, and conductors that know nothing of one another."""
 
-import threading
 from random import Random
 
 import pytest
@@ -14,7 +13,7 @@ from magnetar_core.hardware import groups
 from tests.unit.control.counting import counted
 
 from .fleet import request
-from .test_place import ONE, a_memory, fleet
+from .test_place import ONE, a_memory, fleet, raced
 
 __all__ = ["fleet"]
 
@@ -43,21 +42,8 @@ def test_a_server_goes_where_the_class_is(gold):
 
 
 def test_conductors_who_race_for_the_last_of_a_class(gold):
-    memories, placed, refused = [a_memory(gold) for _one in range(3)], [], []
     wishes = [[wish(gold, f"s{at}-{number}", CUSTOM_GOLD=1) for number in range(3)] for at in range(3)]
-
-    def conduct(at):
-        for one in wishes[at]:  # what they know is of before the race
-            try:
-                placed.append(place(gold, memories[at], one, random=Random(at)).host)
-            except NoValidHost as error:
-                refused.append(error)
-
-    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    placed, refused = raced(gold, wishes)
     assert sorted(placed) == ["kvm2", "kvm2", "kvm3"] and len(refused) == 6, "kvm2 has room for two servers"
     with gold.write() as connection:
         assert allocations.audit(connection) == []
