@@ -13,17 +13,19 @@ from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import NamedTuple
 
-#: Of netlink: the family, how much is read at once, and seconds until an answer comes.
-NETFILTER, READ, PATIENCE = 12, 1 << 18, 10.0
-_GET, _DELETE, _REQUEST, _ACK, _DUMP, _ERROR, _DONE = 0x101, 0x102, 1, 4, 0x300, 2, 3
-_HEAD, _FAMILY = struct.Struct("=IHHII"), struct.Struct("=BBH")
+from . import netlink
+
+#: How much is read at once, and seconds until an answer comes.
+READ, PATIENCE = 1 << 18, 10.0
+_GET, _DELETE, _FAMILY = 0x101, 0x102, struct.Struct("=BBH")
 #: Attributes of a connection: how its packets look, as it began and back; its zone. Of a packet: addresses, protocol.
 _BEGAN, _BACK, _ZONE, _ADDRESSES, _PROTOCOL = 1, 2, 18, 1, 2
 #: Attributes of addresses and of protocols.
 _FROM, _TO, _NUMBER, _FROM_PORT, _TO_PORT, _TYPES, _CODES = (1, 3), (2, 4), 1, 2, 3, (5, 8), (6, 9)
 TCP = 6
-#: Where the number of the protocol is in a message, by family: the kernel says the first packet before all else.
-_PROTOCOL_AT: dict[int, int] = {socket.AF_INET: 52, socket.AF_INET6: 76}
+#: Where the number of the protocol is in a message's content, by family: the kernel says the first packet before all
+#: else.
+_PROTOCOL_AT: dict[int, int] = {socket.AF_INET: 36, socket.AF_INET6: 60}
 
 
 class FlowEnd(NamedTuple):
@@ -57,16 +59,15 @@ class _Packet(NamedTuple):
 def flows() -> Iterator[Flow]:
     """All but those of TCP. Raises ``OSError``."""
     with _socket() as line:
-        line.send(_message(_GET, _REQUEST | _DUMP, socket.AF_UNSPEC, b""))
+        line.send(_message(_GET, netlink.DUMP, socket.AF_UNSPEC, b""))
         while True:
             said = line.recv(READ)
-            for kind, begin, end in _messages(said):
-                if kind == _DONE:
+            for kind, begin, end in netlink.messages(said):
+                if kind == netlink.DONE:
                     return
                 _check(kind, said, begin)
                 place = _PROTOCOL_AT.get(said[begin])
-                if place is not None and said[begin - _HEAD.size + place] != TCP and (
-                        found := _flow(said, begin, end)):
+                if place is not None and said[begin + place] != TCP and (found := _flow(said, begin, end)):
                     yield found
 
 
@@ -76,9 +77,9 @@ def end(found: Iterable[Flow]) -> int:
     with _socket() as line:
         for flow in found:
             family = socket.AF_INET6 if ":" in flow.sent.here else socket.AF_INET
-            line.send(_message(_DELETE, _REQUEST | _ACK, family, flow.key))
+            line.send(_message(_DELETE, netlink.ACK, family, flow.key))
             said = line.recv(READ)
-            for kind, begin, _end in _messages(said):
+            for kind, begin, _end in netlink.messages(said):
                 try:
                     _check(kind, said, begin)
                     count += 1
@@ -90,57 +91,38 @@ def end(found: Iterable[Flow]) -> int:
 
 @contextmanager
 def _socket() -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETFILTER) as line:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, netlink.NETFILTER) as line:
         line.bind((0, 0))
         line.settimeout(PATIENCE)
         yield line
 
 
 def _message(kind: int, flags: int, family: int, attributes: bytes) -> bytes:
-    body = _FAMILY.pack(family, 0, 0) + attributes
-    return _HEAD.pack(_HEAD.size + len(body), kind, flags, 1, 0) + body
-
-
-def _messages(said: bytes) -> Iterator[tuple[int, int, int]]:
-    """Of each message its type, and where its content begins and ends."""
-    at = 0
-    while at + _HEAD.size <= len(said):
-        length, kind, _flags, _number, _sender = _HEAD.unpack_from(said, at)
-        yield kind, at + _HEAD.size, at + length
-        at += max(_HEAD.size, (length + 3) & ~3)
+    return netlink.message(kind, netlink.REQUEST | flags, _FAMILY.pack(family, 0, 0) + attributes)
 
 
 def _check(kind: int, said: bytes, begin: int) -> None:
-    if kind == _ERROR and (code := struct.unpack_from("=i", said, begin)[0]):
+    if kind == netlink.ERROR and (code := struct.unpack_from("=i", said, begin)[0]):
         raise OSError(-code, os.strerror(-code))
 
 
-def _attributes(said: bytes, at: int, end: int) -> dict[int, tuple[int, int]]:
-    """Number to where the attribute's content begins and ends."""
-    found = {}
-    while at + 4 <= end:
-        length, kind = struct.unpack_from("=HH", said, at)
-        found[kind & 0x3FFF] = (at + 4, at + length)
-        at += max(4, (length + 3) & ~3)
-    return found
-
-
 def _flow(said: bytes, begin: int, end: int) -> Flow | None:
-    found = _attributes(said, begin + _FAMILY.size, end)
+    found = netlink.attributes(said, begin + _FAMILY.size, end)
     if not {_BEGAN, _BACK} <= found.keys():
         return None
     began, back = _packet(said, *found[_BEGAN]), _packet(said, *found[_BACK])
     sent, heard = (began.ports[1], 0), (back.ports[0], 0)
     if began.protocol in (socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6):
         sent = heard = began.icmp
-    key = b"".join(said[found[name][0] - 4:(found[name][1] + 3) & ~3] for name in (_BEGAN, _ZONE) if name in found)
+    key = b"".join(said[found[name][0] - 4:netlink.aligned(found[name][1])]
+                   for name in (_BEGAN, _ZONE) if name in found)
     return Flow(began.protocol, FlowEnd(began.source, began.target, *sent),
                 FlowEnd(back.source, back.target, *heard), key)
 
 
 def _packet(said: bytes, begin: int, end: int) -> _Packet:
-    parts = _attributes(said, begin, end)
-    addresses, protocol = (_attributes(said, *parts[name]) for name in (_ADDRESSES, _PROTOCOL))
+    parts = netlink.attributes(said, begin, end)
+    addresses, protocol = (netlink.attributes(said, *parts[name]) for name in (_ADDRESSES, _PROTOCOL))
 
     def address(names: tuple[int, int]) -> str:
         return next(str(ip_address(said[slice(*addresses[name])])) for name in names if name in addresses)

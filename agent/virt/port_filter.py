@@ -23,7 +23,6 @@ import json
 import logging
 import select
 import socket
-import struct
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +34,7 @@ from magnetar_agent.networks import Port, PortFilter
 from magnetar_core.addresses import link_local
 from magnetar_core.errors import HypervisorError
 
-from . import conntrack, group_filter
+from . import conntrack, group_filter, netlink
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +252,7 @@ class NftPortFilter:
 
     def on_filters_gone(self, listener: Callable[[], None]) -> None:
         """What netlink tells of nftables: the removal of any table."""
-        bell = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, conntrack.NETFILTER)
+        bell = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, netlink.NETFILTER)
         bell.bind((0, 0))
         bell.setsockopt(_NETLINK, _JOIN, _GROUP)
         self._end, end = socket.socketpair()
@@ -298,13 +297,7 @@ def _hear(bell: socket.socket, end: socket.socket, listener: Callable[[], None])
 
 def _gone(said: bytes) -> bool:
     """Whether one of the messages says that a table is gone."""
-    at = 0
-    while at + 16 <= len(said):
-        length, kind = struct.unpack_from("=IH", said, at)
-        if kind == _TABLE_GONE:
-            return True
-        at += max(16, (length + 3) & ~3)
-    return False
+    return any(kind == _TABLE_GONE for kind, _begin, _end in netlink.messages(said))
 
 
 def _learned(prefix: str) -> list[tuple[str, str]]:

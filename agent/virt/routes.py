@@ -8,13 +8,14 @@ import struct
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING
 
+from . import netlink
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_DONE, _ERROR, _NEW_ROUTE, _GET_ROUTE = 3, 2, 24, 26
-_REQUEST_DUMP = 0x301
-#: nlmsghdr; rtmsg: family, length of the destination, …, type, flags; rtattr.
-_HEADER, _ROUTE, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=8BI"), struct.Struct("=HH")
+_NEW_ROUTE, _GET_ROUTE = 24, 26
+#: rtmsg: family, length of the destination, …, type, flags.
+_ROUTE = struct.Struct("=8BI")
 _DESTINATION, _DEVICE = 1, 4
 _BROADCAST, _MULTICAST = 3, 5
 #: Shorter prefixes are ways to everywhere, as a VPN has them: default routes by other names.
@@ -25,8 +26,8 @@ def routes() -> list[tuple[str, IPv4Network]]:
     """Device ("" without one) and network of each route but the default. Nothing where the kernel does not say."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
-            link.send(_HEADER.pack(_HEADER.size + _ROUTE.size, _GET_ROUTE, _REQUEST_DUMP, 1, 0)
-                      + _ROUTE.pack(socket.AF_INET, *[0] * 7, 0))
+            link.send(netlink.message(_GET_ROUTE, netlink.REQUEST | netlink.DUMP,
+                                      _ROUTE.pack(socket.AF_INET, *[0] * 7, 0)))
             found = list(dict.fromkeys(_answers(link)))
     except OSError:
         return []
@@ -35,27 +36,22 @@ def routes() -> list[tuple[str, IPv4Network]]:
 
 def _answers(link: socket.socket) -> Iterator[tuple[int, IPv4Network]]:
     while True:
-        data = link.recv(1 << 17)
-        while data:
-            size, kind, *_rest = _HEADER.unpack_from(data)
-            if kind in (_DONE, _ERROR):
+        said = link.recv(1 << 17)
+        for kind, begin, end in netlink.messages(said):
+            if kind in (netlink.DONE, netlink.ERROR):
                 return
-            if kind == _NEW_ROUTE and (route := _parsed(data[_HEADER.size:size])):
+            if kind == _NEW_ROUTE and (route := _parsed(said, begin, end)):
                 yield route
-            data = data[_aligned(size):]
 
 
-def _parsed(message: bytes) -> tuple[int, IPv4Network] | None:
+def _parsed(said: bytes, begin: int, end: int) -> tuple[int, IPv4Network] | None:
     """Number of the device (0: none) and network of one route that leads somewhere in particular."""
-    _family, length, _source, _tos, _table, _protocol, _scope, kind, _flags = _ROUTE.unpack_from(message)
+    _family, length, _source, _tos, _table, _protocol, _scope, kind, _flags = _ROUTE.unpack_from(said, begin)
     if length < _SHORTEST or kind in (_BROADCAST, _MULTICAST):
         return None
-    at, values = _ROUTE.size, {_DESTINATION: b"\0\0\0\0", _DEVICE: b"\0\0\0\0"}
-    while at + _ATTRIBUTE.size <= len(message):
-        size, name = _ATTRIBUTE.unpack_from(message, at)
-        values[name] = message[at + _ATTRIBUTE.size:at + size]
-        at += _aligned(max(size, _ATTRIBUTE.size))
-    return struct.unpack("=I", values[_DEVICE])[0], IPv4Network((values[_DESTINATION], length))
+    found = netlink.attributes(said, begin + _ROUTE.size, end)
+    destination, device = (said[slice(*found[name])] if name in found else bytes(4) for name in (_DESTINATION, _DEVICE))
+    return struct.unpack("=I", device)[0], IPv4Network((destination, length))
 
 
 def _name(device: int) -> str:
@@ -63,7 +59,3 @@ def _name(device: int) -> str:
         return socket.if_indextoname(device) if device else ""
     except OSError:  # it went away
         return ""
-
-
-def _aligned(size: int) -> int:
-    return (size + 3) & ~3
