@@ -35,7 +35,10 @@ class Task:
     def keep(self, durable: bool = True) -> None:
         """Write the document as it is now. Not *durable*: for an agent that is killed, and not a host that loses
         power."""
-        self._write(durable)
+        if durable:
+            self._flush()
+        self.host.documents.write(self.document, durable)
+        self.noted = False
 
     def note(self, folder: Path | None = None, *files: Path) -> None:
         """The document has changed and need not be written yet: a crash before the next ``keep`` only has the verb done
@@ -55,13 +58,7 @@ class Task:
         and the verbs are done again, as ``note`` says. So nothing is flushed before the next ``keep``.
         """
         if self.noted:
-            self._write(durable=False)
-
-    def _write(self, durable: bool) -> None:
-        if durable:
-            self._flush()
-        self.host.documents.write(self.document, durable)
-        self.noted = False
+            self.keep(durable=False)
 
     def _flush(self) -> None:
         """Have what verbs have made outlive a loss of power. Raises ``NoSpace``."""
