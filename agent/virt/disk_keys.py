@@ -7,21 +7,19 @@ qemu-img and qemu-nbd read theirs from a file without a name, so it stands in no
 
 from __future__ import annotations
 
-import fcntl
-import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import libvirt  # type: ignore[import-untyped]
 
 from magnetar_agent.storage import DiskKey
 
+from .process import unnamed
+
 _XML = '<secret ephemeral="yes" private="yes"><uuid>{}</uuid></secret>'
-#: Descriptors below are those that programs are started with.
-FIRST = 10
 _held: Counter[str] = Counter()
 _guard = threading.Lock()
 
@@ -72,15 +70,8 @@ def name_of(number: int) -> str:
 def handed(keys: Sequence[DiskKey]) -> Iterator[tuple[list[str], list[int]]]:
     """Options that make objects of the keys, called ``name_of`` their place, and descriptors that the program needs."""
     words, files = [], []
-    try:
+    with ExitStack() as held:
         for number, key in enumerate(keys):
-            made = os.memfd_create("key", os.MFD_CLOEXEC)
-            held = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, FIRST)
-            os.close(made)
-            files.append(held)
-            os.write(held, key.secret.encode())
-            words += ["--object", f"secret,id={name_of(number)},file=/proc/self/fd/{held}"]
+            files.append(unnamed(held, key.secret.encode()))
+            words += ["--object", f"secret,id={name_of(number)},file=/proc/self/fd/{files[-1]}"]
         yield words, files
-    finally:
-        for held in files:
-            os.close(held)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from magnetar_core.errors import HypervisorError
 
 from . import qemu_img
-from .process import run
+from .process import run, unnamed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -73,7 +73,7 @@ class Injections:
                    "files_held": nodes.files, "folder": _folder(held, user),
                    "partition": given.partition, "key": None, "password": None,
                    "metadata": None, "files": None, **given.named()}
-            program, task = (_unnamed(held, content) for content in (PROGRAM.read_bytes(), json.dumps(job).encode()))
+            program, task = (unnamed(held, content) for content in (PROGRAM.read_bytes(), json.dumps(job).encode()))
             said = run([PYTHON, "-I", f"/proc/self/fd/{program}", str(task)], f"write into the disk {disk.path}",
                        TIMEOUT if kvm else EMULATED, user, [program, task, *nodes.files], groups)
         return _failed(disk.path, said, given)
@@ -112,15 +112,6 @@ class Injections:
 
 def _parts() -> Path | None:
     return next((found for one in PARTS for found in sorted(Path("/").glob(one[1:]))), None)
-
-
-def _unnamed(held: ExitStack, content: bytes) -> int:
-    """The descriptor of a file without a name, which nobody else can open."""
-    made = os.memfd_create("injection", os.MFD_CLOEXEC)
-    held.callback(os.close, made)
-    with os.fdopen(os.dup(made), "wb") as file:
-        file.write(content)
-    return made
 
 
 def _folder(held: ExitStack, user: tuple[int, int]) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import select
@@ -15,11 +16,14 @@ from magnetar_core.errors import HypervisorError, NoSpace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import ExitStack
 
 #: Seconds that a program without progress may take.
 TIMEOUT = 60.0
 #: Bytes that one without progress may print, of which none needs a hundredth: some read what guests have written.
 SAID_MAX = 16 * 2**20
+#: Descriptors below are those that programs are started with.
+FIRST = 10
 _PERCENT = re.compile(rb"\(([0-9.]+)/100%\)")
 _FULL = ("No space left on device", "Disk quota exceeded")
 
@@ -48,6 +52,18 @@ def bound_to_us(user: User, groups: Sequence[int] = ()) -> list[str]:
     other = [f"--reuid={user[0]}", f"--regid={user[1]}", besides, "--no-new-privs", "--inh-caps=-all",
              "--bounding-set=-all"] if user else []
     return ["setpriv", "--pdeathsig", "KILL", *other, "--"]
+
+
+def unnamed(held: ExitStack, content: bytes) -> int:
+    """The descriptor of a file without a name, for a program to read: what is in it stands in no argument and on no
+    disk, and nobody else can open it. It goes with *held*."""
+    made = os.memfd_create("content", os.MFD_CLOEXEC)
+    file = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, FIRST)
+    os.close(made)
+    held.callback(os.close, file)
+    with os.fdopen(file, "wb", closefd=False) as whole:
+        whole.write(content)
+    return file
 
 
 def _start(arguments: Sequence[str], what: str, user: User, files: Sequence[int],

@@ -457,7 +457,7 @@ def test_what_a_host_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_program_says_what_it_could_not_do(tmp_path: Path) -> None:
     """Without qemu-nbd's disk there is nothing that it could do."""
     with ExitStack() as held:
-        task = virt_injection._unnamed(held, json.dumps({
+        task = process.unnamed(held, json.dumps({
             "node": "json:{}", "options": [], "files_held": [], "kvm": False, "folder": str(tmp_path)}).encode())
         done = subprocess.run([sys.executable, "-I", str(virt_injection.PROGRAM), str(task)], pass_fds=[task],
                               capture_output=True, check=True, text=True, env={"PATH": "/usr/bin:/bin"})
