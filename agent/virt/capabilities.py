@@ -20,7 +20,7 @@ from magnetar_core.hardware import architectures
 from magnetar_core.hardware.cpus import cpu_set
 from magnetar_core.hardware.numa import SMALL_KIB, HostCell
 
-from .connection import is_down
+from .connection import is_down, text_of
 from .process import run
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _of_domains(conn: Any, machine: str, what: str, arch: str | None = None, typ
             raise
         log.warning("libvirt does not know what guests of machine %s can have (%s), so this host tells that it has no "
                     "%s. See that QEMU's program for them runs here, and restart libvirtd.", machine,
-                    " ".join(str(error.get_error_message()).split()), what)
+                    text_of(error), what)
         return ET.Element("domainCapabilities")
 
 

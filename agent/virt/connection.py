@@ -127,7 +127,7 @@ class Connection:
         LOOP.give()
 
     def _translate(self, what: str, conn: Any, error: Any) -> MagnetarError:
-        code, text = error.get_error_code(), _text(error)
+        code, text = error.get_error_code(), text_of(error)
         if is_down(conn, error):
             self._drop(conn, text)
             return HypervisorDown(f"libvirt could not {what}: the connection to it broke ({text}). The agent connects "
@@ -170,7 +170,7 @@ class Connection:
             conn.registerCloseCallback(lambda _conn, reason, _opaque: self._lost(reason), None)
             self._prepare(conn)
         except libvirt.libvirtError as error:
-            why = _text(error)
+            why = text_of(error)
             if why != self._why:
                 log.warning("no connection to libvirt at %s: %s", self.uri, why)
             self._why = why
@@ -211,6 +211,6 @@ def _alive(conn: Any) -> bool:
         return False
 
 
-def _text(error: Any) -> str:
+def text_of(error: Any) -> str:
     """libvirt's words, one line, without a full stop."""
     return " ".join(str(error.get_error_message() or error).split()).rstrip(".")

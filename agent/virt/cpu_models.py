@@ -11,6 +11,8 @@ import libvirt  # type: ignore[import-untyped]
 from magnetar_agent.hardware.cpu import DISABLE, MAXIMUM, PASSTHROUGH, CpuChoices, Features
 from magnetar_core.errors import HypervisorError
 
+from .connection import text_of
+
 if TYPE_CHECKING:
     from .connection import Connection
 
@@ -107,6 +109,6 @@ def lacks(conn: Any, virt_type: str, cpu: str) -> str:
         if error.get_error_code() != libvirt.VIR_ERR_CPU_INCOMPATIBLE:
             raise
         model = ET.fromstring(cpu).findtext("model") or "of the source"  # noqa: S314 (libvirt or this module wrote it)
-        words = " ".join(str(error.get_error_message()).split())
+        words = text_of(error)
         return f"{model}: {words.partition('host CPU: ')[2] or words}"
     return ""
