@@ -23,6 +23,7 @@ import pytest
 
 from magnetar_control.services.identity import passwords
 from tests.unit.control.conftest import cluster, databases  # noqa: F401 - fixtures
+from tests.unit.control.engines import engines
 
 from . import cloud, routes
 from .agent import FakeAgent
@@ -127,8 +128,7 @@ def judged(fuzz: Fuzz) -> None:
     assert not grown
 
 
-@pytest.mark.parametrize("databases", ["sqlite", pytest.param(
-    "postgres", marks=pytest.mark.deep(shard="fuzz, postgres"))], indirect=True)
+@engines("fuzz, postgres")
 def test_the_cloud(databases: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
     with cloud.running(tmp_path / "state", databases, f"unix:{tmp_path}/none") as place:
         mounts = dict(place.server.application.mounts)

@@ -32,7 +32,6 @@ def world(request):
 
 # PostgreSQL's world can freeze besides.
 @pytest.mark.slow
-@pytest.mark.parametrize("world", ENGINES, indirect=True)
 def test_nothing_is_stuck_or_leaked(world):
     live(world, int(os.environ.get("MAGNETAR_KILL_OPERATIONS", "2000")))
 
