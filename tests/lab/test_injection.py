@@ -41,15 +41,11 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A kernel for the appliance, where the machine has none in /boot."""
     with pytest.MonkeyPatch.context() as patch:
         if not any(Path("/boot").glob("vmlinu?-*")):
-            folder = tmp_path_factory.mktemp("kernel")
-            name = re.search(r"Depends: (linux-image-\S+)", guest.run("apt-cache", "depends", guest.KERNEL))
-            assert name
-            guest.run("apt-get", "-o", "APT::Sandbox::User=root", "download", name[1], cwd=folder)
-            guest.run("dpkg-deb", "-x", next(folder.glob("*.deb")), folder / "tree")
-            modules = next((folder / "tree/lib/modules").iterdir())
-            guest.run("depmod", "-b", folder / "tree", modules.name)
+            tree = guest.unpack(tmp_path_factory.mktemp("kernel"))
+            modules = next((tree / "lib/modules").iterdir())
+            guest.run("depmod", "-b", tree, modules.name)
             Path("/lib/modules").mkdir(exist_ok=True)  # of which supermin takes the owner
-            patch.setenv("SUPERMIN_KERNEL", str(folder / f"tree/boot/vmlinuz-{modules.name}"))
+            patch.setenv("SUPERMIN_KERNEL", str(tree / f"boot/vmlinuz-{modules.name}"))
             patch.setenv("SUPERMIN_MODULES", str(modules))
         yield
 
