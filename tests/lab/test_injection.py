@@ -23,7 +23,7 @@ MODULE = Path("/usr/lib/python3/dist-packages/guestfs.py")
 pytestmark = [
     pytest.mark.lab, pytest.mark.deep(shard="injection into disks"),
     pytest.mark.skipif(not (MODULE.exists() and shutil.which("supermin")),
-                       reason="needs the packages of the profile injection of bindep.txt"),
+                       reason="needs libguestfs, which docs/contributing.md says how to install"),
 ]
 
 KEY, SECRET = TOLD["keys"][0]["data"], "Sesame-42"
