@@ -154,6 +154,11 @@ class Port:
     groups: tuple[str, ...] | None = None
     resolver: str = ""
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Those and networks of both families that are known to be its own."""
+        return (*(self.ipv4 or ()), *(self.ipv6 or ()))
+
 
 @dataclass(frozen=True)
 class GroupRule:

@@ -172,8 +172,7 @@ class PortSecurity:
         members: dict[str, set[str]] = {}
         for port in ports:
             for id in port.groups or ():
-                members.setdefault(id, set()).update(
-                    one for one in (*(port.ipv4 or ()), *(port.ipv6 or ())) if "/" not in one)
+                members.setdefault(id, set()).update(one for one in port.addresses if "/" not in one)
         found: dict[str, PortGroup] = {}
         named = set(members)
         while named:

@@ -171,8 +171,7 @@ def lessened(before: PortFilter | None, wanted: PortFilter) -> frozenset[str]:
     had, old, new = ({port.tap: port for port in before.ports}, *(
         {group.id: group for group in one.groups} for one in (before, wanted)))
     taps = {port.tap for port in wanted.ports}
-    gone = {address for port in before.ports if port.tap not in taps
-            for address in (*(port.ipv4 or ()), *(port.ipv6 or ()))}
+    gone = {address for port in before.ports if port.tap not in taps for address in port.addresses}
     fewer = {id for id, group in new.items() if id in old and old[id].members - group.members - gone}
 
     def less(was: tuple[str, ...] | None, now: tuple[str, ...]) -> bool:
@@ -181,11 +180,9 @@ def lessened(before: PortFilter | None, wanted: PortFilter) -> frozenset[str]:
         rules = _all_rules(old, was)
         return bool(rules - _all_rules(new, now)) or any(rule.group in fewer for rule in rules)
 
-    # Of few sets of groups, however many ports there are.
-    pairs = {(had[port.tap].groups, port.groups or ()) for port in ports if port.tap in had}
-    lesser = {pair for pair in pairs if less(*pair)}
-    return frozenset(port.tap for port in ports if port.tap in had
-                     and (had[port.tap].groups, port.groups or ()) in lesser)
+    groups = {port.tap: (had[port.tap].groups, port.groups or ()) for port in ports if port.tap in had}
+    lesser = {pair for pair in set(groups.values()) if less(*pair)}  # of few, however many ports there are
+    return frozenset(tap for tap, pair in groups.items() if pair in lesser)
 
 
 def ended(wanted: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
@@ -194,7 +191,7 @@ def ended(wanted: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> I
     known, rules = {group.id: group for group in wanted.groups}, dict[tuple[str, ...], _Parsed]()
     at: dict[str, list[Port]] = {}
     for port in wanted.ports:
-        for address in (*(port.ipv4 or ()), *(port.ipv6 or ())):
+        for address in port.addresses:
             at.setdefault(address, []).append(port)
 
     def lets(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
