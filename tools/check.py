@@ -230,7 +230,8 @@ def work() -> int:
     given = parser.parse_args().stage
     chosen = [name for name in STAGES if not given or name in given or ("fast" in given and name in FAST)]
     machine.need_root()
-    machine.install_packages("agent", "test", *(["lab", "keystone"] if GUESTS & {*chosen} else []))
+    machine.install_packages("agent", "test", *(["lab", "keystone"] if GUESTS & {*chosen} else []),
+                             *(["injection"] if "deep" in given else []))
     machine.development_environment()
     if GUESTS & {*chosen}:
         machine.libvirt()

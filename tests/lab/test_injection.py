@@ -23,7 +23,7 @@ MODULE = Path("/usr/lib/python3/dist-packages/guestfs.py")
 pytestmark = [
     pytest.mark.lab, pytest.mark.deep(shard="injection into disks"),
     pytest.mark.skipif(not (MODULE.exists() and shutil.which("supermin")),
-                       reason="needs libguestfs, which docs/contributing.md says how to install"),
+                       reason="needs libguestfs, which ./check deep installs"),
 ]
 
 KEY, SECRET = TOLD["keys"][0]["data"], "Sesame-42"
