@@ -58,11 +58,15 @@ def set_(connection: Connection, table: Table, id: str, **values: Any) -> None:
 
 def asked(connection: Connection, table: Table, row: RowMapping, task: str, statuses: Sequence[str] | None = None,
           **values: Any) -> None:
-    """Note a task for the worker. Raises ``InvalidRequest`` where the status is none of *statuses*, or has changed."""
+    """Note a task for the worker. Raises ``InvalidRequest`` where the status is none of *statuses*, or has changed.
+
+    A deletion leaves the lease of what is at work: it begins when that has ended, so that nothing which is still being
+    made comes to the host afterwards. The lease is not renewed any more."""
     if statuses is not None and row["status"] not in statuses:
         raise wrong_status(table, row, statuses)
+    free = {} if task == "delete" else {"holder": None, "lease_until": None}
     done = connection.execute(update(table).where(table.c.id == row["id"], table.c.status == row["status"]).values(
-        task=task, holder=None, lease_until=None, not_before=None, attempts=0, fault=None, updated_at=now(), **values))
+        task=task, not_before=None, attempts=0, fault=None, updated_at=now(), **free, **values))
     if not done.rowcount:
         raise Conflict(f"{NOUNS[table.name]} {row['id']} was just changed by somebody else; look again.")
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, RowMapping, Table, and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, Delete, RowMapping, Table, Update, and_, delete, or_, select, update
 from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.agents import PATIENCE, AgentClient, Agents, plain
@@ -150,10 +150,10 @@ class Worker:
             self._again(table, row, MagnetarError("The service failed at it; the operator's log says why."))
         else:
             if not self._finish(table, row, found) and row["task"] == "create":
-                # It was deleted while it was made: what has come into being since goes too.
+                # It was deleted while it was made, and that took longer than a lease: what has come since goes too.
                 with self.database.read() as connection:
-                    left = connection.execute(select(table.c.task).where(table.c.id == row["id"])).first()
-                if left is None or left.task == "delete":
+                    left = connection.execute(select(table.c.id).where(table.c.id == row["id"])).first()
+                if left is None:
                     TASKS[table.name, "delete"](self, {**row, "host": (found or {}).get("host") or row["host"]})
 
     @contextlib.contextmanager
@@ -180,10 +180,18 @@ class Worker:
         statement = delete(table) if values is None else update(table).values(
             task=None, lease_until=None, holder=None, not_before=None, attempts=0, updated_at=now(),
             **{"fault": None, **values})
+        return self._note(table, row, statement)
+
+    def _note(self, table: Table, row: Row, statement: Update | Delete) -> bool:
+        """Execute it if the task is still the one that was taken; if not, the deletion that was asked meanwhile may
+        begin (see ``rows.asked``)."""
         with self.database.write() as connection:
-            done = connection.execute(statement.where(_mine(table, row)))
+            done = connection.execute(statement.where(_mine(table, row))).rowcount > 0
+            if not done:
+                connection.execute(update(table).where(table.c.id == row["id"], table.c.holder == row["holder"]).values(
+                    holder=None, lease_until=None))
             self.database.ring(connection, BELL)
-            return done.rowcount > 0
+            return done
 
     def _again(self, table: Table, row: Row, error: MagnetarError) -> None:
         """Later. A deletion waits for its host as long as it takes, so that nothing is left there."""
@@ -191,10 +199,9 @@ class Worker:
             self._failed(table, row, error)
             return
         log.warning("%s of %s %s: %s; trying again", row["task"], table.name, row["id"], error.message)
-        with self.database.write() as connection:
-            connection.execute(update(table).where(_mine(table, row)).values(
-                lease_until=None, holder=None, attempts=row["attempts"] + 1, fault=plain(error),
-                not_before=self.database.clock(min(self.pause * 2 ** min(row["attempts"], ATTEMPTS), LONGEST))))
+        self._note(table, row, update(table).values(
+            lease_until=None, holder=None, attempts=row["attempts"] + 1, fault=plain(error),
+            not_before=self.database.clock(min(self.pause * 2 ** min(row["attempts"], ATTEMPTS), LONGEST))))
 
     def _failed(self, table: Table, row: Row, error: MagnetarError) -> None:
         log.error("%s of %s %s failed: %s", row["task"], table.name, row["id"], error.message)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 import uuid
@@ -13,7 +14,7 @@ import pytest
 
 from magnetar_control.api.volume.app import VolumeApplication
 from magnetar_control.services.volume import EmbeddedVolumes, embedded
-from magnetar_core.errors import MagnetarError
+from magnetar_core.errors import Conflict, MagnetarError, Unreachable
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate
 
@@ -140,15 +141,40 @@ def test_a_deletion_waits_for_its_host(ask, service, cloud, monkeypatch):
     ask("GET", f"/v3/red/volumes/{volume['id']}", status=404)
 
 
-def test_what_is_deleted_while_it_is_made_does_not_stay(ask, service, cloud):
+@pytest.mark.parametrize("ends", ["made", "refused", "host-away", "killed", "a-lease-later"])
+def test_what_is_deleted_while_it_is_made_does_not_stay(ask, service, cloud, ends):
+    """Its deletion begins when the making has ended, or with the lease of who died at it."""
+    class Died(BaseException):
+        pass
+
+    raised = {"refused": Conflict("No."), "host-away": Unreachable("The agent does not answer.")}.get(ends)
+
     def deleted_meanwhile(host, id):
         cloud.ensure_image(host, id)
         service.delete(ALICE, volume["id"])
-        assert service.worker.step()  # another worker
+        assert not other.worker.step()
+        if ends == "a-lease-later":
+            _lease_ends(service, volume["id"])
+            assert other.worker.step()
+        if raised:
+            raise raised
 
+    def made(row, noun, want):
+        found = ensure(row, noun, want)
+        if ends == "killed":
+            raise Died
+        return found
+
+    other = EmbeddedVolumes(service.database, cloud.hosts, cloud.agents, cloud.ensure_image, Images())
     service.worker.reach = dataclasses.replace(service.worker.reach, ensure_image=deleted_meanwhile)
+    ensure, service.worker.ensure = service.worker.ensure, made
     volume = _volume(ask, imageRef=IMAGE)
-    work(service)
+    with pytest.raises(Died) if ends == "killed" else contextlib.nullcontext():
+        service.worker.step()
+    if ends == "killed":
+        assert other.worker.step() is False and volume["id"] in cloud.on_host()
+        _lease_ends(service, volume["id"])
+    work(other)
     ask("GET", f"/v3/red/volumes/{volume['id']}", status=404)
     assert cloud.on_host() == {}
 
