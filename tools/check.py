@@ -154,9 +154,10 @@ STAGES: dict[str, tuple[str, Callable[[], bool]]] = {
 FAST = [name for name in STAGES if name not in ("docs", "sanity", "pylint", "slow", "lab", "deep")]
 GUESTS = {"lab", "deep"}
 #: Stages that run one after the other, and those that do so beside them: tests wait for other things half of the time.
+#: Last stands what keeps all CPUs busy by itself, for the others have ended by then.
 TRACKS = ((("ruff",), ()),
           (("tests",), ("mypy", "imports", "ansible-lint", "changelog", "collection", "audit")),
-          (("lab", "deep"), ("slow", "docs", "sanity", "pylint")))
+          (("lab", "deep"), ("docs", "sanity", "pylint", "slow")))
 #: How much the second ones stand behind in their turn for the CPUs (nice): guests and their hosts are waited for.
 BEHIND = 5
 #: Stages that ran: whether they passed, and seconds.
@@ -217,7 +218,7 @@ def tracks(chosen: list[str]) -> Iterator[tuple[list[str], list[str]]]:
     for both in TRACKS:
         first, second = ([one for one in names if one in chosen] for names in both)
         if first or second:
-            yield (first, second) if first else (second[:1], second[1:])
+            yield (first, second) if first else (second[-1:], second[:-1])
 
 
 def work() -> int:
