@@ -3,7 +3,7 @@
 
 As at Nova a server is made whose key, password or metadata could not be written, and one whose files could not fails.
 Each thing may be written twice, so what a crash interrupts is done again. An image of the server itself, which it is
-made of when it is unshelved, has its files already.
+made of when it is unshelved, has its files already; those that a rebuild asks for are written into it too.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _given(host: LocalHost, document: Document) -> Injection:
     key = next((one.data.strip() for one in guest_data.keys(host, document) if one.type == "ssh"), None)
     # A kernel of its own boots an image that is a file system, as a whole.
     partition = 0 if document.state.get("boot") else settings.inject_partition
-    files = () if _is_its_own(host, document) else want.get("personality") or ()
+    files = () if _has_its_files(host, document) else want.get("personality") or ()
     return Injection(partition, None, key if settings.inject_key else None, want["metadata"],
                      tuple((one["path"], one["contents"]) for one in files))
 
@@ -90,8 +90,10 @@ def _hashed(host: LocalHost, document: Document) -> str | None:
     return crypt(password) if password else None
 
 
-def _is_its_own(host: LocalHost, document: Document) -> bool:
-    """Whether the image is one of this server."""
+def _has_its_files(host: LocalHost, document: Document) -> bool:
+    """Whether the image is one of this server, and a rebuild asks for no new ones."""
+    if document.state.get("rebuild", {}).get("personality"):
+        return False
     image = host.documents.get("image", document.want["image"]) if document.want["image"] else None
     return image is not None and image.want["properties"].get("instance_uuid") == document.id
 

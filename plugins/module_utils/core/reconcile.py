@@ -170,6 +170,8 @@ class Change:
                                 "request": self.permissions.get("rebuild")}
             if self.permissions.get("keep_volume"):
                 found["rebuild"]["keep_volume"] = True
+            if self.given.get("personality"):  # these files are asked for now; others may be those of the first boot
+                found["rebuild"]["personality"] = True
         return found
 
     def _set_back(self, old: Mapping[str, Any], want: Document, names: Sequence[str]) -> None:

@@ -108,6 +108,9 @@ def test_its_own_image_has_its_files(writes: Host) -> None:
     writes.ensure("image", "odd", {"properties": {"instance_uuid": id}})
     writes.event("rebuild", "r1", image="odd")
     assert written(writes).files == () and written(writes).key == KEY
+    writes.fake.injected.clear()
+    writes.event("rebuild", "r2", image="odd", personality=ALL["personality"])
+    assert written(writes).files  # which are asked for now
 
 
 @pytest.mark.parametrize("way", ["some", "all"])
