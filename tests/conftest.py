@@ -23,8 +23,9 @@ HOSTS = {"three_hosts": ("test_drain", "test_evacuate", "test_fleet", "test_flee
                          "test_fleet_keys", "test_fleet_volumes", "test_quickstart"),
          "lab1": ("test_agent_on_host", "test_hosts")}
 #: Files of tests/lab with hosts of their own, or none.
-ALONE = ("test_ceph", "test_cloud_ovn", "test_guest", "test_keystone", "test_ovn", "test_ovn_cluster", "test_ovn_roles",
-         "test_quickstart_network", "test_roles", "test_site", "test_site_upgrade")
+ALONE = ("test_ceph", "test_cloud_ovn", "test_guest", "test_keystone", "test_ovn", "test_ovn_cluster",
+         "test_ovn_gateways", "test_ovn_roles", "test_quickstart_network", "test_roles", "test_site",
+         "test_site_upgrade")
 #: All other tests with guests use this machine's own libvirt, in which agents and clouds draw the same names.
 LIBVIRT = "this machine's libvirt"
 GROUP_OF = {f"tests/lab/{name}.py": group for group, names in HOSTS.items() for name in names}

@@ -14,7 +14,7 @@ and the like somebody may answer without being asked again: such connections the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from magnetar_agent.metadata import ADDRESS, ADDRESS6
@@ -186,13 +186,9 @@ def lessened(before: PortFilter | None, wanted: PortFilter) -> frozenset[str]:
 
 
 def ended(wanted: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
-    """Those of *flows* that began at one of these *taps*, or came to one, and that nothing lets pass now. Ports whose
-    addresses nobody knows have none."""
+    """Those of *flows* that began at one of these *taps*, or came to one, and that nothing lets pass now."""
     known, rules = {group.id: group for group in wanted.groups}, dict[tuple[str, ...], _Parsed]()
-    at: dict[str, list[Port]] = {}
-    for port in wanted.ports:
-        for address in port.addresses:
-            at.setdefault(address, []).append(port)
+    whose = _owners(wanted.ports)
 
     def lets(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
         if port.groups is None:
@@ -206,10 +202,31 @@ def ended(wanted: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> I
 
     for flow in flows:
         for direction, side in (("egress", flow.sent), ("ingress", flow.heard)):
-            ports = at.get(side.here, ())
+            ports = whose(side.here)
             if any(port.tap in taps for port in ports) and not any(lets(one, flow, side, direction) for one in ports):
                 yield flow
                 break
+
+
+def _owners(ports: Iterable[Port]) -> Callable[[str], Collection[Port]]:
+    """Tells the ports that have an address; of one that is no port's own, those that may send from its network. Ports
+    whose addresses nobody knows have none."""
+    at: dict[str, list[Port]] = {}
+    wide: list[tuple[_Network, Port]] = []
+    for port in ports:
+        for address in port.addresses:
+            if "/" in address:
+                wide.append((ip_network(address), port))
+            else:
+                at.setdefault(address, []).append(port)
+
+    def of(here: str) -> Collection[Port]:
+        if here in at or not wide:
+            return at.get(here, ())
+        address = ip_address(here)
+        return [port for network, port in wide if address in network]
+
+    return of
 
 
 def _all_rules(known: Mapping[str, PortGroup], groups: Iterable[str]) -> frozenset[GroupRule]:

@@ -12,7 +12,7 @@ import secrets
 import socket
 import struct
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +26,7 @@ from plane import LabControl
 from agent import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 pytestmark = [
@@ -103,9 +103,27 @@ class Cloud:
         """Whether the guest has answers to pings."""
         return "bytes from" in self.sh(name, f"ping -c 2 -W 1 {address}")
 
+    def pinging(self, name: str, address: str) -> None:
+        """Have the guest ping five times a second from now on."""
+        self.sh(name, f"ping -i 0.2 {address} >/run/pings 2>&1 & true")
+
+    def unanswered(self, name: str) -> tuple[int, int]:
+        """End that. How many pings in a row had no answer, at most, and how many in all had one."""
+        came = [int(one) for one in self.sh(
+            name, "kill -INT $(pidof ping); sleep 1; sed -n 's/.* seq=\\([0-9]*\\) .*/\\1/p' /run/pings").split()]
+        return max(after - before for before, after in pairwise(came)) - 1, len(came)
+
     def says(self, name: str, address: str) -> str:
         """Who answers the guest by TCP, at port 77."""
         return self.sh(name, f"sleep 2 | nc -w 5 {address} 77 2>/dev/null").strip()
+
+    def outside(self) -> None:
+        """Make the external network ext, on which the machine is the gateway."""
+        machine = self.site.machine_address
+        net = machine.rpartition(".")[0]
+        self.admin.ask("network create ext --external --provider-network-type flat --provider-physical-network public")
+        self.admin.ask(f"subnet create --network ext --subnet-range {net}.0/24 --gateway {machine} --no-dhcp "
+                       f"--allocation-pool start={net}.200,end={net}.250 ext-v4")
 
     def pings(self) -> bool:
         """Whether the machine has an answer from the floating IP."""
@@ -141,11 +159,12 @@ def answer(address: str, identifier: int | None = None) -> int | None:
     return None
 
 
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) -> Iterator[Cloud]:
-    folder = tmp_path_factory.mktemp("cloud-ovn")
+@contextmanager
+def cloud_of(folder: Path, names: Sequence[str], disk: Path, **settings: object) -> Iterator[Cloud]:
+    """A cloud on hosts of these names, of which the first is OVN's central too. What its control plane said is shown
+    at the end."""
     with ExitStack() as stack:
-        site = stack.enter_context(bare.Site(folder, HOSTS, packed=HOSTS, ovn=True))
+        site = stack.enter_context(bare.Site(folder, names, packed=names, ovn=True))
         site.play("magnetar.compute.agents")
         ovn = stack.enter_context(Ovn(site, physical="public"))
         ovn.central.run(["ovn-nbctl", "set-connection", "ptcp:6641"])
@@ -155,13 +174,19 @@ def cloud(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]
             hosts={name: f"https://{host.address}:6553" for name, host in site.hosts.items()},
             agent_ca_cert=str(pki / "ca.pem"), agent_client_cert=str(pki / "clients/admin.pem"),
             agent_client_key=str(pki / "clients/admin.key"), ovn_northbound=f"tcp:{ovn.central.address}:6641",
-            ovn_wait=5.0))
+            ovn_wait=5.0, **settings))
         found = Cloud(site, ovn, control)
-        admin, disk = found.admin, guest_image["disk"]
+        admin = found.admin
         admin.ask(f"image create tiny --public --disk-format qcow2 --container-format bare --file {disk}")
         admin.ask("flavor create tiny --vcpus 1 --ram 128 --disk 1")
         yield found
         print("".join(one for one in control.log.read_text().splitlines(keepends=True) if '"info"' not in one)[-6000:])
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory, guest_image: dict[str, Path]) -> Iterator[Cloud]:
+    with cloud_of(tmp_path_factory.mktemp("cloud-ovn"), HOSTS, guest_image["disk"]) as found:
+        yield found
 
 
 def test_servers_of_two_projects(cloud: Cloud) -> None:
@@ -201,12 +226,8 @@ def test_the_metadata_service(cloud: Cloud) -> None:
 
 def test_a_floating_ip(cloud: Cloud) -> None:
     """What comes in by it is what the group lets in; what goes out has the router's address."""
+    cloud.outside()
     machine = cloud.site.machine_address
-    outside = f"{machine.rpartition('.')[0]}.0/24"
-    pool = outside.replace(".0/24", ".{}")
-    cloud.admin.ask("network create ext --external --provider-network-type flat --provider-physical-network public")
-    cloud.admin.ask(f"subnet create --network ext --subnet-range {outside} --gateway {machine} --no-dhcp "
-                    f"--allocation-pool start={pool.format(200)},end={pool.format(250)} ext-v4")
     alpha = cloud.of["alpha"]
     alpha.ask("router create gate --external-gateway ext")
     alpha.ask("router add subnet gate lan-v4")
@@ -311,7 +332,7 @@ def test_live_migration(cloud: Cloud) -> None:
     cloud.of["alpha"].ask("server group delete apart")  # both are on one host soon
     cloud.sh("a1", "(sleep 9999 | nc -l -p 78) >/run/came 2>&1 & true")  # what it reads has no end
     cloud.sh("a2", "(while true; do date +%s; sleep 1; done) | nc 10.5.0.11 78 >/dev/null 2>&1 & true")
-    cloud.sh("a2", "ping -i 0.2 10.5.0.11 >/run/pings 2>&1 & true")
+    cloud.pinging("a2", "10.5.0.11")
     count = "wc -l </run/came"
     eventually(lambda: int(cloud.sh("a1", count)) > 1, "lines come")
     before = cloud.server("a1")
@@ -327,11 +348,8 @@ def test_live_migration(cloud: Cloud) -> None:
     cloud.sh("a1", "ip link del side")  # QEMU 7.2 forgets which tags a guest takes (docs/cloud-networks.md, Trunks)
     vlan(cloud, "a1", "10.6.0.11", 101)
     eventually(lambda: cloud.reaches("a1", "10.6.0.12"), "its VLAN is there again")
-    # Numbers of those that were answered.
-    came = [int(one) for one in cloud.sh(
-        "a2", "kill -INT $(pidof ping); sleep 1; sed -n 's/.* seq=\\([0-9]*\\) .*/\\1/p' /run/pings").split()]
-    longest = max(after - before for before, after in pairwise(came))
-    print(f"\novn: live migration: {longest - 1} pings of each 0.2 s in a row without an answer, {len(came)} with one")
+    missing, came = cloud.unanswered("a2")
+    print(f"\novn: live migration: {missing} pings of each 0.2 s in a row without an answer, {came} with one")
 
 
 def port_id(cloud: Cloud, name: str) -> str:

@@ -23,6 +23,8 @@ pytestmark = [
 ]  # fmt: skip
 
 NAMES = ("bare1", "bare2")
+#: Where the control plane comes in to the southbound database.
+RELAY = 6645
 SITE = """
 - {hosts: magnetar_network, become: true, gather_facts: false, roles: [magnetar.compute.network]}
 - {hosts: magnetar, become: true, gather_facts: false, roles: [magnetar.compute.agent]}
@@ -56,12 +58,18 @@ def test_a_site(tmp_path: Path) -> None:
         central, other = (site.hosts[name] for name in NAMES)
         assert set(re.findall(r"^Chassis (\S+)", central.run(["ovn-sbctl", "show"]).stdout, re.MULTILINE)) == {*NAMES}
         assert f"ovn: ok - br-int, datapath netdev, {other.name}" in other.run(["magnetar", "host", "check"]).stdout
-        site.play(site_file, "-e", "network_northbound=true")
-        nb = ["ovn-nbctl", "--timeout=5", f"--db=ssl:{central.address}:6641"]
-        own = "/etc/magnetar-network/northbound"
-        central.run([*nb, "-p", f"{own}/service.key", "-c", f"{own}/service.pem", "-C", f"{own}/ca.pem", "show"])
-        assert other.run([*nb, "-p", KEYS[0], "-c", KEYS[1], "-C", KEYS[2], "show"], check=False).returncode
-        assert sum(changed(site.play(site_file)).values()) == 1
+        # The control plane comes in to both databases by a CA that no host has a certificate of.
+        both = ["-e", "network_northbound=true", "-e", "network_southbound=true"]
+        site.play(site_file, *both)
+        assert changed(site.play(site_file, *both)) == dict.fromkeys(NAMES, 0)
+        own = [f"/etc/magnetar-network/northbound/{name}" for name in ("service.key", "service.pem", "ca.pem")]
+        for tool, port in (("ovn-nbctl", 6641), ("ovn-sbctl", RELAY)):
+            ask = [tool, "--timeout=5", "--no-leader-only", f"--db=ssl:{central.address}:{port}"]
+            central.run([*ask, "-p", own[0], "-c", own[1], "-C", own[2], "show"])
+            assert other.run([*ask, "-p", KEYS[0], "-c", KEYS[1], "-C", KEYS[2], "show"], check=False).returncode
+        # The connection of the northbound database goes, and the unit of the southbound one: stopped, and removed.
+        assert sum(changed(site.play(site_file)).values()) == 3
+        assert not re.search(rf":{RELAY}\s", central.run(["ss", "-Hltn"]).stdout)
         # What is a host's to write is what its certificate says; the northbound database listens nowhere.
         sb = ["ovn-sbctl", "--timeout=20", f"--db=ssl:{central.address}:{SOUTHBOUND}", "-p", KEYS[0], "-c", KEYS[1],
               "-C", KEYS[2]]  # fmt: skip

@@ -20,7 +20,8 @@ BELL, WRITTEN = "network_changes", "network_written"
 MANY = 500
 #: Resources of which hosts are told too.
 ON_HOSTS = frozenset({"address_group", "port", "security_group", "security_group_rule"})
-#: Made once: to make a statement takes longer than to execute it.
+# Made once: to make a statement takes longer than to execute it.
+_AFTER = select(changes).where(changes.c.id > bindparam("after")).order_by(changes.c.id).limit(bindparam("many"))
 _OF = select(changes.c.id).where(changes.c.unit.in_(bindparam("units", expanding=True)))
 
 
@@ -52,10 +53,9 @@ def ports(ids: Iterable[str]) -> list[str]:
     return [f"port/{id}" for id in ids]
 
 
-def read(connection: Connection, besides: Collection[str] = ()) -> dict[str, str]:
-    """Some of the notes: id to unit; none of the units *besides*."""
-    query = select(changes).where(changes.c.unit.not_in(besides)) if besides else select(changes)
-    return {row.id: row.unit for row in connection.execute(query.limit(MANY))}
+def read(connection: Connection, after: str = "") -> dict[str, str]:
+    """Some of the notes, in the order of their ids, of those that come *after* an id: id to unit."""
+    return {row.id: row.unit for row in connection.execute(_AFTER, {"after": after, "many": MANY})}
 
 
 def of(connection: Connection, units: Collection[str]) -> set[str]:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
-from sqlalchemy import Row, String, bindparam, case, delete, select, update
+from sqlalchemy import Connection, Row, String, bindparam, case, delete, select, update
 
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, added, collided, now, passing
@@ -43,7 +43,7 @@ from .engine import EngineDifference, NetworkEngine
 from .floating_ips import FLOATING_IP, let_go
 from .forwardings import PORT_FORWARDING, FloatingIpStore
 from .rbac import RBAC_POLICY
-from .resources import NetworkStore
+from .resources import NetworkStore, transacted
 from .routers import ROUTER, RouterStore
 from .security_groups import GroupStore, group_resource, named, rule_resource
 from .subnet_pools import SUBNET_POOL
@@ -264,19 +264,18 @@ class EmbeddedNetworks:
     def release(self, server_id: str, port_id: str | None = None, sure: Sure = always) -> None:
         which = {"server": server_id, "port": port_id}
 
-        def once() -> None:
-            with self.database.write() as connection:
-                if self.log.enabled:
-                    rows = connection.execute(select(*ports.c["id", "made_for_server"]).where(_RELEASED), which).all()
-                    self.log.note(connection, *changes.ports(row.id for row in rows),
-                                  *let_go(connection, [row.id for row in rows if row.made_for_server]))
-                host_groups.changed(connection, [
-                    f"group/{id}" for id in host_groups.named(connection.execute(_ON_BRIDGES, which).scalars())])
-                connection.execute(_MADE_RELEASED, which)
-                connection.execute(_LET_GO, {**which, "updated_at": now()})
-                sure()
+        def act(connection: Connection) -> None:
+            if self.log.enabled:
+                rows = connection.execute(select(*ports.c["id", "made_for_server"]).where(_RELEASED), which).all()
+                self.log.note(connection, *changes.ports(row.id for row in rows),
+                              *let_go(connection, [row.id for row in rows if row.made_for_server]))
+            host_groups.changed(connection, [
+                f"group/{id}" for id in host_groups.named(connection.execute(_ON_BRIDGES, which).scalars())])
+            connection.execute(_MADE_RELEASED, which)
+            connection.execute(_LET_GO, {**which, "updated_at": now()})
+            sure()
 
-        self.database.retried(once, when=collided)
+        transacted(self.database, act)
 
     def names(self) -> set[str]:
         with self.database.read() as connection:
@@ -325,11 +324,8 @@ class EmbeddedNetworks:
             return security_group.of_server(connection, server_id)
 
     def change_groups(self, project_id: str, server_id: str, name: str, *, add: bool) -> None:
-        def once() -> None:
-            with self.database.write() as connection:
-                self.log.changed(connection, *security_group.change(connection, project_id, server_id, name, add=add))
-
-        self.database.retried(once, when=collided)
+        transacted(self.database, lambda connection: self.log.changed(
+            connection, *security_group.change(connection, project_id, server_id, name, add=add)))
 
     def differences(self) -> list[EngineDifference]:
         """What is wrong with the engine, and what it has otherwise than the rows say; ``[]`` where there is none."""

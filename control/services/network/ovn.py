@@ -27,7 +27,7 @@ from ovsdbapp.exceptions import OvsdbAppException
 from magnetar_control.store.bell import Bell
 from magnetar_core.errors import Unavailable
 
-from . import ovn_servers, ovn_stream
+from . import ovn_messages, ovn_servers, ovn_stream
 from .engine import EngineDifference, LogicalPort, Unit, Wanted
 from .ovn_changes import Northbound, write
 from .ovn_rows import TABLES
@@ -48,6 +48,7 @@ NOT_FOLLOWED = ("ovn-northd does not write what has changed to the southbound da
                 "it: no ovn-northd runs, or a cluster of the southbound database has no quorum. Look at both on the "
                 "centrals (docs/ovn-central.md).")
 log = logging.getLogger(__name__)
+ovn_messages.register()
 ovn_stream.register()
 # It complains at each attempt; the worker says it once.
 logging.getLogger("ovsdbapp.backend.ovs_idl.idlutils").setLevel(logging.CRITICAL)

@@ -102,28 +102,30 @@ class EngineWorker:
 
     def round(self) -> None:
         """Write all that has changed; everything, where the engine does not know it from this process. Notes of ports
-        whose place the engine cannot know yet stay for the next round."""
+        whose place the engine cannot know yet stay for the next round; so do those that come before them meanwhile."""
         self._leads = self.engine.leads()
         if not self._leads:
             return
         if not self.engine.knows_all() or time.monotonic() - self._whole > ALL:
             self.whole()
-        later: frozenset[str] = frozenset()
+        after = ""
         while not self._over.is_set():
             with self.database.read() as connection:
-                noted = changes.read(connection, later)
+                noted = changes.read(connection, after)
                 wanted = read(connection, noted.values(), self.gateways)
             if not noted:
                 return
-            later |= self.engine.unplaced(wanted)
+            ready = _without(noted, self.engine.unplaced(wanted))
             try:
                 number = self.engine.repair(wanted)
             except Incomplete as why:
                 log.info("everything is written to the engine: %s", why)
                 self.whole()
             else:
-                if ready := _without(noted, later):
+                if ready:
                     self._done(ready, number)
+            if len(ready) < len(noted):
+                after = next(reversed(noted))
 
     def whole(self) -> None:
         """Compare everything, and write what differs."""

@@ -283,6 +283,26 @@ def test_what_a_change_ends() -> None:
     assert lessened(None, named) == {"tap-one", "tap-two"}
 
 
+def test_what_a_change_ends_of_a_port_that_has_a_whole_network() -> None:
+    """What has an address of that network is its own, unless another port has this address."""
+    def flow(here: str, there: str) -> Flow:
+        return Flow(17, FlowEnd(here, there, 7000), FlowEnd(there, here, 7000), b"")
+
+    behind, beyond = flow("10.8.0.7", "192.0.2.1"), flow("198.51.100.1", "192.0.2.1")
+    inward, second, six = flow("192.0.2.1", "10.8.0.7"), flow("10.8.0.2", "192.0.2.1"), flow("fd08::7", "fd01::1")
+    every = [behind, beyond, inward, second, six]
+    ports = frozenset((replace(one(WEB), ipv4=("10.9.9.1", "10.8.0.0/24"), ipv6=("fd08::/64",)),
+                       replace(two(PEERS), ipv4=("10.8.0.2",))))
+
+    def filter_(*rules: GroupRule) -> PortFilter:
+        return PortFilter(PREFIX, ports, groups=frozenset((PortGroup(WEB, rules), PortGroup(PEERS, OUT))))
+
+    both = (*OUT, GroupRule("ingress", 4))
+    for wanted, over in ((filter_(*both), []), (filter_(*OUT), [inward]), (filter_(*both[1:]), [behind]),
+                         (filter_(both[0], both[2]), [six]), (filter_(), [behind, inward, six])):
+        assert list(ended(wanted, ["tap-one", "tap-two"], every)) == over
+
+
 def test_ipv6() -> None:
     """Neighbours find one another whatever the rules say."""
     def act() -> None:

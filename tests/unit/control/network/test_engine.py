@@ -419,14 +419,19 @@ def test_an_engine_that_is_away_is_found_by_the_audit(service, engine):
     assert [one.text for one in service.differences()] == ["The northbound database does not answer."]
 
 
+def _on_a_card(database, *ids):
+    """Have these ports be functions of a SmartNIC."""
+    device = {"card_serial_number": "AB12", "pf_mac_address": "02:00:00:00:00:0a", "vf_num": 3}
+    with database.write() as connection:
+        connection.execute(ports.update().where(ports.c.id.in_(ids)).values(
+            vnic_type="remote-managed", device=orjson.dumps(device).decode()))
+
+
 def test_ports_on_cards_wait_for_their_chassis_alone(ask, service, engine, sqlite):
     """All else is written meanwhile; what is noted of them stays until somebody tells where they are."""
     network = _network(ask)
     nic, port = _server(service, network), _port(ask, network)
-    device = {"card_serial_number": "AB12", "pf_mac_address": "02:00:00:00:00:0a", "vf_num": 3}
-    with sqlite.write() as connection:
-        connection.execute(ports.update().where(ports.c.id == nic["port_id"]).values(
-            vnic_type="remote-managed", device=orjson.dumps(device).decode()))
+    _on_a_card(sqlite, nic["port_id"])
     engine.lost_cards = True
     service.worker.round()
     with sqlite.read() as connection:
@@ -442,6 +447,23 @@ def test_ports_on_cards_wait_for_their_chassis_alone(ask, service, engine, sqlit
     service.worker.round()
     with sqlite.read() as connection:
         assert not changes.noted_units(connection)
+
+
+def test_many_ports_on_cards_that_wait_are_passed_by(ask, service, engine, sqlite, monkeypatch):
+    """However many they are, a statement names none of them, and what comes after them is written."""
+    network = _network(ask)
+    waiting = [_server(service, network)["port_id"] for _one in range(7)]
+    _on_a_card(sqlite, *waiting)
+    engine.lost_cards = True
+    monkeypatch.setattr(changes, "MANY", 3)
+    service.worker.round()
+    free = [_port(ask, network)["id"] for _one in range(4)]
+    with counted(api=sqlite) as asked:
+        service.worker.round()
+    assert all(map(engine.port, free))
+    assert not [one for one in asked if "unit NOT IN" in one[1]]
+    with sqlite.read() as connection:
+        assert changes.noted_units(connection) == {f"port/{id}" for id in waiting}
 
 
 def test_what_is_wrong_with_an_engine_is_found_by_the_audit(service, engine, monkeypatch):

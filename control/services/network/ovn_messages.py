@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Messages of OVN's databases are read in C.
+
+The parser of ``ovs`` looks at each character in Python, where a module that no wheel has is not built. That is most of
+the CPU of a change and of the first copy of a large database, and other threads wait for it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Self
+
+import orjson
+import ovs.json
+
+#: What says where a message ends: strings as a whole, braces outside of them, and a quote whose string goes on later.
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}"]', re.DOTALL)
+
+
+class MessageParser(ovs.json.Parser):  # type: ignore[misc]
+    """Takes the text of one message (JSON-RPC, an object) in pieces, as ``ovs.jsonrpc`` calls it."""
+
+    def __new__(cls, *_words: Any, **_more: Any) -> Self:
+        """The base would give the parser that is not built."""
+        return object.__new__(cls)
+
+    def __init__(self, check_trailer: bool = False) -> None:
+        super().__init__(check_trailer)
+        self._pieces: list[str] = []
+        self._depth, self._string = 0, ""  # begin of a string whose end is in another piece
+
+    def feed(self, s: str) -> int:
+        """How many characters of *s* belong to the message. A file (*check_trailer*) is read as ever."""
+        if self.check_trailer:
+            return int(super().feed(s))
+        if self._depth == 0 and (begin := s.lstrip(" \t\r\n")) and begin[0] != "{":
+            self.error, self.done = f"a message begins with {begin[0]!r}", True
+            return 0
+        before, text, self._string = len(self._string), self._string + s, ""
+        for token in _TOKEN.finditer(text):
+            word = token.group()
+            if word == "{":
+                self._depth += 1
+            elif word == "}":
+                self._depth -= 1
+                if self._depth == 0:
+                    self._pieces.append(text[:token.end()])
+                    self.done = True
+                    return token.end() - before
+            elif word == '"':
+                self._string = text[token.start():]
+                text = text[:token.start()]
+                break
+        self._pieces.append(text)
+        return len(s)
+
+    def finish(self) -> Any:
+        """The message; what is wrong with it, a ``str``."""
+        if self.check_trailer or self.error is not None:
+            return super().finish() if self.error is None else self.error
+        try:
+            return orjson.loads("".join(self._pieces))
+        except orjson.JSONDecodeError as error:
+            return str(error)
+
+
+def register() -> None:
+    """Have connections of ``ovs`` read so."""
+    ovs.json.Parser = MessageParser
