@@ -35,6 +35,8 @@ KEPT = 3600.0
 TRIES, AGAIN = 5, 10.0
 #: Seconds after which a server is looked at whose document was written, or that somebody is changing.
 SOON = 1.0
+#: Seconds after a failure that is not the guest's, such as a full disk.
+LATER = 60.0
 #: What no guest agent takes, as none can be typed.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -87,9 +89,9 @@ class AdminPasswords:
 
     def start(self) -> None:
         """Begin, with what an earlier process of the agent left."""
+        self.host.documents.listen(self._written)
         for document in self.host.documents.peek("server"):
             self._written(document, False)
-        self.host.documents.listen(self._written)
         self.host.hypervisor.on_event(self._happened)
         self.host.hypervisor.on_connect(self._wake)
         self._thread.start()
@@ -136,6 +138,7 @@ class AdminPasswords:
                 self._look(id)
             except MagnetarError as error:
                 log.warning("the password of server %s cannot be set now: %s", id, error.message, extra={"server": id})
+                self._later(id, LATER)
             except Exception:
                 log.exception("the password of server %s cannot be set now", id)
 

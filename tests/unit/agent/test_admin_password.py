@@ -271,6 +271,7 @@ def test_death_while_it_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_full_disk(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is set, and the note is removed when there is room again."""
+    monkeypatch.setattr(admin_password, "LATER", 0.01)
     id, write = made(host), Documents.write
 
     def full(documents: Documents, document: Any, durable: bool = True) -> None:
@@ -281,5 +282,4 @@ def test_a_full_disk(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         host.fake.agent_comes_up(id)
         eventually(lambda: host.fake.passwords)
     assert SECRET in kept(host) and Documents.write is write
-    host.fake.agent_comes_up(id)
     is_set(host, id)
