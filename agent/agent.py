@@ -25,6 +25,7 @@ from magnetar_agent.migrations import target
 from magnetar_agent.port_security import PortSecurity
 from magnetar_agent.power_sync import PowerSync
 from magnetar_agent.servers import addresses, own_disks, resolve
+from magnetar_agent.servers.admin_password import AdminPasswords
 from magnetar_agent.volumes import exports, remote
 from magnetar_core.ensure import Permissions
 from magnetar_core.kinds import Server
@@ -55,6 +56,7 @@ class Agent:
         self.host.revise = partial(reconcile.revise, self.drivers)
         self.power_sync = PowerSync(self.drivers)
         self.remote_volumes = remote.RemoteVolumes(self.host)
+        self.admin_passwords = AdminPasswords(self.host)
         self.metadata = MetadataService(self.host)
         self.host.metadata_status = self.metadata.status
         self.port_security = PortSecurity(self.host)
@@ -71,12 +73,14 @@ class Agent:
         target.resume(self.host)
         self.power_sync.start()
         self.remote_volumes.start()
+        self.admin_passwords.start()
         self.metadata.start()
 
     def close(self) -> None:
         """End operations and threads; the hypervisor is its maker's to close."""
         self.host.operations.close(self.host.settings.grace)
         self.metadata.close()
+        self.admin_passwords.close()
         self.remote_volumes.close()
         self.power_sync.close()
         self.port_security.close()

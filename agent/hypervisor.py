@@ -151,7 +151,8 @@ Gone = Callable[[], bool]
 @dataclass(frozen=True)
 class DomainEvent:
     """Something happened to a domain: *what* is defined, undefined, started, suspended, resumed, stopped, crashed,
-    rebooted (by the guest or its reset button), detached or kept (the guest let go of a device, or refused to)."""
+    rebooted (by the guest or its reset button), detached or kept (the guest let go of a device, or refused to), agent
+    (its guest agent has come up)."""
 
     uuid: str
     what: str
@@ -297,6 +298,9 @@ class LocalHypervisor(HypervisorStatistics, HypervisorNetworks, HypervisorDisks,
 
     def thaw(self, uuid: str) -> None:
         """Undo ``freeze``; fine when nothing is frozen, or no agent answers."""
+
+    def agent_connected(self, uuid: str) -> bool:
+        """Whether the guest agent of an active domain has come up, as far as its channel shows."""
 
     def set_password(self, uuid: str, user: str, password: str) -> None:
         """Have the guest agent set a password. ``Conflict`` when no agent answers."""

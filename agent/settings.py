@@ -30,6 +30,7 @@ LEVELS = ("debug", "info", "warning", "error")
 #: The ``inject_partition`` with which nothing is written into guests' disks.
 NO_INJECTION = -2
 _BRIDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+_CEPH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _LISTEN = re.compile(r"^(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})$")
 
 
@@ -45,6 +46,11 @@ def _check_address(text: str) -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+def _check_ceph_name(text: str) -> str:
+    """What is wrong with the name of a user or pool of Ceph; empty when nothing is."""
+    return "" if _CEPH.fullmatch(text) else "must be a name of letters, digits, _, . and -"
 
 
 def _parallel() -> int:
@@ -231,6 +237,18 @@ class AgentSettings:
         "that partition. See docs/guest-data.md.", default=NO_INJECTION, metadata={"min": NO_INJECTION, "max": 128})
     inject_password: bool = _doc("Write the password too, as a hash, as root's. Needs inject_partition.", default=False)
     inject_key: bool = _doc("Write the key too, for root. Needs inject_partition.", default=False)
+    enable_rbd_download: bool = _doc(
+        "Images of a cloud come straight out of Ceph where its image service keeps them there and says where (Glance's "
+        "show_image_direct_url), as with Nova; by HTTP where that fails. Needs rbd_user and rbd_pool, see "
+        "docs/storage.md.", default=False)
+    rbd_user: str | None = _doc("User of Ceph who reads them. His keyring lies beside rbd_ceph_conf: for ceph.conf it "
+                                "is ceph.client.USER.keyring.", default=None, metadata={"check": _check_ceph_name})
+    rbd_pool: str | None = _doc("Pool of Ceph with the images; of another pool none is read.", default=None,
+                                metadata={"check": _check_ceph_name})
+    rbd_ceph_conf: Path = _doc("Configuration file of the cluster with the images.",
+                               default=Path("/etc/ceph/ceph.conf"))
+    rbd_connect_timeout: float = _doc("How long it may take to reach that cluster.", default=5.0,
+                                      metadata={"min": 1, "max": 600})
     event_keys_kept: int = _doc("How many request ids of one-shot events are remembered, so that none is done twice.",
                                 default=10000, metadata={"min": 100})
     log_level: str = _doc("debug, info, warning or error.", default="info", metadata={"choices": LEVELS})
@@ -243,6 +261,7 @@ class AgentSettings:
             raise InvalidSettings(f"cpu_shared_set: must not name CPUs of cpu_dedicated_set: {cpu_text(both)}.")
         self._check_cpu_mode()
         self._check_root_pool()
+        self._check_rbd_download()
         for name in ("inject_password", "inject_key"):
             if getattr(self, name) and self.inject_partition == NO_INJECTION:
                 raise InvalidSettings(f"{name}: needs an inject_partition other than {NO_INJECTION}, with which "
@@ -266,6 +285,10 @@ class AgentSettings:
             raise InvalidSettings("cpu_model_extra_flags: needs a cpu_mode other than none.")
         if self.cpu_mode == PASSTHROUGH and self.virt_type == "qemu":
             raise InvalidSettings("cpu_mode: host-passthrough is KVM's, and virt_type is qemu. Use maximum.")
+
+    def _check_rbd_download(self) -> None:
+        if self.enable_rbd_download and not (self.rbd_user and self.rbd_pool):
+            raise InvalidSettings("enable_rbd_download: needs rbd_user and rbd_pool: who reads images, and where.")
 
     def _check_root_pool(self) -> None:
         types = (self.root_format,) if self.root_format in IN_POOL else IN_POOL

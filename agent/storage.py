@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -23,6 +24,20 @@ class NetworkSource:
     hosts: tuple[tuple[str, str | None], ...] = ()
     user: str | None = None
     secret: str | None = None
+
+
+@dataclass(frozen=True)
+class CephImage:
+    """A snapshot of an RBD image in the cluster *fsid*, and who reads it: the *user* of Ceph, whose keyring lies beside
+    the file *conf*, with *timeout* seconds to reach the cluster."""
+
+    conf: Path
+    user: str
+    timeout: float
+    fsid: str
+    pool: str
+    name: str
+    snapshot: str
 
 
 @dataclass(frozen=True)
@@ -205,6 +220,10 @@ class HypervisorStorage(Protocol):
 
     def rbd_pool(self, pool: str) -> RbdPool:
         """The pool of Ceph behind a pool of type rbd."""
+
+    def export_image(self, image: CephImage) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
+        """Size and content of an RBD image, which libvirt need not know. Raises ``HypervisorError`` where it is not
+        there, cannot be read, or the cluster is another one."""
 
     def rbd_room(self, pool: str) -> tuple[int, int]:
         """As ``pool_room``, of what can be stored in the pool of Ceph, as it was within the last minute."""

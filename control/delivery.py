@@ -43,8 +43,11 @@ class Delivery:
             if key in self.known and not checksum:
                 return
             # A copy with another checksum is replaced; servers that are based on it keep it.
-            found = client.ensure("image", id, _wanted(id, self.images.show(context, id) or {}, checksum),
-                                  "recreate")
+            want = _wanted(id, self.images.show(context, id) or {}, checksum)
+            found = client.ensure("image", id, want, "recreate")
+            if found["resource"]["status"] != "active" and (location := self.images.location(id)):
+                direct = {**want, "source": {**want["source"], "location": location}}
+                found = client.ensure("image", id, direct, timeout=self.timeout)
             if found["resource"]["status"] != "active":
                 chunks, size = self.images.content(id)
                 client.send("image", id, chunks, size, timeout=self.timeout)

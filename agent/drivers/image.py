@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.documents import REPLACEMENT, Document
-from magnetar_agent.images import importing, of_volume, sources
+from magnetar_agent.images import ceph, importing, of_volume, sources
 from magnetar_agent.images.store import ContentPart, check_digests
 from magnetar_agent.servers import rbd_images
 from magnetar_core.errors import Conflict, ImageRefused, Immutable, InUse, InvalidField, NotFound
@@ -53,7 +53,7 @@ class ImageDriver(DocumentDriver):
         """Look at a local source, and resolve kernel and ramdisk to uuids."""
         want = dict(want)
         stored, given = document and importing.stored(document), want.get("source")
-        source = importing.UPLOAD if given and given.get("upload") else given
+        source = ceph.source(host, want) if given and given.get("upload") else given
         want.update({"source": source} if source else {})
         if document and stored:
             _same(host, want, document)
@@ -101,7 +101,7 @@ class ImageDriver(DocumentDriver):
         elif not (have and have["stored"]):
             source = want.get("source") or (have or {}).get("origin") or importing.UPLOAD
             if source != importing.UPLOAD:
-                place = source.get("path") or source.get("url") or source["volume"]
+                place = "Ceph" if ceph.FIELD in source else source.get("path") or source.get("url") or source["volume"]
                 yield Step("fetch", f"take in the content from {place}", source=source)
 
     def show(self, host: LocalHost, document: Document, have: Fields | None, snapshot: Any = None) -> Fields:
@@ -127,7 +127,7 @@ class ImageDriver(DocumentDriver):
             raise NotFound(f"There is no image {key!r} on this host. Make it first, with source {{upload: true}}.",
                            kind="image", key=key)
         source = document.want.get("source") or document.state.get("source")
-        if not importing.stored(document) and source != importing.UPLOAD:
+        if not importing.stored(document) and not (source or {}).get("upload"):
             raise Conflict(f"Image {document.name!r} takes its content from its source, not from an upload. Remove it "
                            "and make it with source {upload: true}.")
         advance = partial(importing.advance, operation, length, "upload")
@@ -170,8 +170,11 @@ def _known(host: LocalHost) -> Iterator[Path]:
 
 
 def _fetch(task: Task, source: dict[str, Any]) -> None:
-    """Copy a volume or a file, or load a URL, unless what is there has been loaded already (``_drop``)."""
+    """Copy a volume or a file, read Ceph, or load a URL, unless what is there has been loaded already (``_drop``)."""
     host, document = task.host, task.document
+    if ceph.FIELD in source:
+        ceph.take(task, source[ceph.FIELD])
+        return
     if "volume" in source:
         of_volume.take(task, source["volume"])
         return

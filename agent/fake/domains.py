@@ -83,6 +83,8 @@ class Domains(State):
                 domain.live = domain.xml
             domain.state, domain.reason, domain.mirrors = PAUSED if paused else RUNNING, "unknown", {}
             self._events.append(DomainEvent(uuid, "started"))
+            if self._talks(uuid):
+                self._events.append(DomainEvent(uuid, "agent"))
 
     def save_tpm(self, uuid: str, path: Path) -> None:
         with self._call("save_tpm"):

@@ -11,8 +11,10 @@ from magnetar_agent.fake.disks import read, write
 from magnetar_agent.fake.domains import Domains
 from magnetar_agent.fake.exports import Exports
 from magnetar_agent.fake.state import parse
+from magnetar_agent.hypervisor import DomainEvent
 from magnetar_agent.storage import DiskSeen
 from magnetar_core.errors import Conflict, HypervisorError
+from magnetar_core.power import LIVE
 
 if TYPE_CHECKING:
     from magnetar_agent.storage import DiskKey, Progress
@@ -40,8 +42,15 @@ class GuestAgent(Domains, Exports):
                                "start qemu-guest-agent there, then repeat the call.")
             self.passwords[uuid, user] = password
 
-    def _talks(self, uuid: str) -> bool:
-        return self.guest_agents or uuid in self.talking
+    def agent_connected(self, uuid: str) -> bool:
+        with self._call("agent_connected"):
+            return uuid in self._domains and self._domains[uuid].state in LIVE and self._talks(uuid)
+
+    def agent_comes_up(self, uuid: str) -> None:
+        """The guest starts its guest agent."""
+        with self._change():
+            self.talking.add(uuid)
+            self._events.append(DomainEvent(uuid, "agent"))
 
     def inject_nmi(self, uuid: str) -> None:
         with self._call("inject_nmi"):

@@ -128,6 +128,9 @@ class State:
             for listener in list(self._on_event):
                 listener(event)
 
+    def _talks(self, uuid: str) -> bool:
+        return self.guest_agents or uuid in self.talking
+
     def _happened(self, event: DomainEvent) -> None:
         """For what of the fake ends with a domain."""
 

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from magnetar_agent.fake.disks import read, sparse
 from magnetar_agent.fake.exports import Exports
 from magnetar_agent.fake.rbd import FakeRbdPool
-from magnetar_agent.storage import Disk, NetworkSource, PoolContent, Progress
+from magnetar_agent.storage import CephImage, Disk, NetworkSource, PoolContent, Progress
 from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 #: Bytes of a pool of which no test says it.
@@ -26,6 +28,17 @@ class Storage(Exports):
         if room is not None:
             (folder / "room").write_text(str(room))
         return folder
+
+    @contextmanager
+    def export_image(self, image: CephImage) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """Of the file ``ceph/FSID/POOL/NAME@SNAPSHOT`` beside its state."""
+        with self._call("export_image"):
+            pool = (self._folder or Path("/nonexistent")) / "ceph" / image.fsid / image.pool
+            path = pool / f"{image.name}@{image.snapshot}"
+            if not path.exists():
+                raise HypervisorError(f"rbd could not read the image {image.name}: (2) No such file or directory.")
+        content = path.read_bytes()
+        yield len(content), iter([content[:4096], content[4096:]])
 
     def check_pool(self, pool: str) -> None:
         with self._call("check_pool"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import reconcile
 from magnetar_agent.metadata import password
-from magnetar_agent.servers import shares, shutdown, snapshot, tpm, verbs
+from magnetar_agent.servers import admin_password, shares, shutdown, snapshot, tpm, verbs
 from magnetar_agent.task import Task
 from magnetar_core.errors import Conflict
 from magnetar_core.events import (
@@ -25,6 +25,7 @@ from magnetar_core.events import (
     RebuildArgs,
 )
 from magnetar_core.fields import Field, Kind
+from magnetar_core.hardware.rows import GUEST_USER
 from magnetar_core.kinds import Server
 from magnetar_core.power import CRASHED, LIVE, MISSING, OFF, RUNNING, SUSPENDED
 from magnetar_core.server_plan import root_volume
@@ -176,19 +177,23 @@ def crash_dump(call: EventCall) -> Fields:
 class ChangePasswordArgs(Kind):
     """Arguments of a new password."""
 
-    user = Field(Text(1, 64, r"[^\s:\x00-\x1f\x7f]+", "must be the name of a user"), "Whose password it is.",
-                 default="root")
+    user = Field(Nullable(GUEST_USER), "Whose password it is; null: C(admin_user) of the hardware, else root.",
+                 default=None)
     password = Field(Text(1, 255, r"[^\x00-\x1f\x7f]+", "must not have control characters"), "The new password.",
                      required=True, secret=True)
 
 
 def change_password(call: EventCall) -> Fields:
-    """Nova's changePassword. The password is kept nowhere."""
+    """Nova's changePassword. The password is kept nowhere, and counts in place of one that was still to be set."""
     state = call.state()
     if state != RUNNING:
         raise Conflict(f"A password can be set in a running server only, and {call.document.name!r} is {state}.",
                        power_state=state)
-    call.host.hypervisor.set_password(call.document.id, call.args["user"], call.args["password"])
+    usual = admin_password.user(call.document)
+    name = call.args["user"] or usual
+    call.host.hypervisor.set_password(call.document.id, name, call.args["password"])
+    if name == usual and admin_password.forget(call.document):
+        call.host.documents.write(call.document)
     return {}
 
 

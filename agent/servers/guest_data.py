@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent import configdrive, guest_data
 from magnetar_agent.guest_data import Device, Guest, GuestNic, Key, NicAddress6
-from magnetar_agent.servers import addresses, folder, pci, spec
+from magnetar_agent.servers import addresses, admin_password, folder, pci, spec
 from magnetar_core import vendordata
 from magnetar_core.hardware import numa
 from magnetar_core.hardware.pci import WHOLE
@@ -68,15 +68,14 @@ def guest(host: LocalHost, document: Document) -> Guest:
 
 
 def write_drive(host: LocalHost, document: Document, name: str, flushed: bool = True) -> None:
-    """Write the config drive called *name*. It alone keeps the password, which *document* forgets. *flushed*: it
-    outlives a loss of power from now on."""
+    """Write the config drive called *name*. It keeps the password, which *document* forgets but for what the guest
+    agent is still to set (``admin_password``). *flushed*: it outlives a loss of power from now on."""
     path = folder(host, document.id) / name
     format = (document.want.get("guest_data") or {}).get("drive_format") or host.settings.config_drive_format
     make = host.hypervisor.make_vfat if format == "vfat" else host.hypervisor.make_iso
     make(path, configdrive.LABEL, configdrive.files(guest(host, document)), flushed)
     host.hypervisor.permit([path])
-    if document.want.get("admin_pass") is not None:
-        document.want["admin_pass"] = None
+    admin_password.told(document)
 
 
 def _named(host: LocalHost, document: Document) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from magnetar_agent.servers import folder, image_links, resize
+from magnetar_agent.servers import admin_password, folder, image_links, resize
 from magnetar_agent.volumes import keys
 from magnetar_core.kinds import Volume
 from magnetar_core.local_disks import SWAP
@@ -53,6 +53,7 @@ def wipe(task: Task) -> None:
             state.pop(note, None)
     for note in ("root_bytes", "seed", "keys"):  # it is a new guest: as in Nova it gets another random seed
         state.pop(note, None)
+    admin_password.forget(document)
     if not state["rebuild"]["preserve_ephemeral"]:  # what was written before is read by nobody any more
         state.pop(keys.SEALED, None)
     resize.forget_files(task, names)

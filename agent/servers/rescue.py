@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hypervisor import Domain
 from magnetar_agent.images import importing
-from magnetar_agent.servers import encryption, folder, image_links
+from magnetar_agent.servers import admin_password, encryption, folder, image_links
 from magnetar_agent.storage import Backing, Disk, DiskKey
 from magnetar_agent.volumes import attaching
 from magnetar_core.errors import Conflict, InvalidField
@@ -124,7 +124,8 @@ def unrescue(task: Task) -> None:
 
 
 def _drop(task: Task) -> None:
-    if task.document.state.pop("rescue", None):
+    password = admin_password.forget(task.document)  # it was meant for another system
+    if task.document.state.pop("rescue", None) or password:
         task.keep()
     place = folder(task.host, task.document.id)
     (place / DISK).unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from magnetar_agent.servers import (
     GIB,
     MIB,
     addresses,
+    admin_password,
     block_devices,
     encryption,
     folder,
@@ -137,8 +138,8 @@ def rescue_drive(task: Task) -> None:
 
 
 def forget_password(task: Task) -> None:
-    """The guest has been told the password before, or cannot be."""
-    task.document.want["admin_pass"] = None
+    """The config drive has the password already, or there is none."""
+    admin_password.told(task.document)
     task.note()
 
 

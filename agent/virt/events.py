@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""libvirt's life-cycle events in the words of ``hypervisor.DomainEvent``."""
+"""libvirt's events of domains in the words of ``hypervisor.DomainEvent``."""
 
 from __future__ import annotations
 
@@ -48,6 +48,11 @@ def listen(conn: Any, tell: Callable[[DomainEvent], None]) -> None:
     def kept(_conn: Any, domain: Any, _alias: str, _opaque: Any) -> None:
         tell(DomainEvent(domain.UUIDString(), "kept"))
 
+    def agent(_conn: Any, domain: Any, state: int, _reason: int, _opaque: Any) -> None:
+        if state == libvirt.VIR_CONNECT_DOMAIN_EVENT_AGENT_LIFECYCLE_STATE_CONNECTED:
+            tell(DomainEvent(domain.UUIDString(), "agent"))
+
+    conn.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, agent, None)
     conn.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, detached, None)
     conn.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVAL_FAILED, kept, None)
     conn.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, happened, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
@@ -14,6 +15,8 @@ from .power import Domains
 
 log = logging.getLogger(__name__)
 
+#: Where the agent listens in the guest.
+CHANNEL = "org.qemu.guest_agent.0"
 #: Seconds that a guest agent may take for an answer; freezing writes out what the guest holds in memory.
 ANSWER = 30
 #: Errors which say that no agent answers.
@@ -41,6 +44,19 @@ class GuestAgent(Domains):
             self._with("thaw the file systems of", uuid, lambda domain: _patient(domain).fsThaw())
         except (HypervisorError, Conflict) as error:
             log.warning("the file systems of domain %s may be frozen: %s", uuid, error)
+
+    def agent_connected(self, uuid: str) -> bool:
+        """By the state of the channel, which QEMU tells when the guest opens it."""
+        found: list[bool] = []
+
+        def look(domain: Any) -> None:
+            if domain.isActive():
+                xml = ET.fromstring(domain.XMLDesc(0))  # noqa: S314 (libvirt wrote it)
+                found.extend(one.get("state") == "connected" for one in xml.iterfind("devices/channel/target")
+                             if one.get("name") == CHANNEL)
+
+        self._with("look for the guest agent of", uuid, look, missing_is_fine=True)
+        return any(found)
 
     def set_password(self, uuid: str, user: str, password: str) -> None:
         """virDomainSetUserPassword. libvirt's words do not hold the password."""

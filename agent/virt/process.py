@@ -10,18 +10,21 @@ import select
 import signal
 import subprocess
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from magnetar_core.errors import HypervisorError, NoSpace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import ExitStack
 
 #: Seconds that a program without progress may take.
 TIMEOUT = 60.0
 #: Bytes that one without progress may print, of which none needs a hundredth: some read what guests have written.
 SAID_MAX = 16 * 2**20
+#: Most bytes of a piece of what a program prints.
+PIECE = 256 * 1024
 #: Descriptors below are those that programs are started with.
 FIRST = 10
 _PERCENT = re.compile(rb"\(([0-9.]+)/100%\)")
@@ -43,6 +46,40 @@ def follow(arguments: Sequence[str], what: str, progress: Callable[[float], None
            files: Sequence[int] = ()) -> None:
     """Run for as long as it takes; *progress* gets percent, several times a second, and may raise to end it."""
     _finish(_start(arguments, what, user, files), arguments[0], what, None, progress)
+
+
+@contextmanager
+def piped(arguments: Sequence[str], what: str, user: User, files: Sequence[int],
+          silence: float) -> Iterator[Iterator[bytes]]:
+    """What the program prints, in pieces as they come, for as long as it takes; the last one has come when it has ended
+    well. Raises ``HypervisorError``, also after so many seconds of *silence*."""
+    process = _start(arguments, what, user, files)
+    try:
+        yield _pieces(process, arguments[0], what, silence)
+    finally:
+        _end(process)
+
+
+def _pieces(process: subprocess.Popen[bytes], program: str, what: str, silence: float) -> Iterator[bytes]:
+    out, err = (pipe.fileno() for pipe in (process.stdout, process.stderr) if pipe)
+    watch, left, said = select.poll(), 2, bytearray()
+    for pipe in (out, err):
+        watch.register(pipe, select.POLLIN)
+    while left:
+        ready = watch.poll(silence * 1000)
+        if not ready:
+            raise HypervisorError(f"{program} could not {what}: nothing came for {silence:.0f} s, and it was ended.")
+        for pipe, _event in ready:
+            piece = os.read(pipe, PIECE)
+            if not piece:
+                watch.unregister(pipe)
+                left -= 1
+            elif pipe == out:
+                yield piece
+            elif len(said) < SAID_MAX:
+                said += piece
+    if process.wait(5):
+        raise _failed(program, what, process.returncode, said.decode(errors="replace"))
 
 
 def bound_to_us(user: User, groups: Sequence[int] = ()) -> list[str]:

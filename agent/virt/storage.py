@@ -23,10 +23,14 @@ from magnetar_core.errors import Conflict, HypervisorError, NoSpace
 
 from .process import run
 from .rbd import RbdTools, RoomSeen
+from .rbd_export import exported
 from .templates import fill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from magnetar_agent.storage import CephImage
 
     from .connection import Connection
 
@@ -46,6 +50,7 @@ class Storage:
 
     connection: Connection
     templates: Path
+    qemu_user: Callable[[], tuple[int, int]]
     _rbd_room: RoomSeen | None = None
 
     def start_pools(self, conn: Any) -> None:
@@ -138,6 +143,10 @@ class Storage:
     def rbd_pool(self, pool: str) -> RbdTools:
         """Its place is what libvirt has of it, but for the key, which Ceph's tools read as qemu-img does."""
         return RbdTools(self._in(pool, "look", lambda found: rbd(found.XMLDesc(), "", found)))
+
+    def export_image(self, image: CephImage) -> AbstractContextManager[tuple[int, Iterator[bytes]]]:
+        """See ``rbd_export``."""
+        return exported(image, self.qemu_user())
 
     def rbd_room(self, pool: str) -> tuple[int, int]:
         """``ceph df``, since libvirt tells of the whole cluster, copies of all that is stored included. A pool that

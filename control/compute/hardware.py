@@ -202,7 +202,7 @@ def tied_by(server: servers.Found, live: bool) -> str:
 def kept_of_volume(properties: Mapping[str, Any]) -> dict[str, Any]:
     """What a server's row keeps of the image that its root volume was made from: what it asks of the hardware."""
     found = {name: value for name, value in properties.items()
-             if asks(name, BY_PROPERTY) or name.startswith("trait:")}
+             if asks(name, BY_PROPERTY) or name == "os_type" or name.startswith("trait:")}
     return {"properties": found} if found else {}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import uuid as uuids
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -286,7 +287,9 @@ def test_a_backup_by_other_tools_goes_on(place: Place) -> None:
 
 def test_a_guest_without_an_agent(place: Place) -> None:
     hypervisor, uuid = place.hypervisor, place.defined()
+    assert not hypervisor.agent_connected(uuid)
     hypervisor.start(uuid)
+    assert not hypervisor.agent_connected(uuid) and not hypervisor.agent_connected(str(uuids.uuid4()))
     assert not hypervisor.freeze(uuid)
     hypervisor.thaw(uuid)
     with pytest.raises(Conflict, match="qemu-guest-agent") as refused:

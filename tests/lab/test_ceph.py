@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import re
 import uuid
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import bare
 import pytest
-from ceph import POOL, Ceph
+from ceph import POOL, USER, Ceph
 from ovn import Guests
 from test_fleet import COUNT, HTTPS, Fleet
 
@@ -34,6 +35,7 @@ NAMES = ("bare1", "bare2")
 GIB, MIB = 2**30, 2**20
 SIZES = {"vcpus": 1, "ram": 128, "disk": 1, "ephemeral": 1, "swap": 64}
 SETTINGS = {"virt_type": "qemu", "shutdown_timeout": 20, "root_format": "rbd", "root_pool": "ceph",
+            "enable_rbd_download": True, "rbd_user": USER, "rbd_pool": POOL,
             "disk_allocation_ratio": 1000.0, "pools": {"ceph": {"type": "rbd", "libvirt_pool": POOL}}}
 IMAGES = HTTPS + """
     - magnetar.compute.image:
@@ -114,6 +116,27 @@ def test_its_disks_are_images(hosts: Hosts) -> None:
     hosts.client("bare2").delete("server", "at-bare2")
     assert hosts.mine(ids["bare2"]) == {} and bases <= hosts.ceph.images()
     assert hosts.client("bare1").get("host")["orphans"]["shared"] == []
+
+
+def test_an_image_straight_out_of_it(hosts: Hosts) -> None:
+    """As a conductor asks for one that Glance keeps there: by Ceph's real tools, as QEMU's user."""
+    host, id = hosts.site.hosts["bare2"], str(uuid.uuid4())
+    content = os.urandom(MIB) + bytes(7 * MIB) + os.urandom(MIB)
+    where = ["rbd", "--id", USER, "-p", POOL]
+    host.run([*where, "import", "-", id], stdin=content)
+    host.run([*where, "snap", "create", f"{id}@snap"])
+    fsid = host.run(["ceph", "--id", USER, "fsid"]).stdout.strip()
+    assert host.run(["stat", "-c", "%a", f"/etc/ceph/ceph.client.{USER}.keyring"]).stdout == "600\n"
+    want = {"id": id, "name": id, "checksum": f"sha512:{hashlib.sha512(content).hexdigest()}"}
+    client = hosts.client("bare2")
+    for other in (str(uuid.uuid4()), fsid):
+        shown = client.ensure("image", id, {**want, "source": {
+            "upload": True, "location": f"rbd://{other}/{POOL}/{id}/snap"}})["resource"]
+        assert shown["status"] == ("active" if other == fsid else "queued")
+    assert (shown["size"], shown["disk_format"]) == (len(content), "raw")
+    client.delete("image", id)
+    host.run([*where, "snap", "rm", "--no-progress", f"{id}@snap"])
+    host.run([*where, "rm", "--no-progress", id])
 
 
 def test_its_life(hosts: Hosts) -> None:

@@ -360,6 +360,25 @@ def test_a_password_by_the_guest_agent(lab: LabAgent, web: str) -> None:
         lab.delete("image", "of-mute")
 
 
+def test_a_password_by_the_guest_agent_of_a_new_server(lab: LabAgent) -> None:
+    """Its image says that the agent runs in it; nobody waits for that."""
+    lab.import_image("told", lab.folder / "blank.raw", disk_format="raw", kernel="vmlinuz", ramdisk="ramdisk",
+                     cmdline=guest.KERNEL_ARGS, properties={"hw_qemu_guest_agent": "yes"})
+    password = f"correct horse {time.time_ns()}"
+    lab.ensure("server", "told", {"flavor": {"vcpus": 1, "ram": 128}, "image": "told", "admin_pass": password})
+    try:
+        id = lab.show("server", "told")["id"]
+        document = lab.state / f"documents/server/{id}.json"
+        lab.up("told")
+        eventually(lambda: password not in document.read_text(), "the guest agent")
+        line = lab.sh("told", "grep ^root: /etc/shadow").split(":")[1]
+        assert lab.sh("told", f"mkpasswd -m sha512 '{password}' {line.split('$')[2]}").strip() == line
+        assert password not in lab.log.read_text()
+    finally:
+        lab.delete("server", "told")
+        lab.delete("image", "told")
+
+
 def test_a_crash_dump(lab: LabAgent, web: str) -> None:
     lab.sh(web, "echo 1 >/proc/sys/kernel/unknown_nmi_panic")
     event(lab, web, "crash_dump", "nmi")

@@ -76,6 +76,10 @@ class EmbeddedImages:
             raise NotFound(f"Image {id} has no content.")
         return pieces, image["size"]
 
+    def location(self, id: str) -> str:
+        """Nowhere but here."""
+        return ""
+
     def create(self, context: Context, name: str | None, *, share_with: str | None = None, **wanted: Any) -> Document:
         """See ``services.Images``; also ``tags``. Raises ``InvalidRequest``, 403, 409, 413."""
         properties = wanted.pop("properties", {})

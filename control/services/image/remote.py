@@ -78,6 +78,12 @@ class Remote:
         size = int(answer.headers.get("Content-Length") or 0) or self._json("GET", f"/{_word(id)}").get("size") or 0
         return _pieces(answer, id, size), size
 
+    def location(self, id: str) -> str:
+        """``direct_url`` or one of the ``locations``, which Glance shows where its settings say so."""
+        image = self._json("GET", f"/{_word(id)}", accept=(404,)) or {}
+        urls = [image.get("direct_url"), *(one.get("url") for one in image.get("locations") or ())]
+        return next((url for url in urls if isinstance(url, str) and url.startswith("rbd://")), "")
+
     def create(self, context: Context, name: str | None, *, share_with: str | None = None, **wanted: Any) -> Document:
         """A queued image, made with the user's token where there is one. One that cannot be shared goes again."""
         properties = wanted.pop("properties", {})

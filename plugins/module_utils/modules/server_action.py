@@ -89,7 +89,8 @@ class ServerActionModule(Module):
                                   "omitted."),
         host=Option(Text(1, 255), "Host that gets the server by O(action=evacuate); the scheduler chooses one when "
                     "omitted."),
-        user=Option(Text(), "Whose password O(action=change_password) sets; V(root) when omitted."),
+        user=Option(Text(), "Whose password O(action=change_password) sets; when omitted that of C(admin_user) of the "
+                    "server's hardware (of an image C(os_admin_user)), else of V(root)."),
         password=Option(Text(), "The new password.", secret=True, aliases=("admin_password",)),
         length=Option(Integer(1), "How many lines O(action=console_output) returns; %d when omitted." % LINES),
     )

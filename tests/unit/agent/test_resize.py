@@ -20,10 +20,10 @@ from .pair import WAY, Pair
 BIG = {"vcpus": 2, "ram": 128, "disk": 2, "ephemeral": 2, "swap": 16}
 
 
-def image(host: Host, name: str, mib: int = 8) -> str:
+def image(host: Host, name: str, mib: int = 8, **properties: str) -> str:
     (host.root / name).write_bytes(name.encode().ljust(MIB * mib, b"."))
-    return str(host.ensure("image", name, {"source": {"path": str(host.root / name)}, "disk_format": "raw"})
-               .resource["id"])  # type: ignore[index]
+    return str(host.ensure("image", name, {"source": {"path": str(host.root / name)}, "disk_format": "raw",
+                                        "properties": properties}).resource["id"])  # type: ignore[index]
 
 
 def folder(host: Host) -> Path:

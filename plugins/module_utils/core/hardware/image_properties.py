@@ -21,7 +21,7 @@ ROWS = (
     Spec(r"img_config_drive", ANY, _HOST),
     Spec(r"(hw_)?auto_disk_config|(img_)?(block_device_mapping|bdm_v2|root_device_name|mappings)", ANY, _HERE),
     # What an image is, and where it comes from: for people, and for those who look for images.
-    Spec(r"os_(distro|version|admin_user|type|hidden|hash_\w+)|(base_image_ref|image_type|image_location|image_state|"
+    Spec(r"os_(distro|version|type|hidden|hash_\w+)|(base_image_ref|image_type|image_location|image_state|"
          r"instance_uuid|instance_type_\w+|owner_id|owner_\w+|user_id|kernel_id|ramdisk_id|boot_roles|stores|locations|"
          r"description)", ANY, usual=ANY),
     Spec(r"hw_rescue_(device|bus)", ANY, _HOST | _HERE),  # checked when it rescues

@@ -106,6 +106,8 @@ class Row(NamedTuple):
 
 
 _COUNT = Integer(1, 4096)
+#: A user of a guest.
+GUEST_USER = Text(1, 64, r"[^\s:\x00-\x1f\x7f]+", "must be the name of a user")
 #: The most NUMA cells of a guest.
 _CELLS = 64
 _PINNED = "a host with dedicated CPUs (the agent's setting cpu_dedicated_set)"
@@ -316,8 +318,12 @@ ROWS: tuple[Row, ...] = (
         "of the host; a system that knows it in the guest"),
     Row("mem_encryption_model", Choices(*sorted(SEV)), "With what: V(amd-sev-es) encrypts the CPU's registers, too.",
         "amd-sev", "hw:mem_encryption_model", "hw_mem_encryption_model", ALIKE, needs="mem_encryption"),
-    Row("guest_agent", Boolean(), "Whether the guest has the channel of QEMU's guest agent.", True,
-        image="hw_qemu_guest_agent", source=_GLANCE),
+    Row("guest_agent", Boolean(), "Whether the guest has the channel of QEMU's guest agent, which it has when this is "
+        "left out. V(true) says that the agent runs in it, which then sets the password of a create, a rebuild and a "
+        "rescue, as soon as it is there.", None, image="hw_qemu_guest_agent", source=_GLANCE),
+    Row("admin_user", GUEST_USER, "The user whose password the guest agent sets where nobody says. When left out, "
+        "V(root), of an image with C(os_type=windows) V(Administrator).", None, image="os_admin_user",
+        needs="`guest_agent`", source=_GLANCE),
     Row("require_quiesce", Boolean(), "Whether an image of the running server, or a snapshot or copy of its volumes, "
         "is refused where its guest agent does not freeze the file systems for it; else they are frozen where it can.",
         False, image="os_require_quiesce", needs="guest_agent, and qemu-guest-agent in the guest", source=_GLANCE),
@@ -360,6 +366,8 @@ def said(given: Mapping[str, Any], rows: Mapping[str, Row]) -> dict[str, Any]:
             continue
         if found.get(row.name) != "ps2":  # without a tablet its bus does not matter
             found[row.name] = value
+    if rows is BY_PROPERTY and given.get("os_type") == "windows":
+        found.setdefault("admin_user", "Administrator")
     if rows is BY_SPEC and (vgpu := vgpus(given)).groups:  # with what is asked for without a group
         found.update({"vgpus": vgpu.total, **({"vgpu_trait": vgpu.trait} if vgpu.trait else {})})
     return found

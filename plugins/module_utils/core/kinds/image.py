@@ -30,9 +30,13 @@ class Image(Resource):
             Record(volume=Field(REFERENCE, "A volume of the host that no server has; it is copied.", required=True)),
             Record(upload=Field(Boolean(), "The content follows with PUT /v1/image/{key}/data.", required=True),
                    size=Field(Integer(0, 2**62), "How many bytes will follow. It is refused at once, in a dry run too, "
-                              "where there is no room for them.")),
+                              "where there is no room for them."),
+                   location=Field(Text(1, 1024, "rbd://[!-~]+", "must begin with rbd://"), "Where the content lies in "
+                                  "Ceph. A host that reads there takes it in at once, where a checksum is given; else "
+                                  "it follows.")),
         ),
-        "Where the content comes from: {path}, {url}, {volume} or {upload: true, size}. A url needs a checksum.",
+        "Where the content comes from: {path}, {url}, {volume} or {upload: true, size, location}. A url needs a "
+        "checksum.",
         on="create", option=False, compared=False)
     checksum = Field(CHECKSUM, "Digest of the content as delivered, sha256:HEX or sha512:HEX.", on=FIXED,
                      sample="sha256:" + "0" * 64)

@@ -189,7 +189,8 @@ class Server(Resource):
     vendor_data = Field(VENDOR_DATA, "What the operator of a cloud has the guest told.", default=None,
                         on="create update", secret=True, option=False, compared=False)
     admin_pass = Field(PASSWORD, "Password that the guest is told by the config drive that is written next; it is "
-                       "forgotten then.", default=None, on="create update", secret=True, option=False, compared=False)
+                       "forgotten then, or when the guest agent has set it.", default=None, on="create update",
+                       secret=True, option=False, compared=False)
     disk_key = Field(DISK_KEY, "What a cloud has its own disks encrypted with, those that are made next.", default=None,
                      on="create update", secret=True, option=False, compared=False)
     tpm_secret = Field(DISK_KEY, "What a cloud has the content of its TPM encrypted with. The host keeps it where "

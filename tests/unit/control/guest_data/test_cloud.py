@@ -158,6 +158,21 @@ def test_rescue(cloud: Cloud) -> None:
     assert not [one for one in (SECRET, "Rescue-1", drawn) if one in kept(cloud)]
 
 
+def test_the_guest_agent_sets_it(cloud: Cloud) -> None:
+    """Where the image says that it runs in the guest; agents of these clouds have guests in which it does."""
+    admin = cloud.admin
+    image = admin.image("talks", hw_qemu_guest_agent="yes", os_admin_user="cloud")
+    for server in (admin.boot(networks="none", adminPass=SECRET, imageRef=image),
+                   admin.boot(networks="none", adminPass=SECRET)):
+        log = cloud.folder / server["OS-EXT-SRV-ATTR:host"] / "log"
+        if server["image"]["id"] == image:
+            until(lambda log=log, id=server["id"]: f'"server": "{id}"' in "".join(
+                line for line in log.read_text().splitlines() if "has set the password of cloud" in line))
+        assert SECRET not in log.read_text()
+    until(lambda: SECRET not in kept(cloud))
+    assert SECRET in str(document(cloud, server["id"]))
+
+
 def test_a_resize_and_a_move_write_it_again(cloud: Cloud, targets: Targets) -> None:
     """With what the operator says then; a revert keeps that."""
     admin = cloud.admin

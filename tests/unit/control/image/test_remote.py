@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from magnetar_control.delivery import Delivery
 from magnetar_control.services import Context
-from magnetar_control.services.image.remote import Remote
+from magnetar_control.services.image.remote import Remote, plain
 from magnetar_core.errors import Forbidden, TooLarge, Unavailable
 from tests.unit.control.serving import served
 
@@ -47,6 +50,51 @@ def test_content_of_known_and_unknown_length(small, remote, size):
     with pytest.raises((TooLarge, Unavailable)):
         remote.upload(refused, iter([RAW, RAW]), size=size)
     assert small.show(refused)["status"] == "queued"
+
+
+@pytest.mark.parametrize(("shown", "found"), [
+    ({"direct_url": "rbd://f/images/i/snap"}, "rbd://f/images/i/snap"), ({"direct_url": "file:///x"}, ""), ({}, ""),
+    ({"locations": [{"url": "swift://x"}, {"url": "rbd://f/images/i/snap", "metadata": {}}]}, "rbd://f/images/i/snap"),
+    ({"direct_url": None, "locations": None}, ""), ({"direct_url": ["rbd://f"], "locations": [{}]}, ""), (None, "")])
+def test_where_glance_has_it(remote, monkeypatch, shown, found):
+    """For hosts alone: an image as users see it does not have it."""
+    monkeypatch.setattr(remote, "_json", lambda *_args, **_more: shown)
+    assert remote.location("i") == found
+    assert "rbd://" not in str(plain({"id": "i", **(shown or {})}))
+
+
+def test_the_embedded_service_has_it_nowhere_else(small, remote):
+    id = small.make("ann", RAW)
+    assert remote.location(id) == small.service.location(id) == ""
+
+
+class Host:
+    """An agent that says, of one ensure after the other, which status the image has."""
+
+    def __init__(self, *statuses):
+        self.statuses, self.asked, self.sent = list(statuses), [], []
+
+    def ensure(self, _noun, _id, want, *_args, **_more):
+        self.asked.append(want["source"])
+        return {"resource": {"status": self.statuses.pop(0)}}
+
+    def send(self, _noun, _id, chunks, size, **_more):
+        self.sent.append((b"".join(chunks), size))
+
+
+URL = "rbd://f/images/i/snap"
+
+
+@pytest.mark.parametrize(("location", "statuses", "asked", "sent"), [
+    (URL, ["active"], 1, False), (URL, ["queued", "active"], 2, False), (URL, ["queued", "queued"], 2, True),
+    ("", ["queued"], 1, True)])
+def test_a_host_is_told_where_it_is_before_it_is_sent(location, statuses, asked, sent):
+    service = SimpleNamespace(show=lambda *_args: {}, content=lambda _id: (iter([RAW]), len(RAW)),
+                              location=lambda _id: location)
+    host = Host(*statuses)
+    Delivery(service, 1.0).image(host, "kvm1", "i")
+    assert host.asked == [{"upload": True}, {"upload": True, "location": URL}][:asked]
+    assert host.sent == [(RAW, len(RAW))] * sent
 
 
 def test_an_image_for_another_project(small, remote):

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The password of a create, a rebuild or a rescue, set by the guest agent of a guest that has one: where the hardware
+says ``guest_agent``, as an image does with ``hw_qemu_guest_agent=yes``.
+
+``document.state["admin_pass"]`` has it from when the config drive is written until it is set: ``{password, until}``,
+the latter in seconds since the epoch. Nobody waits for the guest: libvirt tells when its agent is there, and the one
+thread of ``AdminPasswords`` sets it then. Setting it twice, as after a crash, does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from magnetar_agent.migrations import moving
+from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError, MagnetarError
+from magnetar_core.power import RUNNING
+from magnetar_core.server_plan import hardware
+
+if TYPE_CHECKING:
+    from magnetar_agent.documents import Document
+    from magnetar_agent.host import LocalHost
+    from magnetar_agent.hypervisor import DomainEvent
+
+log = logging.getLogger(__name__)
+
+NOTE = "admin_pass"
+#: Seconds that a guest has for its agent to come up: it may be installed at the first boot.
+KEPT = 3600.0
+#: How often an agent that is there is asked in vain, and seconds before the second time; then twice as many each time.
+TRIES, AGAIN = 5, 10.0
+#: Seconds after which a server is looked at whose document was written, or that somebody is changing.
+SOON = 1.0
+#: Seconds after a failure that is not the guest's, such as a full disk.
+LATER = 60.0
+#: What no guest agent takes, as none can be typed.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def user(document: Document) -> str:
+    """Whose password is meant where nobody says."""
+    return str(hardware(document.want).get("admin_user") or "root")
+
+
+def told(document: Document) -> None:
+    """The guest has been told the password by its config drive, or has none: what is wanted forgets it, and a note
+    keeps it for the guest agent. The caller writes *document*."""
+    password = document.want.get("admin_pass")
+    if password is None:
+        return
+    document.want["admin_pass"] = None
+    forget(document)
+    if not hardware(document.want).get("guest_agent"):
+        return
+    if _CONTROL.search(password):
+        log.warning("server %s: no guest agent takes its password, which has control characters", document.name,
+                    extra={"server": document.id})
+        return
+    document.state[NOTE] = {"password": password, "until": time.time() + KEPT}
+
+
+def forget(document: Document) -> bool:
+    """Another password counts from now on, or another disk. The caller writes *document*, where this says so."""
+    return document.state.pop(NOTE, None) is not None
+
+
+@dataclass
+class _Pending:
+    """A server that is looked at when it is *due*. *until* as in its note."""
+
+    until: float
+    due: float
+    tries: int = 0
+
+
+class AdminPasswords:
+    """A thread that sets passwords when guest agents are there to do it. It sleeps while no server has such a note, and
+    until something happens to one that has."""
+
+    def __init__(self, host: LocalHost) -> None:
+        self.host = host
+        self._pending: dict[str, _Pending] = {}
+        self._changed, self._ending = threading.Condition(), False
+        self._thread = threading.Thread(target=self._run, name="admin passwords", daemon=True)
+
+    def start(self) -> None:
+        """Begin, with what an earlier process of the agent left."""
+        self.host.documents.listen(self._written)
+        for document in self.host.documents.peek("server"):
+            self._written(document, False)
+        self.host.hypervisor.on_event(self._happened)
+        self.host.hypervisor.on_connect(self._wake)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    # What is told ----------------------------------------------------------------------------------------------------
+    def _written(self, document: Document, removed: bool) -> None:
+        """Listens to documents."""
+        if document.kind != "server":
+            return
+        note = None if removed or document.deleting else document.state.get(NOTE)
+        with self._changed:
+            if note is None:
+                self._pending.pop(document.id, None)
+                return
+            known = self._pending.get(document.id)
+            if known is None or known.until != note["until"]:
+                self._pending[document.id] = _Pending(note["until"], time.time() + SOON)
+                self._changed.notify()
+
+    def _happened(self, event: DomainEvent) -> None:
+        """Listens to the hypervisor's events."""
+        if event.what in ("agent", "resumed", "started"):
+            self._wake(event.uuid)
+
+    def _wake(self, id: str | None = None) -> None:
+        """Look at the server *id* now; at all without one, since libvirt is back."""
+        with self._changed:
+            for one in self._pending.values() if id is None else filter(None, [self._pending.get(id)]):
+                one.due = 0.0
+            self._changed.notify()
+
+    # What is done ----------------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        while (id := self._next()) is not None:
+            try:
+                self._look(id)
+            except MagnetarError as error:
+                log.warning("the password of server %s cannot be set now: %s", id, error.message, extra={"server": id})
+                self._later(id, LATER)
+            except Exception:
+                log.exception("the password of server %s cannot be set now", id)
+
+    def _next(self) -> str | None:
+        """The next server to look at, when it is due; ``None`` at the end. It comes again when its time is over, or
+        earlier where somebody says so."""
+        with self._changed:
+            while not self._ending:
+                id = min(self._pending, key=lambda one: self._pending[one].due, default=None)
+                wait = None if id is None else self._pending[id].due - time.time()
+                if id is not None and wait is not None and wait <= 0:
+                    self._pending[id].due = max(self._pending[id].until, time.time() + AGAIN)
+                    return id
+                self._changed.wait(wait)
+        return None
+
+    def _later(self, id: str, seconds: float) -> None:
+        with self._changed:
+            if found := self._pending.get(id):
+                found.due = time.time() + seconds
+
+    def _look(self, id: str) -> None:
+        """Set the password, if the guest's agent is there and nobody changes the server; drop the note when its time is
+        over."""
+        if self.host.locks.held("server", id):
+            self._later(id, SOON)
+            return
+        with self.host.locks.hold("server", id):
+            document = self.host.documents.get("server", id)
+            if document is None or document.deleting or NOTE not in document.state:
+                return
+            if document.state[NOTE]["until"] <= time.time():
+                self._drop(document, f"its guest agent was not there within {KEPT / 60:.0f} minutes")
+            elif moving(self.host, document):
+                self._later(id, AGAIN)
+            elif self._is_ready(id):
+                self._set(document)
+
+    def _is_ready(self, id: str) -> bool:
+        domain = self.host.hypervisor.domain(id)
+        return domain is not None and domain.state == RUNNING and self.host.hypervisor.agent_connected(id)
+
+    def _set(self, document: Document) -> None:
+        name = user(document)
+        try:
+            self.host.hypervisor.set_password(document.id, name, document.state[NOTE]["password"])
+        except HypervisorDown:
+            return  # it is looked at when libvirt is back
+        except Conflict:
+            self._not_answered(document)
+            return
+        except HypervisorError as error:
+            self._drop(document, f"its guest agent refused ({error.message})")
+            return
+        forget(document)
+        self.host.documents.write(document)
+        log.info("server %s: its guest agent has set the password of %s", document.name, name,
+                 extra={"server": document.id})
+
+    def _not_answered(self, document: Document) -> None:
+        """It is connected and says nothing: it may be starting."""
+        with self._changed:
+            pending = self._pending.get(document.id)
+            tries = TRIES if pending is None else pending.tries + 1
+            if pending:
+                pending.tries = tries
+        if tries >= TRIES:
+            self._drop(document, f"its guest agent did not answer {TRIES} times")
+        else:
+            self._later(document.id, AGAIN * 2 ** (tries - 1))
+
+    def _drop(self, document: Document, why: str) -> None:
+        forget(document)
+        self.host.documents.write(document)
+        log.warning("server %s: the password of %s is not set: %s. Its config drive has it, where it has one; else "
+                    "set another one (changePassword)", document.name, user(document), why,
+                    extra={"server": document.id})

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The password of a create, a rebuild or a rescue, set by the guest agent as soon as it is there."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from magnetar_agent.documents import Documents
+from magnetar_agent.servers import admin_password
+from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError
+from tests.contract.place import eventually
+
+from .conftest import SMALL, Host
+from .pair import Pair
+from .test_crash import Dead, Reaper
+from .test_guest_data import SECRET, drive, folder, kept
+from .test_resize import image
+
+AGENT = {"guest_agent": True}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_password, "SOON", 0.01)
+    monkeypatch.setattr(admin_password, "AGAIN", 0.01)
+
+
+def made(host: Host, **want: Any) -> str:
+    """The uuid of a server with this password that runs, without a guest agent yet."""
+    return str(host.server(admin_pass=SECRET, **{"hardware": AGENT, **want}).resource["id"])  # type: ignore[index]
+
+
+def is_set(host: Host, id: str, password: str = SECRET, user: str = "root") -> None:
+    """Wait until it is, and forgotten."""
+    eventually(lambda: host.fake.passwords.get((id, user)) == password)
+    eventually(lambda: password not in kept(host))
+
+
+def looked(host: Host, id: str) -> None:
+    host.settled()
+    host.agent.admin_passwords._look(id)
+
+
+def test_it_is_set_when_the_agent_comes_up(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    id = made(host)
+    path = host.root / f"state/documents/server/{id}.json"
+    assert SECRET in kept(host) and path.stat().st_mode & 0o777 == 0o600 and drive(host)["admin_pass"] == SECRET
+    assert host.server(hardware=AGENT).steps == [] and SECRET not in str(host.show())
+    host.fake.agent_comes_up(id)
+    is_set(host, id)
+    assert SECRET not in caplog.text
+    host.fake.passwords.clear()
+    host.server(power="off", hardware=AGENT)
+    host.server(power="running", hardware=AGENT)
+    looked(host, id)
+    assert not host.fake.passwords and not host.agent.admin_passwords._pending
+
+
+@pytest.mark.parametrize(("properties", "user"), [
+    ({"hw_qemu_guest_agent": "yes"}, "root"), ({"hw_qemu_guest_agent": "yes", "os_admin_user": "cloud"}, "cloud"),
+    ({"hw_qemu_guest_agent": "true", "os_type": "windows"}, "Administrator"), ({"os_admin_user": "cloud"}, ""),
+    ({"hw_qemu_guest_agent": "no"}, ""), ({}, "")])
+def test_the_image_says_whether_and_whose(host: Host, properties: dict[str, str], user: str) -> None:
+    image(host, "system", **properties)
+    id = made(host, image="system", hardware={}, config_drive=False)
+    host.fake.agent_comes_up(id)
+    if user:
+        is_set(host, id, user=user)
+    assert SECRET not in kept(host)
+    looked(host, id)
+    assert [*host.fake.passwords] == [(id, user)] * bool(user)
+
+
+def test_another_password_is_for_the_same_user(host: Host) -> None:
+    host.agent.admin_passwords.close()
+    image(host, "system", os_admin_user="cloud")
+    id = made(host, image="system")
+    host.fake.talking.add(id)
+    host.event("change_password", "r0", password="theirs", user="root")
+    assert SECRET in kept(host)  # of another user
+    host.event("change_password", "r1", password="newer")
+    assert host.fake.passwords[id, "cloud"] == "newer" and SECRET not in kept(host)
+    looked(host, id)
+    assert host.fake.passwords[id, "cloud"] == "newer"
+
+
+def test_a_rebuild_and_a_rescue_have_their_own(host: Host) -> None:
+    image(host, "system", hw_qemu_guest_agent="yes")
+    id = made(host, image="system", hardware={})
+    host.event("rebuild", "r1", "web1", image="system", admin_pass="Rebuilt-1")
+    assert SECRET not in kept(host)
+    host.fake.agent_comes_up(id)
+    is_set(host, id, "Rebuilt-1")
+    host.fake.talking.clear()
+    host.ensure("server", "web1", {"rescue": {}, "admin_pass": "Rescue-1"})
+    host.fake.agent_comes_up(id)
+    is_set(host, id, "Rescue-1")
+
+
+@pytest.mark.parametrize("again", ["rebuild", "rescue", "unrescue", "delete"])
+def test_what_was_meant_for_another_system_is_not_set(host: Host, again: str) -> None:
+    image(host, "system", hw_qemu_guest_agent="yes")
+    id = made(host, image="system", hardware={}, **({"rescue": {}} if again == "unrescue" else {}))
+    assert SECRET in kept(host)
+    if again == "rebuild":
+        host.event("rebuild", "r1", "web1", image="system")
+    elif again == "delete":
+        host.ensure("server", "web1", None)
+    else:
+        host.ensure("server", "web1", {"rescue": {} if again == "rescue" else None})
+    assert not host.agent.admin_passwords._pending
+    if again != "delete":
+        host.fake.agent_comes_up(id)
+        looked(host, id)
+        assert not host.fake.passwords and SECRET not in kept(host)
+
+
+def test_its_time_ends(host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(admin_password, "KEPT", 0.05)
+    made(host)
+    eventually(lambda: "web1: the password of root is not set: its guest agent was not there" in caplog.text)
+    assert SECRET not in kept(host) and SECRET not in caplog.text and not host.agent.admin_passwords._pending
+
+
+@pytest.mark.parametrize(("error", "tries", "said"), [
+    (Conflict("No guest agent answers."), admin_password.TRIES, "did not answer 5 times"),
+    (HypervisorError("libvirt could not set a password in the domain: no such user"), 1, "no such user")])
+def test_an_agent_that_does_not_do_it_is_left_alone(host: Host, caplog: pytest.LogCaptureFixture, error: Exception,
+                                                    tries: int, said: str) -> None:
+    id = made(host)
+    for _time in range(tries):
+        host.fake.fail_next("set_password", error)
+    host.fake.agent_comes_up(id)
+    eventually(lambda: said in caplog.text)
+    assert not host.fake.passwords and SECRET not in kept(host) and SECRET not in caplog.text
+
+
+def test_an_agent_that_is_slow_is_asked_again(host: Host) -> None:
+    id = made(host)
+    for error in (Conflict("No guest agent answers."), Conflict("No guest agent answers.")):
+        host.fake.fail_next("set_password", error)
+    host.fake.agent_comes_up(id)
+    is_set(host, id)
+
+
+def test_libvirt_is_away_for_a_moment(host: Host) -> None:
+    id = made(host)
+    host.fake.fail_next("set_password", HypervisorDown())
+    host.fake.agent_comes_up(id)
+    eventually(lambda: not host.fake._failures["set_password"])
+    host.fake.disconnect()
+    host.fake.reconnect()
+    is_set(host, id)
+
+
+def test_guests_that_do_not_run_and_servers_that_others_change_wait(host: Host) -> None:
+    id = made(host, power="paused")
+    host.fake.agent_comes_up(id)
+    looked(host, id)
+    assert not host.fake.passwords
+    with host.agent.host.locks.hold("server", id):
+        host.fake.resume(id)
+        time.sleep(0.05)
+        assert not host.fake.passwords
+    is_set(host, id)
+
+
+@pytest.mark.parametrize("password", ["two\nlines", "\x7f"])
+def test_what_cannot_be_typed_is_not_tried(host: Host, password: str) -> None:
+    host.server(admin_pass=password, hardware=AGENT)
+    assert admin_password.NOTE not in host.agent.host.documents.find("server", "web1").state  # type: ignore[union-attr]
+
+
+def test_no_thread_turns_while_nobody_waits(host: Host) -> None:
+    """Neither servers without such a password nor those that wait for their agent are looked at again and again."""
+    setter, rounds = host.agent.admin_passwords, [0]
+    look = setter._look
+
+    def counted(id: str) -> None:
+        rounds[0] += 1
+        look(id)
+
+    setter._look = counted  # type: ignore[method-assign]
+    for number in range(5):
+        host.ensure("server", f"idle{number}", {"flavor": SMALL, "admin_pass": SECRET})
+    id = made(host)
+    eventually(lambda: rounds[0] > 0)
+    time.sleep(0.2)
+    before = rounds[0]
+    time.sleep(0.2)
+    assert rounds[0] == before < 20 and [*setter._pending] == [id]
+
+
+def test_it_goes_along_when_the_server_moves(pair: Pair) -> None:
+    id = pair.make(admin_pass=SECRET, hardware=AGENT)
+    pair.migrate(type="live")
+    two = pair.two
+    two.fake.agent_comes_up(id)
+    eventually(lambda: two.fake.passwords.get((id, "root")) == SECRET)
+    eventually(lambda: admin_password.NOTE not in two.agent.host.documents.get("server", id).state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("what", ["create", "rescue", "rebuild"])
+def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, late: bool) -> None:
+    """Whatever the drive says is set, also where the agent died before the guest's came up."""
+    for lives in range(40):
+        with monkeypatch.context() as patch:
+            host = Host(tmp_path / str(lives))
+            host.start()
+            image(host, "system", hw_qemu_guest_agent="yes")
+            if what != "create":
+                host.server(image="system")
+            reaper = Reaper(patch, lives, late)
+            try:
+                _ask(host, what)
+                survived = True
+            except Dead:
+                survived = False
+            reaper.armed = False
+            host.restart()
+            _ask(host, what)
+            host.fake.agent_comes_up(host.show()["id"])
+            is_set(host, host.show()["id"])
+            assert drive(host, name="rescue.config.iso" if what == "rescue" else "config.iso")["admin_pass"] == SECRET
+            host.agent.close()
+        if survived:
+            assert lives > 1
+            return
+    pytest.fail("the story never ends")
+
+
+def _ask(host: Host, what: str) -> None:
+    if what == "rebuild":
+        host.event("rebuild", "r1", "web1", image="system", admin_pass=SECRET)
+    elif what == "create" or not (folder(host) / "rescue.config.iso").exists():
+        host.server(image="system", admin_pass=SECRET, **({"rescue": {}} if what == "rescue" else {}))
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_death_while_it_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """Before or after the guest has it, and before or after it is forgotten: then all is as after one time."""
+    for lives in range(3):
+        with monkeypatch.context() as patch:
+            host = Host(tmp_path / str(lives))
+            host.start()
+            host.agent.admin_passwords.close()
+            id = made(host)
+            host.fake.talking.add(id)
+            reaper = Reaper(patch, lives, late)
+            try:
+                looked(host, id)
+                survived = True
+            except Dead:
+                survived = False
+            reaper.armed = False
+            had = host.fake.passwords
+            host.restart()
+            host.fake.passwords.update(had)
+            host.fake.agent_comes_up(id)
+            is_set(host, id)
+            host.agent.close()
+        assert survived == (lives == 2)
+
+
+def test_a_full_disk(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is set, and the note is removed when there is room again."""
+    monkeypatch.setattr(admin_password, "LATER", 0.01)
+    id, write = made(host), Documents.write
+
+    def full(documents: Documents, document: Any, durable: bool = True) -> None:
+        raise admin_password.MagnetarError("No room.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Documents, "write", full)
+        host.fake.agent_comes_up(id)
+        eventually(lambda: host.fake.passwords)
+    assert SECRET in kept(host) and Documents.write is write
+    is_set(host, id)
