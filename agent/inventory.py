@@ -23,7 +23,7 @@ from magnetar_agent.servers import (
     shares,
 )
 from magnetar_core.errors import MagnetarError
-from magnetar_core.hardware import machines
+from magnetar_core.hardware import machines, numa_providers
 from magnetar_core.kinds import Host
 from magnetar_core.power import LIVE, RUNNING
 from magnetar_core.version import version
@@ -68,11 +68,8 @@ def usage(host: LocalHost) -> dict[str, Any]:
         domains = host.hypervisor.domains()
         active = [d for d in documents if d.id in domains and domains[d.id].state in LIVE]
         facts = told.facts(host)
-        devices, dividable = pci.devices(host), mdevs.devices(host)
-        found = facts | found | _virt(facts["kvm"]) | placement.told(host) | pci.told(host, devices) | mdevs.told(
-            host, dividable) | {
+        found = facts | found | _virt(facts["kvm"]) | _parts(host) | {
             "machine_types": machines.of_guests(facts),
-            "providers": [*pci.providers(host, devices), *mdevs.providers(host, dividable)],
             "consoles": host.kinds_of_consoles(), "traits": told.traits_of(host, facts, facts["kvm"]["usable"]),
             "running": sum(domains[d.id].state == RUNNING for d in active),
             "vcpus_used": sum(placement.floating(d.want) for d in active),
@@ -83,6 +80,14 @@ def usage(host: LocalHost) -> dict[str, Any]:
     except MagnetarError:
         found |= {"connected": False, "resources": None}  # of which libvirt knows a part
     return {field.name: found.get(field.name) for field in Host.fields if field.name != "orphans"}
+
+
+def _parts(host: LocalHost) -> dict[str, Any]:
+    """NUMA cells and devices, and what is told of them."""
+    devices, dividable, cells = pci.devices(host), mdevs.devices(host), placement.told(host)
+    above = numa_providers.parents(cell["id"] for cell in cells["numa_cells"])
+    return cells | pci.told(host, devices) | mdevs.told(host, dividable) | {"providers": [
+        *cells["providers"], *pci.providers(host, devices, above), *mdevs.providers(host, dividable, above)]}
 
 
 def ovn(host: LocalHost) -> dict[str, str]:

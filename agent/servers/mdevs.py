@@ -63,13 +63,13 @@ def _provider(address: str) -> str:
     return f"pci_{re.sub('[:.]', '_', address)}"
 
 
-def providers(host: LocalHost, there: Sequence[MdevParent]) -> list[dict[str, Any]]:
-    """The devices *there* as ``providers`` of ``kinds.Host`` (row XDEV-03)."""
+def providers(host: LocalHost, there: Sequence[MdevParent], above: Mapping[int, str]) -> list[dict[str, Any]]:
+    """The devices *there* as ``providers`` of ``kinds.Host`` (row XDEV-03). *above*: the provider of each NUMA cell."""
     found: dict[str, dict[str, Any]] = {}
     for one in there:
         inventory = {"total": one.total, "reserved": 0, "max_unit": one.total}
-        found[one.address] = {"name": _provider(one.address), "parent": "", "inventories": {VGPU_CLASS: inventory},
-                              "traits": list(one.traits), "held": {}}
+        found[one.address] = {"name": _provider(one.address), "parent": above.get(one.node, ""),
+                              "inventories": {VGPU_CLASS: inventory}, "traits": list(one.traits), "held": {}}
     for id, want in placement.wants(host) if found else ():
         for parent in {want[name]["parent"] for name in (FIELD, BEFORE) if want.get(name)} & found.keys():
             found[parent]["held"][id] = {VGPU_CLASS: 1}

@@ -161,16 +161,16 @@ def told(host: LocalHost, there: Sequence[PciDevice]) -> dict[str, Any]:
          "resource_class": kind} for (of, node, provider, kind), (total, free) in sorted(found.items())]}
 
 
-def providers(host: LocalHost, there: Sequence[PciDevice]) -> list[dict[str, Any]]:
+def providers(host: LocalHost, there: Sequence[PciDevice], above: Mapping[int, str]) -> list[dict[str, Any]]:
     """The devices *there* as ``providers`` of ``kinds.Host``: each one, and a parent with its virtual functions (row
-    XPCI-08). A device that was given once is reserved from then on."""
+    XPCI-08). A device that was given once is reserved from then on. *above*: the provider of each NUMA cell."""
     used = _used(host)
     by_address = {one.address: one for one in there}
     found: dict[str, dict[str, Any]] = {}
     for one in there:
         traits = sorted({MANAGED, *one.own_traits})
-        made = found.setdefault(one.provider, {"name": one.provider, "parent": "", "inventories": {}, "traits": traits,
-                                               "held": {}})
+        made = found.setdefault(one.provider, {"name": one.provider, "parent": above.get(one.numa_node, ""),
+                                               "inventories": {}, "traits": traits, "held": {}})
         made["traits"] = [name for name in made["traits"] if name in traits]
         kind = made["inventories"].setdefault(one.resource_class, {"total": 0, "reserved": 0, "max_unit": 0})
         kind["total"] += 1

@@ -31,6 +31,7 @@ from magnetar_core.hardware.numa import (
     realtime,
     tell,
 )
+from magnetar_core.hardware.numa_providers import providers
 from magnetar_core.power import LIVE, SUSPENDED
 from magnetar_core.server_plan import hardware
 
@@ -236,7 +237,8 @@ def described(host: LocalHost, want: Mapping[str, Any]) -> numa.Numa:
 
 
 def told(host: LocalHost) -> dict[str, Any]:
-    """``vcpus``, ``pcpus`` and ``numa_cells`` of ``kinds.Host``."""
+    """``vcpus``, ``pcpus`` and ``numa_cells`` of ``kinds.Host``; and of its ``providers`` those that are cells."""
     there = cells(host)
+    had = {id: parts for id, want in wants(host) if (parts := list(_parts(want)))}
     return {"vcpus": sum(len(cell.shared) for cell in there), "pcpus": sum(len(cell.dedicated) for cell in there),
-            "numa_cells": list(tell(there, left(there, held(host))))}
+            "numa_cells": list(tell(there, left(there, held(host)))), "providers": providers(there, had)}

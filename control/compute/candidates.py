@@ -134,7 +134,7 @@ def _of_tree(root: Provider, wanted: CandidateRequest) -> Iterator[AllocationCan
         return
     tries = 0
     chosen: list[Sequence[Provider]] = []
-    by_id = {one.id: one for one in root.tree}
+    by_id = {one.id: one for one in root.tree} if wanted.together else {}
     taken: Counter[tuple[int, str]] = Counter()  # by what is chosen so far, of each provider and class
 
     def choose() -> Iterator[AllocationCandidate]:
@@ -190,7 +190,7 @@ def _options(tree: Sequence[Provider], group: RequestGroup) -> Iterator[Sequence
 def _candidate(root: Provider, wanted: CandidateRequest, chosen: Sequence[Sequence[Provider]],
                by_id: Mapping[str, Provider]) -> AllocationCandidate | None:
     """The candidate of the providers *chosen* for each group, which have enough for all; ``None`` where they are not
-    placed as they should be. *by_id*: those of the tree."""
+    placed as they should be. *by_id*: those of the tree, where their places count."""
     held: dict[str, dict[str, int]] = {}
     for group, several in zip(wanted.groups, chosen, strict=True):
         for one, name, amount in _parts(group, several):

@@ -3,14 +3,15 @@
 
 A server's, or its migration's, that differ from its flavor then are what ``magnetar audit`` finds and puts right. What
 is no server holds its allocations until who made them removes them. Devices, which are claimed by the aliases that
-flavors name, can be kept or given up here, and no more taken.
+flavors name, can be kept or given up here, and no more taken. What a server has of NUMA cells its agent chooses: here
+it is as it is, or goes together with all that is held of the host.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from magnetar_control.store.allocations import Amounts
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from .placement import Placement
-from .provider_tree import COLUMNS, Provider
+from .provider_tree import COLUMNS, ChildProvider, Provider
 
 #: Types of consumers that are servers and their migrations; and that of those of which nothing was said.
 OURS, UNKNOWN = ("INSTANCE", "MIGRATION"), "unknown"
@@ -60,7 +61,7 @@ class Consumers:
                 had = {id: allocations.of_consumer(connection, id, lock=True) for id in sorted(wanted)}
                 for id, rows in had.items():
                     _check_generation(id, rows, wanted[id])
-                roots = {one.id: one for one in self.placement.read_roots(connection)}
+                roots = self._roots(connection, wanted.values(), had.values())
                 devices: dict[str, _Devices] = {}
                 wishes = {}
                 for id, rows in had.items():
@@ -72,6 +73,15 @@ class Consumers:
                     _claim(connection, id, rows, wishes[id], devices[id], *whose[id])
 
         self.cloud.store.api.retried(once)
+
+    def _roots(self, connection: Connection, wishes: Iterable[Wish],
+               had: Iterable[Sequence[Row[Any]]]) -> dict[str, Provider]:
+        """The hosts that are spoken of, by uuid; all of them where it is of providers below others."""
+        ids = {id for wish in wishes for id in wish.held} | {row.host_id for rows in had for row in rows}
+        found = self.placement.read_roots(connection, ids)
+        if not ids <= {one.id for root in found for one in root.tree}:
+            found = self.placement.read_roots(connection)
+        return {one.id: one for one in found}
 
     def release(self, id: str) -> None:
         """Have a consumer hold nothing. Raises ``NotFound``."""
@@ -89,7 +99,9 @@ def _split(wish: Wish, rows: Sequence[Row[Any]], roots: Mapping[str, Provider]) 
     ``InvalidRequest`` where it is to hold more of providers below hosts than it does."""
     below = {one.id: one for root in roots.values() for one in root.children}
     places = {id: str(one.told["place"]) for id, one in below.items() if "place" in one.told}  # of bandwidth
-    left = {id: Counter(amounts) for id, amounts in wish.held.items() if id in below and id not in places}
+    _check_cells(wish, rows, roots, below)
+    left = {id: Counter(amounts) for id, amounts in wish.held.items() if id in below and id not in places
+            and not below[id].is_cell}
     kept = {}
     for row in rows:
         devices = Counter[str](orjson.loads(row.devices))
@@ -103,12 +115,30 @@ def _split(wish: Wish, rows: Sequence[Row[Any]], roots: Mapping[str, Provider]) 
         raise InvalidRequest(f"{more.name} is a device of host {more.row['name']}: servers claim devices by their "
                              "flavor (pci_passthrough:alias, resources:VGPU). Here they can be kept or given up only.")
     held: dict[str, Mapping[str, int]] = {
-        **{below[id].root_id: {} for id in (*left, *places) if id in wish.held},
+        **{below[id].root_id: {} for id in wish.held if id in below},
         **{id: one for id, one in wish.held.items() if id not in below}}
     for id in places.keys() & wish.held.keys():
         root = below[id].root_id
         held[root] = {**held[root], **{f"{kind}:{places[id]}": n for kind, n in wish.held[id].items()}}
     return replace(wish, held=held), kept
+
+
+def _check_cells(wish: Wish, rows: Sequence[Row[Any]], roots: Mapping[str, Provider],
+                 below: Mapping[str, ChildProvider]) -> None:
+    """Raises ``InvalidRequest`` where a consumer is to hold something else of NUMA cells than it does, on hosts of
+    which it is to hold something."""
+    now: dict[str, dict[str, int]] = {}
+    for row in rows:
+        now |= roots[row.host_id].cells_of(row) if row.host_id in roots else {}
+    kept = {below[id].root_id if id in below else id for id in wish.held}
+    for id in sorted(now.keys() | wish.held.keys()):
+        one = below.get(id)
+        if one is None or not one.is_cell or one.root_id not in kept or wish.held.get(id, {}) == now.get(id, {}):
+            continue
+        has = " and ".join(f"{n} {name}" for name, n in now.get(id, {}).items()) or "nothing"
+        raise InvalidRequest(f"{one.name} is a NUMA cell of host {one.row['name']}, of which the consumer has {has}: "
+                             "its agent chooses that for servers that ask for it (hw:numa_nodes, hw:cpu_policy, "
+                             "hw:mem_page_size). Say the same here, or leave out all of that host.")
 
 
 def _give_up(connection: Connection, id: str, rows: Sequence[Row[Any]], wish: Wish, devices: _Devices) -> None:

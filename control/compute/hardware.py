@@ -11,7 +11,7 @@ import orjson
 from magnetar_control.scheduler.request_spec import PMEM, devices_of, placed_hardware, resources_of
 from magnetar_control.store import hosts, inventories, server_hardware, servers
 from magnetar_core.errors import InvalidField, InvalidRequest
-from magnetar_core.hardware import architectures, groups, machines, numa, pmem
+from magnetar_core.hardware import architectures, groups, machines, numa, numa_providers, pmem
 from magnetar_core.hardware.flavor_specs import FLAVOR_SPECS
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 from magnetar_core.hardware.merge import (
@@ -94,6 +94,10 @@ def _check_classes(caller: Caller, flavor: Mapping[str, Any], image: Mapping[str
                              "their labels. Choose another flavor.")
     wanted = resources_of(flavor, image)
     if wanted and (missing := sorted(wanted.keys() - caller.fetch(inventories.had, wanted))):
+        if cells := [one for one in missing if numa_providers.is_of_cells(one)]:
+            raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(cells)}, which "
+                                 "counts what NUMA cells have: a server gets large pages by the extra spec "
+                                 "hw:mem_page_size. Choose another flavor.")
         if devices := sorted(caller.fetch(hosts.classes_below).intersection(missing)):
             raise InvalidRequest(f"Flavor {flavor['name']} asks for resources:{', resources:'.join(devices)}, which "
                                  "counts PCI devices: a server gets them by the extra spec pci_passthrough:alias, with "

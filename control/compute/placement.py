@@ -7,7 +7,7 @@ What changes them is in ``providers`` and ``consumers``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,15 +52,15 @@ class Placement:
         """Those that are *wanted*, hosts by name, each with those below it."""
         return [one for root in self.roots() for one in root.tree if wanted(one)]
 
-    def roots(self) -> list[Provider]:
-        """The hosts, by name."""
+    def roots(self, ids: Collection[str] | None = None) -> list[Provider]:
+        """The hosts, or those of these uuids, by name."""
         with self.cloud.store.api.read() as connection:
-            return self.read_roots(connection)
+            return self.read_roots(connection, ids)
 
-    def read_roots(self, connection: Connection) -> list[Provider]:
+    def read_roots(self, connection: Connection, ids: Collection[str] | None = None) -> list[Provider]:
         """As ``roots``, in a transaction."""
-        rows, groups = hosts.every(connection), aggregates.every(connection)
-        classes, equipped = inventories.of_hosts(connection), allocations.equipped(connection)
+        rows, groups = hosts.every(connection, ids=ids), aggregates.every(connection)
+        classes, equipped = inventories.of_hosts(connection, ids), allocations.equipped(connection)
         return [self._provider(row, groups, classes, equipped) for row in rows]
 
     def provider(self, id: str) -> Provider:
@@ -80,9 +80,9 @@ class Placement:
             raise NotFound(f"No resource provider with uuid {id[:80]} found.")
         if lock:
             raise InvalidRequest(f"{found.name} is a part of host {found.row['name']}, and cannot be changed here: its "
-                                 "inventories and traits are what the agent's settings (pci_device_spec, "
-                                 "enabled_mdev_types, resource_provider_bandwidths) say, and its aggregates are the "
-                                 "host's.")
+                                 "inventories and traits are what its agent finds (NUMA cells) and its settings say "
+                                 "(pci_device_spec, enabled_mdev_types, resource_provider_bandwidths, "
+                                 "cpu_dedicated_set, reserved_huge_pages), and its aggregates are the host's.")
         return found
 
     def _provider(self, row: Mapping[Any, Any], groups: Iterable[Aggregate], classes: Mapping[str, Mapping[str, Any]],
@@ -129,7 +129,7 @@ class Placement:
         if not rows:
             return None, {}
         on = {row.host_id for row in rows}
-        providers = {one.id: one for one in self.providers(lambda one: one.root_id in on)}
+        providers = {one.id: one for root in self.roots(on) for one in root.tree}
         held = {row.host_id: amounts for row in rows if (amounts := amounts_of(row))}
         for row in rows:
             held |= below(providers[row.host_id], [row]) if row.host_id in providers else {}
@@ -151,8 +151,7 @@ class Placement:
             of_user = {row.id for cell in rows for row in cell or ()}
         with self.cloud.store.api.read() as connection:
             held = allocations.of_project(connection, project_id)
-        roots = {one.id: one for one in self.roots()} if any(
-            row.devices != "{}" or "NET_BW_" in row.resources for row in held) else {}
+        roots = {one.id: one for one in self.roots({row.host_id for row in held})} if held else {}
         consumers: dict[str, set[str]] = {}
         sums: dict[str, dict[str, int]] = {}
         for row in held:

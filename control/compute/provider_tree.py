@@ -4,7 +4,8 @@
 Parts of a host that its agent tells of (``providers`` of ``kinds.Host``), such as PCI devices, are providers below it.
 What is claimed of them are the ``devices`` of the allocations, and which of them these are ``core.hardware.pci.spread``
 says: there is no other record of it. So is the bandwidth of each of its physical networks, and of cards there
-(``core.bandwidth``), which is claimed as custom classes are.
+(``core.bandwidth``), which is claimed as custom classes are. So are its NUMA cells (``core.hardware.numa_providers``):
+agents choose what servers have of them, and what they tell of that is all that is known.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from magnetar_control.store.allocations import RESOURCES, Ratios
 from magnetar_control.store.hosts import child_id
 from magnetar_control.store.inventories import Inventory
 from magnetar_core import bandwidth
-from magnetar_core.hardware import flavor_specs, pci, traits
+from magnetar_core.hardware import flavor_specs, numa_providers, pci, traits
 
 #: The standard resource classes, in the order of ``allocations.RESOURCES``.
 CLASSES = (*flavor_specs.RESOURCES, "PCPU")
 #: Those that nobody makes or removes.
-STANDARD = (*CLASSES, *bandwidth.CLASSES.values())
+STANDARD = (*CLASSES, *bandwidth.CLASSES.values(), *numa_providers.CLASSES)
 #: Columns of ``hosts`` by standard resource class.
 COLUMNS = dict(zip(CLASSES, RESOURCES, strict=True))
 
@@ -76,14 +77,26 @@ class Provider:
     @cached_property
     def children(self) -> Sequence[ChildProvider]:
         """The providers below it, however far, as its agent tells them."""
-        told = self.info.get("providers") or ()
-        used: dict[str, Counter[str]] = {}
+        used: dict[str, Counter[str]] = {one["name"]: sum(map(Counter[str], one["held"].values()), Counter[str]())
+                                         for one in self._cells}
         for held in self._spread.values():
             for _alias, at in held:
                 if at is not None:
                     used.setdefault(self._pools[at].provider, Counter())[self._pools[at].resource_class] += 1
         return [ChildProvider(self.row, self.aggregates, self.usual, {}, (), {}, self, one, used.get(one["name"], {}))
-                for one in told] + self._networks
+                for one in self.info.get("providers") or ()] + self._networks
+
+    @cached_property
+    def _cells(self) -> Sequence[Mapping[str, Any]]:
+        """Its NUMA cells, as its agent tells them."""
+        return [one for one in self.info.get("providers") or () if numa_providers.is_cell(one)]
+
+    def cells_of(self, row: Any) -> dict[str, dict[str, int]]:
+        """What the server of an allocation has of NUMA cells, by resource class, by uuid of the provider."""
+        if row.owner is not None:
+            return {}
+        return {child_id(self.root_id, one["name"]): dict(one["held"][row.server_id]) for one in self._cells
+                if row.server_id in one["held"]}
 
     @property
     def _networks(self) -> list[ChildProvider]:
@@ -123,7 +136,7 @@ class Provider:
             had.update({alias: max(n, had.get(alias, 0)) for alias, n in orjson.loads(row.devices).items()})
         known: dict[str, dict[str, int]] = {}
         for one in self.info.get("providers") or ():
-            for server, amounts in one["held"].items():
+            for server, amounts in one["held"].items() if not numa_providers.is_cell(one) else ():
                 known.setdefault(server, {})[one["name"]] = sum(amounts.values())
         return pci.spread(self._pools, counted, known)
 
@@ -227,7 +240,7 @@ class ChildProvider(Provider):
     told: Mapping[str, Any] = field(default_factory=dict)
     used: Mapping[str, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Its uuid."""
         return child_id(self.root_id, self.told["name"])
@@ -251,6 +264,11 @@ class ChildProvider(Provider):
     def tree(self) -> Sequence[Provider]:
         """Its host, and all below that."""
         return [] if self.root is None else self.root.tree
+
+    @property
+    def is_cell(self) -> bool:
+        """Whether it is a NUMA cell."""
+        return numa_providers.is_cell(self.told)
 
     @cached_property
     def told_traits(self) -> frozenset[str]:
@@ -278,7 +296,7 @@ class ChildProvider(Provider):
 
     def gives(self, name: str, amount: int) -> bool:
         """Whether one consumer may still get that much of a class."""
-        return name in self.inventories and amount <= min(
+        return name in self.told["inventories"] and amount <= min(
             self.inventories[name]["max_unit"], self.capacity(name) - self.used.get(name, 0))
 
 
@@ -293,6 +311,8 @@ def below(root: Provider, rows: Iterable[Any]) -> dict[str, dict[str, int]]:
             kind, place = bandwidth.split(name)
             if place:
                 found.setdefault(child_id(root.root_id, place), {})[kind] = n
+        for id, amounts in root.cells_of(row).items():
+            found.setdefault(id, {}).update(amounts)
     return found
 
 

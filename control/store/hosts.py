@@ -7,7 +7,7 @@ A row here is the columns of ``tables.hosts`` and ``cell_disabled``.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -15,6 +15,7 @@ from sqlalchemy import Connection, RowMapping, Select, bindparam, func, select, 
 from sqlalchemy.sql.elements import ColumnElement
 
 from magnetar_core import bandwidth
+from magnetar_core.hardware import numa_providers
 from magnetar_core.hardware.pci import network_of
 
 from . import inventories
@@ -36,9 +37,10 @@ def _rows(*where: ColumnElement[bool]) -> Select[Any]:
 _NAMED = _rows((hosts.c.name == bindparam("host")) | (hosts.c.id == bindparam("host")))
 
 
-def every(connection: Connection, cell_id: str | None = None) -> list[RowMapping]:
-    """All hosts (of one cell), by name."""
+def every(connection: Connection, cell_id: str | None = None, ids: Collection[str] | None = None) -> list[RowMapping]:
+    """All hosts (of one cell, of these uuids), by name."""
     where = [] if cell_id is None else [hosts.c.cell_id == cell_id]
+    where += [] if ids is None else [hosts.c.id.in_(list(ids))]
     return list(connection.execute(_rows(*where)).mappings())
 
 
@@ -91,7 +93,8 @@ def inventory(connection: Connection, name: str, info: Mapping[str, Any], ratios
     changed, text = any(row[key] != value for key, value in values.items()), orjson.dumps(info).decode()
     changed |= inventories.hear(connection, row["id"], {
         **(info.get("resources") or {}), **bandwidth.inventories(info.get("bandwidths") or {})})
-    kinds = {kind for one in info.get("providers") or () for kind in one["inventories"]}
+    kinds = {kind for one in info.get("providers") or () for kind in one["inventories"]}.difference(
+        numa_providers.CLASSES)
     for kind in sorted(kinds.difference(inventories.classes(connection))) if kinds else ():
         inventories.add_class(connection, kind)
     if changed or text != row["info"]:

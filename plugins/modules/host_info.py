@@ -167,13 +167,13 @@ hosts:
           sizes_mb:
             - 6144
     providers:
-      description: 'Parts of the host that are resource providers of a cloud below it: {name, parent (the name of
-        the one above; empty: the host), inventories (total, reserved, max_unit by resource class), traits, held
-        (what servers have of it, by uuid and resource class)}.'
+      description: 'Parts of the host that are resource providers of a cloud below it, NUMA cells first: {name,
+        parent (the name of the one above; empty: the host), inventories (total, reserved, max_unit by resource
+        class), traits, held (what servers have of it, by uuid and resource class)}.'
       type: raw
       sample:
         - name: 0000:c1:00.0
-          parent: ''
+          parent: NUMA0
           traits: []
           inventories:
             CUSTOM_PCI_10DE_1EB8:

@@ -226,7 +226,7 @@ def test_a_trait_of_its_device(tmp_path: Path) -> None:
         shown = {one["parent"]: one.get("traits") for one in inventory.usage(host.agent.host)["mdevs"]}
         assert shown == {A: None, B: ["CUSTOM_FAST", "CUSTOM_NVIDIA_11", "HW_GPU_API_DX12"]}
         provided = {one["name"]: one["traits"] for one in inventory.usage(host.agent.host)["providers"]}
-        assert provided == {"pci_0000_81_00_0": [], "pci_0000_c1_00_0": shown[B]}
+        assert provided == {"NUMA0": ["HW_NUMA_ROOT"], "pci_0000_81_00_0": [], "pci_0000_c1_00_0": shown[B]}
         host.ensure("flavor", "gpu", {**SMALL, "extra_specs": {
             "resources1:VGPU": "1", "trait1:CUSTOM_NVIDIA_11": "required"}})
         host.ensure("server", "web1", {"flavor": "gpu"})

@@ -55,11 +55,13 @@ def test_devices_are_providers(tmp_path: Path) -> None:
     try:
         host.ensure("server", "web1", {"flavor": SMALL, "hardware": {"pci_alias": "vf:2,gpu:1"}})
         held = host.show()["id"]
-        assert told(host) == {
-            PF: {"name": PF, "parent": "", "traits": ["COMPUTE_MANAGED_PCI_DEVICE", "CUSTOM_FAST"],
+        found = told(host)
+        assert next(iter(found)) == "NUMA0" and found.pop("NUMA0")["held"] == {}
+        assert found == {
+            PF: {"name": PF, "parent": "NUMA0", "traits": ["COMPUTE_MANAGED_PCI_DEVICE", "CUSTOM_FAST"],
                  "inventories": {"CUSTOM_PCI_8086_1889": counted(2)}, "held": {held: {"CUSTOM_PCI_8086_1889": 2}}},
             "0000:81:00.0": {
-                "name": "0000:81:00.0", "parent": "", "traits": ["COMPUTE_MANAGED_PCI_DEVICE"],
+                "name": "0000:81:00.0", "parent": "NUMA0", "traits": ["COMPUTE_MANAGED_PCI_DEVICE"],
                 "inventories": {"CUSTOM_PCI_10DE_1EB8": counted(1)}, "held": {held: {"CUSTOM_PCI_10DE_1EB8": 1}}},
             "0000:c1:00.0": {
                 "name": "0000:c1:00.0", "parent": "", "inventories": {"CUSTOM_BIG_GPU": counted(1)}, "held": {},

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from magnetar_agent.servers import guest_data, placement
 from magnetar_agent.settings import AgentSettings
 from magnetar_agent.virt.capabilities import host_cells
 from magnetar_core.errors import Conflict, InvalidField, InvalidSettings, MagnetarError
+from magnetar_core.hardware import numa_providers
+from magnetar_core.hardware.cpus import cpu_set
 from magnetar_core.hardware.numa import HostCell, held_cpus
 
 from .conftest import Host, made_at_once
@@ -318,3 +321,52 @@ def test_cpus_in_real_time(big: Host) -> None:
     scheduler = domain(big).find("cputune/vcpusched")
     assert scheduler is not None and scheduler.attrib == {"vcpus": "0-1", "scheduler": "fifo", "priority": "5"}
     assert not big.ensure("server", "web1", fast).changed
+
+
+# Cells as providers -------------------------------------------------------------------------------------------------
+def provided(host: Host) -> list[dict[str, Any]]:
+    return [one for one in inventory.usage(host.agent.host)["providers"] if numa_providers.is_cell(one)]
+
+
+def test_cells_are_providers(big: Host) -> None:
+    """Issue 18, section 2: dedicated CPUs, small pages and large ones of each cell, and what servers have of them."""
+    def counted(total: int) -> dict[str, int]:
+        return {"total": total, "reserved": 0, "max_unit": total}
+    big.settings["reserved_huge_pages"] = {1: {2048: 100}}
+    big.restart()
+    assert provided(big) == [{
+        "name": f"NUMA{at}", "parent": "", "traits": ["HW_NUMA_ROOT"], "held": {},
+        "inventories": {"NUMA_THREAD": counted(3), "NUMA_MEMORY_MB": counted(2048),
+                        "CUSTOM_HUGEPAGES_2048KB": counted(512 - 100 * at)}} for at in range(2)]
+    big.ensure("server", "plain", {"flavor": TWO, "image": None})
+    assert [one["held"] for one in provided(big)] == [{}, {}]
+    big.ensure("server", "web1", PINNED)
+    big.ensure("server", "web2", {"flavor": {"vcpus": 2, "ram": 512}, "image": None, "hardware": {
+        "numa_nodes": 2, "cpu_policy": "dedicated", "emulator_threads": "isolate", "mem_page_size": "large"}})
+    ids = {name: big.show(name)["id"] for name in ("web1", "web2")}
+    found = [one["held"] for one in provided(big)]
+    assert sum((Counter(one[ids["web1"]]) for one in found if ids["web1"] in one), Counter()) == {
+        "NUMA_THREAD": 2, "NUMA_MEMORY_MB": 256}
+    mine = [one[ids["web2"]] for one in found]
+    assert sorted(one["NUMA_THREAD"] for one in mine) == [1, 2]  # one cell has QEMU's own threads, too
+    assert [one["CUSTOM_HUGEPAGES_2048KB"] for one in mine] == [128, 128]
+    for cell, free in zip(provided(big), told(big), strict=True):  # nothing else is free than what is not held
+        used = sum(map(Counter, cell["held"].values()), Counter())
+        assert cell["inventories"]["NUMA_MEMORY_MB"]["total"] - used["NUMA_MEMORY_MB"] == free["memory_mb"]
+        assert cell["inventories"]["CUSTOM_HUGEPAGES_2048KB"]["total"] - used["CUSTOM_HUGEPAGES_2048KB"] == free[
+            "pages"]["2048"]
+        assert cell["inventories"]["NUMA_THREAD"]["total"] - used["NUMA_THREAD"] == len(cpu_set(
+            free["cpus_dedicated"])) if free["cpus_dedicated"] else True
+    big.ensure("server", "web1", None)
+    assert all(ids["web1"] not in one["held"] for one in provided(big))
+
+
+def test_a_server_that_changes_has_a_cpu_once() -> None:
+    """While its guest runs on what it had, memory counts for both, and CPUs that it keeps once."""
+    [cell] = numa_providers.providers([HostCell(0, frozenset(range(4)), frozenset(), 1024)], {"a": [
+        {"cells": [{"host": 0, "memory_mb": 64, "page": 4, "pins": {"0": 1, "1": 2}}], "emulator": 3},
+        {"cells": [{"host": 0, "memory_mb": 32, "page": 4, "pins": {"0": 2}}]}]})
+    assert cell["held"] == {"a": {"NUMA_THREAD": 3, "NUMA_MEMORY_MB": 96}}
+    assert [numa_providers.is_of_cells(name) for name in (
+        "NUMA_THREAD", "CUSTOM_HUGEPAGES_2048KB", "CUSTOM_HUGEPAGES_KB", "CUSTOM_HUGEPAGES_02KB", "PCPU")] == [
+        True, True, False, False, False]

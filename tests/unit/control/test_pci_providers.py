@@ -28,6 +28,8 @@ from .test_hardware import act
 pytestmark = pytest.mark.slow
 GPU_CLASS, VF_CLASS = "CUSTOM_PCI_10DE_1EB8", "CUSTOM_FAST_NIC"
 FIRST, SECOND = "kvm1_0000:10:00.0", "kvm1_0000:11:00.0"
+#: What they are near.
+CELL = "kvm1_NUMA0"
 #: How many GPUs each host has; kvm1 has a NIC with two virtual functions, too.
 GPUS = {"kvm1": 2, "kvm2": 1}
 FLAVORS = {"gpu": {"pci_passthrough:alias": "gpu:1"}, "vf": {"pci_passthrough:alias": "vf:2"}, "plain": {},
@@ -38,7 +40,7 @@ class Equipped(Inside):
     def agent_of(self, name: str) -> dict[str, Any]:
         sysfs = self.folder / f"{name}-sys"
         for at in range(GPUS[name]):
-            device(sysfs, f"0000:{name[-1]}{at}:00.0", GPU)
+            device(sysfs, f"0000:{name[-1]}{at}:00.0", GPU, 0)
         if name == "kvm1":
             physical(sysfs, 2)
         return {"sysfs": sysfs, "pci_device_spec": [
@@ -120,11 +122,11 @@ def candidates(cloud: Equipped, query: str, version: str = "1.39") -> list[dict[
 
 def test_devices_are_below_their_host(cloud: Equipped) -> None:
     ids = ids_of(cloud)
-    assert list(ids) == ["kvm1", FIRST, SECOND, f"kvm1_{PF}", "kvm2", "kvm2_0000:20:00.0"]
+    assert list(ids) == ["kvm1", CELL, FIRST, SECOND, f"kvm1_{PF}", "kvm2", "kvm2_NUMA0", "kvm2_0000:20:00.0"]
     assert get(cloud, f"/resource_providers?in_tree={ids[SECOND]}")["resource_providers"] == get(
         cloud, f"/resource_providers?in_tree={ids['kvm1']}")["resource_providers"]
     shown = get(cloud, f"/resource_providers/{ids[FIRST]}")
-    assert (shown["parent_provider_uuid"], shown["root_provider_uuid"]) == (ids["kvm1"], ids["kvm1"])
+    assert (shown["parent_provider_uuid"], shown["root_provider_uuid"]) == (ids[CELL], ids["kvm1"])
     assert "root_provider_uuid" not in get(cloud, f"/resource_providers/{ids[FIRST]}", "1.13")
     assert get(cloud, f"/resource_providers/{ids[f'kvm1_{PF}']}/inventories")["inventories"] == {VF_CLASS: {
         "total": 2, "reserved": 0, "min_unit": 1, "max_unit": 2, "step_size": 1, "allocation_ratio": 1.0}}
@@ -169,16 +171,20 @@ def test_what_can_be_claimed(cloud: Equipped, server: Any) -> None:
     groups = f"resources_a=VCPU:1&resources_b={GPU_CLASS}:1&resources_c={VF_CLASS}:1&group_policy=isolate"
     assert candidates(cloud, groups) == [{"kvm1": {"VCPU": 1}, SECOND: one, f"kvm1_{PF}": {VF_CLASS: 1}}]
     assert candidates(cloud, f"{groups}&same_subtree=_a,_b,_c") == candidates(cloud, groups)
-    assert candidates(cloud, f"{groups}&same_subtree=_b,_c") == []
+    assert candidates(cloud, f"{groups}&same_subtree=_b,_c") == []  # neither is above the other
+    near = f"resources_b={GPU_CLASS}:1&resources_c=NUMA_MEMORY_MB:64&required_c=HW_NUMA_ROOT&group_policy=none"
+    assert candidates(cloud, f"{near}&same_subtree=_b,_c") == [
+        {SECOND: one, CELL: {"NUMA_MEMORY_MB": 64}}, {other: one, "kvm2_NUMA0": {"NUMA_MEMORY_MB": 64}}]
     assert candidates(cloud, f"resources_b={GPU_CLASS}:1&required_r=COMPUTE_NODE&group_policy=none"
                              "&same_subtree=_b,_r") == [{SECOND: one}, {other: one}]
     found = get(cloud, f"/allocation_candidates?resources=VCPU:1&resources1={GPU_CLASS}:1&limit=1")
     ids = ids_of(cloud)
     assert found["allocation_requests"][0]["mappings"] == {"": [ids["kvm1"]], "1": [ids[SECOND]]}
-    assert found["provider_summaries"].keys() == {ids["kvm1"], ids[FIRST], ids[SECOND], ids[f"kvm1_{PF}"]}
+    assert found["provider_summaries"].keys() == {
+        ids["kvm1"], ids[CELL], ids[FIRST], ids[SECOND], ids[f"kvm1_{PF}"]}
     assert found["provider_summaries"][ids[FIRST]] == {
         "resources": {GPU_CLASS: {"capacity": 1, "used": 1}}, "traits": ["COMPUTE_MANAGED_PCI_DEVICE", "CUSTOM_NVLINK"],
-        "parent_provider_uuid": ids["kvm1"], "root_provider_uuid": ids["kvm1"]}
+        "parent_provider_uuid": ids[CELL], "root_provider_uuid": ids["kvm1"]}
 
 
 def test_a_move_holds_devices_of_both_hosts(cloud: Equipped, server: Any) -> None:
@@ -244,10 +250,10 @@ def test_a_flavor_asks_for_devices_by_alias(cloud: Equipped) -> None:
 
 
 COMMANDS = [
-    ("resource provider list --in-tree {kvm1} -f value -c name", f"^kvm1\n{FIRST}\n{SECOND}\nkvm1_{PF}\n$"),
+    ("resource provider list --in-tree {kvm1} -f value -c name", f"^kvm1\n{CELL}\n{FIRST}\n{SECOND}\nkvm1_{PF}\n$"),
     ("resource provider inventory list {first} -f value -c resource_class -c total", f"^{GPU_CLASS} 1\n$"),
     ("resource provider trait list {first} -f value", "CUSTOM_NVLINK"),
-    ("resource provider show {first} -f value -c parent_provider_uuid", "^{kvm1}\n$"),
+    ("resource provider show {first} -f value -c parent_provider_uuid", "^{cell}\n$"),
     ("resource provider list --resource {kind}=1 -f value -c name", f"^{FIRST}\n{SECOND}\nkvm2_0000:20:00.0\n$"),
     ("allocation candidate list --resource VCPU=1 --resource {kind}=1 -f json", "(?s){first}.*{second}")]
 
@@ -256,7 +262,7 @@ COMMANDS = [
 @pytest.mark.parametrize(("command", "says"), COMMANDS)
 def test_osc_placement_reads_them(cloud: Equipped, command: str, says: str, tmp_path: Path) -> None:
     ids = ids_of(cloud)
-    names = {"kvm1": ids["kvm1"], "first": ids[FIRST], "second": ids[SECOND], "kind": GPU_CLASS}
+    names = {"kvm1": ids["kvm1"], "cell": ids[CELL], "first": ids[FIRST], "second": ids[SECOND], "kind": GPU_CLASS}
     text = (Path(cloud.parts.settings.state_dir) / "clouds.yaml").read_text()
     (tmp_path / "clouds.yaml").write_text(text.replace("127.0.0.1:8774", f"127.0.0.1:{cloud.port}"))
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LC_ALL": "C.UTF-8", "OS_CLOUD": "magnetar",

@@ -50,10 +50,11 @@ class Host(Kind):
     pmem = Field(MapOf(Text(), Value()), "Persistent memory that servers can have: {total, free, sizes_mb} of the "
                  "namespaces of each label.", on=READ,
                  sample={"6GB": {"total": 1, "free": 1, "sizes_mb": [6144]}})
-    providers = Field(Value(), "Parts of the host that are resource providers of a cloud below it: {name, parent (the "
-                      "name of the one above; empty: the host), inventories (total, reserved, max_unit by resource "
-                      "class), traits, held (what servers have of it, by uuid and resource class)}.", on=READ,
-                      sample=[{"name": "0000:c1:00.0", "parent": "", "traits": [],
+    providers = Field(Value(), "Parts of the host that are resource providers of a cloud below it, NUMA cells first: "
+                      "{name, parent (the name of the one above; empty: the host), inventories (total, reserved, "
+                      "max_unit by resource class), traits, held (what servers have of it, by uuid and resource "
+                      "class)}.", on=READ,
+                      sample=[{"name": "0000:c1:00.0", "parent": "NUMA0", "traits": [],
                                "inventories": {"CUSTOM_PCI_10DE_1EB8": {"total": 1, "reserved": 0, "max_unit": 1}},
                                "held": {"b6c1f4f0-5d0e-4c64-8d6b-3a0a6a0b9a11": {"CUSTOM_PCI_10DE_1EB8": 1}}}])
     vcpus = Field(Integer(), "CPUs of the host that servers share.", on=READ, sample=16)

@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openstack
+import orjson
 import pytest
 import yaml
 from sqlalchemy import event
 
+from magnetar_control.store.hosts import child_id
 from tests.unit.control.cloud import Cloud
 
 pytestmark = pytest.mark.filterwarnings("ignore::Warning:openstack")
@@ -50,8 +52,9 @@ def ids(cloud):
     assert limit == 32
     with store.api.write() as connection:
         hosts = {row.name: row for row in connection.exec_driver_sql("SELECT id, name, info FROM hosts")}
-        info = hosts["kvm1"].info.replace('"traits":[', '"traits":["CUSTOM_SSD",')
-        connection.exec_driver_sql("UPDATE hosts SET info = ? WHERE name = 'kvm1'", (info,))
+        info = orjson.loads(hosts["kvm1"].info)
+        info["traits"] += ["CUSTOM_SSD"]
+        connection.exec_driver_sql("UPDATE hosts SET info = ? WHERE name = 'kvm1'", (orjson.dumps(info).decode(),))
         connection.exec_driver_sql("UPDATE hosts SET disabled = 1 WHERE name = 'kvm2'")
     return {"server": server, "aggregate": made["uuid"], "project": admin.project_id, "user": admin.user_id,
             **{name: row.id for name, row in hosts.items()}}
@@ -93,7 +96,9 @@ def test_what_is_shown(cloud, ids, case):
         names = {ids[name]: name for name in ("kvm1", "kvm2")}
         found = [names[id] for one in reply.json["allocation_requests"] for id in one["allocations"]]
         assert found == case["candidates"]
-        assert [names[id] for id in reply.json["provider_summaries"]] == case["candidates"]
+        below = {child_id(ids[name], "NUMA0") for name in case["candidates"]}
+        shown = [id for id in reply.json["provider_summaries"] if id not in below]
+        assert [names[id] for id in shown] == case["candidates"]
     assert "shows" not in case or holds(filled(case["shows"], ids), reply.json), reply
 
 
@@ -157,10 +162,12 @@ def test_a_list_takes_few_queries_and_the_sdk_reads_it(cloud, ids):
         auth_url=f"http://127.0.0.1:{cloud.port}/identity/v3", username="admin", password=cloud.password,
         project_name="admin", user_domain_id="default", project_domain_id="default", region_name=None)
     placement = connection.placement
-    assert [one.name for one in placement.resource_providers()] == ["kvm1", "kvm2"]
+    assert [one.name for one in placement.resource_providers()] == [
+        "kvm1", "kvm1_NUMA0", "kvm2", "kvm2_NUMA0"]
     assert {one.resource_class for one in placement.resource_provider_inventories(ids["kvm1"])} >= {"VCPU", "MEMORY_MB"}
     assert [one.name for one in placement.resource_classes()] == [
-        "VCPU", "MEMORY_MB", "DISK_GB", "PCPU", "NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"]
+        "VCPU", "MEMORY_MB", "DISK_GB", "PCPU", "NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC",
+        "NUMA_THREAD", "NUMA_MEMORY_MB"]
     assert "CUSTOM_SSD" in {one.name for one in placement.traits()}
     connection.close()
 
