@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,9 +48,10 @@ class Consumers:
     def __init__(self, placement: Placement) -> None:
         self.placement, self.cloud = placement, placement.cloud
 
-    def replace(self, wanted: Mapping[str, Wish]) -> None:
-        """Have each consumer, by uuid, hold what is wanted, all of them or none. Raises ``InvalidRequest``,
-        ``Conflict``."""
+    def replace(self, wanted: Mapping[str, Wish], between: Callable[[Connection], None] = lambda _: None) -> None:
+        """Have each consumer, by uuid, hold what is wanted, all of them or none. *between*: what is done in the same
+        transaction when what goes has gone, and nothing new is claimed yet; it may be called again. Raises
+        ``InvalidRequest``, ``Conflict``, and what *between* does."""
         for id in wanted:
             check_uuid(id)
         self.placement.check_classes(name for wish in wanted.values() for held in wish.held.values() for name in held)
@@ -69,6 +70,7 @@ class Consumers:
                 whose = {id: _whose(id, rows, wanted[id], id in known) for id, rows in had.items()}
                 for id, rows in had.items():  # first, since it may be what another of them is to hold
                     _give_up(connection, id, rows, wishes[id], devices[id])
+                between(connection)
                 for id, rows in had.items():
                     _claim(connection, id, rows, wishes[id], devices[id], *whose[id])
 

@@ -25,6 +25,7 @@ from magnetar_core.hardware import traits
 
 from . import aggregates
 from .caller import Caller
+from .consumers import Consumers, Wish
 from .placement import Placement
 from .provider_tree import CLASSES, COLUMNS, STANDARD, Provider
 
@@ -175,6 +176,24 @@ class Providers:
         found = {f"{column}_own_reserved": reserved,
                  f"{column}_reserved": self._reserved[column] if reserved is None else reserved}
         return found | ({f"{column}_ratio": own.get("allocation_ratio")} if column in SHARED else {})
+
+    # Both together
+    def reshape(self, wanted: Mapping[str, tuple[int, Mapping[str, Wanted]]], held: Mapping[str, Wish]) -> None:
+        """Set all inventories of providers, by uuid, of the generation that the caller has seen; and have consumers,
+        by uuid, hold what is wanted: in one transaction, or nothing. So what is held of a class can go from one host to
+        another with its inventory. Raises as ``set_inventories`` and ``Consumers.replace`` do, but ``InvalidRequest``
+        for a provider that there is not."""
+        def between(connection: Connection) -> None:
+            for id, (generation, fields) in sorted(wanted.items()):  # always in the same order, against deadlocks
+                try:
+                    found = self.placement.read_provider(connection, id, lock=True)
+                except NotFound as error:
+                    raise InvalidRequest(f"{error} It is named in inventories.") from None
+                check_generation(found, generation)
+                self._set_inventories(connection, found, fields, whole=True)
+
+        Consumers(self.placement).replace(held, between)
+        self.cloud.hosts.all(fresh=True)
 
     # Aggregates
     def set_aggregates(self, caller: Caller, id: str, generation: int | None, wanted: Iterable[str]) -> Provider:

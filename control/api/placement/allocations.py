@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from magnetar_control.api.values import Anything, record
@@ -80,12 +81,17 @@ class AllocationRoutes:
         given = MapOf(Text(1, 36), form(minor), 500).check(request.json(), "")
         if not given:
             raise InvalidField("body", "must have a consumer")
-        self.consumers.replace({id.lower(): _wish(one, minor) for id, one in given.items()})
+        self.consumers.replace(wishes(given, minor))
 
     def remove(self, request: Request) -> None:
         """Have a consumer hold nothing."""
         check_uuid(request.params["uuid"])
         self.consumers.release(request.params["uuid"].lower())
+
+
+def wishes(given: Mapping[str, Document], minor: int) -> dict[str, Wish]:
+    """What consumers are to hold, by uuid, of bodies at 1.*minor*."""
+    return {id.lower(): _wish(one, minor) for id, one in given.items()}
 
 
 def _wish(given: Document, minor: int) -> Wish:

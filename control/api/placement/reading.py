@@ -16,6 +16,7 @@ from magnetar_core.errors import InvalidRequest, NotFound
 from . import query, views
 from .allocations import AllocationRoutes
 from .candidates import CandidateRoutes
+from .reshaping import ReshapingRoutes
 from .writing import WritingRoutes
 
 #: What a provider links to, and since when.
@@ -42,7 +43,8 @@ class PlacementRoutes:
             ("traits", self.traits, 200), ("traits/{name}", self.trait, 204),
             ("usages", self.usage, 200),
             ("allocation_candidates", CandidateRoutes(self.placement).list, 200))] + [
-                *AllocationRoutes(self.placement).routes(), *WritingRoutes(self.placement).routes()]
+                *AllocationRoutes(self.placement).routes(), *WritingRoutes(self.placement).routes(),
+                *ReshapingRoutes(self.placement).routes()]
 
     def _one(self, request: Request) -> Provider:
         return self.placement.provider(request.params["uuid"])

@@ -57,7 +57,7 @@ class WritingRoutes:
             (f"DELETE /{one}/inventories", self.drop_inventories, 204),
             (f"PUT /{one}/inventories/{{name}}", self.set_inventory, 200),
             (f"DELETE /{one}/inventories/{{name}}", self.drop_inventory, 204),
-            (f"PUT /{one}/aggregates", self.set_aggregates, 200), ("POST /reshaper", self.reshape, 204))]
+            (f"PUT /{one}/aggregates", self.set_aggregates, 200))]
 
     def make_trait(self, request: Request) -> Answer:
         """201 for a new one, 204 for one that there is."""
@@ -150,9 +150,3 @@ class WritingRoutes:
         caller = Caller(self.placement.cloud, request.context, request.id)
         return views.aggregates(request, self.providers.set_aggregates(
             caller, request.params["uuid"], generation, UUIDS.check(given, "aggregates")))
-
-    def reshape(self, request: Request) -> None:
-        """Refused (1.30)."""
-        views.since(request, 30)
-        raise InvalidRequest("Resources are not moved from one provider to another here: the agent of a host says "
-                             "what is below it. Set inventories and allocations with PUT.")
