@@ -104,7 +104,8 @@ class AgentSettings:
                                        metadata={"min": 0.01, "max": 1000})
     hw_machine_type: tuple[str, ...] = _doc(
         "Machine types of new servers of which neither they nor their image say one: a list of ARCHITECTURE=TYPE such "
-        "as [x86_64=pc-q35-7.2]. Left out: q35, of aarch64 virt. A server keeps the version that it is made with.",
+        "as [x86_64=pc-q35-7.2]. Left out: q35, of aarch64 virt, of ppc64le pseries, of s390x s390-ccw-virtio. A "
+        "server keeps the version that it is made with.",
         default=(), metadata={"check": check_machine_types})
     cpu_mode: str | None = _doc(
         "CPU of guests: host-model (libvirt's nearest model with the features of the host's CPU), host-passthrough "

@@ -57,11 +57,11 @@ one with the fewest threads and then the most sockets is taken.
 ## Machine types
 
 A server is made with what its image says (`hw_machine_type`), else the agent's setting `hw_machine_type` for the
-guest's architecture, else `q35` (`virt` of aarch64); hardware that only that has gets that. `q35`, `pc` and `virt` are
-the newest version that the host's QEMU has. The server keeps that version: over stops, rebuilds, resizes, moves,
-shelving, and an upgrade of QEMU. A move goes to a host whose QEMU has it (`HardwareFilter`, and the target's agent). A
-rebuild from an image that says another machine type, not just `q35` of a `pc-q35-7.2`, gives the server that. An
-image that is made of the server says it, as in Nova; to have one that any host takes, give that image
+guest's architecture, else `q35` (`virt` of aarch64, `pseries` of ppc64le, `s390-ccw-virtio` of s390x); hardware that
+only that has gets that. These names are the newest version that the host's QEMU has. The server keeps that version:
+over stops, rebuilds, resizes, moves, shelving, and an upgrade of QEMU. A move goes to a host whose QEMU has it
+(`HardwareFilter`, and the target's agent). A rebuild from an image that says another machine type, not just `q35` of a
+`pc-q35-7.2`, gives the server that. An image that is made of the server says it, as in Nova; to have one that any host takes, give that image
 `hw_machine_type: q35` of its own.
 
 ```yaml
@@ -91,8 +91,8 @@ have its host change it; repeat what was cut short.
 
 ## Architectures
 
-A guest has its host's architecture, unless its image has the property `hw_emulation_architecture`: `aarch64` (or
-`x86_64`). On a host of another architecture QEMU emulates it then, without KVM, many times slower.
+A guest has its host's architecture, unless its image has the property `hw_emulation_architecture`: `aarch64`,
+`ppc64le`, `s390x` or `x86_64`. On a host of another architecture QEMU emulates it then, without KVM, many times slower.
 
 ```sh
 openstack image create --file debian-12-generic-arm64.qcow2 --disk-format qcow2 \\
@@ -104,10 +104,12 @@ openstack image create --file debian-12-generic-arm64.qcow2 --disk-format qcow2 
     {name: arm1, vcpus: 2, ram: 1024, image: debian-arm, hardware: {architecture: aarch64}}
 ```
 
-A host needs the emulator and its UEFI firmware (Debian: `qemu-system-arm`, `qemu-efi-aarch64`; of the role the
-variable `agent_emulated_architectures: [aarch64]`); an agent looks when it connects to libvirt. `host_info` tells
-`emulated_architectures`, and the traits `COMPUTE_ARCH_AARCH64` beside `HW_ARCH_X86_64`, its own. Other hosts are not
-chosen (`HardwareFilter`). `hw_architecture` of an image is the host's, or the same as `hw_emulation_architecture`.
+A host needs the emulator and its firmware (Debian: `qemu-system-arm` and `qemu-efi-aarch64`, `qemu-system-ppc`,
+`qemu-system-misc` of s390x; of the role the variable `agent_emulated_architectures: [aarch64, ppc64le, s390x]`); an
+agent looks when it connects to libvirt. `host_info` tells `emulated_architectures`, and the traits
+`COMPUTE_ARCH_AARCH64`, `COMPUTE_ARCH_PPC64LE` and `COMPUTE_ARCH_S390X` beside `HW_ARCH_X86_64`, its own. Other hosts
+are not chosen (`HardwareFilter`). `hw_architecture` of an image is the host's, or the same as
+`hw_emulation_architecture`.
 
 An aarch64 guest is of machine `virt` (a version of it, as of other [machine types](#machine-types)), with the CPU
 `cortex-a57`, whatever `cpu_mode` says, the interrupt controller GICv3, and UEFI. The console and its log are those of
@@ -118,10 +120,18 @@ devices and virtual GPUs of the host; each is refused by name. A crash of its sy
 tells it (pvpanic) is x86's. UEFI keeps its variables in a file of 64 MiB for each server. `viommu: smmuv3` is the
 IOMMU of ARM machines, `virtio` (`auto`) has it as well.
 
-Refused: `ppc64le`, `s390x` and `mipsel`, which Nova lets images say: their machines (of the first two `pseries` and
-`s390-ccw-virtio`) have other buses, consoles and firmware, which guests are not made with here. An aarch64 host runs
-such images under KVM, as the architecture is its own; Magnetar's tests have no such host. A rebuild keeps the
-architecture.
+A ppc64le guest is of machine `pseries`, with QEMU's usual CPU of it (POWER9), and boots by its firmware SLOF, which
+`bios` stands for. The console is `hvc0`; a USB tablet and keyboard, and a VGA or virtio card. Its memory is a multiple
+of 256 MiB: QEMU gives it the rest of one that is not. An s390x guest is of machine `s390-ccw-virtio`, with QEMU's usual
+CPU, and boots by the firmware that finds zipl's records; the console is that of SCLP (`ttysclp0`), the watchdog
+`diag288`, and devices are on channels (CCW): a virtio card and NICs of virtio only, and no USB. Both tell a crash of
+their system. Neither has what an aarch64 guest has not; nor UEFI, TPMs, an IOMMU, `pmu`, NUMA cells, dedicated CPUs and
+page sizes, nor the name that SMBIOS gives (cloud-init finds its config drive). Tests boot their firmware, and no
+system.
+
+Refused: `mipsel`, which Nova lets images say: its machine `malta` boots a kernel that the host hands it, and no disk.
+A host of one of the others runs such images under KVM, as the architecture is its own; Magnetar's tests have no such
+host. A rebuild keeps the architecture.
 
 ## CPUs, NUMA cells and pages of the host
 

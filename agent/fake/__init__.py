@@ -33,6 +33,7 @@ from magnetar_agent.hardware.cpu import (
 from magnetar_agent.hypervisor import DomainEvent
 from magnetar_agent.networks import IntegrationBridge, Lease, NetworkSeen, NetworkSpec, PortFilter, Tap
 from magnetar_core.errors import Conflict, HypervisorError
+from magnetar_core.hardware.architectures import MACHINES
 from magnetar_core.hardware.numa import HostCell
 from magnetar_core.operations import now
 from magnetar_core.power import CRASHED, OFF, PAUSED, RUNNING
@@ -188,7 +189,8 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
                     "cpu_model": "fake", "vcpus": 16, "memory_mb": 65536, "kvm": self.kvm(),
                     "emulated_architectures": list(self.emulated_architectures),
                     "machine_types": {"x86_64": dict(self.machine_types), **{
-                        one: {"virt": "virt-7.2", "virt-7.2": "virt-7.2"} for one in self.emulated_architectures}},
+                        one: dict.fromkeys((name := MACHINES[one], f"{name}-7.2"), f"{name}-7.2")
+                        for one in self.emulated_architectures}},
                     "firmware": list(self.firmware), "secure_boot": self.secure_boot,
                     "tpm_versions": list(self.tpm_versions), "disk_encryption": list(self.disk_encryption),
                     "memory_encryption": {name: dict(one) for name, one in self.memory_encryption.items()},

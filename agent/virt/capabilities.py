@@ -172,12 +172,13 @@ def machine_types(capabilities: ET.Element) -> dict[str, dict[str, str]]:
 
 
 def emulated_architectures(conn: Any, capabilities: ET.Element) -> list[str]:
-    """Architectures that QEMU emulates beside the host's own, with a UEFI firmware that libvirt knows."""
+    """Architectures that QEMU emulates beside the host's own, with a firmware that libvirt knows."""
     own, found = capabilities.findtext("host/cpu/arch", ""), []
     for arch, machine in architectures.MACHINES.items():
         if arch != own and capabilities.find(f"guest/arch[@name='{arch}']/domain[@type='qemu']") is not None:
             offered = _of_domains(conn, machine, f"guests of {arch}", arch, "qemu")
-            if "efi" in _enum(offered, "os/enum[@name='firmware']"):
+            known = _enum(offered, "os/enum[@name='firmware']") if arch in architectures.BY_UEFI else ["efi"]
+            if "efi" in known and offered.findtext("arch") == arch:
                 found.append(arch)
     return found
 

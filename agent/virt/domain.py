@@ -15,6 +15,7 @@ from xml.etree import ElementTree as ET
 
 import libvirt  # type: ignore[import-untyped]
 
+from magnetar_agent.hardware import machine_parts
 from magnetar_agent.hardware.cpu import cpu
 from magnetar_agent.hardware.devices import GuestDevices, devices
 from magnetar_agent.hardware.pmem import LABELS_KIB
@@ -79,7 +80,7 @@ def render(spec: DomainSpec, cache: str = "none", folder: Path = FOLDER,
     tags = [(device, tag) for device, tag in
             [*((d.target, d.tag) for d in spec.disks), *((n.mac, n.tag) for n in spec.nics)] if tag]
     arch = spec.hardware.get(architectures.FIELD) or platform.machine()
-    values = {"spec": spec, "arch": arch, "is_arm": arch == architectures.AARCH64,
+    values = {"spec": spec, "arch": arch, "machine": machine_parts.parts(arch),
               "cache": cache, "caches": caches, "tags": tags,
               "labels_kib": LABELS_KIB, "memory_mib": spec.ram_mib + sum(one.size_kib for one in spec.pmem) // 1024,
               "cpu": cpu(spec.hardware, spec.virt_type, spec.cpu), "devices": (parts := _devices(spec)),

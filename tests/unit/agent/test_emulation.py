@@ -102,15 +102,54 @@ def test_what_its_machine_has_not_got_is_refused(emulating: Host, properties: di
     assert emulating.agent.host.documents.find("server", "web1") is None
 
 
-@pytest.mark.parametrize("word", ["ppc64le", "s390x", "mipsel", "riscv64"])
+@pytest.mark.parametrize("word", ["mipsel", "riscv64"])
 def test_an_architecture_that_is_not_made_here_is_refused_by_name(emulating: Host, word: str) -> None:
     with pytest.raises(InvalidField, match=f"hw_emulation_architecture={word}: guests of other architectures have "):
         emulating.ensure("server", "web1", {"flavor": SMALL, **image(emulating, hw_emulation_architecture=word)})
 
 
+#: What guests of other architectures have where nothing else is said.
+OTHERS = {"ppc64le": ("pseries-7.2", {"cdrom_bus": "scsi", "pointer": "usb"}),
+          "s390x": ("s390-ccw-virtio-7.2", {"cdrom_bus": "scsi", "video_model": "virtio"})}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_machines_of_others(host: Host, name: str) -> None:
+    host.fake.emulated_architectures, host.fake._kvm = (name,), True
+    machine, usual = OTHERS[name]
+    want = {"flavor": SMALL, **image(host, hw_emulation_architecture=name)}
+    found = host.ensure("server", "web1", want).resource
+    assert found["hardware"] == {"architecture": name, **usual} and found["virt_type"] == "qemu"
+    assert domain(host).machine == found["machine"] == machine and domain(host).cpu == "none"
+    assert not host.ensure("server", "web1", want).changed
+    # Nothing asked of what it cannot have is nothing to be made.
+    nothing = {"pmu": False, "vgpus": 0, "cpu_traits": [], "cpu_policy": "shared", "firmware": "bios"}
+    found = host.ensure("server", "web2", {**want, "hardware": nothing}).resource
+    assert found["hardware"] == {"architecture": name, **usual}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(("own", "why"), [
+    ({"firmware": "uefi"}, "firmware: must be bios where"), ({"tpm_version": "2.0"}, "tpm_version: cannot be had"),
+    ({"pmu": True}, "pmu: cannot be had where"), ({"viommu": "virtio"}, "viommu: cannot be had where"),
+    ({"numa_nodes": 1}, "numa_nodes: cannot be had where"), ({"cpu_policy": "dedicated"}, "cpu_policy: must be shared"),
+    ({"cpu_realtime": True}, "cpu_realtime: must be false"), ({"mem_page_size": "large"}, "mem_page_size: cannot"),
+    ({"disk_bus": "sata"}, "disk_bus: must be virtio or scsi"), ({"video_model": "qxl"}, "video_model: must be "),
+    ({"pointer": "ps2"}, "pointer: must be "), ({"serial_ports": 2}, "serial_ports: must be 1"),
+    ({"pci_alias": "gpu:1"}, "pci_alias: cannot be had"), ({"pmem": "6GB"}, "pmem: cannot be had")], ids=str)
+def test_what_machines_of_others_have_not_got(host: Host, name: str, own: dict[str, Any], why: str) -> None:
+    host.fake.emulated_architectures = (name,)
+    with pytest.raises(InvalidField, match=f"hardware.{why}"):
+        host.server(hardware={"architecture": name, **own})
+    assert host.agent.host.documents.find("server", "web1") is None
+
+
 def test_a_host_without_its_emulator_says_what_to_install(host: Host) -> None:
     with pytest.raises(InvalidField, match="lacks an emulator of aarch64 .* qemu-system-arm and qemu-efi-aarch64"):
         host.ensure("server", "web1", {"flavor": SMALL, **image(host, **ARM)})
+    for name, package in (("ppc64le", "qemu-system-ppc"), ("s390x", "qemu-system-misc")):
+        with pytest.raises(InvalidField, match=f"lacks an emulator of {name} .* {package}"):
+            host.server(hardware={"architecture": name})
 
 
 def test_a_machine_of_arm_needs_the_architecture(emulating: Host) -> None:
@@ -146,6 +185,13 @@ def test_a_rescue_on_others_is_refused(given: dict[str, str], why: str) -> None:
         stable(given, "virt-7.2")
 
 
+def test_a_machine_without_usb_has_no_rescue_on_it() -> None:
+    assert stable({"hw_rescue_device": "cdrom"}, "s390-ccw-virtio-7.2") == {"device": "cdrom", "bus": "scsi"}
+    with pytest.raises(InvalidField, match="must be one of virtio, scsi for a rescue disk"):
+        stable({"hw_rescue_bus": "usb"}, "s390-ccw-virtio-7.2")
+    assert stable({"hw_rescue_bus": "usb"}, "pseries-7.2") == {"device": "disk", "bus": "usb"}
+
+
 class Libvirt:
     """Tells what domains of an architecture can have; *broken*: the error in its place."""
 
@@ -161,17 +207,22 @@ class Libvirt:
         if self.broken:
             raise self.broken
         value = "<value>efi</value>" if self.efi else ""
-        return f"<domainCapabilities><os><enum name='firmware'>{value}</enum></os></domainCapabilities>"
+        return (f"<domainCapabilities><arch>{given[1]}</arch><os><enum name='firmware'>{value}</enum></os>"
+                "</domainCapabilities>")
 
 
 @pytest.mark.parametrize(("arch", "efi", "found"), [
-    ("aarch64", True, ["aarch64"]), ("aarch64", False, []), ("riscv64", True, []), ("x86_64", True, [])])
+    ("aarch64", True, ["aarch64"]), ("aarch64", False, []), ("riscv64", True, []), ("x86_64", True, []),
+    ("ppc64le", False, ["ppc64le"]), ("s390x", False, ["s390x"])])
 def test_what_a_host_emulates(arch: str, efi: bool, found: list[str]) -> None:
     told = ET.fromstring(f"""<capabilities><host><cpu><arch>x86_64</arch></cpu></host><guest><arch name='{arch}'>
         <domain type='qemu'/></arch></guest></capabilities>""")
     asked = Libvirt(efi)
     assert capabilities.emulated_architectures(asked, told) == found
-    assert asked.asked == ([(None, "aarch64", "virt", "qemu")] if arch == "aarch64" else [])
+    machine = {"aarch64": "virt", "ppc64le": "pseries", "s390x": "s390-ccw-virtio"}.get(arch)
+    assert asked.asked == ([(None, arch, machine, "qemu")] if machine else [])
+    broken = Libvirt(efi, libvirt.libvirtError("failed"))  # its program does not run
+    assert capabilities.emulated_architectures(broken, told) == []
 
 
 def test_an_emulator_that_does_not_answer_costs_what_it_emulates(caplog: pytest.LogCaptureFixture) -> None:

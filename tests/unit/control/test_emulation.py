@@ -47,7 +47,8 @@ def test_what_it_cannot_have_is_refused_before_anything_is_made(cloud: Cloud) ->
     for specs, given, why in (
             ({"hw:serial_port_count": "2"}, arm, "hardware.serial_ports must be 1 where the architecture is aarch64"),
             ({"hw:viommu_model": "smmuv3"}, image(caller, "x86"), "cannot be had on machine q35; use machine virt"),
-            ({}, image(caller, "z", hw_emulation_architecture="s390x"), "hw_emulation_architecture=s390x: guests of")):
+            ({}, image(caller, "m", hw_emulation_architecture="mipsel"),
+             "hw_emulation_architecture=mipsel: guests of")):
         caller.delete("/v2.1/flavors/odd")
         body = {"name": "odd", "networks": "none", "flavorRef": flavor(caller, "odd", specs), "imageRef": given}
         reply = caller.post("/v2.1/servers", {"server": body}, "2.60")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Architectures of guests. One that is not its host's is emulated by QEMU, and its machine has other parts. Pure.
 
-Source: Nova's page on CPU emulation (spec rows A23.5, A23.6), libvirt's format of domains, QEMU's page on ``virt``.
+Source: Nova's page on CPU emulation (spec rows A23.5, A23.6), libvirt's format of domains, QEMU's pages on ``virt``,
+``pseries`` and ``s390-ccw-virtio``.
 """
 
 from __future__ import annotations
@@ -13,23 +14,39 @@ from ..errors import InvalidField
 
 #: The field of ``hardware``.
 FIELD = "architecture"
-X86_64, AARCH64 = "x86_64", "aarch64"
+X86_64, AARCH64, PPC64LE, S390X = "x86_64", "aarch64", "ppc64le", "s390x"
 #: Architecture to its machine type where nothing is said.
-MACHINES: Mapping[str, str] = {X86_64: "q35", AARCH64: "virt"}
+MACHINES: Mapping[str, str] = {X86_64: "q35", AARCH64: "virt", PPC64LE: "pseries", S390X: "s390-ccw-virtio"}
 #: Architecture to the CPU model of its guests under emulation; "" for QEMU's usual one, which of aarch64 has 32 bits.
-CPU_MODELS: Mapping[str, str] = {X86_64: "", AARCH64: "cortex-a57"}
+CPU_MODELS: Mapping[str, str] = {X86_64: "", AARCH64: "cortex-a57", PPC64LE: "", S390X: ""}
+#: Those that have no firmware of their own but UEFI, whose package a host needs.
+BY_UEFI = frozenset((AARCH64, X86_64))
+#: The packages of Debian that emulate it.
+PACKAGES: Mapping[str, str] = {X86_64: "qemu-system-x86 and ovmf", AARCH64: "qemu-system-arm and qemu-efi-aarch64",
+                               PPC64LE: "qemu-system-ppc", S390X: "qemu-system-misc"}
 #: Architecture to what its guests have where nothing is said, of fields where that is not what others have.
 USUAL: Mapping[str, Mapping[str, Any]] = {
-    X86_64: {}, AARCH64: {"firmware": "uefi", "cdrom_bus": "scsi", "video_model": "virtio"}}
+    X86_64: {}, AARCH64: {"firmware": "uefi", "cdrom_bus": "scsi", "video_model": "virtio"},
+    PPC64LE: {"cdrom_bus": "scsi", "pointer": "usb"}, S390X: {"cdrom_bus": "scsi", "video_model": "virtio"}}
+#: What no guest of another architecture than x86 can have.
+_NOT_HERE: Mapping[str, tuple[Any, ...]] = {
+    "secure_boot": ("disabled", "optional"), "disk_bus": ("virtio", "scsi"), "cdrom_bus": ("scsi",),
+    "scsi_model": ("virtio-scsi",), "serial_ports": (1,), "hpet": (False,), "hide_hypervisor_id": (False,),
+    "mem_encryption": (False,), "cpu_traits": (), "maxphysaddr_mode": (), "pci_alias": (), "vgpus": (0,), "pmem": ()}
+#: What nor those of machines can have that place guests on no cells of the host, and find no tables of UEFI.
+_NO_TABLES: Mapping[str, tuple[Any, ...]] = {
+    **_NOT_HERE, "firmware": ("bios",), "tpm_version": (), "pmu": (), "viommu": (), "numa_nodes": (),
+    "cpu_policy": ("shared",), "cpu_realtime": (False,), "mem_page_size": ()}
 #: Architecture to what its guests can have, of fields where that is not all; nothing of what they cannot have.
-CHOICES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {X86_64: {}, AARCH64: {
-    "firmware": ("uefi",), "secure_boot": ("disabled", "optional"), "video_model": ("virtio", "bochs", "none"),
-    "disk_bus": ("virtio", "scsi"), "cdrom_bus": ("scsi",), "scsi_model": ("virtio-scsi",),
-    "pointer": ("virtio", "usb"), "serial_ports": (1,), "tpm_version": ("2.0",), "tpm_model": ("tpm-tis",),
-    "hpet": (False,), "hide_hypervisor_id": (False,), "mem_encryption": (False,), "cpu_traits": (),
-    "maxphysaddr_mode": (), "pci_alias": (), "vgpus": (0,), "pmem": ()}}
+CHOICES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    X86_64: {},
+    AARCH64: {**_NOT_HERE, "firmware": ("uefi",), "video_model": ("virtio", "bochs", "none"),
+              "pointer": ("virtio", "usb"), "tpm_version": ("2.0",), "tpm_model": ("tpm-tis",)},
+    PPC64LE: {**_NO_TABLES, "video_model": ("vga", "virtio", "none"), "pointer": ("usb",)},
+    S390X: {**_NO_TABLES, "video_model": ("virtio", "none"), "pointer": ("virtio",), "nic_model": ("virtio",)}}
 #: Buses of disks that no guest of it has.
-NO_BUSES: Mapping[str, tuple[str, ...]] = {X86_64: (), AARCH64: ("sata", "ide", "fdc")}
+NO_BUSES: Mapping[str, tuple[str, ...]] = {
+    X86_64: (), AARCH64: ("sata", "ide", "fdc"), PPC64LE: ("sata", "ide", "fdc"), S390X: ("sata", "ide", "fdc", "usb")}
 
 
 def completed(hardware: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,7 +61,8 @@ def completed(hardware: Mapping[str, Any]) -> dict[str, Any]:
             can = "must be %s" % " or ".join(map(_word, there)) if there else "cannot be had"
             raise InvalidField("hardware.%s" % name, "%s where the architecture is %s (hw_emulation_architecture)"
                                % (can, architecture), value)
-    return {**USUAL[architecture], **hardware}
+    return {**USUAL[architecture], **{
+        name: value for name, value in hardware.items() if CHOICES[architecture].get(name) != ()}}
 
 
 def _word(value: Any) -> str:

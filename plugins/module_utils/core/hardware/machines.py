@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Machine types of guests, by QEMU's names: ``q35``, ``pc`` and, of aarch64, ``virt`` stand for the newest of their
-versions, such as ``pc-q35-7.2``, which the guest's devices follow. Pure.
+"""Machine types of guests, by QEMU's names: ``q35``, ``pc`` and, of other architectures, ``virt``, ``pseries`` and
+``s390-ccw-virtio`` stand for the newest of their versions, such as ``pc-q35-7.2``, which the guest's devices follow.
+Pure.
 
 Source: Nova's page on machine types (spec rows A23.1 to A23.3).
 """
@@ -11,18 +12,21 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .architectures import AARCH64, FIELD, MACHINES, X86_64
+from .architectures import FIELD, MACHINES, X86_64
 
 #: What nobody has chosen.
 AUTO = "auto"
 #: Alias to the beginning of the names of its versions.
-VERSIONED: Mapping[str, str] = {"q35": "pc-q35-", "pc": "pc-i440fx-", "virt": "virt-"}
+VERSIONED: Mapping[str, str] = {"q35": "pc-q35-", "pc": "pc-i440fx-", "virt": "virt-", "pseries": "pseries-",
+                                 "s390-ccw-virtio": "s390-ccw-virtio-"}
 #: Alias to the architecture of its guests.
-ARCHITECTURES: Mapping[str, str] = {"q35": X86_64, "pc": X86_64, "virt": AARCH64}
+ARCHITECTURES: Mapping[str, str] = {"pc": X86_64, **{machine: name for name, machine in MACHINES.items()}}
 #: The property of an image that says the machine type of servers that are made of it.
 PROPERTY = "hw_machine_type"
-NAME = r"q35|pc|virt|(pc-q35|pc-i440fx|virt)-[a-z0-9][a-z0-9.\-]*"
-RULE = "must be q35, pc, virt (of aarch64), or a version of these such as pc-q35-7.2, pc-i440fx-7.2 or virt-7.2"
+NAME = (r"q35|pc|virt|pseries|s390-ccw-virtio|(pc-q35|pc-i440fx|virt|pseries|s390-ccw-virtio)-"
+        r"[a-z0-9][a-z0-9.\-]*")
+RULE = ("must be q35, pc, virt (of aarch64), pseries (of ppc64le), s390-ccw-virtio (of s390x), or a version of these "
+        "such as pc-q35-7.2, pc-i440fx-7.2 or virt-7.2")
 
 
 def family(machine: str) -> str:

@@ -26,8 +26,7 @@ SEV = ("memory encryption %s: a CPU of AMD that has it, switched on in the firmw
        "(mem_encrypt=on, kvm_amd.sev=1; for amd-sev-es kvm_amd.sev_es=1), and a libvirt that knows it")
 NO_KVM = "KVM, without which no CPU encrypts the guest's memory"
 MACHINE = "machine type %s (its QEMU has %s)"
-EMULATOR = ("an emulator of %s with a UEFI firmware that libvirt knows (it emulates %s); on Debian the packages "
-            "qemu-system-arm and qemu-efi-aarch64 have that of aarch64, qemu-system-x86 and ovmf that of x86_64")
+EMULATOR = "an emulator of %s and its firmware, which libvirt knows (it emulates %s); Debian has that in %s"
 TPM = "swtpm for a TPM %s; on Debian the packages swtpm and swtpm-tools have it"
 
 
@@ -56,7 +55,8 @@ def _machine(hardware: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator[t
     """The same for architecture, machine type and firmware; that of another architecture is there with its emulator."""
     emulated, others = architectures.emulated(hardware, host), host.get("emulated_architectures") or ()
     if emulated and emulated not in others:
-        yield architectures.FIELD, EMULATOR % (emulated, ", ".join(others) or "no other")
+        yield architectures.FIELD, EMULATOR % (
+            emulated, ", ".join(others) or "no other", architectures.PACKAGES[emulated])
         return
     machine, there = hardware.get("machine"), machines_of(hardware, host)
     if machine and there and machine not in there:

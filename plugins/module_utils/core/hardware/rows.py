@@ -14,7 +14,7 @@ from ..errors import InvalidField
 from ..fields import Field, Record
 from ..values import Boolean, Choices, Integer, ListOf, Text, Value
 from . import machines
-from .architectures import AARCH64, MACHINES, X86_64
+from .architectures import AARCH64, MACHINES, PPC64LE, X86_64
 from .cpus import CPUS, CpuMask, CpuSet, PageSize
 from .groups import vgpus
 from .pci import ALIASES, POLICIES, PciAliases
@@ -221,12 +221,14 @@ ROWS: tuple[Row, ...] = (
     Row("boot_menu", Boolean(), "Whether the firmware offers a menu of what to boot from.", False, "hw:boot_menu",
         "hw_boot_menu", IMAGE_WINS),
     Row("architecture", Choices(*MACHINES), "The guest's architecture. One that is not its host's is emulated; see "
-        "below.", None, image="hw_emulation_architecture", words={"amd64": X86_64, "arm64": AARCH64},
+        "below.", None, image="hw_emulation_architecture",
+        words={"amd64": X86_64, "arm64": AARCH64, "ppc64el": PPC64LE},
         lacks="guests of other architectures have machines that are not made here",
-        needs="a host with an emulator of it and its UEFI firmware", source=_GLANCE),
-    Row("machine", Text(1, 64, machines.NAME, machines.RULE), "The machine type: V(q35), V(pc), of aarch64 V(virt), or "
-        "a version of these such as V(pc-q35-7.2). The server keeps the version that it is made with.", None,
-        image="hw_machine_type", lacks="guests are of QEMU's machine types q35, pc and virt",
+        needs="a host with an emulator of it and its firmware", source=_GLANCE),
+    Row("machine", Text(1, 64, machines.NAME, machines.RULE), "The machine type: V(q35), V(pc), of aarch64 V(virt), "
+        "of ppc64le V(pseries), of s390x V(s390-ccw-virtio), or a version of these such as V(pc-q35-7.2). The "
+        "server keeps the version that it is made with.", None,
+        image="hw_machine_type", lacks="guests are of QEMU's machine types q35, pc, virt, pseries and s390-ccw-virtio",
         needs="a version: a host whose QEMU has it", source=_GLANCE),
     Row("firmware", Choices("bios", "uefi"), "What the guest boots by. UEFI's variables stay with the server until it "
         "is removed or shelved.", "bios", image="hw_firmware_type", lacks="guests boot by BIOS or UEFI",

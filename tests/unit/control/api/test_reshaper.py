@@ -35,7 +35,8 @@ def ids(cloud: Cloud) -> Iterator[dict[str, str]]:
     """Hosts, and two consumers that hold two and one of three seats of kvm1; kvm2 has none."""
     found = {one["name"]: one["uuid"] for one in call(cloud, "GET", "/resource_providers").json["resource_providers"]}
     found |= {name: str(uuid.uuid4()) for name in ("ann", "bob")}
-    assert reshape(cloud, found, {"kvm1": {KIND: 3}, "kvm2": {}}, {"ann": {"kvm1": 2}, "bob": {"kvm1": 1}}).status == 204
+    made = reshape(cloud, found, {"kvm1": {KIND: 3}, "kvm2": {}}, {"ann": {"kvm1": 2}, "bob": {"kvm1": 1}})
+    assert made.status == 204
     yield found
     for name in ("ann", "bob"):
         call(cloud, "DELETE", f"/allocations/{found[name]}")

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What machines of each architecture are made of where their parts are not alike. Source: libvirt's format of domains,
+QEMU's pages on ``virt``, ``pseries`` and ``s390-ccw-virtio``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from magnetar_core.hardware.architectures import AARCH64, PPC64LE, S390X, X86_64
+
+
+class MachineParts(NamedTuple):
+    """*serial*: type and model of the serial port that is the console, the model empty where there is one alone.
+    *panic*: the device that tells a crash of the guest's system, empty for none. *pc*: whether it has a PC's interrupt
+    controller and timers. *gic*: whether it has ARM's. *tables*: whether its system finds tables of ACPI and SMBIOS.
+    *express*: whether devices are plugged into ports of PCI Express, whatever its type."""
+
+    serial: tuple[str, str]
+    panic: str = ""
+    watchdog: str = "i6300esb"
+    pc: bool = False
+    gic: bool = False
+    tables: bool = False
+    express: bool = False
+
+
+PC = MachineParts(("isa-serial", ""), "isa", pc=True, tables=True)
+_OF: Mapping[str, MachineParts] = {
+    X86_64: PC,
+    AARCH64: MachineParts(("system-serial", "pl011"), gic=True, tables=True, express=True),
+    PPC64LE: MachineParts(("spapr-vio-serial", "spapr-vty"), "pseries"),
+    S390X: MachineParts(("sclp-serial", "sclpconsole"), "s390", "diag288")}
+
+
+def parts(architecture: str) -> MachineParts:
+    """Those of guests of an *architecture*; a PC's of one that nobody knows."""
+    return _OF.get(architecture, PC)
