@@ -61,8 +61,8 @@ guest's architecture, else `q35` (`virt` of aarch64, `pseries` of ppc64le, `s390
 only that has gets that. These names are the newest version that the host's QEMU has. The server keeps that version:
 over stops, rebuilds, resizes, moves, shelving, and an upgrade of QEMU. A move goes to a host whose QEMU has it
 (`HardwareFilter`, and the target's agent). A rebuild from an image that says another machine type, not just `q35` of a
-`pc-q35-7.2`, gives the server that. An image that is made of the server says it, as in Nova; to have one that any host takes, give that image
-`hw_machine_type: q35` of its own.
+`pc-q35-7.2`, gives the server that. An image that is made of the server says it, as in Nova; to have one that any host
+takes, give that image `hw_machine_type: q35` of its own.
 
 ```yaml
 # /etc/magnetar/agent.yml: while hosts of a cloud have different versions of QEMU, the oldest that all have
