@@ -17,8 +17,9 @@ from .architectures import FIELD, MACHINES, X86_64
 #: What nobody has chosen.
 AUTO = "auto"
 #: Alias to the beginning of the names of its versions.
-VERSIONED: Mapping[str, str] = {"q35": "pc-q35-", "pc": "pc-i440fx-", "virt": "virt-", "pseries": "pseries-",
-                                 "s390-ccw-virtio": "s390-ccw-virtio-"}
+VERSIONED: Mapping[str, str] = {
+    "q35": "pc-q35-", "pc": "pc-i440fx-", "virt": "virt-", "pseries": "pseries-",
+    "s390-ccw-virtio": "s390-ccw-virtio-"}
 #: Alias to the architecture of its guests.
 ARCHITECTURES: Mapping[str, str] = {"pc": X86_64, **{machine: name for name, machine in MACHINES.items()}}
 #: The property of an image that says the machine type of servers that are made of it.
