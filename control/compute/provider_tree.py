@@ -77,8 +77,7 @@ class Provider:
     @cached_property
     def children(self) -> Sequence[ChildProvider]:
         """The providers below it, however far, as its agent tells them."""
-        used: dict[str, Counter[str]] = {one["name"]: sum(map(Counter[str], one["held"].values()), Counter[str]())
-                                         for one in self._cells}
+        used: dict[str, Counter[str]] = {}
         for held in self._spread.values():
             for _alias, at in held:
                 if at is not None:
@@ -233,8 +232,8 @@ class Provider:
 
 @dataclass(frozen=True)
 class ChildProvider(Provider):
-    """A part of the host *root*, as its agent *told* of it. *used*: what is claimed of it, by resource class. It is in
-    the aggregates of its host, and has its generation."""
+    """A part of the host *root*, as its agent *told* of it. *used*: what is claimed of it, by resource class, but of a
+    NUMA cell. It is in the aggregates of its host, and has its generation."""
 
     root: Provider | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
@@ -271,6 +270,16 @@ class ChildProvider(Provider):
         return numa_providers.is_cell(self.told)
 
     @cached_property
+    def taken(self) -> Mapping[str, int]:
+        """What is claimed of it, by resource class; of a NUMA cell what servers have, as its host tells."""
+        if not self.is_cell:
+            return self.used
+        found: Counter[str] = Counter()
+        for amounts in self.told["held"].values():
+            found.update(amounts)
+        return found
+
+    @cached_property
     def told_traits(self) -> frozenset[str]:
         """What the agent tells."""
         return frozenset(self.told["traits"])
@@ -288,7 +297,7 @@ class ChildProvider(Provider):
     @property
     def usages(self) -> dict[str, int]:
         """What is claimed, by resource class."""
-        return {name: self.used.get(name, 0) for name in self.inventories}
+        return {name: self.taken.get(name, 0) for name in self.inventories}
 
     def capacity(self, name: str) -> int:
         """How much of a class all consumers together may get, of a class that it has an inventory of."""
@@ -297,7 +306,7 @@ class ChildProvider(Provider):
     def gives(self, name: str, amount: int) -> bool:
         """Whether one consumer may still get that much of a class."""
         return name in self.told["inventories"] and amount <= min(
-            self.inventories[name]["max_unit"], self.capacity(name) - self.used.get(name, 0))
+            self.inventories[name]["max_unit"], self.capacity(name) - self.taken.get(name, 0))
 
 
 def below(root: Provider, rows: Iterable[Any]) -> dict[str, dict[str, int]]:
