@@ -9,17 +9,18 @@ The server is a temporary one, durable as PostgreSQL is by default, and removed 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import orjson
@@ -42,6 +43,7 @@ from magnetar_core.hardware.cpus import cpu_text
 from magnetar_core.hardware.numa import Needs
 
 Row = dict[str, Any]
+T = TypeVar("T")
 #: A fleet, how full it is, and what is asked beside flavors.
 FLEETS: dict[str, tuple[float, dict[str, Any]]] = {
     "half full": (0.5, {}),
@@ -146,6 +148,14 @@ def requests(chance: Random, **more: Any) -> Iterator[RequestSpec]:
         yield RequestSpec(f"{chance.getrandbits(64):x}-{number}", "project", chance.choice(FLAVORS), **more)
 
 
+def measured(taken: list[float], work: Callable[..., T], *given: Any, **named: Any) -> T:
+    """Call *work*, and add the milliseconds of this thread's CPU that it takes."""
+    began = time.thread_time()
+    found = work(*given, **named)
+    taken.append((time.thread_time() - began) * 1000)
+    return found
+
+
 def choices(size: int, rounds: int) -> Iterator[Figure]:
     """Choices, each of them used at once, so that the next sees other numbers. Nothing is waited for in them: the time
     is that of the CPU, whatever else the machine does."""
@@ -158,18 +168,35 @@ def choices(size: int, rounds: int) -> Iterator[Figure]:
             states_of(rows), requests(chance, **more))
         taken, plain = [], []
         for at, wish in zip(range(rounds), wishes, strict=False):
-            began = time.thread_time()
-            found = chooser.choose(states, wish, 3, random=chance)
-            taken.append((time.thread_time() - began) * 1000)
+            found = measured(taken, chooser.choose, states, wish, 3, random=chance)
             if at % (rounds // 5) == 0:
-                began = time.thread_time()
-                plainly(states, wish)
-                plain.append((time.thread_time() - began) * 1000)
+                measured(plain, plainly, states, wish)
             states.used(found[0].host, wish.amounts, numa=wish.numa, devices=wish.devices)
         slow = sorted(taken)
         yield Figure(f"choice among {size} hosts, {name}", statistics.median(taken), floor=statistics.median(plain),
                      floor_name="every host", limit=5.0, spread=spread(taken), notes=(
                          f"99 of 100 within {slow[len(slow) * 99 // 100]:.2f} ms, the slowest {slow[-1]:.1f} ms",))
+
+
+class Told(NamedTuple):
+    """What a process that claims tells: the *placed* servers, host and needs each, the *seconds* and seconds of *cpu*
+    that all took, and the milliseconds of each (*waits*)."""
+
+    placed: list[tuple[str, Needs | None]]
+    seconds: float
+    cpu: float
+    waits: list[float]
+
+
+def cpu_of_servers(folder: Path) -> float:
+    """Seconds of CPU that PostgreSQL has used in *folder*, its processes that have ended among them."""
+    leader, found = (folder / "d" / "postmaster.pid").read_text(encoding="utf-8").split()[0], 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            words = path.read_text(encoding="utf-8").rpartition(")")[2].split()
+            if leader in (path.parent.name, words[1]):
+                found += sum(map(int, words[11:15] if leader == path.parent.name else words[11:13]))
+    return found / os.sysconf("SC_CLK_TCK")
 
 
 def conductor(url: str, seed: int, rows: list[Row], ready: Any, answers: Any) -> None:
@@ -180,7 +207,7 @@ def conductor(url: str, seed: int, rows: list[Row], ready: Any, answers: Any) ->
     with database.read() as connection:
         hosts.show(connection, "kvm00000")
     ready.wait()
-    start = time.monotonic()
+    start, used = time.monotonic(), time.process_time()
     while time.monotonic() < start + SECONDS and misses < PATIENCE:
         began = time.perf_counter()
         try:
@@ -191,13 +218,12 @@ def conductor(url: str, seed: int, rows: list[Row], ready: Any, answers: Any) ->
             continue
         misses = 0
         waits.append((time.perf_counter() - began) * 1000)
-    answers.put((placed, time.monotonic() - start, waits))
+    answers.put(Told(placed, time.monotonic() - start, time.process_time() - used, waits))
     database.close()
 
 
-def together(conductors: int, url: str, rows: list[Row]) -> list[tuple[list[tuple[str, Needs | None]], float,
-                                                                       list[float]]]:
-    """What that many processes tell that began at the same moment: what they placed where, seconds, and waits."""
+def together(conductors: int, url: str, rows: list[Row]) -> list[Told]:
+    """What that many processes tell that began at the same moment."""
     context = get_context("spawn")
     answers, ready = context.Queue(), context.Barrier(conductors)
     processes = [context.Process(target=conductor, args=(url, at, rows, ready, answers)) for at in range(conductors)]
@@ -244,7 +270,9 @@ def claims(rows: list[Row], conductors: int, name: str, folder: Path, limit: flo
         connection.execute(insert(cells), [{"id": name, "name": name, "database_url": "", "disabled": False,
                                             "created_at": now()} for name in ("cell0", "cell1")])
         connection.execute(insert(host_table), rows)
+    cpu = -cpu_of_servers(folder)
     told = together(conductors, postgres.url(folder, "postgres"), rows)
+    cpu += cpu_of_servers(folder)
     before = {row["name"]: [row[f"{name}_used"] for name in RESOURCES] for row in rows}
     with database.read() as connection:
         wrong = [one for one in allocations.audit(connection) if [n - had for n, had in zip(
@@ -253,14 +281,16 @@ def claims(rows: list[Row], conductors: int, name: str, folder: Path, limit: flo
                 if any(row[f"{name}_used"] > row[f"{name}_limit"] for name in RESOURCES)]
         over += too_many_devices(connection, rows)
     database.close()
-    placed, waits = ([one for told_by in told for one in told_by[at]] for at in (0, 2))
-    rate = len(placed) / max(seconds for _placed, seconds, _waits in told)
+    placed, waits = [one for by in told for one in by.placed], [one for by in told for one in by.waits]
+    rate, own = len(placed) / max(by.seconds for by in told), sum(by.cpu for by in told)
     note = (f"{rate:.0f} claims per second, {len(placed)} in all, {refused(rows, placed)} of them refused by cells; "
             f"{len(over)} hosts over-committed, {len(wrong)} with wrong counters; choosing and claiming take "
-            f"{statistics.median(waits):.2f} ms (median)")
+            f"{statistics.median(waits):.2f} ms (median), and a claim {own / len(placed) * 1000:.2f} ms of conductors' CPU "
+            f"and {cpu / len(placed) * 1000:.2f} ms of PostgreSQL's")
     if over or wrong:
         raise SystemExit(f"{name}: {note}: {(over or wrong)[:3]}")
-    yield Figure(f"a claim of {conductors} conductors, {name}", 1000 / rate, limit=limit, notes=(note,))
+    yield Figure(f"a claim of {conductors} conductors, {name}", 1000 / rate, limit=limit, cpu=(own + cpu) / len(placed) * 1000,
+                 notes=(note,))
 
 
 def main() -> int:
