@@ -285,12 +285,12 @@ def claims(rows: list[Row], conductors: int, name: str, folder: Path, limit: flo
     rate, own = len(placed) / max(by.seconds for by in told), sum(by.cpu for by in told)
     note = (f"{rate:.0f} claims per second, {len(placed)} in all, {refused(rows, placed)} of them refused by cells; "
             f"{len(over)} hosts over-committed, {len(wrong)} with wrong counters; choosing and claiming take "
-            f"{statistics.median(waits):.2f} ms (median), and a claim {own / len(placed) * 1000:.2f} ms of conductors' CPU "
-            f"and {cpu / len(placed) * 1000:.2f} ms of PostgreSQL's")
+            f"{statistics.median(waits):.2f} ms (median), and a claim {own / len(placed) * 1000:.2f} ms of CPU of "
+            f"conductors and {cpu / len(placed) * 1000:.2f} ms of PostgreSQL")
     if over or wrong:
         raise SystemExit(f"{name}: {note}: {(over or wrong)[:3]}")
-    yield Figure(f"a claim of {conductors} conductors, {name}", 1000 / rate, limit=limit, cpu=(own + cpu) / len(placed) * 1000,
-                 notes=(note,))
+    yield Figure(f"a claim of {conductors} conductors, {name}", 1000 / rate, limit=limit, notes=(note,),
+                 cpu=(own + cpu) / len(placed) * 1000)
 
 
 def main() -> int:

@@ -3,30 +3,30 @@
 
 Filter every host, weigh those that pass, take the best: ``choose`` returns the same (tests hold it to that) without
 visiting every host. A filter that sees only the profile is asked once for each profile. A block is taken as a
-whole when even its fullest host has room, and skipped when even its emptiest has not. Blocks are weighed from the
-greatest bound down, until no other block can hold a better host. NUMA cells and devices are looked at last, of the
-heaviest hosts, until enough have them; hosts that have not still count for the bounds of weights.
+whole when even its fullest host has room, and skipped when even its emptiest has not. Of blocks, their parts and hosts
+the one with the greatest bound is looked into next, until hosts enough weigh more than that. NUMA cells and devices are
+looked at last, of the heaviest hosts, until enough have them; hosts without still count for the bounds of weights.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count as counted
 from itertools import islice
+from operator import itemgetter
 from random import Random
 from typing import NamedTuple
 
 from magnetar_core.errors import Conflict
 
 from .filters import CELLS, HOST, LATE, PROFILE, ROOM, Bound, Filter
-from .host_state import FITS, Block, HostState, Profile, Row
+from .host_state import FITS, Block, HostState, Profile, bounds
 from .hosts import HostStates
 from .request_spec import RequestSpec
 from .rules import Rules
-from .weighers import Sum, bound, sum_of, weight
+from .weighers import Sum, bound, sum_of, weights
 
 #: Filters that look at the image of a server, which a rebuild may change (Nova's RUN_ON_REBUILD).
 OF_IMAGES = frozenset(("TraitsFilter", "IsolatedAggregatesFilter", "IsolatedHostsFilter",
@@ -40,6 +40,10 @@ class Candidate(NamedTuple):
     host: str
     cell_id: str
     weight: float
+
+
+#: A host and its weight, or a block and a bound of the weights of its hosts.
+_Weighed = tuple[float, Block | HostState]
 
 
 class NoValidHost(Conflict):
@@ -60,8 +64,12 @@ def choose(states: HostStates, spec: RequestSpec, count: int = 1, *, random: Ran
     of the best ``rules.subset`` comes first, so that conductors seldom choose the same; without *random* not."""
     rules = states.rules
     with states.lock:
-        late = [one for one in states.asked(spec) if one.sight in LATE]
-        best = _best(_parts(states, spec, rules), spec, late, max(count, rules.subset), rules, random)
+        asked = states.asked(spec)
+        late = [one for one in asked if one.sight in LATE]
+        parts = _parts(states, spec, [one for one in asked if one.sight not in LATE], rules)
+        best = [Candidate(host.id, host.name, host.profile.cell_id, w) for w, host in islice(
+            (one for one in _heaviest(parts, spec, rules, random) if all(each.passes(one[1], spec) for each in late)),
+            max(count, rules.subset))]
         if not best:
             raise explain(states, spec)
     if random and rules.subset > 1:
@@ -130,9 +138,8 @@ def _refusal(host: HostState, spec: RequestSpec, asked: list[Filter],
     return None
 
 
-def _parts(states: HostStates, spec: RequestSpec, rules: Rules) -> list[Block]:
-    """The hosts that all filters pass but those of ``LATE``."""
-    asked = [one for one in states.asked(spec) if one.sight not in LATE]
+def _parts(states: HostStates, spec: RequestSpec, asked: list[Filter], rules: Rules) -> list[Block]:
+    """The hosts that the filters *asked* pass."""
     single = [one for one in asked if one.sight == HOST]
     if spec.only is not None or single or rules.own:
         names = states.hosts if spec.only is None else spec.only
@@ -141,24 +148,53 @@ def _parts(states: HostStates, spec: RequestSpec, rules: Rules) -> list[Block]:
                   for host in hosts if all(one.passes(host, spec) for one in asked)]
         return [Block(host.profile, [host], [row], row, row) for host, row in passed]
     shared = [one for one in asked if one.sight == PROFILE]
+    roomy = [one.bound for one in asked if one.sight == ROOM and one.bound is not None]
     passing: dict[Profile, list[Bound] | None] = {}
-    blocks = states.blocks()
-    special = {host.block for name in {*spec.never, *spec.mates} if (host := states.hosts.get(name))}
-    parts = []
-    bounds = [one.bound for one in asked if one.sight == ROOM and one.bound is not None]
+    blocks, parts = states.blocks(), list[Block]()
+    special = _special(states, spec)
     for block in blocks:
-        if block.profile not in passing:
-            passing[block.profile] = [one(block.profile, spec) for one in bounds] if all(
-                one.passes(block.hosts[0], spec) for one in shared) else None
-        needs, low, high = passing[block.profile], block.low, block.high
-        if needs is None or any(least > high[at] or most < low[at] for at, least, most in needs):
-            continue
-        if block in special or any(least > low[at] or most < high[at] for at, least, most in needs):
-            if part := _sifted(block, spec, needs):
-                parts.append(part)
-        else:
-            parts.append(block)
+        profile = block.profile
+        if profile not in passing:
+            one_host = _a_host(block)
+            passing[profile] = [one(profile, spec) for one in roomy] if all(
+                one.passes(one_host, spec) for one in shared) else None
+        if (needs := passing[profile]) is not None:
+            _sift(block, spec, needs, special, parts)
     return parts
+
+
+def _a_host(block: Block) -> HostState:
+    while block.parts:
+        block = block.parts[0]
+    return block.hosts[0]
+
+
+def _special(states: HostStates, spec: RequestSpec) -> set[Block]:
+    """The blocks in which are hosts that cannot pass, or that weigh what is not in their rows."""
+    found: set[Block] = set()
+    for name in {*spec.never, *spec.mates}:
+        block = host.block if (host := states.hosts.get(name)) else None
+        while block is not None and block not in found:
+            found.add(block)
+            block = block.whole
+    return found
+
+
+def _sift(block: Block, spec: RequestSpec, needs: list[Bound], special: set[Block], found: list[Block]) -> None:
+    """Add to *found* the blocks of those hosts of *block* that pass."""
+    low, high, whole = block.low, block.high, block not in special
+    for at, least, most in needs:
+        if least > high[at] or most < low[at]:
+            return
+        if least > low[at] or most < high[at]:
+            whole = False
+    if whole:
+        found.append(block)
+    elif block.parts:
+        for part in block.parts:
+            _sift(part, spec, needs, special, found)
+    elif (passing := _sifted(block, spec, needs)) is not None:
+        found.append(passing)
 
 
 def _sifted(block: Block, spec: RequestSpec, needs: list[Bound]) -> Block | None:
@@ -172,68 +208,45 @@ def _sifted(block: Block, spec: RequestSpec, needs: list[Bound]) -> Block | None
     if not left:
         return None
     rows = [(*row[:-1], mates.get(host.name, 0)) for host, row in left] if mates else [row for _host, row in left]
-    columns = list(zip(*rows, strict=True))
-    return Block(block.profile, [host for host, _row in left], rows, tuple(map(min, columns)), tuple(map(max, columns)))
+    return Block(block.profile, [host for host, _row in left], rows, *bounds(rows, rows))
 
 
-def _best(parts: list[Block], spec: RequestSpec, late: list[Filter], count: int, rules: Rules,
-          random: Random | None) -> list[Candidate]:
-    """The *count* heaviest hosts of all parts that *late* filters pass, heaviest first."""
-    if not parts:
-        return []
-    low: Row = tuple(map(min, zip(*(part.low for part in parts), strict=True)))
-    high: Row = tuple(map(max, zip(*(part.high for part in parts), strict=True)))
-    sums: dict[Profile, Sum] = {}
-    bounds = []
-    for at, part in enumerate(parts):
-        whole = sums.get(part.profile)
-        if whole is None:
-            whole = sums[part.profile] = sum_of(part.profile, spec, rules.multipliers, low, high, rules.own)
-        bounds.append((-bound(part.low, part.high, whole), random.random() if random else 0.0, at))
-    bounds.sort()
-    if late:
-        fitting = (one for one in _heaviest(parts, bounds, sums, random)
-                   if all(each.passes(one[1], spec) for each in late))
-        return [_candidate(host, w) for w, host in islice(fitting, count)]
-    best: list[tuple[float, HostState]] = []
-    floor = -math.inf
-    for most, _chance, at in bounds:
-        if len(best) == count and -most <= floor:
-            break
-        best = _merged(best, parts[at], sums[parts[at].profile], floor, count, random)
-        if len(best) == count:
-            floor = best[-1][0]
-    return [_candidate(host, w) for w, host in best]
-
-
-def _candidate(host: HostState, weight: float) -> Candidate:
-    return Candidate(host.id, host.name, host.profile.cell_id, weight)
-
-
-def _heaviest(parts: list[Block], bounds: list[tuple[float, float, int]], sums: Mapping[Profile, Sum],
+def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
               random: Random | None) -> Iterator[tuple[float, HostState]]:
-    """All hosts of the parts, heaviest first, as far as they are asked for: to look at the cells or devices of a host
-    takes longer than to weigh a block. *bounds* are sorted."""
-    heap: list[tuple[float, float, int, HostState]] = []
-    number = counted()
-    for most, _chance, at in bounds:
-        while heap and heap[0][0] <= most:
-            w, _turn, _number, host = heappop(heap)
-            yield -w, host
-        for row, host in zip(parts[at].rows, parts[at].hosts, strict=True):
-            turn = random.random() if random else 0.0
-            heappush(heap, (-weight(row, sums[parts[at].profile]), turn, next(number), host))
+    """Weights and hosts of all parts, heaviest first, as far as they are asked for. Chance decides between equals."""
+    if not parts:
+        return
+    low, high = bounds([part.low for part in parts], [part.high for part in parts])
+    sums: dict[tuple[Profile | None, str], Sum] = {}
+    heap: list[tuple[float, float, int, Block | HostState, Iterator[_Weighed], Sum]] = []
+    number, chance = counted(), random.random if random else float
+
+    def push(them: Iterator[_Weighed], whole: Sum) -> None:
+        """Push the first of *them*, which are in order; the next one comes when that is looked into."""
+        if (first := next(them, None)) is not None:
+            value, one = first
+            turn = chance() + isinstance(one, Block)  # a host comes before a block that has none better
+            heappush(heap, (-value, turn, next(number), one, them, whole))
+
+    for part in parts:
+        key = (part.profile if part.profile.aggregates else None), part.profile.cell_id  # what a sum looks at
+        if key not in sums:
+            sums[key] = sum_of(part.profile, spec, rules.multipliers, low, high, rules.own)
+        push(iter([(bound(part.low, part.high, sums[key]), part)]), sums[key])
     while heap:
-        w, _turn, _number, host = heappop(heap)
-        yield -w, host
+        value, _turn, _number, one, others, whole = heappop(heap)
+        push(others, whole)
+        if isinstance(one, Block):
+            push(_ordered(one, whole, chance()), whole)
+        else:
+            yield -value, one
 
 
-def _merged(best: list[tuple[float, HostState]], part: Block, whole: Sum, floor: float, count: int,
-            random: Random | None) -> list[tuple[float, HostState]]:
-    """The best of those found and of a part. Of equal ones, those found first; within the part chance decides."""
-    weights = [weight(row, whole) for row in part.rows]
-    found = [(w, host) for w, host in zip(weights, part.hosts, strict=True) if w > floor]
-    if random and len(found) > 1:
-        turn = random.randrange(len(found))
-        found = found[turn:] + found[:turn]
-    return sorted(best + found, key=lambda one: one[0], reverse=True)[:count]
+def _ordered(block: Block, whole: Sum, chance: float) -> Iterator[_Weighed]:
+    """The parts of a block by their bounds, or its hosts by their weights, the greatest first; of equal ones *chance*
+    (from 0 to 1) says which."""
+    them: Sequence[Block | HostState] = block.parts or block.hosts
+    values = [bound(part.low, part.high, whole) for part in block.parts] or weights(block.rows, whole)
+    found = list(zip(values, them, strict=True))
+    turn = int(chance * len(found))
+    return iter(sorted(found[turn:] + found[:turn], key=itemgetter(0), reverse=True))

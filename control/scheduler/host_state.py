@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,21 +68,46 @@ class HostState:
         return (*self.numbers[:-1], mates) if mates else self.numbers
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Block:
-    """Up to ``hosts.BLOCK`` hosts of one profile, or those that pass, their rows, and the bounds of each number."""
+    """Hosts of one profile, or those of them that pass, with their rows; or further blocks, its *parts*, with such
+    hosts. ``low``, ``high``: the bounds of each number of all of them. *whole*: the block that it is a part of."""
 
     profile: Profile
-    hosts: list[HostState]
+    hosts: list[HostState] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     low: Row = ()
     high: Row = ()
+    parts: list[Block] = field(default_factory=list)
+    whole: Block | None = None
     stale: bool = True
 
+    def add(self, part: Block) -> None:
+        """Have *part*, which may be new or stale, be a part of it."""
+        self.parts.append(part)
+        part.whole = self
+        self.touch()
+
+    def touch(self) -> None:
+        """The numbers of a host have changed: rows and bounds are to be made anew, and bounds of what it is a part of.
+        """
+        block: Block | None = self
+        while block is not None and not block.stale:
+            block.stale, block = True, block.whole
+
     def fresh(self) -> Block:
-        """Itself, with current rows and bounds."""
+        """Itself, with current rows and bounds, of its parts too. It must have a host."""
         if self.stale:
-            self.rows = [host.numbers for host in self.hosts]
-            columns = list(zip(*self.rows, strict=True))
-            self.low, self.high, self.stale = tuple(map(min, columns)), tuple(map(max, columns)), False
+            if self.parts:
+                parts = [part.fresh() for part in self.parts]
+                self.low, self.high = bounds([part.low for part in parts], [part.high for part in parts])
+            else:
+                self.rows = [host.numbers for host in self.hosts]
+                self.low, self.high = bounds(self.rows, self.rows)
+            self.stale = False
         return self
+
+
+def bounds(low: Sequence[Row], high: Sequence[Row]) -> tuple[Row, Row]:
+    """The least and the greatest of each number: of blocks, by their bounds, or of hosts, by their rows twice."""
+    return tuple(map(min, zip(*low, strict=True))), tuple(map(max, zip(*high, strict=True)))

@@ -108,16 +108,16 @@ def _multiplier(profile: Profile, name: str, multipliers: Multipliers) -> float:
     return _overridden(profile, f"{name}_weight_multiplier", usual) if profile.aggregates else usual
 
 
-def weight(row: Row, whole: Sum) -> float:
-    """The weight of one row."""
-    total = whole.base
+def weights(rows: Sequence[Row], whole: Sum) -> list[float]:
+    """The weight of each row."""
+    totals = [whole.base] * len(rows)
     for at, low, span, worth in whole.terms:
-        total += worth * ((row[at] - low) / span)
-    return total
+        totals = [total + worth * ((row[at] - low) / span) for total, row in zip(totals, rows, strict=True)]
+    return totals
 
 
 def bound(low: Row, high: Row, whole: Sum) -> float:
-    """No row between *low* and *high* weighs more: ``weight`` is monotone in each number, also after rounding."""
+    """No row between *low* and *high* weighs more: ``weights`` are monotone in each number, also after rounding."""
     total = whole.base
     for at, least, span, worth in whole.terms:
         total += worth * (((high[at] if worth > 0 else low[at]) - least) / span)

@@ -5,7 +5,7 @@ import orjson
 
 from magnetar_control.scheduler.hosts import HostStates
 from magnetar_control.scheduler.request_spec import RequestSpec
-from magnetar_control.scheduler.weighers import sum_of, weight
+from magnetar_control.scheduler.weighers import sum_of, weights
 from magnetar_control.store.aggregates import Aggregate
 from magnetar_control.store.allocations import RESOURCES, USUAL, Amounts, limits
 
@@ -58,6 +58,6 @@ def plainly(states, spec):
             for host in passed]
     columns = list(zip(*rows, strict=True))
     low, high = tuple(map(min, columns)), tuple(map(max, columns))
-    found = [(weight(row, sum_of(host.profile, spec, states.rules.multipliers, low, high, states.rules.own)), host.name)
-             for row, host in zip(rows, passed, strict=True)]
+    found = [(*weights([row], sum_of(host.profile, spec, states.rules.multipliers, low, high, states.rules.own)),
+              host.name) for row, host in zip(rows, passed, strict=True)]
     return sorted(found, key=lambda one: (-one[0], one[1]))

@@ -66,6 +66,7 @@ def a_wish(chance, names):
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_chosen_is_what_looking_at_every_host_would_choose(seed, monkeypatch):
     monkeypatch.setattr(hosts_module, "BLOCK", 4)
+    monkeypatch.setattr(hosts_module, "PARTS", 2)
     monkeypatch.setattr(hosts_module, "PATIENCE", 0)  # they are put in order in between
     chance = Random(seed)
     found = a_fleet(chance, 60)
