@@ -80,7 +80,13 @@ def leased(confirm: Callable[[], None], database: Database) -> Database:
             confirm()
             yield connection
 
-    return cast("Database", SimpleNamespace(write=write, read=database.read, retried=database.retried))
+    @contextlib.contextmanager
+    def single() -> Iterator[Connection]:
+        with database.single() as connection:
+            confirm()
+            yield connection
+
+    return cast("Database", SimpleNamespace(write=write, single=single, read=database.read, retried=database.retried))
 
 
 def admin_message(error: BaseException) -> str:

@@ -10,6 +10,8 @@ from random import Random
 from typing import Any
 
 from magnetar_control.store import aggregates, allocations, hosts
+from magnetar_control.store.allocations import Claim
+from magnetar_control.store.claim_at_once import claim_at_once
 from magnetar_control.store.database import Database
 from magnetar_control.store.nic_bandwidth import WantedResources
 from magnetar_core import bandwidth
@@ -75,19 +77,27 @@ def place_all(database: Database, states: HostStates, requests: Sequence[Request
         found.append((spec, one))
     if not found:
         return {}
-    claims = [allocations.Claim(spec.server_id, spec.project_id, one.host_id, one.cell_id, spec.amounts, spec.devices)
+    if _all_claimed(database, found):
+        return {spec.server_id: one for spec, one in found}
+    for spec, one in found:
+        states.unused(one.host, spec.numa, spec.devices)
+    for name in {one.host for _spec, one in found}:
+        read_host(database, states, name)
+    return {}
+
+
+def _all_claimed(database: Database, found: Sequence[tuple[RequestSpec, Candidate]]) -> bool:
+    if len(found) == 1:
+        return _claimed(database, *found[0], map_cell=True)
+    claims = [Claim(spec.server_id, spec.project_id, one.host_id, one.cell_id, spec.amounts, spec.devices)
               for spec, one in found]
     try:
         with database.write() as connection:
             if not allocations.claim_all(connection, claims):
                 raise _Refused
     except _Refused:
-        for spec, one in found:
-            states.unused(one.host, spec.numa, spec.devices)
-        for name in {one.host for _spec, one in found}:
-            read_host(database, states, name)
-        return {}
-    return {spec.server_id: one for spec, one in found}
+        return False
+    return True
 
 
 class _Refused(Exception):
@@ -96,6 +106,12 @@ class _Refused(Exception):
 
 def _claimed(database: Database, spec: RequestSpec, found: Candidate, map_cell: bool) -> bool:
     def once() -> bool:
+        if not (spec.devices or spec.resources or spec.group) and map_cell:
+            with database.single() as connection:
+                done = claim_at_once(connection, Claim(spec.server_id, spec.project_id, found.host_id, found.cell_id,
+                                                       spec.amounts), anyway=spec.forced)
+            if done is not None:
+                return done
         with database.write() as connection:
             return allocations.claim(
                 connection, spec.server_id, spec.server_id, found.host_id, spec.amounts, devices=spec.devices,

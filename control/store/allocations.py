@@ -88,12 +88,14 @@ _OF_SERVER = select(allocations, hosts.c.name.label("host"), hosts.c.cell_id).jo
     allocations, hosts, hosts.c.id == allocations.c.host_id).where(
     allocations.c.server_id == bindparam("server")).order_by(allocations.c.created_at, allocations.c.consumer_id)
 _OPEN = or_(bindparam("anyway", type_=Boolean), and_(~hosts.c.disabled, ~hosts.c.forced_down))
-_RAISE = update(hosts).where(hosts.c.id == bindparam("host"), _OPEN, *(
+#: One conditional UPDATE of a host's counters, which no two that race can make true when there is room for one.
+RAISE = update(hosts).where(hosts.c.id == bindparam("host"), _OPEN, *(
     or_(bindparam(f"more_{name}", type_=hosts.c[name].type) <= 0,
         hosts.c[f"{name}_used"] + bindparam(f"more_{name}") <= hosts.c[f"{name}_limit"]) for name in RESOURCES)).values(
     {f"{name}_used": hosts.c[f"{name}_used"] + bindparam(f"more_{name}") for name in RESOURCES}
     | {"servers": hosts.c.servers + bindparam("more_servers")})
-_MAP = {kind: (query := insert(server_mappings)).on_conflict_do_update(
+#: The last claim says which cell the server is in.
+MAPPINGS = {kind: (query := insert(server_mappings)).on_conflict_do_update(
     index_elements=["server_id"], set_={"cell_id": query.excluded.cell_id}) for kind, insert in INSERT.items()}
 #: Nova's defaults.
 USUAL = Ratios()
@@ -146,7 +148,7 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
     if held is not None and any(getattr(held, name) != value for name, value in mine.items()):
         connection.execute(_CHANGE, me | {**mine, "updated_at": now()})
     if cell_id is not None:
-        connection.execute(_MAP[kind], {"server_id": server_id, "cell_id": cell_id, "project_id": project_id,
+        connection.execute(MAPPINGS[kind], {"server_id": server_id, "cell_id": cell_id, "project_id": project_id,
                                         "created_at": now()})
     return True
 
@@ -209,8 +211,8 @@ def claim_all(connection: Connection, claims: Sequence[Claim]) -> bool:
             equipped.setdefault(one.host_id, {})[one.server_id] = one.devices
     if not all(device_claims.sufficed(connection, *one) for one in sorted(equipped.items(), key=lambda it: it[0])):
         return False
-    connection.execute(_MAP[kind], [{"server_id": one.server_id, "cell_id": one.cell_id, "project_id": one.project_id,
-                                     "created_at": moment} for one in claims])
+    connection.execute(MAPPINGS[kind], [{"server_id": one.server_id, "cell_id": one.cell_id,
+                                         "project_id": one.project_id, "created_at": moment} for one in claims])
     return True
 
 
@@ -365,9 +367,13 @@ def _take(connection: Connection, host_id: str, more: Amounts, servers: int, oth
 
 
 def _raise(connection: Connection, host_id: str, more: Amounts, servers: int, anyway: bool = True) -> bool:
-    values = {f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)}
-    more_values = {"host": host_id, "more_servers": servers, "anyway": anyway}
-    return connection.execute(_RAISE, values | more_values).rowcount == 1
+    return connection.execute(RAISE, raised_by(host_id, more, servers, anyway)).rowcount == 1
+
+
+def raised_by(host_id: str, more: Amounts, servers: int, anyway: bool) -> dict[str, Any]:
+    """What ``RAISE`` takes."""
+    return {**{f"more_{name}": n for name, n in zip(RESOURCES, more, strict=True)},
+            "host": host_id, "more_servers": servers, "anyway": anyway}
 
 
 def _allowed(connection: Connection, group: Group, server_id: str, host_id: str) -> bool:

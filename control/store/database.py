@@ -160,6 +160,13 @@ class Database:
             yield connection
 
     @contextlib.contextmanager
+    def single(self) -> Iterator[Connection]:
+        """A connection for one statement that writes, and is a transaction of its own; nothing can be rung in it."""
+        self._refuse()
+        with self.breaker, self._to_write(), self.reading.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
     def write(self) -> Iterator[Connection]:
         """One transaction (``BEGIN IMMEDIATE`` on SQLite); ``ring`` in it takes effect after the commit."""
         self._refuse()

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The claim that is one statement does as ``allocations.claim``, on PostgreSQL; SQLite leaves it to that."""
+
+import threading
+
+import pytest
+from sqlalchemy import select
+
+from magnetar_control.store import allocations, hosts
+from magnetar_control.store.allocations import Amounts, Claim, Ratios
+from magnetar_control.store.claim_at_once import claim_at_once
+from magnetar_control.store.database import now
+from magnetar_control.store.tables import allocations as claimed
+from magnetar_control.store.tables import cells, server_mappings
+from magnetar_control.store.tables import hosts as table
+from tests.unit.control.counting import counted
+
+ONE = Amounts(1, 100, 1)
+
+
+def a_host(database):
+    """The id of a host with room for three such servers."""
+    with database.write() as connection:
+        connection.execute(cells.insert().values(id="cell", name="one", database_url="sqlite://", created_at=now()))
+        id = hosts.register(connection, "kvm1", "cell", "https://kvm1:6553")
+        hosts.inventory(connection, "kvm1", {"vcpus": 3, "memory_mb": 4096, "disk_gb": 100}, Ratios(1.0, 1.0, 1.0))
+    return id
+
+
+def at_once(database, server, host_id, amounts=ONE, cell="cell", **how):
+    with database.single() as connection:
+        return claim_at_once(connection, Claim(server, "project", host_id, cell, amounts), **how)
+
+
+def rows(database):
+    """All allocations but for their moments, the cells of servers, and what the host counts."""
+    with database.write() as connection:
+        assert allocations.audit(connection) == []
+        host = hosts.show(connection, "kvm1")
+        mappings = select(server_mappings.c["server_id", "cell_id", "project_id", "deleted"])
+        return (sorted(tuple(row)[:-2] for row in connection.execute(select(claimed))),
+                sorted(map(tuple, connection.execute(mappings))),
+                tuple(host[f"{name}_used"] for name in allocations.RESOURCES), host["servers"])
+
+
+def test_sqlite_leaves_it_to_the_transaction(sqlite):
+    host = a_host(sqlite)
+    assert at_once(sqlite, "s", host) is None
+    assert rows(sqlite) == ([], [], (0, 0, 0, 0), 0)
+
+
+def test_it_writes_what_the_transaction_writes(postgres):
+    host = a_host(postgres)
+    with counted(api=postgres) as asked:
+        assert at_once(postgres, "one", host, Amounts(2, 200, 3)) is True
+    assert len(asked) == 1
+    found = rows(postgres)
+    assert found[1:] == ([("one", "cell", "project", False)], (2, 200, 3, 0), 1)
+    with postgres.write() as connection:
+        allocations.release(connection, "one")
+        connection.execute(server_mappings.delete())
+        assert allocations.claim(connection, "one", "one", host, Amounts(2, 200, 3), project_id="project",
+                                 cell_id="cell")
+    assert rows(postgres) == found
+
+
+def test_what_a_server_holds_already_is_the_transactions(postgres):
+    host = a_host(postgres)
+    assert at_once(postgres, "one", host)
+    found = rows(postgres)
+    assert at_once(postgres, "one", host, Amounts(2, 100, 1)) is None
+    assert rows(postgres) == found
+
+
+def test_the_last_claim_says_which_cell_it_is(postgres):
+    with postgres.write() as connection:
+        connection.execute(server_mappings.insert().values(server_id="one", cell_id="other", project_id="project"))
+    assert at_once(postgres, "one", a_host(postgres))
+    assert rows(postgres)[1] == [("one", "cell", "project", False)]
+
+
+@pytest.mark.parametrize(("column", "amounts"), [
+    ("", Amounts(4, 100, 1)), ("", Amounts(1, 5000, 1)), ("", Amounts(1, 1, 101)), ("", Amounts(pcpus=1)),
+    ("disabled", ONE), ("forced_down", ONE)])
+def test_what_does_not_fit_changes_nothing(postgres, column, amounts):
+    host = a_host(postgres)
+    if column:
+        with postgres.write() as connection:
+            connection.execute(table.update().values({column: True}))
+    assert at_once(postgres, "one", host, amounts) is False
+    assert at_once(postgres, "one", "gone", amounts) is False
+    assert rows(postgres) == ([], [], (0, 0, 0, 0), 0)
+    assert at_once(postgres, "one", host, amounts, anyway=True) is bool(column)
+
+
+def test_of_many_who_race_as_many_win_as_there_is_room_for(postgres):
+    host, start, won = a_host(postgres), threading.Barrier(12), []
+
+    def conduct(at):
+        start.wait()
+        won.append(at_once(postgres, f"s{at}", host) if at % 2 else in_a_transaction(f"s{at}"))
+
+    def in_a_transaction(server):
+        with postgres.write() as connection:
+            return allocations.claim(connection, server, server, host, ONE, project_id="project", cell_id="cell")
+
+    threads = [threading.Thread(target=conduct, args=(at,)) for at in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(won) == [False] * 9 + [True] * 3
+    assert rows(postgres)[2:] == ((3, 300, 3, 0), 3)
