@@ -60,21 +60,28 @@ class NoValidHost(Conflict):
 
 
 def choose(states: HostStates, spec: RequestSpec, count: int = 1, *, random: Random | None = None) -> list[Candidate]:
-    """Up to *count* hosts, best first. Raises ``NoValidHost``. Chance decides between hosts of equal weight, and which
-    of the best ``rules.subset`` comes first, so that conductors seldom choose the same; without *random* not."""
+    """As ``best``; raises ``NoValidHost`` where there is none."""
+    with states.lock:
+        found = best(states, spec, count, random=random)
+        if not found:
+            raise explain(states, spec)
+    return found
+
+
+def best(states: HostStates, spec: RequestSpec, count: int = 1, *, random: Random | None = None) -> list[Candidate]:
+    """Up to *count* hosts, best first. Chance decides between hosts of equal weight, and which of the best
+    ``rules.subset`` comes first, so that conductors seldom choose the same; without *random* not."""
     rules = states.rules
     with states.lock:
         asked = states.asked(spec)
         late = [one for one in asked if one.sight in LATE]
         parts = _parts(states, spec, [one for one in asked if one.sight not in LATE], rules)
-        best = [Candidate(host.id, host.name, host.profile.cell_id, w) for w, host in islice(
+        found = [Candidate(host.id, host.name, host.profile.cell_id, w) for w, host in islice(
             (one for one in _heaviest(parts, spec, rules, random) if all(each.passes(one[1], spec) for each in late)),
             max(count, rules.subset))]
-        if not best:
-            raise explain(states, spec)
-    if random and rules.subset > 1:
-        best.insert(0, best.pop(random.randrange(min(rules.subset, len(best)))))
-    return best[:count]
+    if found and random and rules.subset > 1:
+        found.insert(0, found.pop(random.randrange(min(rules.subset, len(found)))))
+    return found[:count]
 
 
 def explain(states: HostStates, spec: RequestSpec) -> NoValidHost:

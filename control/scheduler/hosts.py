@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,8 +41,9 @@ CAPABILITIES = ("architecture", "cpu_info", "cpu_model", "disk_encryption", "emu
                 "secure_boot", "tpm_versions", "virt_types")
 #: Columns of ``store.hosts`` rows that are less when something has gone.
 FREED = ("servers", "pcpus_used", "memory_mb_used")
-#: Columns of ``store.hosts`` rows that make the profile.
-PROFILED = ("cell_id", "disabled", "cell_disabled", "forced_down", "info", "own_traits")
+#: Columns of ``store.hosts`` rows that make the profile; and those of what there is, what may be claimed and what is.
+PROFILED = itemgetter("cell_id", "disabled", "cell_disabled", "forced_down", "info", "own_traits")
+AMOUNTS = tuple(itemgetter(*(f"{name}{what}" for name in RESOURCES)) for what in ("", "_limit", "_used"))
 
 
 def can_plug_in(info: Mapping[str, Any], name: str) -> bool:
@@ -100,15 +102,14 @@ class HostStates:
             before, self.rows[name] = self.rows.get(name), row
             if before is None or before["endpoint"] != row["endpoint"] or before["info"] != row["info"]:
                 host.host_ip = address(row)
-            host.totals, host.limits, host.used = (
-                Amounts(*(row[f"{resource}{what}"] for resource in RESOURCES)) for what in ("", "_limit", "_used"))
+            host.totals, host.limits, host.used = (Amounts(*columns(row)) for columns in AMOUNTS)
             host.servers, host.columns = row["servers"], row
             if before is not None and any(before[one] > row[one] for one in FREED):
                 host.numa.freed()
                 host.pci.freed()
             if host.counted() != host.numbers:
                 self._touch(host)
-            if host.block is None or before is None or any(before[key] != row[key] for key in PROFILED):
+            if host.block is None or before is None or PROFILED(before) != PROFILED(row):
                 self._profiled(host)
 
     def up(self, name: str, up: bool) -> None:

@@ -17,7 +17,7 @@ from magnetar_control.store.nic_bandwidth import WantedResources
 from magnetar_core import bandwidth
 from magnetar_core.hardware import pci
 
-from .choose import Candidate, NoValidHost, choose
+from .choose import Candidate, best, choose
 from .hosts import HostStates
 from .request_spec import RequestSpec, offered, wanted_of
 
@@ -36,11 +36,8 @@ def place(database: Database, states: HostStates, spec: RequestSpec, *, map_cell
     refused: Counter[str] = Counter()
     looked = False
     while True:
-        try:
-            candidates = choose(states, spec, CANDIDATES, random=random)
-        except NoValidHost:
-            if looked:
-                raise
+        candidates = (choose if looked else best)(states, spec, CANDIDATES, random=random)
+        if not candidates:
             looked = True
             read_hosts(database, states)
             spec = offered(database, spec)
@@ -69,12 +66,9 @@ def place_all(database: Database, states: HostStates, requests: Sequence[Request
     for spec in requests:
         if spec.resources:
             continue
-        try:
-            [one] = choose(states, spec, random=random)
-        except NoValidHost:  # as far as the memory knows
-            continue
-        states.used(one.host, spec.amounts, spec.flavor_name, spec.numa, spec.devices)
-        found.append((spec, one))
+        for one in best(states, spec, random=random):  # there may be none, as far as the memory knows
+            states.used(one.host, spec.amounts, spec.flavor_name, spec.numa, spec.devices)
+            found.append((spec, one))
     if not found:
         return {}
     if _all_claimed(database, found):

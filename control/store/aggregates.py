@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from .database import added_row, now
 from .servers import text
@@ -36,10 +36,14 @@ class Aggregate:
         return self.metadata.get(ZONE)
 
 
+_EVERY = select(aggregates).order_by(aggregates.c.id)
+_MEMBERS = select(aggregate_hosts.c.aggregate_id, aggregate_hosts.c.host).where(
+    aggregate_hosts.c.aggregate_id.in_(bindparam("ids", expanding=True))).order_by(aggregate_hosts.c.host)
+
+
 def every(connection: Connection, *, lock: bool = False) -> list[Aggregate]:
-    """All, by creation; *lock* locks them until the transaction ends. Two queries."""
-    question = select(aggregates).order_by(aggregates.c.id)
-    return _made(connection, question.with_for_update() if lock else question)
+    """All, by creation; *lock* locks them until the transaction ends. Two queries, one where there are none."""
+    return _made(connection, _EVERY.with_for_update() if lock else _EVERY)
 
 
 def find(connection: Connection, id: int, *, lock: bool = False) -> Aggregate | None:
@@ -51,8 +55,7 @@ def find(connection: Connection, id: int, *, lock: bool = False) -> Aggregate | 
 def _made(connection: Connection, question: Any) -> list[Aggregate]:
     rows = connection.execute(question).all()
     members: dict[int, list[str]] = {}
-    for id, host in connection.execute(select(aggregate_hosts.c.aggregate_id, aggregate_hosts.c.host).where(
-            aggregate_hosts.c.aggregate_id.in_([row.id for row in rows])).order_by(aggregate_hosts.c.host)).all():
+    for id, host in connection.execute(_MEMBERS, {"ids": [row.id for row in rows]}).all() if rows else ():
         members.setdefault(id, []).append(host)
     return [Aggregate(row.id, row.uuid, row.name, orjson.loads(row.metadata), row.created_at, row.updated_at,
                       members.get(row.id, [])) for row in rows]

@@ -33,6 +33,7 @@ def _rows(*where: ColumnElement[bool]) -> Select[Any]:
         hosts, cells, cells.c.id == hosts.c.cell_id).where(*where).order_by(hosts.c.name)
 
 
+_EVERY = _rows()
 #: The host of a name or id; made once, which takes longer than to ask it.
 _NAMED = _rows((hosts.c.name == bindparam("host")) | (hosts.c.id == bindparam("host")))
 
@@ -41,7 +42,7 @@ def every(connection: Connection, cell_id: str | None = None, ids: Collection[st
     """All hosts (of one cell, of these uuids), by name."""
     where = [] if cell_id is None else [hosts.c.cell_id == cell_id]
     where += [] if ids is None else [hosts.c.id.in_(list(ids))]
-    return list(connection.execute(_rows(*where)).mappings())
+    return list(connection.execute(_rows(*where) if where else _EVERY).mappings())
 
 
 def show(connection: Connection, name: str, *, lock: bool = False) -> RowMapping | None:

@@ -46,6 +46,7 @@ MEMORY, MODEL = "mem_encryption", "mem_encryption_model"
 SECURITY, USER, HOST, DEPLOYMENT = "tpm_secret_security", "user", "host", "deployment"
 #: The resource class of which a server with such memory has one.
 MEMORY_KEY = "MEM_ENCRYPTION_CONTEXT"
+_NAMED = tuple((row.name, row) for row in ROWS)
 _DISK = tuple("disk_%%s_%s" % unit for unit in ("bytes_sec", "iops_sec"))
 
 
@@ -125,9 +126,9 @@ def both(flavor: Mapping[str, Any], image: Mapping[str, Any], vcpus: int) -> dic
     found: dict[str, Any] = {}
     if "numa_nodes" in flavor and (more := sorted({"numa_cpus", "numa_mem"}.intersection(image))):
         raise InvalidField("image", "property hw_%s must not be set together with the flavor's hw:numa_nodes" % more[0])
-    for row in ROWS:
-        if row.name in flavor or row.name in image:
-            value = _one(row, flavor.get(row.name), image.get(row.name))
+    for name, row in _NAMED:
+        if name in flavor or name in image:
+            value = _one(row, flavor.get(name), image.get(name))
             found[row.field or "max %s" % row.bounds] = value
     if any(name in image for name in TOPOLOGY):  # an image that says one says all
         found.update({name: image.get(name) for name in TOPOLOGY})

@@ -56,7 +56,7 @@ def test_who_asks_for_no_class_asks_the_database_no_more(gold):
     memory = a_memory(gold)
     with counted(api=gold) as seen:
         place(gold, memory, wish(gold, "s1"), random=Random(1))
-        assert len(seen) == 3
+        assert len(seen) == (3 if gold.kind == "sqlite" else 1)
         place_all(gold, memory, [wish(gold, "s2"), wish(gold, "s3")], random=Random(1))
     assert not [text for _name, text in seen if "inventories" in text]
     with gold.write() as connection, counted(api=gold) as seen:
