@@ -127,13 +127,13 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
     if group and not _allowed(connection, group, server_id, host_id):
         return False
     kind, me = connection.dialect.name, {"consumer": consumer_id, "host": host_id}
+    held = connection.execute(_HELD, me).one_or_none() if devices else None  # whoever locks both locks the host later
     wanted = WantedResources(resources, devices, nics or (), isolate)
     if (settled := nic_bandwidth.settle(connection, consumer_id, server_id, host_id, wanted)) is None:
         return False
     mine = {**amounts._asdict(), **_texts(settled, nics is not None)}
     row = {"consumer_id": consumer_id, "host_id": host_id, "server_id": server_id, "created_at": now(), **mine,
            "owner": None if owner is None else inventories.text(owner)}
-    held = None
     while held is None and not connection.execute(_HOLD[kind], row).rowcount:
         held = connection.execute(_HELD, me).one_or_none()
     if held is None:

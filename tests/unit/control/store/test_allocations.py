@@ -3,15 +3,17 @@
 
 import random
 import threading
+import time
 import uuid
 
 import orjson
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from magnetar_control.store import allocations, hosts
 from magnetar_control.store.allocations import Amounts, Group, Ratios
 from magnetar_control.store.database import now
+from magnetar_control.store.nic_bandwidth import WantedResources
 from magnetar_control.store.tables import cells, server_group_members, server_groups, server_mappings
 from magnetar_control.store.tables import hosts as table
 
@@ -358,3 +360,34 @@ def test_a_host_is_registered_once_with_a_number_of_its_own(database, cell):
         rows = hosts.every(connection)
     assert [row["name"] for row in rows] == ["kvm0", "kvm1", "kvm2"]
     assert sorted(row["number"] for row in rows) == [1, 2, 3]
+
+
+def test_changes_of_what_one_server_has_wait_for_one_another(postgres):
+    """Whoever changes it locks its row first, and the host's next: with the host's first, both waited for each other,
+    and PostgreSQL failed one of them."""
+    with postgres.write() as connection:
+        connection.execute(cells.insert().values(id="cell", name="one", database_url="sqlite://", created_at=now()))
+    host = with_devices(postgres, ("gpu", 2))
+    assert claim(postgres, "s1", host, devices={"gpu": 1})
+    ended, begun = [], threading.Event()
+
+    def more():
+        begun.wait(30)
+        ended.append(claim(postgres, "s1", host, devices={"gpu": 2}))
+
+    def wanted():  # its row is locked by now
+        begun.set()
+        deadline = time.monotonic() + 30
+        with postgres.read() as connection:
+            while not connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar():
+                assert time.monotonic() < deadline
+        return WantedResources({}, {"gpu": 1})
+
+    thread = threading.Thread(target=more)
+    thread.start()
+    with postgres.write() as connection:
+        assert allocations.set_resources(connection, "s1", host, wanted)
+    thread.join(60)
+    assert ended == [True]
+    with postgres.read() as connection:
+        assert [row.devices for row in allocations.of_consumer(connection, "s1")] == ['{"gpu":2}']
