@@ -220,15 +220,27 @@ def _give_up(move: MigrationTask, error: MagnetarError) -> None:
 
 
 def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
-    """The server holds the claims of its old flavor on *host*, and the migration none."""
+    """The server holds the claims of its old flavor on *host*, and the migration none. Where operators have lowered
+    what the host gives, so that this is refused, both keep what they hold: the guest has its part of that, and nobody
+    else may get it. The audit says so, and heals it when there is room."""
     held, id = needed(move, flavor), move.conductor.host(host)["id"]
-    with move.api.write() as connection:
-        if host == move.source:
-            allocations.revert(connection, move.work.id, move.id)
-        allocations.release(connection, move.id)
-        allocations.claim(connection, move.work.id, move.work.id, id, held.amounts, devices=held.devices,
-                          resources=held.resources, nics=held.nics)
+    try:
+        with move.api.write() as connection:
+            if host == move.source:
+                allocations.revert(connection, move.work.id, move.id)
+            allocations.release(connection, move.id)
+            if not allocations.claim(connection, move.work.id, move.work.id, id, held.amounts, devices=held.devices,
+                                     resources=held.resources, nics=held.nics):
+                raise _Refused
+    except _Refused:
+        log.warning("server %s and its move keep what they hold of host %s, which has not what the flavor needs left. "
+                    "See what magnetar audit says of it, and give the host more, or move servers away.",
+                    move.work.id, host)
     move.read_hosts()
+
+
+class _Refused(Exception):
+    """The host has not what the server's flavor needs; nothing is changed."""
 
 
 def needed(move: MigrationTask, flavor: Flavor) -> RequestSpec:
