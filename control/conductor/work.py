@@ -86,7 +86,8 @@ def leased(confirm: Callable[[], None], database: Database) -> Database:
             confirm()
             yield connection
 
-    return cast("Database", SimpleNamespace(write=write, single=single, read=database.read, retried=database.retried))
+    return cast("Database", SimpleNamespace(kind=database.kind, write=write, single=single, read=database.read,
+                                            retried=database.retried))
 
 
 def admin_message(error: BaseException) -> str:

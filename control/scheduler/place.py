@@ -99,8 +99,10 @@ class _Refused(Exception):
 
 
 def _claimed(database: Database, spec: RequestSpec, found: Candidate, map_cell: bool) -> bool:
+    plain = not (spec.devices or spec.resources or spec.group) and map_cell
+
     def once() -> bool:
-        if not (spec.devices or spec.resources or spec.group) and map_cell:
+        if plain and database.kind == "postgresql":
             with database.single() as connection:
                 done = claim_at_once(connection, Claim(spec.server_id, spec.project_id, found.host_id, found.cell_id,
                                                        spec.amounts), anyway=spec.forced)

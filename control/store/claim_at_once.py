@@ -34,7 +34,7 @@ def _mapped() -> CTE:
     return found
 
 
-def _held() -> Executable:
+def _claimed() -> Executable:
     given = _given(allocations, "server_id", "created_at", *RESOURCES)
     query = INSERT["postgresql"](allocations).from_select(
         ["consumer_id", "host_id", *given], select(given["server_id"], _RAISED.c.id, *given.values()),
@@ -43,21 +43,24 @@ def _held() -> Executable:
     return made
 
 
-_CLAIM = _held()
+_CLAIM = _claimed()
+_HELD = select(allocations.c.host_id).where(
+    allocations.c.consumer_id == bindparam("own_server_id"), allocations.c.host_id == bindparam("host"))
 
 
 def claim_at_once(connection: Connection, claim: Claim, *, anyway: bool = False) -> bool | None:
     """As ``allocations.claim`` with a cell, of a server that is in no group and needs no devices and further resource
-    classes, on a connection of ``Database.single``. ``None``, and nothing changed, where it holds something of the host
-    already, or the database is SQLite: ``allocations.claim`` is to decide then."""
-    if connection.dialect.name != "postgresql":
-        return None
+    classes, on a connection of PostgreSQL's ``Database.single``. ``None``, and nothing changed, where it holds
+    something of the host already: ``allocations.claim`` is to decide then."""
     own = {"server_id": claim.server_id, "cell_id": claim.cell_id, "project_id": claim.project_id, "created_at": now(),
            **claim.amounts._asdict()}
     values = {f"own_{name}": one for name, one in own.items()} | raised_by(claim.host_id, claim.amounts, 1, anyway)
     try:
-        return connection.execute(_CLAIM, values).rowcount == 1
+        if connection.execute(_CLAIM, values).rowcount:
+            return True
     except IntegrityError as error:
         if getattr(error.orig, "sqlstate", None) != TWICE:
             raise
         return None
+    # What it holds may be all that there was: a claim of before whose answer was lost.
+    return None if connection.execute(_HELD, values).first() else False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The claim that is one statement does as ``allocations.claim``, on PostgreSQL; SQLite leaves it to that."""
+"""The claim that is one statement of PostgreSQL does as ``allocations.claim``."""
 
 import threading
 
@@ -43,12 +43,6 @@ def rows(database):
                 tuple(host[f"{name}_used"] for name in allocations.RESOURCES), host["servers"])
 
 
-def test_sqlite_leaves_it_to_the_transaction(sqlite):
-    host = a_host(sqlite)
-    assert at_once(sqlite, "s", host) is None
-    assert rows(sqlite) == ([], [], (0, 0, 0, 0), 0)
-
-
 def test_it_writes_what_the_transaction_writes(postgres):
     host = a_host(postgres)
     with counted(api=postgres) as asked:
@@ -64,11 +58,13 @@ def test_it_writes_what_the_transaction_writes(postgres):
     assert rows(postgres) == found
 
 
-def test_what_a_server_holds_already_is_the_transactions(postgres):
+@pytest.mark.parametrize("amounts", [ONE, Amounts(3, 100, 1)])
+def test_what_a_server_holds_already_is_the_transactions(postgres, amounts):
+    """All that the host has, too: a claim is tried again when its answer is lost, and is no second one then."""
     host = a_host(postgres)
-    assert at_once(postgres, "one", host)
+    assert at_once(postgres, "one", host, amounts)
     found = rows(postgres)
-    assert at_once(postgres, "one", host, Amounts(2, 100, 1)) is None
+    assert at_once(postgres, "one", host, amounts) is None
     assert rows(postgres) == found
 
 
