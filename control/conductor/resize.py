@@ -231,15 +231,15 @@ def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
             allocations.release(connection, move.id)
             if not allocations.claim(connection, move.work.id, move.work.id, id, held.amounts, devices=held.devices,
                                      resources=held.resources, nics=held.nics):
-                raise _Refused
-    except _Refused:
+                raise _OldFlavorRefused
+    except _OldFlavorRefused:
         log.warning("server %s and its move keep what they hold of host %s, which has not what the flavor needs left. "
                     "See what magnetar audit says of it, and give the host more, or move servers away.",
                     move.work.id, host)
     move.read_hosts()
 
 
-class _Refused(Exception):
+class _OldFlavorRefused(Exception):
     """The host has not what the server's flavor needs; nothing is changed."""
 
 
