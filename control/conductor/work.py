@@ -72,22 +72,15 @@ class LeaseLost(Exception):
 
 
 def leased(confirm: Callable[[], None], database: Database) -> Database:
-    """The database, to which an action writes only while it holds its lease: *confirm* raises ``LeaseLost`` otherwise
-    (``Work.confirm_lease`` or ``Work.confirm_old_lease``)."""
+    """The database, to which an action writes only while *confirm* (of its ``Work``) does not raise ``LeaseLost``."""
     @contextlib.contextmanager
-    def write() -> Iterator[Connection]:
-        with database.write() as connection:
+    def confirmed(way: Callable[[], contextlib.AbstractContextManager[Connection]]) -> Iterator[Connection]:
+        with way() as connection:
             confirm()
             yield connection
 
-    @contextlib.contextmanager
-    def single() -> Iterator[Connection]:
-        with database.single() as connection:
-            confirm()
-            yield connection
-
-    return cast("Database", SimpleNamespace(kind=database.kind, write=write, single=single, read=database.read,
-                                            retried=database.retried))
+    return cast("Database", SimpleNamespace(kind=database.kind, read=database.read, retried=database.retried, **{
+        name: partial(confirmed, getattr(database, name)) for name in ("write", "single")}))
 
 
 def admin_message(error: BaseException) -> str:
