@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent.documents import Documents
-from magnetar_agent.servers import admin_password
+from magnetar_agent.servers import admin_password, spec
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError
 from tests.contract.place import eventually
 
@@ -74,6 +74,24 @@ def test_the_image_says_whether_and_whose(host: Host, properties: dict[str, str]
     assert SECRET not in kept(host)
     looked(host, id)
     assert [*host.fake.passwords] == [(id, user)] * bool(user)
+
+
+def test_neither_is_a_matter_of_qemus(host: Host) -> None:
+    """Servers of agents that did not keep ``guest_agent: true`` run on, and whose password it is may change."""
+    host.agent.admin_passwords.close()
+    image(host, "system", hw_qemu_guest_agent="yes")
+    id, documents = made(host, image="system", hardware={}), host.agent.host.documents
+    older = documents.find("server", "web1")
+    assert older is not None
+    older.want["hardware"] = {}
+    documents.write(older)
+    host.fake.define(spec.domain(host.agent.host, older))
+    for hardware in ({}, {"guest_agent": True}, {"admin_user": "cloud"}):
+        assert [step.verb for step in host.server(image="system", hardware=hardware).steps] in (["record"], [])
+        assert host.server(image="system", hardware=hardware).steps == []
+    host.fake.talking.add(id)
+    host.event("change_password", "r1", password="newer")
+    assert host.fake.passwords == {(id, "cloud"): "newer"}
 
 
 def test_another_password_is_for_the_same_user(host: Host) -> None:
