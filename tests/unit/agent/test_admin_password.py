@@ -63,6 +63,7 @@ def test_it_is_set_when_the_agent_comes_up(host: Host, caplog: pytest.LogCapture
 
 @pytest.mark.parametrize(("properties", "user"), [
     ({"hw_qemu_guest_agent": "yes"}, "root"), ({"hw_qemu_guest_agent": "yes", "os_admin_user": "cloud"}, "cloud"),
+    ({"hw_qemu_guest_agent": "yes", "os_admin_user": "Local Admin", "os_type": "windows"}, "Local Admin"),
     ({"hw_qemu_guest_agent": "true", "os_type": "windows"}, "Administrator"), ({"os_admin_user": "cloud"}, ""),
     ({"hw_qemu_guest_agent": "no"}, ""), ({}, "")])
 def test_the_image_says_whether_and_whose(host: Host, properties: dict[str, str], user: str) -> None:
