@@ -160,7 +160,7 @@ class AdminPasswords:
                 if found and found.due <= now:
                     found.looked, found.due = now, max(found.until, now + AGAIN)
                     return id
-                self._changed.wait(found and found.due - now)
+                self._changed.wait(None if found is None else found.due - now)
         return None
 
     def _later(self, id: str, seconds: float) -> None:
