@@ -25,6 +25,21 @@ class Locks:
             return (kind, name) in self._held
 
     @contextmanager
+    def hold_if_free(self, kind: str, name: str) -> Iterator[bool]:
+        """Hold the lock, unless somebody holds it or waits for it; whether it is held. Waits for nobody."""
+        with self._guard:
+            free = (kind, name) not in self._held
+            if free:
+                lock, users = self._held[kind, name] = (threading.Lock(), [1])
+                lock.acquire()
+        try:
+            yield free
+        finally:
+            if free:
+                lock.release()
+                self._let_go(kind, name, users)
+
+    @contextmanager
     def hold(self, kind: str, name: str) -> Iterator[None]:
         """Hold the lock of *name* of *kind*; waits for it."""
         with self._guard:
@@ -34,7 +49,10 @@ class Locks:
             with lock:
                 yield
         finally:
-            with self._guard:
-                users[0] -= 1
-                if not users[0]:
-                    del self._held[(kind, name)]
+            self._let_go(kind, name, users)
+
+    def _let_go(self, kind: str, name: str, users: list[int]) -> None:
+        with self._guard:
+            users[0] -= 1
+            if not users[0]:
+                del self._held[(kind, name)]

@@ -93,7 +93,8 @@ class PowerSync:
             self._thread.join(5)
 
     def _event(self, event: hv.DomainEvent) -> None:
-        self.host.changes.tell(event.uuid)
+        if event.what != "agent":  # which guests can have happen thousands of times a second
+            self.host.changes.tell(event.uuid)
         if event.what in ("stopped", "crashed", "suspended", "resumed", "started"):
             self._todo.put(event)
 

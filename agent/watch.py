@@ -167,7 +167,7 @@ class Feed:
 
     def _happened(self, event: DomainEvent) -> None:
         document = self.host.documents.look(Server.noun, event.uuid) if self._present else None
-        if document is None:  # a domain that is not Magnetar's
+        if document is None or event.what == "agent":  # a domain that is not Magnetar's, or nothing that is shown
             return
         if self._asked("domain"):
             name = document.name

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from weakref import WeakValueDictionary
 
 from magnetar_control.services import Context, Document, Images
 from magnetar_core.client import Client
+from magnetar_core.errors import InvalidField
 from magnetar_core.hardware import AGENT
 from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 
@@ -47,7 +49,8 @@ class Delivery:
             found = client.ensure("image", id, want, "recreate")
             if found["resource"]["status"] != "active" and (location := self.images.location(id)):
                 direct = {**want, "source": {**want["source"], "location": location}}
-                found = client.ensure("image", id, direct, timeout=self.timeout)
+                with contextlib.suppress(InvalidField):  # no words of a location, or an older agent: it is sent
+                    found = client.ensure("image", id, direct, timeout=self.timeout)
             if found["resource"]["status"] != "active":
                 chunks, size = self.images.content(id)
                 client.send("image", id, chunks, size, timeout=self.timeout)

@@ -32,8 +32,10 @@ NOTE = "admin_pass"
 #: Seconds that a guest has for its agent to come up: it may be installed at the first boot.
 KEPT = 3600.0
 #: How often an agent that is there is asked in vain, and seconds before the second time; then twice as many each time.
+#: It may be starting, and the user may be made by cloud-init after it has started.
 TRIES, AGAIN = 5, 10.0
-#: Seconds after which a server is looked at whose document was written, or that somebody is changing.
+#: Seconds after which a server is looked at whose document was written, or that somebody is changing; and between two
+#: looks that its guest asks for, which opens and closes its agent's channel as it likes.
 SOON = 1.0
 #: Seconds after a failure that is not the guest's, such as a full disk.
 LATER = 60.0
@@ -70,11 +72,16 @@ def forget(document: Document) -> bool:
 
 @dataclass
 class _Pending:
-    """A server that is looked at when it is *due*. *until* as in its note."""
+    """A server that is looked at when it is *due*, and was *looked* at last then. *until* as in its note."""
 
     until: float
     due: float
     tries: int = 0
+    looked: float = 0.0
+
+    def turn(self, now: float) -> tuple[bool, int, float]:
+        """Its place in the line: of those that are due, guests which let others wait in vain before come last."""
+        return (True, 0, self.due) if self.due > now else (False, self.tries, self.due)
 
 
 class AdminPasswords:
@@ -128,7 +135,7 @@ class AdminPasswords:
         """Look at the server *id* now; at all without one, since libvirt is back."""
         with self._changed:
             for one in self._pending.values() if id is None else filter(None, [self._pending.get(id)]):
-                one.due = 0.0
+                one.due = min(one.due, one.looked + SOON)
             self._changed.notify()
 
     # What is done ----------------------------------------------------------------------------------------------------
@@ -147,12 +154,13 @@ class AdminPasswords:
         earlier where somebody says so."""
         with self._changed:
             while not self._ending:
-                id = min(self._pending, key=lambda one: self._pending[one].due, default=None)
-                wait = None if id is None else self._pending[id].due - time.time()
-                if id is not None and wait is not None and wait <= 0:
-                    self._pending[id].due = max(self._pending[id].until, time.time() + AGAIN)
+                now = time.time()
+                id = min(self._pending, key=lambda one: self._pending[one].turn(now), default=None)
+                found = None if id is None else self._pending[id]
+                if found and found.due <= now:
+                    found.looked, found.due = now, max(found.until, now + AGAIN)
                     return id
-                self._changed.wait(wait)
+                self._changed.wait(None if found is None else found.due - now)
         return None
 
     def _later(self, id: str, seconds: float) -> None:
@@ -163,10 +171,10 @@ class AdminPasswords:
     def _look(self, id: str) -> None:
         """Set the password, if the guest's agent is there and nobody changes the server; drop the note when its time is
         over."""
-        if self.host.locks.held("server", id):
-            self._later(id, SOON)
-            return
-        with self.host.locks.hold("server", id):
+        with self.host.locks.hold_if_free("server", id) as free:
+            if not free:
+                self._later(id, SOON)
+                return
             document = self.host.documents.get("server", id)
             if document is None or document.deleting or NOTE not in document.state:
                 return
@@ -188,25 +196,25 @@ class AdminPasswords:
         except HypervisorDown:
             return  # it is looked at when libvirt is back
         except Conflict:
-            self._not_answered(document)
+            self._in_vain(document, "did not answer")
             return
         except HypervisorError as error:
-            self._drop(document, f"its guest agent refused ({error.message})")
+            self._in_vain(document, f"refused ({error.message})")
             return
         forget(document)
         self.host.documents.write(document)
         log.info("server %s: its guest agent has set the password of %s", document.name, name,
                  extra={"server": document.id})
 
-    def _not_answered(self, document: Document) -> None:
-        """It is connected and says nothing: it may be starting."""
+    def _in_vain(self, document: Document, why: str) -> None:
+        """Its agent is connected, and has not done it."""
         with self._changed:
             pending = self._pending.get(document.id)
             tries = TRIES if pending is None else pending.tries + 1
             if pending:
                 pending.tries = tries
         if tries >= TRIES:
-            self._drop(document, f"its guest agent did not answer {TRIES} times")
+            self._drop(document, f"its guest agent was asked {TRIES} times and {why}")
         else:
             self._later(document.id, AGAIN * 2 ** (tries - 1))
 

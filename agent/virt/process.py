@@ -52,7 +52,7 @@ def follow(arguments: Sequence[str], what: str, progress: Callable[[float], None
 def piped(arguments: Sequence[str], what: str, user: User, files: Sequence[int],
           silence: float) -> Iterator[Iterator[bytes]]:
     """What the program prints, in pieces as they come, for as long as it takes; the last one has come when it has ended
-    well. Raises ``HypervisorError``, also after so many seconds of *silence*."""
+    well. Raises ``HypervisorError``, also after so many seconds of *silence*, whatever it complains of meanwhile."""
     process = _start(arguments, what, user, files)
     try:
         yield _pieces(process, arguments[0], what, silence)
@@ -65,9 +65,10 @@ def _pieces(process: subprocess.Popen[bytes], program: str, what: str, silence: 
     watch, left, said = select.poll(), 2, bytearray()
     for pipe in (out, err):
         watch.register(pipe, select.POLLIN)
+    deadline = time.monotonic() + silence
     while left:
-        ready = watch.poll(silence * 1000)
-        if not ready:
+        ready = watch.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        if not ready or (time.monotonic() > deadline and out not in dict(ready)):
             raise HypervisorError(f"{program} could not {what}: nothing came for {silence:.0f} s, and it was ended.")
         for pipe, _event in ready:
             piece = os.read(pipe, PIECE)
@@ -76,10 +77,19 @@ def _pieces(process: subprocess.Popen[bytes], program: str, what: str, silence: 
                 left -= 1
             elif pipe == out:
                 yield piece
+                deadline = time.monotonic() + silence  # who takes the pieces has his time, too
             elif len(said) < SAID_MAX:
                 said += piece
-    if process.wait(5):
+    if _code(process, program, what):
         raise _failed(program, what, process.returncode, said.decode(errors="replace"))
+
+
+def _code(process: subprocess.Popen[bytes], program: str, what: str) -> int:
+    """The exit status of a program that has closed its outputs."""
+    try:
+        return process.wait(5)
+    except subprocess.TimeoutExpired:
+        raise HypervisorError(f"{program} could not {what}: it said all, and did not end.") from None
 
 
 def bound_to_us(user: User, groups: Sequence[int] = ()) -> list[str]:
@@ -139,7 +149,7 @@ def _finish(process: subprocess.Popen[bytes], program: str, what: str, deadline:
             if deadline and time.monotonic() > deadline:
                 raise HypervisorError(f"{program} could not {what}: it took too long and was ended. "
                                       "See whether the storage of the host answers, then repeat the call.")
-        process.wait(5)
+        _code(process, program, what)
     finally:
         _end(process)
     if process.returncode:

@@ -41,10 +41,17 @@ def exported(image: CephImage, user: User) -> Iterator[tuple[int, Iterator[bytes
                                   f"rbd_ceph_conf leads to {found}.")
         rbd = ["rbd", *who, "--client-mount-timeout", patience]
         where = ["--pool", image.pool, "--image", image.name, "--snap", image.snapshot]
-        seen = json.loads(run([*rbd, "info", "--format=json", *where], what, image.timeout + TIMEOUT, user, files))
+        size = _size(run([*rbd, "info", "--format=json", *where], what, image.timeout + TIMEOUT, user, files), what)
         with piped([*rbd, "export", "--no-progress", *where, "--path", "-"], what, user, files,
                    SILENCE) as pieces:
-            yield int(seen["size"]), pieces
+            yield size, pieces
+
+
+def _size(said: str, what: str) -> int:
+    try:
+        return int(json.loads(said)["size"])
+    except (ValueError, TypeError, KeyError):
+        raise HypervisorError(f"rbd could not {what}: it does not say its size.") from None
 
 
 def keyring(image: CephImage) -> Path:

@@ -71,15 +71,21 @@ def _rescued(call: Call, _none: None) -> Any:
 
 
 def _evacuation(call: Call) -> dict[str, Any]:
+    """None is drawn where nobody is told it: a guest agent would set it in a root volume that is kept."""
     host, given = call.body.get("host"), "adminPass" in call.body
     kept = call.body.get("onSharedStorage", False)
-    return {"admin_pass": None if kept else password(call.body), "host": host,
+    return {"admin_pass": password(call.body) if not kept and (given or _tells(call)) else None, "host": host,
             "force": call.body.get("force", host is not None and not call.at(Gate.EVACUATION_SCHEDULED)),
             "stopped": call.at(Gate.EVACUATED_STOPPED), "on_shared_storage": kept, "new_password": given}
 
 
+def _tells(call: Call) -> bool:
+    """Whether the answer to an evacuation has the password."""
+    return call.settings.enable_instance_password and not call.at(Gate.EVACUATION_ANSWERS_NOTHING)
+
+
 def _evacuated(call: Call, _none: None) -> Any:
-    if call.at(Gate.EVACUATION_ANSWERS_NOTHING) or not call.settings.enable_instance_password:
+    if not _tells(call):
         return None
     return {"adminPass": None if call.body.get("onSharedStorage") else call.body["adminPass"]}
 

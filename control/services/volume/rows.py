@@ -61,7 +61,7 @@ def asked(connection: Connection, table: Table, row: RowMapping, task: str, stat
     """Note a task for the worker. Raises ``InvalidRequest`` where the status is none of *statuses*, or has changed.
 
     A deletion leaves the lease of what is at work: it begins when that has ended, so that nothing which is still being
-    made comes to the host afterwards. The lease is not renewed any more."""
+    made comes to the host afterwards."""
     if statuses is not None and row["status"] not in statuses:
         raise wrong_status(table, row, statuses)
     free = {} if task == "delete" else {"holder": None, "lease_until": None}

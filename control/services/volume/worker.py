@@ -150,7 +150,7 @@ class Worker:
             self._again(table, row, MagnetarError("The service failed at it; the operator's log says why."))
         else:
             if not self._finish(table, row, found) and row["task"] == "create":
-                # It was deleted while it was made, and that took longer than a lease: what has come since goes too.
+                # It was deleted while it was made, by who found the lease ended: what has come since goes too.
                 with self.database.read() as connection:
                     left = connection.execute(select(table.c.id).where(table.c.id == row["id"])).first()
                 if left is None:
@@ -158,14 +158,14 @@ class Worker:
 
     @contextlib.contextmanager
     def _kept(self, table: Table, row: Row) -> Iterator[None]:
-        """Renew the lease until the block ends."""
-        over = threading.Event()
+        """Renew the lease until the block ends, also where a deletion was asked meanwhile, which waits for that."""
+        over, held = threading.Event(), and_(table.c.id == row["id"], table.c.holder == row["holder"],
+                                             table.c.task.in_((row["task"], "delete")))
 
         def renew() -> None:
             while not over.wait(LEASE / 3):
                 with contextlib.suppress(DBAPIError), self.database.write() as connection:
-                    connection.execute(update(table).where(_mine(table, row)).values(
-                        lease_until=self.database.clock(LEASE)))
+                    connection.execute(update(table).where(held).values(lease_until=self.database.clock(LEASE)))
 
         thread = threading.Thread(target=renew, name="volumes lease", daemon=True)
         thread.start()
@@ -184,11 +184,12 @@ class Worker:
 
     def _note(self, table: Table, row: Row, statement: Update | Delete) -> bool:
         """Execute it if the task is still the one that was taken; if not, the deletion that was asked meanwhile may
-        begin (see ``rows.asked``)."""
+        begin (see ``rows.asked``), and begins again where somebody is at it: he may have come before there was
+        anything to delete."""
         with self.database.write() as connection:
             done = connection.execute(statement.where(_mine(table, row))).rowcount > 0
-            if not done:
-                connection.execute(update(table).where(table.c.id == row["id"], table.c.holder == row["holder"]).values(
+            if not done and row["task"] != "delete":
+                connection.execute(update(table).where(table.c.id == row["id"], table.c.task == "delete").values(
                     holder=None, lease_until=None))
             self.database.ring(connection, BELL)
             return done

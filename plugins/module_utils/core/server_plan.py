@@ -156,7 +156,7 @@ def _differs(want: Document, have: Document) -> list[str]:
     """Fields that QEMU takes up at its next start only. Addresses are no matter of QEMU's, nor what guests are told."""
     same = _shape(want["flavor"], disk_sizes(want)) == _shape(have["flavor"], have.get("sizes", ()))
     found = [] if same else ["flavor"]
-    found += ["hardware"] * (hardware(want) != hardware(have))
+    found += ["hardware"] * (_parts(want) != _parts(have))
     found += ["machine"] * (want.get("machine") != have.get("machine"))
     wanted, seen = ([{name: value for name, value in nic.items() if name not in NOT_PLUGGED}
                      for nic in one["networks"]] for one in (want, have))
@@ -167,6 +167,13 @@ def hardware(server: Document) -> Document:
     """What a server has besides sizes; one of an older agent has nothing."""
     found: Document = server.get("hardware") or {}
     return found
+
+
+def _parts(server: Document) -> Document:
+    """What the domain shows of its hardware: a guest agent's channel is there unless it is not wanted, and whose
+    password the agent sets is no matter of QEMU's."""
+    return {name: value for name, value in hardware(server).items()
+            if name != "admin_user" and (name, value) != ("guest_agent", True)}
 
 
 def _shape(flavor: Document, files: Iterable[str]) -> Document:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from magnetar_agent.documents import Documents
-from magnetar_agent.servers import admin_password
+from magnetar_agent.servers import admin_password, spec
 from magnetar_core.errors import Conflict, HypervisorDown, HypervisorError
 from tests.contract.place import eventually
 
@@ -63,6 +63,7 @@ def test_it_is_set_when_the_agent_comes_up(host: Host, caplog: pytest.LogCapture
 
 @pytest.mark.parametrize(("properties", "user"), [
     ({"hw_qemu_guest_agent": "yes"}, "root"), ({"hw_qemu_guest_agent": "yes", "os_admin_user": "cloud"}, "cloud"),
+    ({"hw_qemu_guest_agent": "yes", "os_admin_user": "Local Admin", "os_type": "windows"}, "Local Admin"),
     ({"hw_qemu_guest_agent": "true", "os_type": "windows"}, "Administrator"), ({"os_admin_user": "cloud"}, ""),
     ({"hw_qemu_guest_agent": "no"}, ""), ({}, "")])
 def test_the_image_says_whether_and_whose(host: Host, properties: dict[str, str], user: str) -> None:
@@ -74,6 +75,24 @@ def test_the_image_says_whether_and_whose(host: Host, properties: dict[str, str]
     assert SECRET not in kept(host)
     looked(host, id)
     assert [*host.fake.passwords] == [(id, user)] * bool(user)
+
+
+def test_neither_is_a_matter_of_qemus(host: Host) -> None:
+    """Servers of agents that did not keep ``guest_agent: true`` run on, and whose password it is may change."""
+    host.agent.admin_passwords.close()
+    image(host, "system", hw_qemu_guest_agent="yes")
+    id, documents = made(host, image="system", hardware={}), host.agent.host.documents
+    older = documents.find("server", "web1")
+    assert older is not None
+    older.want["hardware"] = {}
+    documents.write(older)
+    host.fake.define(spec.domain(host.agent.host, older))
+    for hardware in ({}, {"guest_agent": True}, {"admin_user": "cloud"}):
+        assert [step.verb for step in host.server(image="system", hardware=hardware).steps] in (["record"], [])
+        assert host.server(image="system", hardware=hardware).steps == []
+    host.fake.talking.add(id)
+    host.event("change_password", "r1", password="newer")
+    assert host.fake.passwords == {(id, "cloud"): "newer"}
 
 
 def test_another_password_is_for_the_same_user(host: Host) -> None:
@@ -127,25 +146,68 @@ def test_its_time_ends(host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pyte
     assert SECRET not in kept(host) and SECRET not in caplog.text and not host.agent.admin_passwords._pending
 
 
-@pytest.mark.parametrize(("error", "tries", "said"), [
-    (Conflict("No guest agent answers."), admin_password.TRIES, "did not answer 5 times"),
-    (HypervisorError("libvirt could not set a password in the domain: no such user"), 1, "no such user")])
+REFUSED = HypervisorError("libvirt could not set a password in the domain: no such user")
+
+
+@pytest.mark.parametrize(("error", "said"), [
+    (Conflict("No guest agent answers."), "was asked 5 times and did not answer"), (REFUSED, "no such user")])
 def test_an_agent_that_does_not_do_it_is_left_alone(host: Host, caplog: pytest.LogCaptureFixture, error: Exception,
-                                                    tries: int, said: str) -> None:
+                                                    said: str) -> None:
     id = made(host)
-    for _time in range(tries):
+    for _time in range(admin_password.TRIES):
         host.fake.fail_next("set_password", error)
     host.fake.agent_comes_up(id)
     eventually(lambda: said in caplog.text)
     assert not host.fake.passwords and SECRET not in kept(host) and SECRET not in caplog.text
 
 
-def test_an_agent_that_is_slow_is_asked_again(host: Host) -> None:
+@pytest.mark.parametrize("error", [Conflict("No guest agent answers."), REFUSED])
+def test_an_agent_that_is_slow_or_sooner_than_the_user_is_asked_again(host: Host, error: Exception) -> None:
     id = made(host)
-    for error in (Conflict("No guest agent answers."), Conflict("No guest agent answers.")):
+    for _time in range(2):
         host.fake.fail_next("set_password", error)
     host.fake.agent_comes_up(id)
     is_set(host, id)
+
+
+def test_guests_that_do_not_answer_come_last(host: Host) -> None:
+    """Whoever has ten such guests has others wait for each of them once."""
+    setter = host.agent.admin_passwords
+    setter.close()
+    setter._ending = False
+    silent = [str(host.ensure("server", f"silent{at}", {"flavor": SMALL, "admin_pass": SECRET, "hardware": AGENT})
+                  .resource["id"]) for at in range(3)]  # type: ignore[index]
+    for one in silent:
+        host.fake.fail_next("set_password", Conflict("No guest agent answers."))
+        host.fake.talking.add(one)
+        looked(host, one)
+    other = made(host)
+    for id in (*silent, other):
+        setter._pending[id].due = 0.0
+    assert setter._next() == other
+
+
+def test_a_guest_that_opens_and_closes_its_channel_is_not_looked_at_each_time(
+        host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor are those told who wait for the host's servers."""
+    setter, id, looks, told = host.agent.admin_passwords, made(host), [], []
+    eventually(lambda: setter._pending[id].looked)
+    monkeypatch.setattr(admin_password, "SOON", 60.0)
+    monkeypatch.setattr(setter, "_look", looks.append)
+    monkeypatch.setattr(host.agent.host.changes, "tell", told.append)
+    for _time in range(100):
+        host.fake.agent_comes_up(id)
+    time.sleep(0.1)
+    assert looks in ([], [id]) and told == [] and setter._pending[id].due > time.time() + 30
+
+
+def test_nobody_is_waited_for(host: Host) -> None:
+    locks = host.agent.host.locks
+    with locks.hold_if_free("server", "one") as first, locks.hold_if_free("server", "one") as second:
+        assert (first, second) == (True, False)
+    with locks.hold("server", "one"), locks.hold_if_free("server", "one") as third:
+        assert not third
+    assert not locks.held("server", "one")
 
 
 def test_libvirt_is_away_for_a_moment(host: Host) -> None:

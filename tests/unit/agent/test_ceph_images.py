@@ -6,8 +6,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +154,7 @@ while [ $# -gt 0 ]; do
 done
 case $word in
     fsid) echo {fsid};;
-    info) echo '{{"size": 100000}}';;
+    info) {info};;
     export) {export};;
 esac
 """
@@ -173,9 +175,9 @@ class Tools:
         self.say("head -c 100000 /dev/zero")
         self.image = CephImage(folder / "ceph.conf", "glance", 5, FSID, "images", ID, "snap")
 
-    def say(self, export: str, fsid: str = FSID) -> None:
+    def say(self, export: str, fsid: str = FSID, info: str = """echo '{"size": 100000}'""") -> None:
         for name in ("ceph", "rbd"):
-            (self.folder / name).write_text(TOOL.format(log=self.log, export=export, fsid=fsid))
+            (self.folder / name).write_text(TOOL.format(log=self.log, export=export, fsid=fsid, info=info))
             (self.folder / name).chmod(0o755)
 
     def read(self, user: tuple[int, int] | None = None) -> bytes:
@@ -212,12 +214,28 @@ def test_they_run_as_another_user_who_cannot_read_the_key(tools: Tools) -> None:
 @pytest.mark.parametrize(("export", "fsid", "said"), [
     ("head -c 5000 /dev/zero; echo rbd: error >&2; exit 2", FSID, "rbd could not read the image .* error"),
     ("sleep 30", FSID, "nothing came for 1 s"), ("true", OTHER, f"leads to {OTHER}"),
+    ("while :; do echo rbd: hunting >&2; sleep 0.1; done", FSID, "nothing came for 1 s"),
+    ("exec >&- 2>&-; sleep 30", FSID, "did not end"),
     ("head -c 3000000 /dev/zero >&2; exit 1", FSID, "rbd could not read")])
 def test_what_goes_wrong(tools: Tools, monkeypatch: pytest.MonkeyPatch, export: str, fsid: str, said: str) -> None:
     tools.say(export, fsid)
     if "sleep" in export:
         monkeypatch.setattr(rbd_export, "SILENCE", 1.0)
+    if "exec" in export:
+        monkeypatch.setattr(subprocess.Popen, "wait", partialmethod(_soon, subprocess.Popen.wait))
     with pytest.raises(HypervisorError, match=said):
+        tools.read()
+
+
+def _soon(process: Any, wait: Any, timeout: float | None = None) -> int:
+    return int(wait(process, timeout and 0.2))
+
+
+@pytest.mark.parametrize("info", ["echo", "echo []", "echo '{}'", """echo '{"size": null}'""",
+                                  """echo '{"size": "x"}'"""])
+def test_an_image_of_no_size(tools: Tools, info: str) -> None:
+    tools.say("true", info=info)
+    with pytest.raises(HypervisorError, match="does not say its size"):
         tools.read()
 
 

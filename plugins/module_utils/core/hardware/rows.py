@@ -106,8 +106,8 @@ class Row(NamedTuple):
 
 
 _COUNT = Integer(1, 4096)
-#: A user of a guest.
-GUEST_USER = Text(1, 64, r"[^\s:\x00-\x1f\x7f]+", "must be the name of a user")
+#: A user of a guest. Names of Windows may have spaces within.
+GUEST_USER = Text(1, 64, r"[^\s:\x00-\x1f\x7f]+( +[^\s:\x00-\x1f\x7f]+)*", "must be the name of a user")
 #: The most NUMA cells of a guest.
 _CELLS = 64
 _PINNED = "a host with dedicated CPUs (the agent's setting cpu_dedicated_set)"

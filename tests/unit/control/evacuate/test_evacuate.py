@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A server of a dead host is built anew on another, with its ports, volumes and name."""
 
+import json
+
 import pytest
 
 from magnetar_control.conductor import retry
 from magnetar_core.errors import HypervisorError
+from tests.unit.agent.test_iso import read
 from tests.unit.control.attachments.asking import until
 from tests.unit.control.attachments.test_build import block
 from tests.unit.control.moves.clouds import claims, disabled, row
@@ -37,6 +40,21 @@ def test_a_server_of_a_dead_host(admin, before, version, after):
     admin.up(host)
     admin.clean(id, there)
     assert admin.statuses(id) == [("evacuation", host, there, "completed")]
+
+
+@pytest.mark.parametrize(("version", "asked", "told"), [
+    ("2.13", {"onSharedStorage": False}, True), ("2.94", {}, False), ("2.94", {"adminPass": "Mine-1"}, True)])
+def test_no_password_is_drawn_that_nobody_is_told(admin, version, asked, told):
+    id = admin.server(flavorRef="small", config_drive=True)["id"]
+    host = admin.host_of(id)
+    admin.down(host)
+    answer = admin.evacuate(id, version, **asked)
+    password = asked.get("adminPass") or (answer.json or {}).get("adminPass")
+    there = admin.call.settled(id)["OS-EXT-SRV-ATTR:host"]
+    drive = admin.cloud.kvm[there].agent.host.settings.state_dir / "servers" / id / "config.iso"
+    meta = json.loads(read(drive.read_bytes(), "rr_path")["openstack/latest/meta_data.json"])
+    admin.up(host)
+    assert (meta.get("admin_pass"), bool(password)) == (password, told)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from magnetar_control.delivery import Delivery
 from magnetar_control.services import Context
 from magnetar_control.services.image.remote import Remote, plain
-from magnetar_core.errors import Forbidden, TooLarge, Unavailable
+from magnetar_core.errors import Forbidden, InvalidField, TooLarge, Unavailable
 from tests.unit.control.serving import served
 
 from .glance import RAW
@@ -76,7 +76,10 @@ class Host:
 
     def ensure(self, _noun, _id, want, *_args, **_more):
         self.asked.append(want["source"])
-        return {"resource": {"status": self.statuses.pop(0)}}
+        status = self.statuses.pop(0)
+        if status == "refused":
+            raise InvalidField("source.location", "must begin with rbd://", want["source"]["location"])
+        return {"resource": {"status": status}}
 
     def send(self, _noun, _id, chunks, size, **_more):
         self.sent.append((b"".join(chunks), size))
@@ -87,6 +90,7 @@ URL = "rbd://f/images/i/snap"
 
 @pytest.mark.parametrize(("location", "statuses", "asked", "sent"), [
     (URL, ["active"], 1, False), (URL, ["queued", "active"], 2, False), (URL, ["queued", "queued"], 2, True),
+    (URL, ["queued", "refused"], 2, True),
     ("", ["queued"], 1, True)])
 def test_a_host_is_told_where_it_is_before_it_is_sent(location, statuses, asked, sent):
     service = SimpleNamespace(show=lambda *_args: {}, content=lambda _id: (iter([RAW]), len(RAW)),

@@ -13,7 +13,7 @@ from threading import Barrier, Thread
 import pytest
 
 from magnetar_control.api.volume.app import VolumeApplication
-from magnetar_control.services.volume import EmbeddedVolumes, embedded
+from magnetar_control.services.volume import EmbeddedVolumes, embedded, worker
 from magnetar_core.errors import Conflict, MagnetarError, Unreachable
 from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, ALICE, BOB, READER, Asker, authenticate
@@ -109,6 +109,45 @@ def _lease_ends(service, id):
     (table,) = _table()
     with service.database.write() as connection:
         connection.execute(table.update().where(table.c.id == id).values(lease_until="2000-01-01T00:00:00.000000"))
+
+
+def test_a_deletion_waits_for_a_making_of_many_leases(ask, service, cloud, monkeypatch):
+    monkeypatch.setattr(worker, "LEASE", 0.3)
+    other = EmbeddedVolumes(service.database, cloud.hosts, cloud.agents, cloud.ensure_image, Images())
+
+    def slow(host, id):
+        cloud.ensure_image(host, id)
+        service.delete(ALICE, volume["id"])
+        time.sleep(0.8)
+        assert not other.worker.step()
+
+    service.worker.reach = dataclasses.replace(service.worker.reach, ensure_image=slow)
+    volume = _volume(ask, imageRef=IMAGE)
+    assert service.worker.step() and cloud.on_host()
+    work(other)
+    ask("GET", f"/v3/red/volumes/{volume['id']}", status=404)
+    assert cloud.on_host() == {}
+
+
+def test_a_making_that_ends_within_a_deletion(ask, service, cloud, monkeypatch):
+    """Its lease had ended. The deletion had found nothing on the host when it came."""
+    other = EmbeddedVolumes(service.database, cloud.hosts, cloud.agents, cloud.ensure_image, Images())
+    volume = _volume(ask)
+    (table,) = _table()
+    making = service.worker._take(table, None)
+    service.delete(ALICE, volume["id"])
+    _lease_ends(service, volume["id"])
+    finish = other.worker._finish
+
+    def made_first(*args):
+        monkeypatch.setattr(other.worker, "_finish", finish)
+        service.worker._do(table, making)
+        return finish(*args)
+
+    monkeypatch.setattr(other.worker, "_finish", made_first)
+    assert work(other) >= 2
+    ask("GET", f"/v3/red/volumes/{volume['id']}", status=404)
+    assert cloud.on_host() == {}
 
 
 def test_a_host_that_does_not_answer_is_asked_again_and_then_it_is_an_error(ask, service, cloud, monkeypatch):
