@@ -47,7 +47,7 @@ class Cased(Value):
 def _rebuild(call: Call) -> dict[str, Any]:
     given = FIELDS.arguments(call.body, "rebuild")
     return {"wanted": server_actions.Rebuild(
-        admin_pass=password(call.body), image_id=given.pop("image_id"),
+        admin_pass=password(call.body, call.settings.enable_instance_password), image_id=given.pop("image_id"),
         preserve_ephemeral=given.pop("preserve_ephemeral", False), metadata=given.pop("metadata", None),
         files=given.pop("files", None), reimage=call.at(Gate.REIMAGED_VOLUMES), columns=given)}
 
@@ -62,7 +62,8 @@ def _rebuilt(call: Call, row: Any) -> Answer:
 
 def _rescue(call: Call) -> dict[str, Any]:
     call.body = call.body or {}
-    return {"admin_pass": password(call.body), "image_id": call.body.get("rescue_image_ref"),
+    return {"admin_pass": password(call.body, call.settings.enable_instance_password),
+            "image_id": call.body.get("rescue_image_ref"),
             "volume_backed": call.at(Gate.RESCUE_OF_VOLUMES)}
 
 
@@ -71,10 +72,9 @@ def _rescued(call: Call, _none: None) -> Any:
 
 
 def _evacuation(call: Call) -> dict[str, Any]:
-    """None is drawn where nobody is told it: a guest agent would set it in a root volume that is kept."""
     host, given = call.body.get("host"), "adminPass" in call.body
     kept = call.body.get("onSharedStorage", False)
-    return {"admin_pass": password(call.body) if not kept and (given or _tells(call)) else None, "host": host,
+    return {"admin_pass": None if kept else password(call.body, _tells(call)), "host": host,
             "force": call.body.get("force", host is not None and not call.at(Gate.EVACUATION_SCHEDULED)),
             "stopped": call.at(Gate.EVACUATED_STOPPED), "on_shared_storage": kept, "new_password": given}
 

@@ -50,7 +50,8 @@ def _wanted(call: Call) -> NewServers:
     if call.at(Gate.NETWORKS_REQUIRED) and "networks" not in server:
         raise InvalidField("server.networks", "is required: a list, auto or none")
     given = FIELDS.arguments(server, "create")
-    return NewServers(admin_pass=password(call.body["server"]), **{
+    told = call.settings.enable_instance_password and not server.get("return_reservation_id")
+    return NewServers(admin_pass=password(server, told), **{
         **given, "flavor_id": flavor_id(server["flavorRef"]), "mapping": mapping(server),
         "mapping_field": "server.block_device_mapping_v2",
         "hints": call.body.get("os:scheduler_hints") or call.body.get("OS-SCH-HNT:scheduler_hints") or {},
@@ -77,11 +78,12 @@ def _answer(call: Call, rows: Sequence[Mapping[str, Any]]) -> Answer:
     return Answer({"server": stub}, 202, {"Location": links[0]["href"]})
 
 
-def password(asked: dict[str, Any]) -> str:
-    """The password of a body; where it has none, one that is drawn, and put there for the answer."""
-    found = str(asked.get("adminPass") or new_password())
-    asked["adminPass"] = found
-    return found
+def password(asked: dict[str, Any], told: bool) -> str | None:
+    """The password of a body; where it has none, one that is drawn, and put there for the answer. Where nobody is
+    *told* it, none is drawn: a guest agent would set it, and lock the guest's users out."""
+    if not asked.get("adminPass") and told:
+        asked["adminPass"] = new_password()
+    return asked.get("adminPass") or None
 
 
 def new_password() -> str:

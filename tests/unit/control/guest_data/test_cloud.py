@@ -227,6 +227,7 @@ def test_a_fatal_target_fails_the_build_by_name() -> None:
         assert "adminPass" not in reply.json["server"]
         found = cloud.admin.settled(reply.json["server"]["id"])
         assert found and document(cloud, found["id"])["hostname"] == "web2"
+        assert "admin_pass" not in document(cloud, found["id"])  # nobody is told one, so none is drawn
         cloud.parts.working.vendordata.targets.append(target)
         reply = cloud.admin.act(found["id"], "migrate", None)
         assert reply.status == 202, reply
