@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import insert
 
 from magnetar_control.api.network.app import application
-from magnetar_control.services.network import EmbeddedNetworks, Wait, changes, engine_of
+from magnetar_control.services.network import EmbeddedNetworks, Wait, changes, engine_of, wanted
 from magnetar_control.services.network.engine import Wanted
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.services.network.tables import changes as changes_table
@@ -488,6 +488,24 @@ def test_a_round_that_passes_by_ends_however_much_comes(ask, service, engine, sq
     monkeypatch.setattr(engine, "unplaced", lambda _wanted: {"port/0"})
     service.worker.round()
     assert len(rounds) < 10
+
+
+def test_a_port_that_changes_has_no_statement_made(ask, service, engine, monkeypatch):
+    """That takes longer than to execute it, and each new server waits for the interpreter meanwhile."""
+    network = _network(ask)
+    for id in (SERVER, str(uuid.uuid4())):  # at first everything is compared
+        _server(service, network, id=id)
+        service.worker.round()
+
+    def made(*_words):
+        raise AssertionError("a statement is made")
+
+    later = _server(service, network, id=str(uuid.uuid4()))
+    for name in ("select", "delete", "update"):
+        for module in (changes, wanted):
+            monkeypatch.setattr(module, name, made, raising=False)
+    service.worker.round()
+    assert engine.port(later["port_id"])
 
 
 def test_what_is_wrong_with_an_engine_is_found_by_the_audit(service, engine, monkeypatch):
