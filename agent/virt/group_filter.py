@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from magnetar_agent.metadata import ADDRESS, ADDRESS6
@@ -229,7 +228,6 @@ def _owners(ports: Iterable[Port]) -> tuple[Mapping[str, Collection[Port]], Call
             wide.setdefault((network.version, bits), {}).setdefault(
                 int(network.network_address) >> bits, []).append(port)
 
-    @cache
     def of(here: str) -> Collection[Port]:
         address = ip_address(here)
         return [port for (version, bits), found in wide.items() if version == address.version
