@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The connections that the kernel follows: read and ended by netlink (linux/netfilter/nfnetlink_conntrack.h). Those of
-TCP are left out: without its acknowledgements a sender stops."""
+TCP are left out: without its acknowledgements a sender stops. So are those in zones: Open vSwitch follows them for OVN,
+whose networks may have any addresses, also those of guests on bridges."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class _Packet(NamedTuple):
 
 
 def flows() -> Iterator[Flow]:
-    """All but those of TCP. Raises ``OSError``."""
+    """All but those of TCP and those in zones. Raises ``OSError``."""
     with _socket() as line:
         line.send(_message(_GET, netlink.DUMP, socket.AF_UNSPEC, b""))
         while True:
@@ -108,14 +109,13 @@ def _check(kind: int, said: bytes, begin: int) -> None:
 
 def _flow(said: bytes, begin: int, end: int) -> Flow | None:
     found = netlink.attributes(said, begin + _FAMILY.size, end)
-    if not {_BEGAN, _BACK} <= found.keys():
+    if not {_BEGAN, _BACK} <= found.keys() or _ZONE in found:
         return None
     began, back = _packet(said, *found[_BEGAN]), _packet(said, *found[_BACK])
     sent, heard = (began.ports[1], 0), (back.ports[0], 0)
     if began.protocol in (socket.IPPROTO_ICMP, socket.IPPROTO_ICMPV6):
         sent = heard = began.icmp
-    key = b"".join(said[found[name][0] - 4:netlink.aligned(found[name][1])]
-                   for name in (_BEGAN, _ZONE) if name in found)
+    key = said[found[_BEGAN][0] - 4:netlink.aligned(found[_BEGAN][1])]
     return Flow(began.protocol, FlowEnd(began.source, began.target, *sent),
                 FlowEnd(back.source, back.target, *heard), key)
 

@@ -186,9 +186,13 @@ def lessened(before: PortFilter | None, wanted: PortFilter) -> frozenset[str]:
 
 
 def ended(wanted: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> Iterator[Flow]:
-    """Those of *flows* that began at one of these *taps*, or came to one, and that nothing lets pass now."""
+    """Those of *flows* that began at one of these *taps*, or came to one, and that nothing lets pass now. Ports whose
+    addresses nobody knows have none.
+
+    Where neither end is a port's own, it may be of any port that may send from a network with one of them, in either
+    direction: it ends where none of them lets it pass. That ends nothing of others, whose rules let them."""
     known, rules = {group.id: group for group in wanted.groups}, dict[tuple[str, ...], _Parsed]()
-    whose = _owners(wanted.ports)
+    own, wide = _owners(wanted.ports)
 
     def lets(port: Port, flow: Flow, side: FlowEnd, direction: str) -> bool:
         if port.groups is None:
@@ -201,32 +205,35 @@ def ended(wanted: PortFilter, taps: Collection[str], flows: Iterable[Flow]) -> I
             for rule, prefix in rules[port.groups].get((direction, there.version), ()))
 
     for flow in flows:
-        for direction, side in (("egress", flow.sent), ("ingress", flow.heard)):
-            ports = whose(side.here)
-            if any(port.tap in taps for port in ports) and not any(lets(one, flow, side, direction) for one in ports):
-                yield flow
-                break
+        sides = (("egress", flow.sent), ("ingress", flow.heard))
+        judges = [[(port, side, direction) for port in own.get(side.here, ())] for direction, side in sides]
+        if not any(judges):
+            judges = [[(port, side, direction) for direction, side in sides for port in wide(side.here)]]
+        if any(any(port.tap in taps for port, *_end in each) and not any(
+                lets(port, flow, side, direction) for port, side, direction in each) for each in judges):
+            yield flow
 
 
-def _owners(ports: Iterable[Port]) -> Callable[[str], Collection[Port]]:
-    """Tells the ports that have an address; of one that is no port's own, those that may send from its network. Ports
-    whose addresses nobody knows have none."""
-    at: dict[str, list[Port]] = {}
-    wide: list[tuple[_Network, Port]] = []
+def _owners(ports: Iterable[Port]) -> tuple[Mapping[str, Collection[Port]], Callable[[str], Collection[Port]]]:
+    """The ports that have an address; and what tells those that may send from a network with one."""
+    own: dict[str, list[Port]] = {}
+    wide: dict[tuple[int, int], dict[int, list[Port]]] = {}  # version and bits that differ in it: by the others
     for port in ports:
         for address in port.addresses:
-            if "/" in address:
-                wide.append((ip_network(address), port))
-            else:
-                at.setdefault(address, []).append(port)
+            if "/" not in address:
+                own.setdefault(address, []).append(port)
+                continue
+            network = ip_network(address)
+            bits = network.max_prefixlen - network.prefixlen
+            wide.setdefault((network.version, bits), {}).setdefault(
+                int(network.network_address) >> bits, []).append(port)
 
     def of(here: str) -> Collection[Port]:
-        if here in at or not wide:
-            return at.get(here, ())
         address = ip_address(here)
-        return [port for network, port in wide if address in network]
+        return [port for (version, bits), found in wide.items() if version == address.version
+                for port in found.get(int(address) >> bits, ())]
 
-    return of
+    return own, of if wide else lambda _here: ()
 
 
 def _all_rules(known: Mapping[str, PortGroup], groups: Iterable[str]) -> frozenset[GroupRule]:

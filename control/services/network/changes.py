@@ -22,6 +22,8 @@ MANY = 500
 ON_HOSTS = frozenset({"address_group", "port", "security_group", "security_group_rule"})
 # Made once: to make a statement takes longer than to execute it.
 _AFTER = select(changes).where(changes.c.id > bindparam("after")).order_by(changes.c.id).limit(bindparam("many"))
+_DONE = delete(changes).where(changes.c.id.in_(bindparam("ids", expanding=True)))
+_NUMBERED = update(engine).where(engine.c.id == 1).values(number=bindparam("number"))
 _OF = select(changes.c.id).where(changes.c.unit.in_(bindparam("units", expanding=True)))
 
 
@@ -73,9 +75,9 @@ def done(database: Database, ids: Iterable[str], number: int) -> None:
     with database.write() as connection:
         known = list(ids)
         for at in range(0, len(known), MANY):
-            connection.execute(delete(changes).where(changes.c.id.in_(known[at:at + MANY])))
-        if not added(connection, engine, id=1, number=number):
-            connection.execute(update(engine).where(engine.c.id == 1).values(number=number))
+            connection.execute(_DONE, {"ids": known[at:at + MANY]})
+        if not connection.execute(_NUMBERED, {"number": number}).rowcount:  # it is the first one
+            added(connection, engine, id=1, number=number)
         database.ring(connection, WRITTEN)
 
 

@@ -64,6 +64,10 @@ _BIND = update(ports).where(ports.c.device_id == bindparam("server"), TAKEN)
 #: Of what was told to the host before, not all may have come along.
 _MOVED = _BIND.values(groups_due=case(
     ((ports.c.host != "") & (ports.c.host != bindparam("there")) & host_groups.OURS, True), else_=ports.c.groups_due))
+_MOVING = select(ports.c.id).where(
+    ports.c.device_id == bindparam("server"), TAKEN,
+    (ports.c.host != bindparam("there")) | (ports.c.next_host != "") | ports.c.arriving
+    | (ports.c.vnic_type == REMOTE))
 _OF_ENGINE = select(*ports.c["id", "host", "next_host", "arriving", "vnic_type", "device"]).join(
     networks, networks.c.id == ports.c.network_id).where(
     ports.c.device_id == bindparam("server"), TAKEN, networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN))
@@ -250,10 +254,8 @@ class EmbeddedNetworks:
               devices: Mapping[str, Mapping[str, Any]]) -> None:
         with self.database.write() as connection:
             if self.log.enabled:
-                self.log.note(connection, *changes.ports(connection.execute(select(ports.c.id).where(
-                    ports.c.device_id == server_id, TAKEN,
-                    (ports.c.host != host) | (ports.c.next_host != "") | ports.c.arriving
-                    | (ports.c.vnic_type == REMOTE))).scalars()))
+                self.log.note(connection, *changes.ports(connection.execute(
+                    _MOVING, {"server": server_id, "there": host}).scalars()))
             connection.execute(_MOVED, {"server": server_id, "there": host, "host": host, "next_host": "",
                                         "arriving": False, "updated_at": now(), "status": status, "device": "{}"})
             for mac, device in devices.items():

@@ -171,11 +171,11 @@ class Northbound:
 
     def _columns(self, changes: NorthboundChanges, row: NorthRow, there: Any) -> None:
         columns = row.columns
-        if row.kept and row.kept in there.options:
-            columns = {**columns, "options": {**columns["options"], row.kept: there.options[row.kept]}}
+        if row.kept and row.kept in (options := _read(there, "options")):
+            columns = {**columns, "options": {**columns["options"], row.kept: options[row.kept]}}
         wrong = {column: value for column, value in columns.items() if _read(there, column) != value}
-        if there.external_ids.get(UNIT) != row.unit:
-            wrong["external_ids"] = {**there.external_ids, UNIT: row.unit}
+        if (ids := _read(there, "external_ids")).get(UNIT) != row.unit:
+            wrong["external_ids"] = {**ids, UNIT: row.unit}
         if wrong:
             changes.change.append((there, wrong))
             changes.found.extend(EngineDifference(row.unit, f"{row.table} {row.key}: {column} differs")
@@ -186,8 +186,8 @@ class Northbound:
         row, column, key = wish
         target, there = (REFERRED[column], key or ""), self.rows.get(name)
         known = target in new or target in self.rows
-        have = [] if there is None else getattr(there, column)
-        if known and [self.names.get(one.uuid) for one in have] != [target]:
+        have = () if there is None else _read(there, column)
+        if known and [self.names.get(one) for one in have] != [target]:
             changes.refer.append((name, column, key))
         elif not known and have:
             changes.refer.append((name, column, None))
@@ -202,8 +202,13 @@ class Northbound:
 
 
 def _read(row: Any, column: str) -> Any:
-    value = getattr(row, column)
-    return tuple(sorted(value)) if isinstance(value, list) else value
+    """What the database has: rows are their uuids, sets sorted tuples. A repair compares dozens of columns, and the
+    IDL's way to make Python of one goes there and back for what a transaction has changed: here none has yet."""
+    datum = row._data[column]  # noqa: SLF001 - as in _hold
+    if datum.type.is_map():
+        return {name.value: value.value for name, value in datum.values.items()}
+    found = tuple(sorted(one.value for one in datum.values))
+    return found[0] if datum.type.is_scalar() else found
 
 
 def write(north: Northbound, changes: NorthboundChanges, transaction: Any, tables: Mapping[str, Any]) -> None:

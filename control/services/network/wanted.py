@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Row, RowMapping, select, true
+from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, bindparam, select, true
 
 from magnetar_control.store.tables import hosts
 from magnetar_core.hardware.pci import PAST_OVN, REMOTE
@@ -47,6 +48,9 @@ from .tables import (
 )
 
 parents = ports.alias("parents")
+# Statements that each new port needs are made once: to make one takes longer than to execute it.
+_SUBPORTS = select(subports.c.port_id).join(trunks, trunks.c.id == subports.c.trunk_id).where(
+    trunks.c.port_id.in_(bindparam("ids", expanding=True)))
 #: Ids in one statement.
 MANY = 500
 #: Hosts that may have a router's gateway: one has it, the next when that one fails.
@@ -77,12 +81,17 @@ def _ids(keys: frozenset[str] | None, kind: str, besides: Iterable[str] = ()) ->
     return sorted({key.partition("/")[2] for key in keys if key.startswith(f"{kind}/")}.union(besides))
 
 
-def _some(column: ColumnElement[Any], ids: Sequence[str] | None) -> Iterator[ColumnElement[bool]]:
-    """Conditions which together mean the rows of *ids*, of all where there are none."""
+def _some(column: ColumnElement[Any], every: bool) -> ColumnElement[bool]:
+    """The condition of a statement about all rows, or about those of some ``ids``."""
+    return true() if every else column.in_(bindparam("ids", expanding=True))
+
+
+def _parts(ids: Sequence[str] | None) -> Iterator[tuple[bool, dict[str, Sequence[str]]]]:
+    """*ids* for some statements in turn: whether it is about all rows, and its parameters."""
     if ids is None:
-        yield true()
+        yield True, {}
     for at in range(0, len(ids or ()), MANY):
-        yield column.in_((ids or ())[at:at + MANY])
+        yield False, {"ids": (ids or ())[at:at + MANY]}
 
 
 def _with_subports(connection: Connection, ids: Sequence[str] | None) -> list[str] | None:
@@ -90,28 +99,34 @@ def _with_subports(connection: Connection, ids: Sequence[str] | None) -> list[st
     if ids is None:
         return None
     held: set[str] = set()
-    for condition in _some(trunks.c.port_id, ids):
-        held.update(connection.execute(select(subports.c.port_id).join(
-            trunks, trunks.c.id == subports.c.trunk_id).where(condition)).scalars())
+    for _every, given in _parts(ids):
+        held.update(connection.execute(_SUBPORTS, given).scalars())
     return sorted(held.union(ids))
 
 
+@cache
+def _on_engine(every: bool) -> tuple[Select[Any], Select[Any]]:
+    """The statements about the engine's ports: their addresses, and themselves."""
+    found = select(ports, networks.c.admin_state_up.label("network_up"), networks.c.qos_policy_id.label(
+        "network_policy"), *networks.c["dns_domain", "mtu"], subports.c.segmentation_id,
+        *(parents.c[name].label(f"parent_{name}") for name in ("id", "host", "vnic_type", "device"))).join(
+        networks, networks.c.id == ports.c.network_id).outerjoin(
+        subports, subports.c.port_id == ports.c.id).outerjoin(trunks, trunks.c.id == subports.c.trunk_id).outerjoin(
+        parents, parents.c.id == trunks.c.port_id).where(
+        networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN),
+        ports.c.device_owner != router_ports.FLOATING, _some(ports.c.id, every))
+    return select(*addresses.c["port_id", "subnet_id", "ip_address"]).where(
+        addresses.c.port_id.in_(found.with_only_columns(ports.c.id))).order_by(
+        addresses.c.subnet_id, addresses.c.number), found
+
+
 def _ports(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalPort]:
-    for condition in _some(ports.c.id, ids):
-        on_engine = select(ports, networks.c.admin_state_up.label("network_up"), networks.c.qos_policy_id.label(
-            "network_policy"), *networks.c["dns_domain", "mtu"], subports.c.segmentation_id,
-            *(parents.c[name].label(f"parent_{name}") for name in ("id", "host", "vnic_type", "device"))).join(
-            networks, networks.c.id == ports.c.network_id).outerjoin(
-            subports, subports.c.port_id == ports.c.id).outerjoin(trunks, trunks.c.id == subports.c.trunk_id).outerjoin(
-            parents, parents.c.id == trunks.c.port_id).where(
-            networks.c.by_engine, ports.c.vnic_type.not_in(PAST_OVN),
-            ports.c.device_owner != router_ports.FLOATING, condition)
+    for every, some in _parts(ids):
+        of_them, on_engine = _on_engine(every)
         given: dict[str, list[tuple[str, str]]] = {}
-        for row in connection.execute(select(*addresses.c["port_id", "subnet_id", "ip_address"]).where(
-                addresses.c.port_id.in_(on_engine.with_only_columns(ports.c.id))).order_by(
-                addresses.c.subnet_id, addresses.c.number)):
+        for row in connection.execute(of_them, some):
             given.setdefault(row.port_id, []).append((row.subnet_id, row.ip_address))
-        rows = connection.execute(on_engine).mappings().all()
+        rows = connection.execute(on_engine, some).mappings().all()
         policies = qos.rules_of(connection, {id for row in rows if (id := _policy(row))})
         for port in rows:
             yield _port(port, given.get(port["id"], []), policies.get(_policy(port) or "", ()))
@@ -147,23 +162,31 @@ def _port(row: RowMapping, given: Sequence[tuple[str, str]], rules: Sequence[Row
             "dns_domain"] else (), parent, row["segmentation_id"], remote.get("card_serial_number", ""), function)
 
 
+@cache
+def _groups_and_rules(every: bool) -> tuple[Select[Any], Select[Any]]:
+    """The statements about security groups: themselves, and their rules."""
+    there, rule = select(security_groups.c.id), security_group_rules.c
+    return select(*security_groups.c["id", "stateful"]).where(_some(security_groups.c.id, every)), select(
+        security_group_rules).where(
+        rule.security_group_id.in_(there.where(_some(security_groups.c.id, every))),
+        rule.remote_group_id.is_(None) | rule.remote_group_id.in_(there)).order_by(rule.id)
+
+
 def _groups(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalGroup]:
-    there = select(security_groups.c.id)
-    for condition in _some(security_groups.c.id, ids):
-        groups = connection.execute(select(*security_groups.c["id", "stateful"]).where(condition)).all()
+    for every, some in _parts(ids):
+        of_groups, of_rules = _groups_and_rules(every)
+        groups = connection.execute(of_groups, some).all()
         rules: dict[str, list[LogicalRule]] = {}
-        rule = security_group_rules.c
-        for row in connection.execute(select(security_group_rules).where(
-                rule.security_group_id.in_(there.where(condition)),
-                rule.remote_group_id.is_(None) | rule.remote_group_id.in_(there)).order_by(rule.id)):
+        for row in connection.execute(of_rules, some):
             rules.setdefault(row.security_group_id, []).append(_rule(row))
         for group in groups:
             yield LogicalGroup(group.id, group.stateful, tuple(rules.get(group.id, ())))
 
 
 def _addresses(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalAddresses]:
-    for condition in _some(address_groups.c.id, ids):
-        for row in connection.execute(select(*address_groups.c["id", "addresses"]).where(condition)):
+    for every, some in _parts(ids):
+        for row in connection.execute(select(*address_groups.c["id", "addresses"]).where(
+                _some(address_groups.c.id, every)), some):
             yield LogicalAddresses(row.id, tuple(sorted(orjson.loads(row.addresses))))
 
 
@@ -172,24 +195,31 @@ def _rule(row: Row[Any]) -> LogicalRule:
                        row.remote_ip_prefix, row.remote_group_id, row.remote_address_group_id)
 
 
+@cache
+def _networks_and_subnets(every: bool) -> tuple[Select[Any], Select[Any]]:
+    """The statements about the engine's networks: themselves, and their subnets."""
+    these = select(networks).where(networks.c.by_engine, _some(networks.c.id, every))
+    return these, select(subnets).where(subnets.c.network_id.in_(
+        these.with_only_columns(networks.c.id))).order_by(subnets.c.id)
+
+
 def _networks(connection: Connection, ids: Sequence[str] | None) -> Iterator[LogicalNetwork]:
-    for condition in _some(networks.c.id, ids):
-        these = select(networks).where(networks.c.by_engine, condition)
+    for every, some in _parts(ids):
+        these, of_subnets = _networks_and_subnets(every)
         held: dict[str, list[LogicalSubnet]] = {}
-        for row in connection.execute(select(subnets).where(subnets.c.network_id.in_(
-                these.with_only_columns(networks.c.id))).order_by(subnets.c.id)):
+        for row in connection.execute(of_subnets, some):
             held.setdefault(row.network_id, []).append(LogicalSubnet(
                 row.id, row.cidr, row.gateway_ip, row.enable_dhcp, tuple(orjson.loads(row.dns_nameservers)),
                 tuple((one["destination"], one["nexthop"]) for one in orjson.loads(row.host_routes)),
                 row.ipv6_address_mode))
-        for network in connection.execute(these):
+        for network in connection.execute(these, some):
             yield LogicalNetwork(network.id, network.name, network.mtu, tuple(held.get(network.id, ())),
                                  network.bridge, network.segment, network.dns_domain.rstrip("."))
 
 
 def _routers(connection: Connection, ids: Sequence[str] | None, gateways: Sequence[str]) -> Iterator[LogicalRouter]:
-    for condition in _some(routers.c.id, ids):
-        these = connection.execute(select(routers).where(condition)).all()
+    for every, some in _parts(ids):
+        these = connection.execute(select(routers).where(_some(routers.c.id, every)), some).all()
         known = [row.id for row in these]
         held: dict[str, list[RowMapping]] = {id: [] for id in known}
         for port in router_ports.of(connection, known) if known else ():

@@ -124,7 +124,7 @@ class EngineWorker:
             else:
                 if ready:
                     self._done(ready, number)
-            if len(ready) < len(noted):
+            if after or len(ready) < len(noted):  # else who comes before them would wait as long as others come
                 after = next(reversed(noted))
 
     def whole(self) -> None:

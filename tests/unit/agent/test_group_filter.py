@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from magnetar_agent.networks import GroupRule, Port, PortFilter, PortGroup
-from magnetar_agent.virt.conntrack import Flow, FlowEnd
+from magnetar_agent.virt.conntrack import Flow, FlowEnd, flows
 from magnetar_agent.virt.group_filter import ended, lessened
 from magnetar_agent.virt.port_filter import NftPortFilter, _bridges_follow, replacement
 from magnetar_core.errors import HypervisorError
@@ -301,6 +302,41 @@ def test_what_a_change_ends_of_a_port_that_has_a_whole_network() -> None:
     for wanted, over in ((filter_(*both), []), (filter_(*OUT), [inward]), (filter_(*both[1:]), [behind]),
                          (filter_(both[0], both[2]), [six]), (filter_(), [behind, inward, six])):
         assert list(ended(wanted, ["tap-one", "tap-two"], every)) == over
+
+
+def test_connections_in_zones_are_those_of_others() -> None:
+    """Open vSwitch has them for OVN, whose networks may have any addresses."""
+    def act() -> None:
+        subprocess.run(["nft", "-f", "-"], input="""table ip zones {
+            chain out { type filter hook output priority -300; policy accept; udp dport 7001 ct zone set 5; }
+        }""", check=True, text=True)
+        with socket.socket(type=socket.SOCK_DGRAM) as hearer, socket.socket(type=socket.SOCK_DGRAM) as sender:
+            hearer.bind(("127.0.0.1", 7000))
+            for port in (7000, 7001):
+                sender.sendto(b"x", ("127.0.0.1", port))
+            assert {flow.sent.port for flow in flows() if flow.protocol == 17} == {7000}
+
+    in_own_network(act)
+
+
+def test_a_port_that_may_send_from_everywhere_ends_nothing_of_others() -> None:
+    """Nor does it end what it goes on letting begin, to an address that it might send from itself."""
+    def flow(here: str, there: str) -> Flow:
+        return Flow(17, FlowEnd(here, there, 7000), FlowEnd(there, here, 7000), b"")
+
+    own, others, inward = flow("10.9.9.1", "192.0.2.1"), flow("10.9.9.2", "192.0.2.1"), flow("192.0.2.1", "10.9.9.2")
+    behind, others_behind = flow("10.8.0.7", "192.0.2.1"), flow("10.7.0.7", "192.0.2.1")
+    every = [own, others, inward, behind, others_behind]
+
+    def filter_(*rules: GroupRule) -> PortFilter:
+        ports = frozenset((replace(one(WEB), ipv4=("10.9.9.1", "0.0.0.0/0")),
+                           replace(two(PEERS), ipv4=("10.9.9.2", "10.7.0.0/16"))))
+        return PortFilter(PREFIX, ports, groups=frozenset((
+            PortGroup(WEB, rules), PortGroup(PEERS, (*OUT, GroupRule("ingress", 4))))))
+
+    assert list(ended(filter_(*OUT), ["tap-one"], every)) == []
+    assert list(ended(filter_(GroupRule("ingress", 4)), ["tap-one"], every)) == [own]
+    assert list(ended(filter_(), ["tap-one"], every)) == [own, behind]
 
 
 def test_ipv6() -> None:

@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 import pytest
+from sqlalchemy import insert
 
 from magnetar_control.api.network.app import application
-from magnetar_control.services.network import EmbeddedNetworks, Wait, changes, engine_of
+from magnetar_control.services.network import EmbeddedNetworks, Wait, changes, engine_of, wanted
 from magnetar_control.services.network.engine import Wanted
 from magnetar_control.services.network.fake_engine import FakeEngine
+from magnetar_control.services.network.tables import changes as changes_table
 from magnetar_control.services.network.tables import ports
 from magnetar_control.settings import Settings
 from magnetar_core.errors import InvalidSettings, Unavailable
@@ -464,6 +466,46 @@ def test_many_ports_on_cards_that_wait_are_passed_by(ask, service, engine, sqlit
     assert not [one for one in asked if "unit NOT IN" in one[1]]
     with sqlite.read() as connection:
         assert changes.noted_units(connection) == {f"port/{id}" for id in waiting}
+
+
+def test_a_round_that_passes_by_ends_however_much_comes(ask, service, engine, sqlite, monkeypatch):
+    """What is noted meanwhile before its place is the next round's."""
+    service.worker.round()
+    monkeypatch.setattr(changes, "MANY", 3)
+    with sqlite.write() as connection:
+        connection.execute(insert(changes_table), [{"id": f"{at:036}", "unit": f"port/{at}"} for at in range(5)])
+    rounds = []
+
+    def repair(wanted: Wanted) -> int:
+        rounds.append(wanted)
+        with sqlite.write() as connection:
+            connection.execute(insert(changes_table), [{"id": f"f{99 - len(rounds):035}", "unit": "port/new"}])
+        if len(rounds) == 30:
+            service.worker._over.set()
+        return 1
+
+    monkeypatch.setattr(engine, "repair", repair)
+    monkeypatch.setattr(engine, "unplaced", lambda _wanted: {"port/0"})
+    service.worker.round()
+    assert len(rounds) < 10
+
+
+def test_a_port_that_changes_has_no_statement_made(ask, service, engine, monkeypatch):
+    """That takes longer than to execute it, and each new server waits for the interpreter meanwhile."""
+    network = _network(ask)
+    for id in (SERVER, str(uuid.uuid4())):  # at first everything is compared
+        _server(service, network, id=id)
+        service.worker.round()
+
+    def made(*_words):
+        raise AssertionError("a statement is made")
+
+    later = _server(service, network, id=str(uuid.uuid4()))
+    for name in ("select", "delete", "update"):
+        for module in (changes, wanted):
+            monkeypatch.setattr(module, name, made, raising=False)
+    service.worker.round()
+    assert engine.port(later["port_id"])
 
 
 def test_what_is_wrong_with_an_engine_is_found_by_the_audit(service, engine, monkeypatch):

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import json
+import time
+from types import SimpleNamespace
 
 import ovs.json
 import pytest
+from ovs import jsonrpc
 
 from magnetar_control.services.network import ovn, ovn_messages  # noqa: F401 - ovn has it registered
 
@@ -50,6 +53,30 @@ def test_half_a_message_is_none():
     parser = ovs.json.Parser()
     assert parser.feed('{"a": {"b": "c') == 14
     assert not parser.is_done()
+
+
+def test_a_long_string_is_looked_at_once():
+    """However many pieces it comes in."""
+    def seconds(pieces: int) -> float:
+        parser, begin = ovs.json.Parser(), time.process_time()
+        parser.feed('{"a": "')
+        for _one in range(pieces):
+            parser.feed(r"\"x" * 1000)
+        assert parser.feed('"} ') == 2
+        assert parser.finish() == {"a": '"x' * 1000 * pieces}
+        return time.process_time() - begin
+
+    assert seconds(3000) < 100 * max(seconds(100), 0.001)
+
+
+def test_no_parser_counts_bytes(monkeypatch):
+    """Where the module in C of ``ovs`` is built, a connection takes what a parser answers for a number of bytes."""
+    monkeypatch.setattr(ovs.json, "PARSER", ovs.json.PARSER_C)
+    ovn_messages.register()
+    stream = SimpleNamespace(name="test", recv=lambda _size: (0, said.pop()), close=lambda: None)
+    said = [b"", json.dumps({"id": 1, "result": "\u00fc" * 9, "error": None}, ensure_ascii=False).encode() * 2]
+    line = jsonrpc.Connection(stream)
+    assert [line.recv()[1].result for _message in range(2)] == ["\u00fc" * 9] * 2
 
 
 def test_other_text_is_read_as_ever():
