@@ -147,7 +147,7 @@ def test_what_no_host_has_is_told(cloud: Cloud) -> None:
     reply = caller.post("/v2.1/servers", {"server": {"name": "odd", "flavorRef": "1", "networks": "none",
                                                      "imageRef": arm}}, "2.60")
     assert reply.status == 400, reply
-    assert "guests are of QEMU's machine types q35, pc and virt" in reply.json["badRequest"]["message"]
+    assert "it is q35, pc, virt, pseries or s390-ccw-virtio" in reply.json["badRequest"]["message"]
 
 
 def test_the_commands_for_machine_types(cloud: Cloud, run: Command) -> None:

@@ -228,7 +228,7 @@ ROWS: tuple[Row, ...] = (
     Row("machine", Text(1, 64, machines.NAME, machines.RULE), "The machine type: V(q35), V(pc), of aarch64 V(virt), "
         "of ppc64le V(pseries), of s390x V(s390-ccw-virtio), or a version of these such as V(pc-q35-7.2). The "
         "server keeps the version that it is made with.", None,
-        image="hw_machine_type", lacks="guests are of QEMU's machine types q35, pc, virt, pseries and s390-ccw-virtio",
+        image="hw_machine_type", lacks="it is q35, pc, virt, pseries or s390-ccw-virtio",
         needs="a version: a host whose QEMU has it", source=_GLANCE),
     Row("firmware", Choices("bios", "uefi"), "What the guest boots by. UEFI's variables stay with the server until it "
         "is removed or shelved.", "bios", image="hw_firmware_type", lacks="guests boot by BIOS or UEFI",
