@@ -48,10 +48,11 @@ class Consumers:
     def __init__(self, placement: Placement) -> None:
         self.placement, self.cloud = placement, placement.cloud
 
-    def replace(self, wanted: Mapping[str, Wish], between: Callable[[Connection], None] = lambda _: None) -> None:
+    def replace(self, wanted: Mapping[str, Wish], between: Callable[[Connection], None] = lambda _: None,
+                after: Callable[[Connection], None] = lambda _: None) -> None:
         """Have each consumer, by uuid, hold what is wanted, all of them or none. *between*: what is done in the same
-        transaction when what goes has gone, and nothing new is claimed yet; it may be called again. Raises
-        ``InvalidRequest``, ``Conflict``, and what *between* does."""
+        transaction when what goes has gone, and nothing new is claimed yet; *after*: when all is claimed. Both may be
+        called again. Raises ``InvalidRequest``, ``Conflict``, and what these do."""
         for id in wanted:
             check_uuid(id)
         self.placement.check_classes(name for wish in wanted.values() for held in wish.held.values() for name in held)
@@ -73,6 +74,7 @@ class Consumers:
                 between(connection)
                 for id, rows in had.items():
                     _claim(connection, id, rows, wishes[id], devices[id], *whose[id])
+                after(connection)
 
         self.cloud.store.api.retried(once)
 
@@ -170,10 +172,14 @@ def _claim(connection: Connection, id: str, rows: Sequence[Row[Any]], wish: Wish
         fits = all(amount <= place[column] for column, amount in amounts._asdict().items())
         if not fits or not allocations.claim(connection, id, server, host, amounts, devices=devices.get(host, {}),
                                              resources=other, owner=owner):
-            said = ", ".join(f"{amount} {name}" for name, amount in held.items())
-            raise Conflict(f"Unable to allocate inventory: {place['name']} has not {said[:255]} left for one "
-                           "consumer.")
+            raise no_room(place["name"], held)
     allocations.set_consumer(connection, id, (_generation(rows) or 0) + 1, owner)
+
+
+def no_room(host: str, held: Mapping[str, int]) -> Conflict:
+    """What is said where a consumer is to hold these amounts of a host, by resource class, which do not fit."""
+    said = ", ".join(f"{amount} {name}" for name, amount in held.items())
+    return Conflict(f"Unable to allocate inventory: {host} has not {said[:255]} left for one consumer.")
 
 
 def check_uuid(id: str) -> None:

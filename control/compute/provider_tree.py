@@ -226,8 +226,14 @@ class Provider:
         if column := COLUMNS.get(name):
             return bool(amount <= min(self.row[f"{column}_limit"] - self.row[f"{column}_used"], self.row[column]))
         row = self.classes.get(name)
-        return row is not None and bool(row.min_unit <= amount <= row.max_unit and amount % row.step_size == 0
-                                        and row.used + amount <= row.limit)
+        return row is not None and _suits(row, amount) and bool(row.used + amount <= row.limit)
+
+    def bears(self, name: str, amount: int) -> bool:
+        """Whether all that is claimed of a class fits, and one consumer may have *amount* of it."""
+        if column := COLUMNS.get(name):
+            return bool(amount <= self.row[column] and self.row[f"{column}_used"] <= self.row[f"{column}_limit"])
+        row = self.classes.get(name)
+        return row is not None and _suits(row, amount) and bool(row.used <= row.limit)
 
 
 @dataclass(frozen=True)
@@ -307,6 +313,11 @@ class ChildProvider(Provider):
         """Whether one consumer may still get that much of a class."""
         return name in self.told["inventories"] and amount <= min(
             self.inventories[name]["max_unit"], self.capacity(name) - self.taken.get(name, 0))
+
+
+def _suits(row: Any, amount: int) -> bool:
+    """Whether one consumer may have that much of the class of a row of ``inventories``."""
+    return bool(row.min_unit <= amount <= row.max_unit and amount % row.step_size == 0)
 
 
 def below(root: Provider, rows: Iterable[Any]) -> dict[str, dict[str, int]]:

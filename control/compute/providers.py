@@ -25,7 +25,7 @@ from magnetar_core.hardware import traits
 
 from . import aggregates
 from .caller import Caller
-from .consumers import Consumers, Wish
+from .consumers import Consumers, Wish, no_room
 from .placement import Placement
 from .provider_tree import CLASSES, COLUMNS, STANDARD, Provider
 
@@ -182,7 +182,8 @@ class Providers:
         """Set all inventories of providers, by uuid, of the generation that the caller has seen; and have consumers,
         by uuid, hold what is wanted: in one transaction, or nothing. So what is held of a class can go from one host to
         another with its inventory. Raises as ``set_inventories`` and ``Consumers.replace`` do, but ``InvalidRequest``
-        for a provider that there is not."""
+        for a provider that there is not; and ``Conflict`` where what these consumers hold, be it as before, does not
+        fit into these inventories."""
         def between(connection: Connection) -> None:
             for id, (generation, fields) in sorted(wanted.items()):  # always in the same order, against deadlocks
                 try:
@@ -192,7 +193,13 @@ class Providers:
                 check_generation(found, generation)
                 self._set_inventories(connection, found, fields, whole=True)
 
-        Consumers(self.placement).replace(held, between)
+        def after(connection: Connection) -> None:
+            for found in self.placement.read_roots(connection, wanted):
+                for amounts in (wish.held.get(found.id, {}) for wish in held.values()):
+                    if less := {name: n for name, n in amounts.items() if not found.bears(name, n)}:
+                        raise no_room(found.name, less)
+
+        Consumers(self.placement).replace(held, between, after)
         self.cloud.hosts.all(fresh=True)
 
     # Aggregates

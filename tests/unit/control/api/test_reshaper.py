@@ -98,6 +98,8 @@ def test_what_is_held_goes_with_its_inventory(cloud: Cloud, ids: dict[str, str],
 @pytest.mark.parametrize(("totals", "held", "seen", "status", "says"), [
     ({"kvm1": {}, "kvm2": {KIND: 3}}, {"ann": {"kvm2": 2}}, {}, 409, "in use: 1 of it are claimed"),  # bob stays
     ({"kvm1": {}, "kvm2": {KIND: 2}}, {"ann": {"kvm2": 2}, "bob": {"kvm2": 1}}, {}, 409, "Unable to allocate"),
+    ({"kvm1": {KIND: 2}}, {"ann": {"kvm1": 2}, "bob": {"kvm1": 1}}, {}, 409, "Unable to allocate"),  # all as it was
+    ({"kvm1": {KIND: 2}}, {"bob": {"kvm1": 1}}, {}, 409, "Unable to allocate"),
     ({"kvm1": {}, "kvm2": {KIND: 3}}, {"ann": {"kvm2": 2}, "bob": {"kvm2": 1}}, {"kvm2": 0}, 409,
      "Resource provider generation conflict"),
     ({"kvm1": {}, "kvm2": {KIND: 3}}, {"ann": {"kvm2": 2}, "bob": {"kvm2": 1}}, {"bob": None}, 409,
