@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,11 +48,13 @@ class Consumers:
     def __init__(self, placement: Placement) -> None:
         self.placement, self.cloud = placement, placement.cloud
 
-    def replace(self, wanted: Mapping[str, Wish], between: Callable[[Connection], None] = lambda _: None,
+    def replace(self, wanted: Mapping[str, Wish], locked: Collection[str] = (),
+                between: Callable[[Connection], None] = lambda _: None,
                 after: Callable[[Connection], None] = lambda _: None) -> None:
         """Have each consumer, by uuid, hold what is wanted, all of them or none. *between*: what is done in the same
         transaction when what goes has gone, and nothing new is claimed yet; *after*: when all is claimed. Both may be
-        called again. Raises ``InvalidRequest``, ``Conflict``, and what these do."""
+        called again. *locked*: the hosts, by uuid, that these change: they are locked, with those that consumers hold
+        something of, before anything of them is. Raises ``InvalidRequest``, ``Conflict``, and what these do."""
         for id in wanted:
             check_uuid(id)
         self.placement.check_classes(name for wish in wanted.values() for held in wish.held.values() for name in held)
@@ -69,6 +71,9 @@ class Consumers:
                 for id, rows in had.items():
                     wishes[id], devices[id] = _split(wanted[id], rows, roots)
                 whose = {id: _whose(id, rows, wanted[id], id in known) for id, rows in had.items()}
+                if locked:
+                    hosts.lock(connection, {*locked, *(row.host_id for rows in had.values() for row in rows),
+                                            *(host for wish in wishes.values() for host in wish.held)})
                 for id, rows in had.items():  # first, since it may be what another of them is to hold
                     _give_up(connection, id, rows, wishes[id], devices[id])
                 between(connection)

@@ -185,7 +185,7 @@ class Providers:
         for a provider that there is not; and ``Conflict`` where what these consumers hold, be it as before, does not
         fit into these inventories."""
         def between(connection: Connection) -> None:
-            for id, (generation, fields) in sorted(wanted.items()):  # always in the same order, against deadlocks
+            for id, (generation, fields) in wanted.items():
                 try:
                     found = self.placement.read_provider(connection, id, lock=True)
                 except NotFound as error:
@@ -199,7 +199,7 @@ class Providers:
                     if less := {name: n for name, n in amounts.items() if not found.bears(name, n)}:
                         raise no_room(found.name, less)
 
-        Consumers(self.placement).replace(held, between, after)
+        Consumers(self.placement).replace(held, wanted, between, after)
         self.cloud.hosts.all(fresh=True)
 
     # Aggregates

@@ -51,6 +51,11 @@ def show(connection: Connection, name: str, *, lock: bool = False) -> RowMapping
     return connection.execute(query, {"host": name}).mappings().one_or_none()
 
 
+def lock(connection: Connection, ids: Collection[str]) -> None:
+    """Lock hosts, by uuid, until the transaction ends; always in the same order, against deadlocks."""
+    connection.execute(select(hosts.c.id).where(hosts.c.id.in_(list(ids))).order_by(hosts.c.id).with_for_update()).all()
+
+
 def child_id(host_id: str, name: str) -> str:
     """The uuid of the resource provider of that name below a host: always the same, and noted nowhere."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{host_id}/{name}"))

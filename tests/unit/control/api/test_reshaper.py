@@ -125,6 +125,14 @@ def test_all_or_nothing(cloud: Cloud, ids: dict[str, str], totals: Held, held: H
         assert {id: one["resources"] for id, one in found["allocations"].items()} == {ids["kvm1"]: {KIND: n}}
 
 
+def test_what_is_no_uuid_is_no_provider(cloud: Cloud, ids: dict[str, str]) -> None:
+    reply = reshape(cloud, {**ids, "odd": "odd"}, {}, {"ann": {"odd": 1}})
+    assert reply.status == 400 and "does not exist" in reply.json["errors"][0]["detail"], reply.json
+    reply = call(cloud, "POST", "/reshaper", {"inventories": {"odd": {
+        "resource_provider_generation": 1, "inventories": {}}}, "allocations": {}})
+    assert reply.status == 400 and "It is named in inventories" in reply.json["errors"][0]["detail"], reply.json
+
+
 def test_what_is_not_named_stays(cloud: Cloud, ids: dict[str, str]) -> None:
     """As PUT of all inventories: of others goes what operators have set, and what agents tell is there."""
     assert reshape(cloud, ids, {"kvm1": {KIND: 3, "CUSTOM_OTHER": 1}}, {}).status == 204
@@ -154,3 +162,24 @@ def test_of_two_at_once_one_is_too_late(cloud: Cloud, ids: dict[str, str]) -> No
     for one in threads:
         one.join(120)
     assert sorted(replies) == [204, *[409] * 5] and state(cloud, ids) == {"kvm1": (None, 0), "kvm2": (3, 3)}
+
+
+def test_nobody_waits_for_who_waits_for_it(cloud: Cloud, ids: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    """Hosts are locked before what is held of them: else the database ends the reshaper, or who changes one of them."""
+    replies: list[int] = []
+
+    def shape() -> None:
+        for held in [{}, {"kvm1": 2}] * 10:
+            replies.append(reshape(cloud, ids, {"kvm1": {KIND: 3}}, {"ann": held}).status)
+
+    def change() -> None:
+        for at in range(40):
+            replies.append(call(cloud, "PUT", f"/resource_providers/{ids['kvm1']}/inventories/{KIND}", {
+                "resource_provider_generation": generation(cloud, ids["kvm1"]), "total": 3 + at % 2}).status)
+
+    threads = [threading.Thread(target=one) for one in (shape, change)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(120)
+    assert {*replies} <= {200, 204, 409} and "trying again" not in caplog.text, (replies, caplog.text)
