@@ -53,8 +53,9 @@ class Consumers:
                 after: Callable[[Connection], None] = lambda _: None) -> None:
         """Have each consumer, by uuid, hold what is wanted, all of them or none. *between*: what is done in the same
         transaction when what goes has gone, and nothing new is claimed yet; *after*: when all is claimed. Both may be
-        called again. *locked*: the hosts, by uuid, that these change: they are locked, with those that consumers hold
-        something of, before anything of them is. Raises ``InvalidRequest``, ``Conflict``, and what these do."""
+        called again. *locked*: the hosts, by uuid, that these change. They are locked, with those that several
+        consumers are to hold something of, before anything of them is. Raises ``InvalidRequest``, ``Conflict``, and
+        what these do."""
         for id in wanted:
             check_uuid(id)
         self.placement.check_classes(name for wish in wanted.values() for held in wish.held.values() for name in held)
@@ -71,7 +72,7 @@ class Consumers:
                 for id, rows in had.items():
                     wishes[id], devices[id] = _split(wanted[id], rows, roots)
                 whose = {id: _whose(id, rows, wanted[id], id in known) for id, rows in had.items()}
-                if locked:
+                if locked or len(had) > 1:
                     hosts.lock(connection, {*locked, *(row.host_id for rows in had.values() for row in rows),
                                             *(host for wish in wishes.values() for host in wish.held)})
                 for id, rows in had.items():  # first, since it may be what another of them is to hold

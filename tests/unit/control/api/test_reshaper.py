@@ -164,22 +164,32 @@ def test_of_two_at_once_one_is_too_late(cloud: Cloud, ids: dict[str, str]) -> No
     assert sorted(replies) == [204, *[409] * 5] and state(cloud, ids) == {"kvm1": (None, 0), "kvm2": (3, 3)}
 
 
-def test_nobody_waits_for_who_waits_for_it(cloud: Cloud, ids: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
-    """Hosts are locked before what is held of them: else the database ends the reshaper, or who changes one of them."""
+@pytest.mark.parametrize("several", [False, True], ids=["reshaper", "allocations"])
+def test_nobody_waits_for_who_waits_for_it(cloud: Cloud, ids: dict[str, str], caplog: pytest.LogCaptureFixture,
+                                           several: bool) -> None:
+    """Hosts are locked before what is held of them: else the database ends who changes one, or the other."""
     replies: list[int] = []
 
+    def allocate(**held: int) -> int:
+        found = {ids[name]: {"allocations": {ids["kvm1"]: {"resources": {KIND: n}}} if n else {}, "project_id": "p",
+                             "user_id": "u"} for name, n in held.items()}
+        return int(call(cloud, "POST", "/allocations", found, "1.27").status)
+
     def shape() -> None:
-        for held in [{}, {"kvm1": 2}] * 10:
-            replies.append(reshape(cloud, ids, {"kvm1": {KIND: 3}}, {"ann": held}).status)
+        for turn in [True, False] * 6:
+            replies.append(allocate(ann=2 * turn, cid=2 * (not turn)) if several else reshape(
+                cloud, ids, {"kvm1": {KIND: 3}}, {"ann": {"kvm1": 2} if turn else {}}).status)
 
     def change() -> None:
-        for at in range(40):
+        for at in range(24):
             replies.append(call(cloud, "PUT", f"/resource_providers/{ids['kvm1']}/inventories/{KIND}", {
                 "resource_provider_generation": generation(cloud, ids["kvm1"]), "total": 3 + at % 2}).status)
 
+    ids["cid"] = str(uuid.uuid4())
     threads = [threading.Thread(target=one) for one in (shape, change)]
     for one in threads:
         one.start()
     for one in threads:
         one.join(120)
+    call(cloud, "DELETE", f"/allocations/{ids['cid']}")
     assert {*replies} <= {200, 204, 409} and "trying again" not in caplog.text, (replies, caplog.text)
