@@ -176,12 +176,12 @@ def test_nobody_waits_for_who_waits_for_it(cloud: Cloud, ids: dict[str, str], ca
         return int(call(cloud, "POST", "/allocations", found, "1.27").status)
 
     def shape() -> None:
-        for turn in [True, False] * 6:
+        for turn in [True, False] * 12:
             replies.append(allocate(ann=2 * turn, cid=2 * (not turn)) if several else reshape(
                 cloud, ids, {"kvm1": {KIND: 3}}, {"ann": {"kvm1": 2} if turn else {}}).status)
 
     def change() -> None:
-        for at in range(24):
+        for at in range(60):
             replies.append(call(cloud, "PUT", f"/resource_providers/{ids['kvm1']}/inventories/{KIND}", {
                 "resource_provider_generation": generation(cloud, ids["kvm1"]), "total": 3 + at % 2}).status)
 
