@@ -177,13 +177,16 @@ def test_nobody_waits_for_who_waits_for_it(cloud: Cloud, ids: dict[str, str], ca
 
     def shape() -> None:
         for turn in [True, False] * 12:
-            replies.append(allocate(ann=2 * turn, cid=2 * (not turn)) if several else reshape(
-                cloud, ids, {"kvm1": {KIND: 3}}, {"ann": {"kvm1": 2} if turn else {}}).status)
+            held = {"ann": {"kvm1": 2}} if turn else {"ann": {}}
+            status = allocate(ann=2 * turn, cid=2 * (not turn)) if several else reshape(
+                cloud, ids, {"kvm1": {KIND: 3}}, held).status
+            replies.append(status)
 
     def change() -> None:
         for at in range(60):
-            replies.append(call(cloud, "PUT", f"/resource_providers/{ids['kvm1']}/inventories/{KIND}", {
-                "resource_provider_generation": generation(cloud, ids["kvm1"]), "total": 3 + at % 2}).status)
+            reply = call(cloud, "PUT", f"/resource_providers/{ids['kvm1']}/inventories/{KIND}", {
+                "resource_provider_generation": generation(cloud, ids["kvm1"]), "total": 3 + at % 2})
+            replies.append(reply.status)
 
     ids["cid"] = str(uuid.uuid4())
     threads = [threading.Thread(target=one) for one in (shape, change)]
