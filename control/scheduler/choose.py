@@ -226,34 +226,35 @@ def _heaviest(parts: list[Block], spec: RequestSpec, rules: Rules,
     low, high = bounds([part.low for part in parts], [part.high for part in parts])
     sums: dict[tuple[Profile | None, str], Sum] = {}
     heap: list[tuple[float, float, int, Block | HostState, Iterator[_Weighed], Sum]] = []
-    number, chance = counted(), random.random if random else float
+    number, chance = counted(step=-1), random.random if random else float
 
-    def push(them: Iterator[_Weighed], whole: Sum) -> None:
-        """Push the first of *them*, which are in order; the next one comes when that is looked into."""
+    def push(them: Iterator[_Weighed], turn: float, whole: Sum) -> None:
+        """Push the first of *them*, which are in order; the next one comes when that is looked into. Of equal ones in
+        one block the last that was pushed comes first: a host before a block that has none better."""
         if (first := next(them, None)) is not None:
-            value, one = first
-            turn = chance() + isinstance(one, Block)  # a host comes before a block that has none better
-            heappush(heap, (-value, turn, next(number), one, them, whole))
+            heappush(heap, (-first[0], turn, next(number), first[1], them, whole))
 
-    for part in parts:
+    for at, part in enumerate(parts):
         key = (part.profile if part.profile.aggregates else None), part.profile.cell_id  # what a sum looks at
         if key not in sums:
             sums[key] = sum_of(part.profile, spec, rules.multipliers, low, high, rules.own)
-        push(iter([(bound(part.low, part.high, sums[key]), part)]), sums[key])
+        turn = 1 - chance() ** (1 / part.size) if random else at  # the least of so many numbers by chance
+        push(iter([(bound(part.low, part.high, sums[key]), part)]), turn, sums[key])
     while heap:
-        value, _turn, _number, one, others, whole = heappop(heap)
-        push(others, whole)
+        value, turn, _number, one, others, whole = heappop(heap)
+        push(others, turn, whole)
         if isinstance(one, Block):
-            push(_ordered(one, whole, chance()), whole)
+            push(_ordered(one, whole, chance()), turn, whole)
         else:
             yield -value, one
 
 
 def _ordered(block: Block, whole: Sum, chance: float) -> Iterator[_Weighed]:
-    """The parts of a block by their bounds, or its hosts by their weights, the greatest first; of equal ones *chance*
-    (from 0 to 1) says which."""
+    """The parts of a block by their bounds, or its hosts by their weights, the greatest first; of those that are as
+    great *chance* (from 0 to 1) says which."""
     them: Sequence[Block | HostState] = block.parts or block.hosts
     values = [bound(part.low, part.high, whole) for part in block.parts] or weights(block.rows, whole)
-    found = list(zip(values, them, strict=True))
-    turn = int(chance * len(found))
-    return iter(sorted(found[turn:] + found[:turn], key=itemgetter(0), reverse=True))
+    found = sorted(zip(values, them, strict=True), key=itemgetter(0), reverse=True)
+    same = next((at for at, one in enumerate(found) if one[0] != found[0][0]), len(found))
+    turn = int(chance * same)
+    return iter(found[turn:same] + found[:turn] + found[same:])

@@ -81,6 +81,12 @@ class Block:
     parts: list[Block] = field(default_factory=list)
     whole: Block | None = None
     stale: bool = True
+    _size: int = 0  # of one with parts
+
+    @property
+    def size(self) -> int:
+        """How many hosts it has."""
+        return self._size if self.parts else len(self.hosts)
 
     def add(self, part: Block) -> None:
         """Have *part*, which may be new or stale, be a part of it."""
@@ -101,6 +107,7 @@ class Block:
             if self.parts:
                 parts = [part.fresh() for part in self.parts]
                 self.low, self.high = bounds([part.low for part in parts], [part.high for part in parts])
+                self._size = sum(part.size for part in parts)
             else:
                 self.rows = [host.numbers for host in self.hosts]
                 self.low, self.high = bounds(self.rows, self.rows)

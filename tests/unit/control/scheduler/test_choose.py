@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The choice is the plain one: filter every host, weigh what is left; whatever is skipped on the way there."""
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -204,3 +205,21 @@ def test_hosts_without_a_zone_are_in_the_one_that_is_set():
     found.refresh([row("kvm1")], [])
     found.up("kvm1", True)
     assert found.hosts[choose(found, request(availability_zone="home"))[0].host].profile.zone == "home"
+
+
+@pytest.mark.parametrize("arranged", [True, False])
+def test_chance_decides_between_equal_hosts_wherever_they_stand(arranged):
+    """One that was away a moment ago stands in a block of its own: it is chosen no more often than others."""
+    found, chance = states(*[row(f"kvm{at}") for at in range(300)]), Random(1)
+    if arranged:
+        found._arrange()
+    found.up("kvm7", False)
+    found.up("kvm7", True)
+    chosen = Counter(choose(found, request(), random=chance)[0].host for _round in range(600))
+    assert len(chosen) > 200 and max(chosen.values()) < 15
+
+
+def test_chance_decides_between_the_few_best():
+    found, chance = states(*[row(f"kvm{at}", memory_mb_used=1024 * (at > 2)) for at in range(16)]), Random(1)
+    chosen = Counter(choose(found, request(), random=chance)[0].host for _round in range(300))
+    assert sorted(chosen) == ["kvm0", "kvm1", "kvm2"] and min(chosen.values()) > 60
