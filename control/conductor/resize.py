@@ -17,6 +17,7 @@ import orjson
 from magnetar_control.scheduler.request_spec import RequestSpec, sizes
 from magnetar_control.store import allocations, migrations, servers
 from magnetar_control.store.database import now
+from magnetar_control.store.joint_claims import join
 from magnetar_core.errors import Conflict, MagnetarError, NoSpace
 from magnetar_core.hardware.merge import asked_of
 from magnetar_core.local_disks import ephemeral_gib
@@ -220,27 +221,19 @@ def _give_up(move: MigrationTask, error: MagnetarError) -> None:
 
 
 def settle_claims(move: MigrationTask, host: str, flavor: Flavor) -> None:
-    """The server holds the claims of its old flavor on *host*, and the migration none. Where operators have lowered
-    what the host gives, so that this is refused, both keep what they hold: the guest has its part of that, and nobody
-    else may get it. The audit says so, and heals it when there is room."""
+    """The server holds the claims of its old flavor on *host*, and the migration none. On the source it takes them out
+    of what both held there, so that it needs no room: operators may have lowered what the host gives. Where it is
+    refused all the same, the server keeps what it holds: nobody else may get what the guest has. The audit says so."""
     held, id = needed(move, flavor), move.conductor.host(host)["id"]
-    try:
-        with move.api.write() as connection:
-            if host == move.source:
-                allocations.revert(connection, move.work.id, move.id)
-            allocations.release(connection, move.id)
-            if not allocations.claim(connection, move.work.id, move.work.id, id, held.amounts, devices=held.devices,
-                                     resources=held.resources, nics=held.nics):
-                raise _OldFlavorRefused
-    except _OldFlavorRefused:
-        log.warning("server %s and its move keep what they hold of host %s, which has not what the flavor needs left. "
-                    "See what magnetar audit says of it, and give the host more, or move servers away.",
-                    move.work.id, host)
+    with move.api.write() as connection:
+        if host == move.source:
+            join(connection, move.work.id, move.id, id)
+        allocations.release(connection, move.id)
+        if not allocations.claim(connection, move.work.id, move.work.id, id, held.amounts, devices=held.devices,
+                                 resources=held.resources, nics=held.nics):
+            log.warning("server %s keeps what it holds of host %s, which has not what its flavor needs left. See what "
+                        "magnetar audit says of it, and give the host more, or move servers away.", move.work.id, host)
     move.read_hosts()
-
-
-class _OldFlavorRefused(Exception):
-    """The host has not what the server's flavor needs; nothing is changed."""
 
 
 def needed(move: MigrationTask, flavor: Flavor) -> RequestSpec:
