@@ -2,6 +2,7 @@
 """A server of a dead host is built anew on another, with its ports, volumes and name."""
 
 import json
+import threading
 
 import pytest
 
@@ -132,12 +133,14 @@ def test_a_host_that_fails(admin, dead, named, monkeypatch):
 def test_a_target_that_dies_is_left_to_the_next_evacuation(admin, dead, monkeypatch):
     id, host = dead
     one, two = others(admin, host)
+    dead_too = threading.Event()
 
     def dies(*_args):
         """From then on nobody is patient with it; before and afterwards a slow machine has its time."""
         admin.down(one)
         monkeypatch.setattr(retry, "TRIES", 0)
         monkeypatch.setattr("magnetar_core.client.RETRY_FOR", 0.2)
+        dead_too.set()
         raise HypervisorError("the power is off")
 
     monkeypatch.setattr(admin.cloud.kvm[one].fake, "start", dies)
@@ -145,6 +148,7 @@ def test_a_target_that_dies_is_left_to_the_next_evacuation(admin, dead, monkeypa
     assert (server["status"], server["OS-EXT-SRV-ATTR:host"]) == ("ERROR", host)
     assert [status[1:] for status in admin.statuses(id)] == [(host, one, "failed"), (one, None, "done")]
     assert claims(admin.cloud, id) == {"server": (host, SMALL)}
+    assert dead_too.wait(120)  # else it takes the patience of the tests after this one
     monkeypatch.undo()
     assert admin.evacuated(id)["OS-EXT-SRV-ATTR:host"] == two
     admin.up(one)
