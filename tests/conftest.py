@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Files of tests/lab whose tests share hosts in containers, by the hosts' name.
 HOSTS = {"three_hosts": ("test_drain", "test_evacuate", "test_fleet", "test_fleet_disks", "test_fleet_firmware",
-                         "test_fleet_keys", "test_fleet_volumes", "test_quickstart"),
+                         "test_fleet_hardware", "test_fleet_keys", "test_fleet_volumes", "test_quickstart"),
          "lab1": ("test_agent_on_host", "test_hosts")}
 #: Files of tests/lab with hosts of their own, or none.
 ALONE = ("test_ceph", "test_cloud_ovn", "test_guest", "test_keystone", "test_ovn", "test_ovn_cluster",
