@@ -22,12 +22,8 @@ SEV = {"guests": 1, "cbitpos": 47, "reduced_phys_bits": 1}
 def cloud() -> Iterator[Inside]:
     with Inside(hosts=3, host_down_after=600.0) as made:
         made.parts.working.settling = lambda: False  # type: ignore[method-assign]
-        body = {"id": "hidden", "name": "hidden", "ram": 64, "vcpus": 1, "disk": 1}
-        assert made.admin.post("/v2.1/flavors", {"flavor": body}).status == 200
-        assert made.admin.post("/v2.1/flavors/hidden/os-extra_specs", {
-            "extra_specs": {"hw:mem_encryption": "true"}}).status == 200
-        body = {"id": "plain", "name": "plain", "ram": 64, "vcpus": 1, "disk": 1}
-        assert made.admin.post("/v2.1/flavors", {"flavor": body}).status == 200
+        made.admin.flavor("hidden", {"hw:mem_encryption": "true"})
+        made.admin.flavor("plain")
         yield made
 
 

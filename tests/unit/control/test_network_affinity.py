@@ -35,10 +35,7 @@ class Near(Inside):
 def cloud() -> Iterator[Near]:
     with patch.object(FakeHypervisor, "cells", CELLS), patch.object(
             serve, "engine_of", lambda _settings: FakeEngine()), Near(hosts=2) as made:
-        body = {"id": "cells", "name": "cells", "ram": 64, "vcpus": 1, "disk": 1}
-        assert made.admin.post("/v2.1/flavors", {"flavor": body}).status == 200
-        assert made.admin.post("/v2.1/flavors/cells/os-extra_specs", {
-            "extra_specs": {"hw:numa_nodes": "1"}}).status == 200
+        made.admin.flavor("cells", {"hw:numa_nodes": "1"})
         made.networks = {}  # type: ignore[attr-defined]
         for number, (name, more) in enumerate({
                 "physical": {"provider:network_type": "flat", "provider:physical_network": "physnet0"},

@@ -39,10 +39,7 @@ def cloud() -> Iterator[Inside]:
         with Divided(hosts=2, host_down_after=600.0) as made:
             made.parts.working.settling = lambda: False  # type: ignore[method-assign]
             for name, specs in FLAVORS.items():
-                body = {"id": name, "name": name, "ram": 64, "vcpus": 2, "disk": 1}
-                assert made.admin.post("/v2.1/flavors", {"flavor": body}).status == 200
-                assert not specs or made.admin.post(f"/v2.1/flavors/{name}/os-extra_specs", {
-                    "extra_specs": specs}).status == 200
+                made.admin.flavor(name, specs, vcpus=2)
             made.admin.image()
             yield made
 

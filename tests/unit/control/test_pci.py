@@ -43,11 +43,7 @@ def cloud() -> Iterator[Equipped]:
         made.parts.working.settling = lambda: False  # type: ignore[method-assign]
         for name, ram, aliases in (("gpu", 64, "gpu:1"), ("gpu-large", 128, "gpu:1"), ("both", 64, "gpu:2"),
                                    ("plain", 64, ""), ("odd", 64, "gpu:1,fpga:1")):
-            body = {"id": name, "name": name, "ram": ram, "vcpus": 1, "disk": 1}
-            assert made.admin.post("/v2.1/flavors", {"flavor": body}).status == 200
-            if aliases:
-                assert made.admin.post(f"/v2.1/flavors/{name}/os-extra_specs", {
-                    "extra_specs": {"pci_passthrough:alias": aliases}}).status == 200
+            made.admin.flavor(name, {"pci_passthrough:alias": aliases} if aliases else {}, ram=ram)
         made.admin.image()
         yield made
 

@@ -36,10 +36,7 @@ def cloud() -> Iterator[Equipped]:
         made.parts.working.settling = lambda: False  # type: ignore[method-assign]
         for name, specs in (("one", {"hw:pmem": "small"}), ("two", {"hw:pmem": "small,small"}), ("plain", {}),
                             ("other", {"hw:pmem": "small,huge"}), ("raw", {f"resources:{CLASS}": "1"})):
-            body = {"id": name, "name": name, "ram": 64, "vcpus": 1, "disk": 1}
-            assert made.admin.post("/v2.1/flavors", {"flavor": body}).status == 200
-            if specs:
-                assert made.admin.post(f"/v2.1/flavors/{name}/os-extra_specs", {"extra_specs": specs}).status == 200
+            made.admin.flavor(name, specs)
         made.admin.image()
         yield made
 

@@ -35,9 +35,7 @@ def cloud() -> Iterator[Equipped]:
         for name, specs in (("any", {"resources1:VGPU": "1"}),
                             ("fast", {"resources1:VGPU": "1", "trait1:CUSTOM_FAST": "required"}),
                             ("none", {"resources1:VGPU": "1", "trait1:CUSTOM_NONE": "required"})):
-            body = {"id": name, "name": name, "ram": 64, "vcpus": 1, "disk": 1}
-            assert made.admin.post("/v2.1/flavors", {"flavor": body}).status == 200
-            assert made.admin.post(f"/v2.1/flavors/{name}/os-extra_specs", {"extra_specs": specs}).status == 200
+            made.admin.flavor(name, specs)
         made.admin.image()
         yield made
 

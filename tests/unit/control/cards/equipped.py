@@ -67,8 +67,7 @@ def serving(kind: type[C], hosts: int) -> Iterator[C]:
             hosts=hosts, host_down_after=600.0, allow_resize_to_same_host=True) as made:
         made.parts.working.settling = lambda: False  # type: ignore[method-assign]
         for name, ram in (("small", 64), ("large", 128)):
-            body = {"id": name, "name": name, "ram": ram, "vcpus": 1, "disk": 1}
-            assert made.admin.post("/v2.1/flavors", {"flavor": body}).status == 200
+            made.admin.flavor(name, ram=ram)
         made.admin.image()
         made.networks = _networks(made)
         yield made

@@ -145,10 +145,7 @@ def test_the_memory_of_its_server_is_not_encrypted(some: Functions) -> None:
     cloud, admin, port, fake = some.cloud, some.cloud.admin, some.port(), some.cloud.kvm["kvm2"].fake
     plain, efi = (image(admin, name, hw_firmware_type="uefi", **more) for name, more in (
         ("efi", {}), ("hidden", {"hw_mem_encryption": "true"})))
-    assert admin.post("/v2.1/flavors", {"flavor": {
-        "id": "hidden", "name": "hidden", "ram": 64, "vcpus": 1, "disk": 1}}).status == 200
-    assert admin.post("/v2.1/flavors/hidden/os-extra_specs", {
-        "extra_specs": {"hw:mem_encryption": "true"}}).status == 200
+    admin.flavor("hidden", {"hw:mem_encryption": "true"})
 
     def refused(path: str, body: dict[str, Any]) -> None:
         reply = admin.post(f"/v2.1/servers{path}", body, "2.60")
@@ -173,10 +170,7 @@ def test_the_memory_of_its_server_is_not_encrypted(some: Functions) -> None:
 def test_the_flavor_of_its_server_limits_no_nics(some: Functions) -> None:
     """The host cannot, and says so; but it is said when the server is asked for."""
     admin, port = some.cloud.admin, some.port()
-    assert admin.post("/v2.1/flavors", {"flavor": {
-        "id": "slow", "name": "slow", "ram": 64, "vcpus": 1, "disk": 1}}).status == 200
-    assert admin.post("/v2.1/flavors/slow/os-extra_specs", {
-        "extra_specs": {"quota:vif_outbound_average": "100"}}).status == 200
+    admin.flavor("slow", {"quota:vif_outbound_average": "100"})
     reply = admin.post("/v2.1/servers", {"server": {
         "name": "slow", "flavorRef": "slow", "imageRef": admin.image(), "networks": [{"port": port}]}}, "2.60")
     assert reply.status == 400 and "quota:vif_outbound_average" in str(reply.json), reply
