@@ -19,7 +19,7 @@ from magnetar_core.kinds import Server
 from magnetar_core.operations import Operation
 
 from .conftest import SMALL, Host
-from .test_crash import Dead, Reaper
+from .test_crash import lives
 from .test_resize import folder, image
 
 pytestmark = pytest.mark.slow
@@ -260,58 +260,34 @@ def _then(first: Any, second: Any) -> Any:
 
 @pytest.mark.parametrize("power", ["running", "off"])
 @pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
-def test_death_while_an_image_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, power: str, late: bool) -> None:
-    for lives in range(40):
-        with monkeypatch.context() as patch:
-            host = Host(tmp_path / str(lives))
-            host.start()
-            host.server(power=power)
-            host.fake.talking.add(host.show()["id"])
-            reaper, survived = Reaper(patch, lives, late), True
-            try:
-                host.event("create_image", "r1", name="golden")
-            except Dead:
-                survived = False
-            reaper.armed = False
-            host.restart()
-            made = host.agent.host.documents.list("image")
-            nothing_left(host)
-            assert all(Path(one.state["file"]).is_file() for one in made)
-            answer = host.event("create_image", "r1", name="golden")
-            assert [one.id for one in host.agent.host.documents.list("image")] == [answer["image"]["id"]]
-            assert made in ([], host.agent.host.documents.list("image")), "what was made is not made again"
-            host.agent.close()
-        if survived:
-            assert lives > 1
-            return
-    pytest.fail("the story never ends")
+def test_death_while_an_image_is_made(tmp_path: Path, power: str, late: bool) -> None:
+    for life in lives(tmp_path, late):
+        host = life.host
+        host.server(power=power)
+        host.fake.talking.add(host.show()["id"])
+        life.ends_in(host.event, "create_image", "r1", name="golden")
+        host.restart()
+        made = host.agent.host.documents.list("image")
+        nothing_left(host)
+        assert all(Path(one.state["file"]).is_file() for one in made)
+        answer = host.event("create_image", "r1", name="golden")
+        assert [one.id for one in host.agent.host.documents.list("image")] == [answer["image"]["id"]]
+        assert made in ([], host.agent.host.documents.list("image")), "what was made is not made again"
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
-def test_death_during_a_rebuild_by_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    for lives in range(40):
-        with monkeypatch.context() as patch:
-            host = Host(tmp_path / str(lives))
-            host.start()
-            image(host, "system")
-            host.server(image="system")
-            first = (folder(host) / "disk").stat().st_mtime_ns
-            reaper, survived = Reaper(patch, lives, late), True
-            try:
-                host.event("rebuild", "r1")
-            except Dead:
-                survived = False
-            reaper.armed = False
-            host.restart()
-            between = (folder(host) / "disk").stat().st_mtime_ns
-            assert host.event("rebuild", "r1")["resource"]["power_state"] == "running"
-            after = (folder(host) / "disk").stat().st_mtime_ns
-            assert after != first and between in (first, after), "it is made anew once"
-            host.agent.close()
-        if survived:
-            assert lives > 1
-            return
-    pytest.fail("the story never ends")
+def test_death_during_a_rebuild_by_request(tmp_path: Path, late: bool) -> None:
+    for life in lives(tmp_path, late):
+        host = life.host
+        image(host, "system")
+        host.server(image="system")
+        first = (folder(host) / "disk").stat().st_mtime_ns
+        life.ends_in(host.event, "rebuild", "r1")
+        host.restart()
+        between = (folder(host) / "disk").stat().st_mtime_ns
+        assert host.event("rebuild", "r1")["resource"]["power_state"] == "running"
+        after = (folder(host) / "disk").stat().st_mtime_ns
+        assert after != first and between in (first, after), "it is made anew once"
 
 
 def test_rebuild(web: Host) -> None:
@@ -366,28 +342,16 @@ def test_a_hard_reboot_repairs(web: Host, power: str) -> None:
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
-def test_death_during_a_hard_reboot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+def test_death_during_a_hard_reboot(tmp_path: Path, late: bool) -> None:
     """The server runs when the agent is back, before anybody asks again."""
-    for lives in range(40):
-        with monkeypatch.context() as patch:
-            host = Host(tmp_path / str(lives))
-            host.start()
-            host.server()
-            reaper, survived = Reaper(patch, lives, late), True
-            try:
-                host.event("reboot", "r1", type="hard")
-            except Dead:
-                survived = False
-            reaper.armed = False
-            host.restart()
-            assert host.show()["power_state"] == "running"
-            assert host.event("reboot", "r1", type="hard")["resource"]["power_state"] == "running"
-            assert not {"unfinished"} & set(host.agent.host.documents.find("server", "web1").state)
-            host.agent.close()
-        if survived:
-            assert lives > 1
-            return
-    pytest.fail("the story never ends")
+    for life in lives(tmp_path, late):
+        host = life.host
+        host.server()
+        life.ends_in(host.event, "reboot", "r1", type="hard")
+        host.restart()
+        assert host.show()["power_state"] == "running"
+        assert host.event("reboot", "r1", type="hard")["resource"]["power_state"] == "running"
+        assert not {"unfinished"} & set(host.agent.host.documents.find("server", "web1").state)
 
 
 def test_what_a_rescued_server_refuses(web: Host) -> None:

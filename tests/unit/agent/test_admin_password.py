@@ -16,7 +16,7 @@ from tests.contract.place import eventually
 
 from .conftest import SMALL, Host
 from .pair import Pair
-from .test_crash import Dead, Reaper
+from .test_crash import lives
 from .test_guest_data import SECRET, drive, folder, kept
 from .test_resize import image
 
@@ -270,32 +270,19 @@ def test_it_goes_along_when_the_server_moves(pair: Pair) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("late", [True, False])
 @pytest.mark.parametrize("what", ["create", "rescue", "rebuild"])
-def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, late: bool) -> None:
+def test_death_at_every_change(tmp_path: Path, what: str, late: bool) -> None:
     """Whatever the drive says is set, also where the agent died before the guest's came up."""
-    for lives in range(40):
-        with monkeypatch.context() as patch:
-            host = Host(tmp_path / str(lives))
-            host.start()
-            image(host, "system", hw_qemu_guest_agent="yes")
-            if what != "create":
-                host.server(image="system")
-            reaper = Reaper(patch, lives, late)
-            try:
-                _ask(host, what)
-                survived = True
-            except Dead:
-                survived = False
-            reaper.armed = False
-            host.restart()
-            _ask(host, what)
-            host.fake.agent_comes_up(host.show()["id"])
-            is_set(host, host.show()["id"])
-            assert drive(host, name="rescue.config.iso" if what == "rescue" else "config.iso")["admin_pass"] == SECRET
-            host.agent.close()
-        if survived:
-            assert lives > 1
-            return
-    pytest.fail("the story never ends")
+    for life in lives(tmp_path, late):
+        host = life.host
+        image(host, "system", hw_qemu_guest_agent="yes")
+        if what != "create":
+            host.server(image="system")
+        life.ends_in(_ask, host, what)
+        host.restart()
+        _ask(host, what)
+        host.fake.agent_comes_up(host.show()["id"])
+        is_set(host, host.show()["id"])
+        assert drive(host, name="rescue.config.iso" if what == "rescue" else "config.iso")["admin_pass"] == SECRET
 
 
 def _ask(host: Host, what: str) -> None:
@@ -306,29 +293,19 @@ def _ask(host: Host, what: str) -> None:
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_death_while_it_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+def test_death_while_it_is_set(tmp_path: Path, late: bool) -> None:
     """Before or after the guest has it, and before or after it is forgotten: then all is as after one time."""
-    for lives in range(3):
-        with monkeypatch.context() as patch:
-            host = Host(tmp_path / str(lives))
-            host.start()
-            host.agent.admin_passwords.close()
-            id = made(host)
-            host.fake.talking.add(id)
-            reaper = Reaper(patch, lives, late)
-            try:
-                looked(host, id)
-                survived = True
-            except Dead:
-                survived = False
-            reaper.armed = False
-            had = host.fake.passwords
-            host.restart()
-            host.fake.passwords.update(had)
-            host.fake.agent_comes_up(id)
-            is_set(host, id)
-            host.agent.close()
-        assert survived == (lives == 2)
+    for life in lives(tmp_path, late, most=3):
+        host = life.host
+        host.agent.admin_passwords.close()
+        id = made(host)
+        host.fake.talking.add(id)
+        life.ends_in(looked, host, id)
+        had = host.fake.passwords
+        host.restart()
+        host.fake.passwords.update(had)
+        host.fake.agent_comes_up(id)
+        is_set(host, id)
 
 
 def test_a_full_disk(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from magnetar_core.errors import HypervisorError, InvalidField, InvalidSettings
 from magnetar_core.operations import Operation
 
 from .conftest import Host
-from .test_crash import Dead, Reaper
+from .test_crash import lives
 
 FSID, ID = "6f1c7e1a-31d3-4d0b-8a55-3b7a1b1f6d10", "0b9f1a52-6ea0-4b9c-a4f6-0e0f9f0c3c11"
 OTHER = "cd9f6d46-4a3a-43ab-a466-994af9db96fc"
@@ -121,28 +121,15 @@ def test_settings(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    for lives in range(20):
-        with monkeypatch.context() as patch:
-            host = Host(tmp_path / str(lives), **SETTINGS)
-            host.start()
-            cluster(host)
-            reaper = Reaper(patch, lives, late)
-            try:
-                ask(host)
-                survived = True
-            except Dead:
-                survived = False
-            reaper.armed = False
-            host.restart()
-            assert ask(host)["status"] == "active" and "rbd://" not in kept(host)
-            [content] = (host.root / "state/images" / ID).iterdir()
-            assert content.read_bytes() == CONTENT
-            host.agent.close()
-        if survived:
-            assert lives > 1
-            return
-    pytest.fail("the story never ends")
+def test_death_at_every_change(tmp_path: Path, late: bool) -> None:
+    for life in lives(tmp_path, late, most=20, **SETTINGS):
+        host = life.host
+        cluster(host)
+        life.ends_in(ask, host)
+        host.restart()
+        assert ask(host)["status"] == "active" and "rbd://" not in kept(host)
+        [content] = (host.root / "state/images" / ID).iterdir()
+        assert content.read_bytes() == CONTENT
 
 
 # Ceph's tools -------------------------------------------------------------------------------------------------------

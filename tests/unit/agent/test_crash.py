@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 from xml.etree import ElementTree as ET
@@ -71,6 +72,39 @@ class Reaper:
             return found
 
         return call
+
+
+class Life:
+    """An agent that lives for so many changes more, and the one after it: of the *host*, which has been started."""
+
+    def __init__(self, host: Host, number: int, late: bool) -> None:
+        self.host, self.number, self.late, self.survived = host, number, late, False
+
+    def ends_in(self, act: Callable[..., Any], *args: Any, **more: Any) -> None:
+        """Act, until the agent dies."""
+        with pytest.MonkeyPatch.context() as patch:
+            reaper = Reaper(patch, self.number, self.late)
+            with suppress(Dead):
+                act(*args, **more)
+                self.survived = True
+            reaper.armed = False
+
+
+def lives(folder: Path, late: bool, more_than: int = 1, most: int = 40,
+          prepared: Callable[[Host], object] = lambda _host: None, **settings: Any) -> Iterator[Life]:
+    """Lives that end one change later each time, on hosts of their own, until one survives. *prepared*: what is done
+    before an agent starts."""
+    for number in range(most):
+        host = Host(folder / str(number), **settings)
+        prepared(host)
+        host.start()
+        life = Life(host, number, late)
+        yield life
+        host.agent.close()
+        if life.survived:
+            assert number > more_than
+            return
+    pytest.fail("the story never ends")
 
 
 IMAGE = ("image", "img", {"source": {"path": "/image.raw"}, "disk_format": "raw"})
@@ -278,37 +312,26 @@ def test_power_goes_when_an_agent_that_was_killed_has_gone_on(tmp_path: Path, mo
 @pytest.mark.parametrize("repeat", [True, False], ids=["repeated", "left alone"])
 @pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
 @pytest.mark.parametrize("story", STORIES)
-def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, story: str, late: bool,
-                               repeat: bool) -> None:
+def test_death_at_every_change(tmp_path: Path, story: str, late: bool, repeat: bool) -> None:
     before, (*asked, allowed) = STORIES[story][0], (*STORIES[story][1], {})[:4]
-    for lives in range(40):
-        with monkeypatch.context() as patch:
-            host = Host(tmp_path / str(lives), pools={"vg": {"type": "lvm"}, "ceph": {"type": "rbd"}},
-                        root_pool="ceph" if story.startswith(CEPH) else "vg",
-                        cpu_dedicated_set="8-15", cpu_shared_set="0-7")
-            for pool in ("vg", "ceph"):
-                host.fake.add_pool(pool)
-            host.start()
-            (host.root / "image.raw").write_bytes(bytes(4096))
-            for noun, key, want in before:
-                placed = {"source": {"path": str(host.root / "image.raw")}} if noun == "image" else {}
-                host.ensure(noun, key, {**want, **placed})
-            reaper = Reaper(patch, lives, late)
-            try:
-                host.ensure(*asked, **allowed)
-                survived = True
-            except Dead:
-                survived = False
-            reaper.armed = False
-            host.restart()
-            if repeat:
-                host.ensure(*asked, **allowed)
-            _nothing_is_half(host, before, asked, allowed, repeat)
-            host.agent.close()
-        if survived:
-            assert lives > 1
-            return
-    pytest.fail("the story never ends")
+
+    def pooled(host: Host) -> None:
+        for pool in ("vg", "ceph"):
+            host.fake.add_pool(pool)
+
+    for life in lives(tmp_path, late, prepared=pooled, pools={"vg": {"type": "lvm"}, "ceph": {"type": "rbd"}},
+                      root_pool="ceph" if story.startswith(CEPH) else "vg",
+                      cpu_dedicated_set="8-15", cpu_shared_set="0-7"):
+        host = life.host
+        (host.root / "image.raw").write_bytes(bytes(4096))
+        for noun, key, want in before:
+            placed = {"source": {"path": str(host.root / "image.raw")}} if noun == "image" else {}
+            host.ensure(noun, key, {**want, **placed})
+        life.ends_in(host.ensure, *asked, **allowed)
+        host.restart()
+        if repeat:
+            host.ensure(*asked, **allowed)
+        _nothing_is_half(host, before, asked, allowed, repeat)
 
 
 def _nothing_is_half(host: Host, before: list[Any], asked: list[Any], allowed: dict[str, Any], repeated: bool) -> None:

@@ -16,7 +16,7 @@ from magnetar_agent.virt import domain
 from magnetar_core.errors import InvalidField, InvalidSettings
 
 from .conftest import SMALL, Host
-from .test_crash import Dead, Reaper
+from .test_crash import lives
 from .test_iso import read as files_of
 from .test_resize import folder, image
 
@@ -205,33 +205,19 @@ def test_bad_values_are_refused(host: Host, bad: dict[str, Any]) -> None:
 @pytest.mark.parametrize("repeat", [True, False])
 @pytest.mark.parametrize("late", [True, False])
 @pytest.mark.parametrize("what", ["create", "rescue", "rebuild"])
-def test_death_at_every_change_loses_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, late: bool,
-                                                 repeat: bool) -> None:
+def test_death_at_every_change_loses_no_password(tmp_path: Path, what: str, late: bool, repeat: bool) -> None:
     """The guest is told it, or it is not there yet; afterwards only the drive has it."""
-    for lives in range(40):
-        with monkeypatch.context() as patch:
-            host = Host(tmp_path / str(lives))
-            host.start()
-            image(host, "system")
-            if what != "create":
-                host.server(image="system")
-            reaper = Reaper(patch, lives, late)
-            try:
-                _ask(host, what)
-                survived = True
-            except Dead:
-                survived = False
-            reaper.armed = False
-            host.restart()
-            if repeat:
-                _ask(host, what)
-            if host.agent.host.documents.find("server", "web1"):
-                _is_told(host, what, repeat)
-            host.agent.close()
-        if survived:
-            assert lives > 1
-            return
-    pytest.fail("the story never ends")
+    for life in lives(tmp_path, late):
+        host = life.host
+        image(host, "system")
+        if what != "create":
+            host.server(image="system")
+        life.ends_in(_ask, host, what)
+        host.restart()
+        if repeat:
+            _ask(host, what)
+        if host.agent.host.documents.find("server", "web1"):
+            _is_told(host, what, repeat)
 
 
 def _ask(host: Host, what: str) -> None:

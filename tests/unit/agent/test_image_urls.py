@@ -14,7 +14,7 @@ import pytest
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError, TooLarge, Unreachable
 
 from .conftest import Host
-from .test_crash import Dead, Reaper
+from .test_crash import lives
 from .test_image import GOOD, OTHER, digest, file, kept
 
 
@@ -123,28 +123,14 @@ def test_content_from_a_url_takes_the_place_of_other(host: Host, web: str, name:
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
-def test_an_image_is_never_without_content_when_the_agent_dies(tmp_path: Path, web: str, late: bool,
-                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_is_never_without_content_when_the_agent_dies(tmp_path: Path, web: str, late: bool) -> None:
     want = {"source": {"url": web + "/other"}, "checksum": digest(OTHER)}
-    for lives in range(20):
-        host = Host(tmp_path / str(lives))
-        host.start()
+    for life in lives(tmp_path, late, more_than=3, most=20):
+        host = life.host
         host.ensure("image", "img", file(host))
-        with monkeypatch.context() as patch:
-            reaper = Reaper(patch, lives, late)
-            try:
-                host.ensure("image", "img", want, on_immutable="recreate")
-                survived = True
-            except Dead:
-                survived = False
-            reaper.armed = False
-            host.restart()
-            shown = host.ensure("image", "img", {}).resource
-            assert shown["status"] == "active" and shown["checksum"] in (digest(OTHER), digest(GOOD))
-            host.ensure("image", "img", want, on_immutable="recreate")
-            assert not host.ensure("image", "img", want).changed and len(kept(host)) == 2
-            host.agent.close()
-        if survived:
-            assert lives > 3
-            return
-    pytest.fail("it never ends")
+        life.ends_in(host.ensure, "image", "img", want, on_immutable="recreate")
+        host.restart()
+        shown = host.ensure("image", "img", {}).resource
+        assert shown["status"] == "active" and shown["checksum"] in (digest(OTHER), digest(GOOD))
+        host.ensure("image", "img", want, on_immutable="recreate")
+        assert not host.ensure("image", "img", want).changed and len(kept(host)) == 2

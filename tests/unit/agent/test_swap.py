@@ -17,7 +17,7 @@ from magnetar_core.operations import Operation
 from tests.unit.control.attachments.asking import until
 
 from .conftest import SMALL, Host
-from .test_crash import Dead, Reaper
+from .test_crash import lives
 
 GIB = 2**30
 
@@ -253,56 +253,43 @@ def test_a_failure_when_the_guest_is_on_the_new_volume(place: Host, restart: boo
 @pytest.mark.parametrize("repeat", [True, False], ids=["repeated", "left alone"])
 @pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
 @pytest.mark.parametrize("meanwhile", ["nothing", "guest off", "host reboots"])
-def test_death_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool, repeat: bool,
-                               meanwhile: str) -> None:
+def test_death_at_every_change(tmp_path: Path, late: bool, repeat: bool, meanwhile: str) -> None:
     """Whatever becomes of the guest until the next agent comes, it has one of the two, and what it wrote last."""
     seen = set()
-    for lives in range(40):
-        with monkeypatch.context() as patch:
-            host = Host(tmp_path / str(lives))
-            host.start()
-            host.ensure("volume", "old", {"size": 1})
-            host.ensure("volume", "new", {"size": 2})
-            host.server()
-            attach(host, "old", delete_on_termination=True)
-            id = host.show()["id"]
-            reaper = Reaper(patch, lives, late)
-            try:
-                swap(host)
-                survived = True
-            except Dead:
-                survived = False
-            reaper.armed = False
-            on = host.fake.domain(id).disks[1].path.name
-            if meanwhile == "guest off":
-                host.fake.guest_powers_off(id)
-            if meanwhile == "host reboots":
-                host.reboot()
-            else:
-                host.restart()
-            pivoted = on == shown(host, "volume", "new")["id"]
-            if repeat and meanwhile != "guest off":
-                swap(host)
-                assert volumes(host) == ["new"]
-            elif pivoted:
-                assert volumes(host) == ["new"]
-            if meanwhile == "guest off":
-                assert [one["id"] for one in host.show()["volumes_attached"]] == [on]
-                host.server(power="running")
-                swap(host)
-            if volumes(host) != ["new"]:
-                host.ensure("volume_attachment", "web1:new", None)
-                free(host)
-            else:
-                [left] = host.agent.host.documents.list("volume_attachment")
-                assert not {"unfinished", "pivoting", "swapped"} & set(left.state) and left.want["replaces"] is None
-                assert shown(host, "volume", "old")["status"] == "available"
-                assert not swap(host).changed
-                host.ensure("server", "web1", None)
-                assert {one.name for one in host.agent.host.documents.list("volume")} == {"old", "new"}
-            seen.add(pivoted)
-            host.agent.close()
-        if survived:
-            assert seen == {True, False} and lives > 5
-            return
-    pytest.fail("it never ends")
+    for life in lives(tmp_path, late, more_than=5):
+        host = life.host
+        host.ensure("volume", "old", {"size": 1})
+        host.ensure("volume", "new", {"size": 2})
+        host.server()
+        attach(host, "old", delete_on_termination=True)
+        id = host.show()["id"]
+        life.ends_in(swap, host)
+        on = host.fake.domain(id).disks[1].path.name
+        if meanwhile == "guest off":
+            host.fake.guest_powers_off(id)
+        if meanwhile == "host reboots":
+            host.reboot()
+        else:
+            host.restart()
+        pivoted = on == shown(host, "volume", "new")["id"]
+        if repeat and meanwhile != "guest off":
+            swap(host)
+            assert volumes(host) == ["new"]
+        elif pivoted:
+            assert volumes(host) == ["new"]
+        if meanwhile == "guest off":
+            assert [one["id"] for one in host.show()["volumes_attached"]] == [on]
+            host.server(power="running")
+            swap(host)
+        if volumes(host) != ["new"]:
+            host.ensure("volume_attachment", "web1:new", None)
+            free(host)
+        else:
+            [left] = host.agent.host.documents.list("volume_attachment")
+            assert not {"unfinished", "pivoting", "swapped"} & set(left.state) and left.want["replaces"] is None
+            assert shown(host, "volume", "old")["status"] == "available"
+            assert not swap(host).changed
+            host.ensure("server", "web1", None)
+            assert {one.name for one in host.agent.host.documents.list("volume")} == {"old", "new"}
+        seen.add(pivoted)
+    assert seen == {True, False}
