@@ -67,10 +67,11 @@ class Consumers:
                 for id, rows in had.items():
                     _check_generation(id, rows, wanted[id])
                 roots = self._roots(connection, wanted.values(), had.values())
+                below = {one.id: one for root in roots.values() for one in root.children}
                 devices: dict[str, _Devices] = {}
                 wishes = {}
                 for id, rows in had.items():
-                    wishes[id], devices[id] = _split(wanted[id], rows, roots)
+                    wishes[id], devices[id] = _split(wanted[id], rows, roots, below)
                 whose = {id: _whose(id, rows, wanted[id], id in known) for id, rows in had.items()}
                 if locked or len(had) > 1:
                     hosts.lock(connection, {*locked, *(row.host_id for rows in had.values() for row in rows),
@@ -104,11 +105,12 @@ class Consumers:
 _Devices = Mapping[str, Mapping[str, int]]
 
 
-def _split(wish: Wish, rows: Sequence[Row[Any]], roots: Mapping[str, Provider]) -> tuple[Wish, _Devices]:
-    """What a consumer, of these allocations, is to hold of hosts, and which of its devices it keeps. Raises
-    ``InvalidRequest`` where it is to hold more of providers below hosts than it does."""
-    below = {one.id: one for root in roots.values() for one in root.children}
-    places = {id: str(one.told["place"]) for id, one in below.items() if "place" in one.told}  # of bandwidth
+def _split(wish: Wish, rows: Sequence[Row[Any]], roots: Mapping[str, Provider],
+           below: Mapping[str, ChildProvider]) -> tuple[Wish, _Devices]:
+    """What a consumer, of these allocations, is to hold of hosts, and which of its devices it keeps. *below*: the
+    providers below the hosts, by uuid. Raises ``InvalidRequest`` where it is to hold more of these than it does."""
+    places = {id: str(below[id].told["place"]) for id in wish.held  # of bandwidth
+              if id in below and "place" in below[id].told}
     _check_cells(wish, rows, roots, below)
     left = {id: Counter(amounts) for id, amounts in wish.held.items() if id in below and id not in places
             and not below[id].is_cell}
@@ -127,9 +129,9 @@ def _split(wish: Wish, rows: Sequence[Row[Any]], roots: Mapping[str, Provider]) 
     held: dict[str, Mapping[str, int]] = {
         **{below[id].root_id: {} for id in wish.held if id in below},
         **{id: one for id, one in wish.held.items() if id not in below}}
-    for id in places.keys() & wish.held.keys():
+    for id, place in places.items():
         root = below[id].root_id
-        held[root] = {**held[root], **{f"{kind}:{places[id]}": n for kind, n in wish.held[id].items()}}
+        held[root] = {**held[root], **{f"{kind}:{place}": n for kind, n in wish.held[id].items()}}
     return replace(wish, held=held), kept
 
 

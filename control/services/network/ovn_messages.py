@@ -55,7 +55,7 @@ class MessageParser(ovs.json.Parser):  # type: ignore[misc]
     def finish(self) -> Any:
         """The message; what is wrong with it, a ``str``."""
         if self.check_trailer or self.error is not None:
-            return super().finish() if self.error is None else self.error
+            return super().finish()
         try:
             return orjson.loads("".join(self._pieces))
         except orjson.JSONDecodeError as error:

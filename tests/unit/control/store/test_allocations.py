@@ -195,14 +195,14 @@ def test_dedicated_cpus_are_never_promised_twice(database, cell):
 
 
 # PCI devices ----------------------------------------------------------------------------------------------------------
-def with_devices(database, *pools):
+def with_devices(database, *pools, name="kvm1"):
     """A host with room for many, and devices: (aliases, how many)."""
     info = {"vcpus": 64, "memory_mb": 65536, "disk_gb": 1000, "pci_devices": {
-        name: {"total": 1, "free": 1} for names, _count in pools for name in names.split()}, "pci_pools": [
+        alias: {"total": 1, "free": 1} for names, _count in pools for alias in names.split()}, "pci_pools": [
         {"aliases": names.split(), "numa_node": -1, "total": count, "free": count} for names, count in pools]}
-    id = a_host(database)
+    id = a_host(database, name)
     with database.write() as connection:
-        hosts.inventory(connection, "kvm1", info, Ratios(1.0, 1.0, 1.0))
+        hosts.inventory(connection, name, info, Ratios(1.0, 1.0, 1.0))
     return id
 
 
@@ -254,6 +254,15 @@ def test_what_a_server_has_before_and_after_counts_once(database, cell):
     with database.write() as connection:
         allocations.release(connection, "s2")
     assert claim(database, "s3", host, devices={"gpu": 2})
+
+
+def test_who_has_devices_of_some_hosts(database, cell):
+    here, there = with_devices(database, ("gpu", 1)), with_devices(database, ("gpu", 1), name="kvm2")
+    assert claim(database, "s1", here, devices={"gpu": 1}) and claim(database, "s2", there, devices={"gpu": 1})
+    with database.read() as connection:
+        assert allocations.equipped(connection).keys() == {here, there}
+        assert [row.consumer_id for row in allocations.equipped(connection, [there]).pop(there)] == ["s2"]
+        assert allocations.equipped(connection, [there]).keys() == {there} and not allocations.equipped(connection, [])
 
 
 def test_fewer_devices_than_are_held_are_given_to_nobody(database, cell):
