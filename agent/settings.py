@@ -29,8 +29,9 @@ ROOT_FORMATS = ("qcow2", "raw", "copy", *IN_POOL)
 LEVELS = ("debug", "info", "warning", "error")
 #: The ``inject_partition`` with which nothing is written into guests' disks.
 NO_INJECTION = -2
+#: A name in Ceph.
+CEPH_NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
 _BRIDGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
-_CEPH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _LISTEN = re.compile(r"^(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9.-]+)):(?P<port>[0-9]{1,5})$")
 
 
@@ -50,7 +51,7 @@ def _check_address(text: str) -> str:
 
 def _check_ceph_name(text: str) -> str:
     """What is wrong with the name of a user or pool of Ceph; empty when nothing is."""
-    return "" if _CEPH.fullmatch(text) else "must be a name of letters, digits, _, . and -"
+    return "" if re.fullmatch(CEPH_NAME, text) else "must be a name of letters, digits, _, . and -"
 
 
 def _parallel() -> int:

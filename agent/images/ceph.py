@@ -10,6 +10,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from magnetar_agent.settings import CEPH_NAME
 from magnetar_agent.storage import CephImage
 from magnetar_core.errors import Cancelled, InvalidField, MagnetarError, NoSpace, TooLarge
 
@@ -25,10 +26,9 @@ log = logging.getLogger(__name__)
 
 #: The key of a source that waits for its content, and may have it from there.
 FIELD = "location"
-_NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
 #: What Glance says of an image in Ceph.
-_LOCATION = re.compile(f"rbd://(?P<fsid>[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}})/(?P<pool>{_NAME})/"
-                       f"(?P<name>{_NAME})/(?P<snapshot>{_NAME})")
+_LOCATION = re.compile(f"rbd://(?P<fsid>[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}})/(?P<pool>{CEPH_NAME})/"
+                       f"(?P<name>{CEPH_NAME})/(?P<snapshot>{CEPH_NAME})")
 
 
 def source(host: LocalHost, want: Fields) -> dict[str, Any]:

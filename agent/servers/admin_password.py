@@ -136,7 +136,7 @@ class AdminPasswords:
         with self._changed:
             for one in self._pending.values() if id is None else filter(None, [self._pending.get(id)]):
                 one.due = min(one.due, one.looked + SOON)
-            self._changed.notify()
+                self._changed.notify()
 
     # What is done ----------------------------------------------------------------------------------------------------
     def _run(self) -> None:

@@ -11,6 +11,7 @@ fewer or its agent has other settings, gets others at its next start, or an erro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from magnetar_agent.hardware import numa
@@ -240,5 +241,6 @@ def told(host: LocalHost) -> dict[str, Any]:
     """``vcpus``, ``pcpus`` and ``numa_cells`` of ``kinds.Host``; and of its ``providers`` those that are cells."""
     there = cells(host)
     had = {id: parts for id, want in wants(host) if (parts := list(_parts(want)))}
+    rest = left(there, chain.from_iterable(had.values()))
     return {"vcpus": sum(len(cell.shared) for cell in there), "pcpus": sum(len(cell.dedicated) for cell in there),
-            "numa_cells": list(tell(there, left(there, held(host)))), "providers": providers(there, had)}
+            "numa_cells": list(tell(there, rest)), "providers": providers(there, had)}

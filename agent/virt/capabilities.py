@@ -177,8 +177,8 @@ def emulated_architectures(conn: Any, capabilities: ET.Element) -> list[str]:
     for arch, machine in architectures.MACHINES.items():
         if arch != own and capabilities.find(f"guest/arch[@name='{arch}']/domain[@type='qemu']") is not None:
             offered = _of_domains(conn, machine, f"guests of {arch}", arch, "qemu")
-            known = _enum(offered, "os/enum[@name='firmware']") if arch in architectures.BY_UEFI else ["efi"]
-            if "efi" in known and offered.findtext("arch") == arch:
+            boots = arch not in architectures.BY_UEFI or "efi" in _enum(offered, "os/enum[@name='firmware']")
+            if boots and offered.findtext("arch") == arch:
                 found.append(arch)
     return found
 

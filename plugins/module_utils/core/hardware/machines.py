@@ -24,8 +24,7 @@ VERSIONED: Mapping[str, str] = {
 ARCHITECTURES: Mapping[str, str] = {"pc": X86_64, **{machine: name for name, machine in MACHINES.items()}}
 #: The property of an image that says the machine type of servers that are made of it.
 PROPERTY = "hw_machine_type"
-NAME = (r"q35|pc|virt|pseries|s390-ccw-virtio|(pc-q35|pc-i440fx|virt|pseries|s390-ccw-virtio)-"
-        r"[a-z0-9][a-z0-9.\-]*")
+NAME = r"%s|(%s)[a-z0-9][a-z0-9.\-]*" % ("|".join(VERSIONED), "|".join(VERSIONED.values()))
 RULE = ("must be q35, pc, virt (of aarch64), pseries (of ppc64le), s390-ccw-virtio (of s390x), or a version of these "
         "such as pc-q35-7.2, pc-i440fx-7.2 or virt-7.2")
 
