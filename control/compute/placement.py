@@ -60,7 +60,7 @@ class Placement:
     def read_roots(self, connection: Connection, ids: Collection[str] | None = None) -> list[Provider]:
         """As ``roots``, in a transaction."""
         rows, groups = hosts.every(connection, ids=ids), aggregates.every(connection)
-        classes, equipped = inventories.of_hosts(connection, ids), allocations.equipped(connection)
+        classes, equipped = inventories.of_hosts(connection, ids), allocations.equipped(connection, ids)
         return [self._provider(row, groups, classes, equipped) for row in rows]
 
     def provider(self, id: str) -> Provider:
@@ -74,7 +74,7 @@ class Placement:
         row = hosts.show(connection, id, lock=lock)
         if row is not None and row["id"] == id:
             return self._provider(row, aggregates.every(connection), inventories.of_hosts(connection, [id]),
-                                  allocations.equipped(connection, id))
+                                  allocations.equipped(connection, [id]))
         found = next((one for root in self.read_roots(connection) for one in root.children if one.id == id), None)
         if found is None:
             raise NotFound(f"No resource provider with uuid {id[:80]} found.")

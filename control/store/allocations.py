@@ -13,7 +13,7 @@ those that servers hold of them (``device_claims``). Of which card NICs have the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -228,11 +228,13 @@ def of_host(connection: Connection, host_id: str) -> Sequence[Row[Any]]:
         allocations.c.host_id == host_id).order_by(allocations.c.consumer_id)).all()
 
 
-def equipped(connection: Connection, host_id: str | None = None) -> dict[str, list[Row[Any]]]:
-    """The allocations that have PCI devices, by host: of all hosts, or of one."""
+def equipped(connection: Connection, host_ids: Collection[str] | None = None) -> dict[str, list[Row[Any]]]:
+    """The allocations that have PCI devices, by host: of some hosts, or of all."""
     query = select(allocations).where(allocations.c.devices != "{}").order_by(allocations.c.consumer_id)
     found: dict[str, list[Row[Any]]] = {}
-    for row in connection.execute(query if host_id is None else query.where(allocations.c.host_id == host_id)):
+    if host_ids is not None:
+        query = query.where(allocations.c.host_id.in_(list(host_ids)))
+    for row in connection.execute(query):
         found.setdefault(row.host_id, []).append(row)
     return found
 
