@@ -30,8 +30,8 @@ class _Free:
 
     def lacks(self, asked: Needs) -> str:
         """"" where a server fits."""
-        if self.why or not self.cells:
-            return self.why or "its agent tells no NUMA cells"
+        if self.why:
+            return self.why
         found = self._known.get(asked)
         if found is None:
             if len(self._known) >= KNOWN:
@@ -48,7 +48,7 @@ class _Free:
 
     def beside(self, coming: Sequence[Needs]) -> _Free:
         """What is free beside servers that are *coming*."""
-        if self.why or not (coming and self.cells):
+        if self.why or not coming:
             return self
         cells = self.cells
         try:
@@ -129,4 +129,5 @@ class HostNuma:
 
 @lru_cache(maxsize=10_000)
 def _free(text: bytes) -> _Free:
-    return _Free(tuple(told(orjson.loads(text))))
+    cells = tuple(told(orjson.loads(text)))
+    return _Free(cells, "" if cells else "its agent tells no NUMA cells")

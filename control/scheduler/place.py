@@ -83,8 +83,7 @@ def place_all(database: Database, states: HostStates, requests: Sequence[Request
 def _all_claimed(database: Database, found: Sequence[tuple[RequestSpec, Candidate]]) -> bool:
     if len(found) == 1:
         return _claimed(database, *found[0], map_cell=True)
-    claims = [Claim(spec.server_id, spec.project_id, one.host_id, one.cell_id, spec.amounts, spec.devices)
-              for spec, one in found]
+    claims = [_claim(*one) for one in found]
     try:
         with database.write() as connection:
             if not allocations.claim_all(connection, claims):
@@ -98,14 +97,17 @@ class _Refused(Exception):
     """Another conductor was faster; nothing is claimed."""
 
 
+def _claim(spec: RequestSpec, found: Candidate) -> Claim:
+    return Claim(spec.server_id, spec.project_id, found.host_id, found.cell_id, spec.amounts, spec.devices)
+
+
 def _claimed(database: Database, spec: RequestSpec, found: Candidate, map_cell: bool) -> bool:
-    plain = not (spec.devices or spec.resources or spec.group) and map_cell
+    at_once = database.kind == "postgresql" and map_cell and not (spec.devices or spec.resources or spec.group)
 
     def once() -> bool:
-        if plain and database.kind == "postgresql":
+        if at_once:
             with database.single() as connection:
-                done = claim_at_once(connection, Claim(spec.server_id, spec.project_id, found.host_id, found.cell_id,
-                                                       spec.amounts), anyway=spec.forced)
+                done = claim_at_once(connection, _claim(spec, found), anyway=spec.forced)
             if done is not None:
                 return done
         with database.write() as connection:

@@ -149,7 +149,7 @@ def claim(connection: Connection, consumer_id: str, server_id: str, host_id: str
         connection.execute(_CHANGE, me | {**mine, "updated_at": now()})
     if cell_id is not None:
         connection.execute(MAPPINGS[kind], {"server_id": server_id, "cell_id": cell_id, "project_id": project_id,
-                                        "created_at": now()})
+                                            "created_at": now()})
     return True
 
 

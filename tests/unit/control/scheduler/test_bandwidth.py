@@ -13,7 +13,7 @@ from magnetar_control.store import allocations, hosts, inventories
 from magnetar_control.store.nic_bandwidth import asking, shares
 from magnetar_core import bandwidth
 
-from .test_place import a_memory, fleet, raced
+from .test_place import a_memory, fleet, race, raced
 from .test_resource_classes import wish
 
 __all__ = ["fleet"]
@@ -51,7 +51,7 @@ def test_ports_that_are_attached_at_once_are_counted_all_or_not_at_all(wide):
         inventories.hear(connection, host, bandwidth.inventories({"physnet0": {"egress": 2500}}))
     ports, done, lock = [], [], threading.Lock()
 
-    def attach():
+    def attach(_at):
         with lock:
             ports.append({"resources": {OUT: 1000}})
         if hold_ports(wide, "s1", host, ({}, {}), lambda: list(ports)):
@@ -60,11 +60,7 @@ def test_ports_that_are_attached_at_once_are_counted_all_or_not_at_all(wide):
         with lock:
             ports.pop()
 
-    threads = [threading.Thread(target=attach) for _one in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    race(attach, 4)
     assert hold_ports(wide, "s1", host, ({}, {}), lambda: list(ports)), "as a conductor does before it plugs one in"
     assert len(ports) <= 2
     with wide.write() as connection:

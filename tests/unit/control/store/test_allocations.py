@@ -20,11 +20,15 @@ from magnetar_control.store.tables import hosts as table
 SMALL = Amounts(1, 512, 2)
 
 
-@pytest.fixture
-def cell(database):
+def a_cell(database):
     with database.write() as connection:
         connection.execute(cells.insert().values(id="cell", name="one", database_url="sqlite://", created_at=now()))
     return "cell"
+
+
+@pytest.fixture
+def cell(database):
+    return a_cell(database)
 
 
 def a_host(database, name="kvm1", vcpus=4, memory_mb=4096, disk_gb=100, pcpus=0):
@@ -374,8 +378,7 @@ def test_a_host_is_registered_once_with_a_number_of_its_own(database, cell):
 def test_changes_of_what_one_server_has_wait_for_one_another(postgres):
     """Whoever changes it locks its row first, and the host's next: with the host's first, both waited for each other,
     and PostgreSQL failed one of them."""
-    with postgres.write() as connection:
-        connection.execute(cells.insert().values(id="cell", name="one", database_url="sqlite://", created_at=now()))
+    a_cell(postgres)
     host = with_devices(postgres, ("gpu", 2))
     assert claim(postgres, "s1", host, devices={"gpu": 1})
     ended, begun = [], threading.Event()

@@ -7,24 +7,22 @@ import pytest
 from sqlalchemy import select
 
 from magnetar_control.store import allocations, hosts
-from magnetar_control.store.allocations import Amounts, Claim, Ratios
+from magnetar_control.store.allocations import Amounts, Claim
 from magnetar_control.store.claim_at_once import claim_at_once
-from magnetar_control.store.database import now
 from magnetar_control.store.tables import allocations as claimed
-from magnetar_control.store.tables import cells, server_mappings
 from magnetar_control.store.tables import hosts as table
+from magnetar_control.store.tables import server_mappings
 from tests.unit.control.counting import counted
+
+from .test_allocations import a_cell, a_host, claim
 
 ONE = Amounts(1, 100, 1)
 
 
-def a_host(database):
+def with_room(database):
     """The id of a host with room for three such servers."""
-    with database.write() as connection:
-        connection.execute(cells.insert().values(id="cell", name="one", database_url="sqlite://", created_at=now()))
-        id = hosts.register(connection, "kvm1", "cell", "https://kvm1:6553")
-        hosts.inventory(connection, "kvm1", {"vcpus": 3, "memory_mb": 4096, "disk_gb": 100}, Ratios(1.0, 1.0, 1.0))
-    return id
+    a_cell(database)
+    return a_host(database, vcpus=3)
 
 
 def at_once(database, server, host_id, amounts=ONE, cell="cell", **how):
@@ -44,7 +42,7 @@ def rows(database):
 
 
 def test_it_writes_what_the_transaction_writes(postgres):
-    host = a_host(postgres)
+    host = with_room(postgres)
     with counted(api=postgres) as asked:
         assert at_once(postgres, "one", host, Amounts(2, 200, 3)) is True
     assert len(asked) == 1
@@ -53,15 +51,14 @@ def test_it_writes_what_the_transaction_writes(postgres):
     with postgres.write() as connection:
         allocations.release(connection, "one")
         connection.execute(server_mappings.delete())
-        assert allocations.claim(connection, "one", "one", host, Amounts(2, 200, 3), project_id="project",
-                                 cell_id="cell")
+    assert claim(postgres, "one", host, Amounts(2, 200, 3), project_id="project", cell_id="cell")
     assert rows(postgres) == found
 
 
 @pytest.mark.parametrize("amounts", [ONE, Amounts(3, 100, 1)])
 def test_what_a_server_holds_already_is_the_transactions(postgres, amounts):
     """All that the host has, too: a claim is tried again when its answer is lost, and is no second one then."""
-    host = a_host(postgres)
+    host = with_room(postgres)
     assert at_once(postgres, "one", host, amounts)
     found = rows(postgres)
     assert at_once(postgres, "one", host, amounts) is None
@@ -71,7 +68,7 @@ def test_what_a_server_holds_already_is_the_transactions(postgres, amounts):
 def test_the_last_claim_says_which_cell_it_is(postgres):
     with postgres.write() as connection:
         connection.execute(server_mappings.insert().values(server_id="one", cell_id="other", project_id="project"))
-    assert at_once(postgres, "one", a_host(postgres))
+    assert at_once(postgres, "one", with_room(postgres))
     assert rows(postgres)[1] == [("one", "cell", "project", False)]
 
 
@@ -79,7 +76,7 @@ def test_the_last_claim_says_which_cell_it_is(postgres):
     ("", Amounts(4, 100, 1)), ("", Amounts(1, 5000, 1)), ("", Amounts(1, 1, 101)), ("", Amounts(pcpus=1)),
     ("disabled", ONE), ("forced_down", ONE)])
 def test_what_does_not_fit_changes_nothing(postgres, column, amounts):
-    host = a_host(postgres)
+    host = with_room(postgres)
     if column:
         with postgres.write() as connection:
             connection.execute(table.update().values({column: True}))
@@ -90,15 +87,12 @@ def test_what_does_not_fit_changes_nothing(postgres, column, amounts):
 
 
 def test_of_many_who_race_as_many_win_as_there_is_room_for(postgres):
-    host, start, won = a_host(postgres), threading.Barrier(12), []
+    host, start, won = with_room(postgres), threading.Barrier(12), []
 
     def conduct(at):
         start.wait()
-        won.append(at_once(postgres, f"s{at}", host) if at % 2 else in_a_transaction(f"s{at}"))
-
-    def in_a_transaction(server):
-        with postgres.write() as connection:
-            return allocations.claim(connection, server, server, host, ONE, project_id="project", cell_id="cell")
+        won.append(at_once(postgres, f"s{at}", host) if at % 2 else claim(
+            postgres, f"s{at}", host, ONE, project_id="project", cell_id="cell"))
 
     threads = [threading.Thread(target=conduct, args=(at,)) for at in range(12)]
     for thread in threads:
