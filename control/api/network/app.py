@@ -21,6 +21,7 @@ from magnetar_core.errors import InvalidRequest, NotFound
 
 from . import attributes, qos_rules
 from .agents import AgentRoutes
+from .ip_availability import IpAvailabilityRoutes
 from .quotas import QuotaRoutes
 from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group, trunk
 
@@ -30,7 +31,8 @@ EXTENSIONS = {
     "availability_zone": "Availability Zone", "binding": "Port Binding",
     "default-subnetpools": "Default Subnetpools",
     "external-net": "Neutron external network", "filter-validation": "Filter parameters validation",
-    "net-mtu": "Network MTU", "pagination": "Pagination support", "port-security": "Port Security",
+    "net-mtu": "Network MTU", "network-ip-availability": "Network IP Availability",
+    "pagination": "Pagination support", "port-security": "Port Security",
     "project-id": "project_id field enabled", "provider": "Provider Network",
     "quota-check-limit": "Quota engine limit check", "quota_details": "Quota details",
     "quotas": "Quota management support", "rbac-policies": "RBAC Policies",
@@ -87,7 +89,7 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
               lambda request: {"extension": _extension(known, request.params["alias"])}),
         route("GET /v2.0/availability_zones", lambda _request: {"availability_zones": [
             {"name": "nova", "resource": "network", "state": "available"}]}),
-        *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(),
+        *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(), *IpAvailabilityRoutes(service.database).routes(),
         *(one for form in forms for one in ResourceRoutes(service.resources, form).routes()),
         *(one for path, key in NONE_OF.items()
           if key not in service.resources for one in _none_of(path, key)),
