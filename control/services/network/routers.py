@@ -128,8 +128,9 @@ def add_interface(connection: Connection, context: Context, id: str, wish: Docum
         connection.execute(update(ports).where(ports.c.id == port).values(
             device_id=id, device_owner=INTERFACE, port_security_enabled=False, security_groups="[]", pairs="[]",
             status="ACTIVE", updated_at=now()))
-    # The address may be another router's next hop already.
-    static_routes.check_loops(connection, context, router, orjson.loads(router["routes"]))
+    if routes := orjson.loads(router["routes"]):  # and the address may be another router's next hop already
+        came = [one["ip_address"] for one in router_ports.of(connection, [id]) if one["id"] == port]
+        static_routes.check_loops(connection, context, router, routes, came=came[0])
     return _answer(router, port, subnet)
 
 
@@ -178,7 +179,7 @@ def remove_interface(connection: Connection, context: Context, id: str, wish: Do
     routes = orjson.loads(router["routes"])
     static_routes.check([one for one in found if one["id"] != mine[0]["id"]], routes)
     router_ports.remove(connection, mine[0]["id"])
-    static_routes.check_loops(connection, context, router, routes)  # of what ended in the subnet until now
+    static_routes.check_loops(connection, context, router, routes, left=mine[0]["cidr"])
     subnet = connection.execute(select(subnets).where(subnets.c.id == mine[0]["subnet_id"])).mappings().one()
     return _answer(router, mine[0]["id"], subnet)
 

@@ -64,10 +64,12 @@ class Hop:
 
 @dataclass
 class Station:
-    """A router that packets come to; *inside*: (prefix, subnet id) of its own subnets."""
+    """A router that packets come to; *inside*: (prefix, subnet id) of its own subnets; *seen*: whether the caller is
+    told of it."""
 
     id: str
     name: str
+    seen: bool
     hops: list[Hop]
     inside: list[tuple[Prefix, str]] = field(default_factory=list)
 
@@ -94,14 +96,17 @@ def check(found: Sequence[RowMapping], routes: Sequence[Document]) -> None:
 
 
 def check_loops(connection: Connection, context: Context, router: Mapping[Any, Any] | RowMapping,
-                routes: Sequence[Document]) -> None:
+                routes: Sequence[Document], *, left: str = "", came: str = "") -> None:
     """Raises ``Conflict`` where what *router* sends by *routes* would go round between routers. Its ports are as they
     will be, and its row is locked; those of the routers that it leads to are locked too, so that of two changes which
-    make a loop together the second one sees the first. Without routes it costs nothing."""
+    make a loop together the second one sees the first. Without routes it costs nothing.
+
+    Where the routes stay as they are, only loops are looked for that were none before: of what lies in the subnet
+    *left*, or by the address that *came*."""
     if not routes:
         return
     start = _station(context, router, routes)
-    wanted = [hop.to for hop in start.hops]
+    wanted = [Prefix.of(left)] if left else [hop.to for hop in start.hops]
     stations = {start.id: start}
     start.inside = _inside(router_ports.of(connection, [start.id]))
     level = [start]
@@ -115,19 +120,17 @@ def check_loops(connection: Connection, context: Context, router: Mapping[Any, A
                        "changed. Let them lead to fewer routers.", type="RouterRoutesTooLong")
     known = {one for station in stations.values() for one in (
         *(hop.to for hop in station.hops), *(net for net, _subnet in station.inside))}
-    known = {one for one in known if any(one.meets(other) for other in wanted)}
+    known = {*wanted, *(one for one in known if any(other.has(one) for other in wanted))}
     for prefix in sorted(known):
-        loop = _loop(stations, start, prefix, [], set())
+        loop = _loop(stations, start, prefix, came, [], set())
         if loop and not _is_covered(prefix, known):
             raise Conflict(_message(prefix, loop), type="RouterRoutesInLoop")
 
 
 def _station(context: Context, router: Mapping[Any, Any] | RowMapping, routes: Iterable[Document]) -> Station:
-    """Routers of other projects are not named."""
     name = f"router {router['name']} ({router['id']})" if router["name"] else f"router {router['id']}"
-    if not context.is_admin and router["project_id"] != context.project_id:
-        name = "a router of another project"
-    return Station(router["id"], name, [Hop(Prefix.of(one["destination"]), one["nexthop"]) for one in routes])
+    return Station(router["id"], name, context.is_admin or router["project_id"] == context.project_id,
+                   [Hop(Prefix.of(one["destination"]), one["nexthop"]) for one in routes])
 
 
 def _inside(found: Iterable[RowMapping]) -> list[tuple[Prefix, str]]:
@@ -165,17 +168,18 @@ def _next(connection: Connection, context: Context, stations: dict[str, Station]
     return leading
 
 
-def _loop(stations: Mapping[str, Station], at: Station, prefix: Prefix, path: list[tuple[Station, Hop]],
+def _loop(stations: Mapping[str, Station], at: Station, prefix: Prefix, came: str, path: list[tuple[Station, Hop]],
           ended: set[str]) -> list[tuple[Station, Hop]]:
-    """The routers, and their routes, between which *prefix* goes round when it comes to *at* by *path*; none of
-    *ended* leads into a loop."""
+    """The routers, and their routes, between which *prefix* goes round when it comes to *at* by *path*, and the next
+    hop *came* where that is given; none of *ended* leads into such a loop."""
     for hop in at.leads(prefix):
         way = [*path, (at, hop)]
         before = [station.id for station, _hop in way]
         if hop.router_id in before:
-            return way[before.index(hop.router_id):]
-        if hop.router_id and hop.router_id in stations and hop.router_id not in ended and (
-                loop := _loop(stations, stations[hop.router_id], prefix, way, ended)):
+            if came in ("", hop.by):
+                return way[before.index(hop.router_id):]
+        elif hop.router_id and hop.router_id in stations and hop.router_id not in ended and (
+                loop := _loop(stations, stations[hop.router_id], prefix, came, way, ended)):
             return loop
     ended.add(at.id)
     return []
@@ -188,7 +192,8 @@ def _is_covered(prefix: Prefix, known: Iterable[Prefix]) -> bool:
 
 
 def _message(prefix: Prefix, loop: Sequence[tuple[Station, Hop]]) -> str:
-    ways = "; ".join(f"{station.name} by {hop.by} (its route to {hop.to.text})" for station, hop in loop)
+    ways = "; ".join(f"{station.name} by {hop.by} (its route to {hop.to.text})" if station.seen else
+                     "a router of another project" for station, hop in loop)
     part = "" if all(hop.to.text == prefix.text for _station, hop in loop) else (
         " Where only a part of a destination lies behind a router, give routes to that part.")
     return (f"Packets to {prefix.text} would go round in a loop of static routes: {ways}. Nothing is changed. Take the "
