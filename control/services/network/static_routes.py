@@ -28,7 +28,7 @@ from .tables import addresses, ports, routers
 DEPTH, MOST = 16, 256
 
 
-class Prefix(NamedTuple):
+class AddressRange(NamedTuple):
     """A network in numbers: many are compared."""
 
     version: int
@@ -37,7 +37,7 @@ class Prefix(NamedTuple):
     text: str
 
     @classmethod
-    def of(cls, text: str) -> Prefix:
+    def of(cls, text: str) -> AddressRange:
         net = ip_network(text)
         return cls(net.version, int(net.network_address), int(net.broadcast_address), text)
 
@@ -45,35 +45,35 @@ class Prefix(NamedTuple):
     def size(self) -> int:
         return self.last - self.first
 
-    def has(self, other: Prefix) -> bool:
+    def has(self, other: AddressRange) -> bool:
         """Whether all of *other* lies in it."""
         return self.version == other.version and self.first <= other.first and other.last <= self.last
 
-    def meets(self, other: Prefix) -> bool:
+    def meets(self, other: AddressRange) -> bool:
         return self.has(other) or other.has(self)
 
 
 @dataclass
-class Hop:
+class RouteHop:
     """A static route of a router: destination, next hop, and the router that has that address, if one does."""
 
-    to: Prefix
+    to: AddressRange
     by: str
     router_id: str | None = None
 
 
 @dataclass
-class Station:
+class RouteStation:
     """A router that packets come to; *inside*: (prefix, subnet id) of its own subnets; *seen*: whether the caller is
     told of it."""
 
     id: str
     name: str
     seen: bool
-    hops: list[Hop]
-    inside: list[tuple[Prefix, str]] = field(default_factory=list)
+    hops: list[RouteHop]
+    inside: list[tuple[AddressRange, str]] = field(default_factory=list)
 
-    def leads(self, prefix: Prefix) -> list[Hop]:
+    def leads(self, prefix: AddressRange) -> list[RouteHop]:
         """Where it sends what is in *prefix* and in no longer one that it knows: by several routes, or by none."""
         fitting = [hop for hop in self.hops if hop.to.has(prefix)]  # these lie in one another
         size = min((hop.to.size for hop in fitting), default=-1)
@@ -106,7 +106,7 @@ def check_loops(connection: Connection, context: Context, router: Mapping[Any, A
     if not routes:
         return
     start = _station(context, router, routes)
-    wanted = [Prefix.of(left)] if left else [hop.to for hop in start.hops]
+    wanted = [AddressRange.of(left)] if left else [hop.to for hop in start.hops]
     stations = {start.id: start}
     start.inside = _inside(router_ports.of(connection, [start.id]))
     level = [start]
@@ -127,29 +127,29 @@ def check_loops(connection: Connection, context: Context, router: Mapping[Any, A
             raise Conflict(_message(prefix, loop), type="RouterRoutesInLoop")
 
 
-def _station(context: Context, router: Mapping[Any, Any] | RowMapping, routes: Iterable[Document]) -> Station:
+def _station(context: Context, router: Mapping[Any, Any] | RowMapping, routes: Iterable[Document]) -> RouteStation:
     name = f"router {router['name']} ({router['id']})" if router["name"] else f"router {router['id']}"
-    return Station(router["id"], name, context.is_admin or router["project_id"] == context.project_id,
-                   [Hop(Prefix.of(one["destination"]), one["nexthop"]) for one in routes])
+    return RouteStation(router["id"], name, context.is_admin or router["project_id"] == context.project_id,
+                   [RouteHop(AddressRange.of(one["destination"]), one["nexthop"]) for one in routes])
 
 
-def _inside(found: Iterable[RowMapping]) -> list[tuple[Prefix, str]]:
-    return [(Prefix.of(one["cidr"]), one["subnet_id"]) for one in found]
+def _inside(found: Iterable[RowMapping]) -> list[tuple[AddressRange, str]]:
+    return [(AddressRange.of(one["cidr"]), one["subnet_id"]) for one in found]
 
 
-def _next(connection: Connection, context: Context, stations: dict[str, Station], level: Iterable[Station],
-          wanted: Sequence[Prefix]) -> list[Station]:
+def _next(connection: Connection, context: Context, stations: dict[str, RouteStation], level: Iterable[RouteStation],
+          wanted: Sequence[AddressRange]) -> list[RouteStation]:
     """The routers that those of *level* lead on to with something of *wanted*; returns the new ones, of *stations*."""
-    hops: dict[tuple[str, int], list[Hop]] = {}
+    hops: dict[tuple[str, int], list[RouteHop]] = {}
     for station in level:
         for hop in station.hops:
-            by = Prefix.of(hop.by)
+            by = AddressRange.of(hop.by)
             if any(hop.to.meets(one) for one in wanted):
                 for subnet in (subnet for net, subnet in station.inside if net.has(by)):
                     hops.setdefault((subnet, ipam.number(hop.by)), []).append(hop)
     if not hops:
         return []
-    new: dict[str, Station] = {}
+    new: dict[str, RouteStation] = {}
     for row in connection.execute(select(
             *addresses.c["subnet_id", "number"], *routers.c["id", "name", "project_id", "routes"]).join(
             ports, ports.c.id == addresses.c.port_id).join(routers, routers.c.id == ports.c.device_id).where(
@@ -168,8 +168,8 @@ def _next(connection: Connection, context: Context, stations: dict[str, Station]
     return leading
 
 
-def _loop(stations: Mapping[str, Station], at: Station, prefix: Prefix, came: str, path: list[tuple[Station, Hop]],
-          ended: set[str]) -> list[tuple[Station, Hop]]:
+def _loop(stations: Mapping[str, RouteStation], at: RouteStation, prefix: AddressRange, came: str,
+          path: list[tuple[RouteStation, RouteHop]], ended: set[str]) -> list[tuple[RouteStation, RouteHop]]:
     """The routers, and their routes, between which *prefix* goes round when it comes to *at* by *path*, and the next
     hop *came* where that is given; none of *ended* leads into such a loop."""
     for hop in at.leads(prefix):
@@ -185,13 +185,13 @@ def _loop(stations: Mapping[str, Station], at: Station, prefix: Prefix, came: st
     return []
 
 
-def _is_covered(prefix: Prefix, known: Iterable[Prefix]) -> bool:
+def _is_covered(prefix: AddressRange, known: Iterable[AddressRange]) -> bool:
     """Whether longer ones that are *known* are all of it, so that nothing goes by it."""
     longer = [ip_network(one.text) for one in known if prefix.has(one) and not one.has(prefix)]
     return list(collapse_addresses(longer)) == [ip_network(prefix.text)]  # type: ignore[type-var]
 
 
-def _message(prefix: Prefix, loop: Sequence[tuple[Station, Hop]]) -> str:
+def _message(prefix: AddressRange, loop: Sequence[tuple[RouteStation, RouteHop]]) -> str:
     ways = "; ".join(f"{station.name} by {hop.by} (its route to {hop.to.text})" if station.seen else
                      "a router of another project" for station, hop in loop)
     part = "" if all(hop.to.text == prefix.text for _station, hop in loop) else (
