@@ -18,7 +18,7 @@ from magnetar_core.errors import Conflict, InvalidField
 from . import changes, dns, ipam, qos, reservations, sharing, virtual_functions
 from .requested_networks import seen
 from .resources import NetworkResource, add, find, own
-from .router_ports import OWN
+from .router_ports import INTERFACE, OWN
 from .tables import networks, ports, subnet_pools, subnets
 
 #: Name of a network device.
@@ -133,6 +133,11 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
             ports.c.network_id == row["id"], ports.c.device_owner.startswith(OWN)).limit(1)).first():
         raise Conflict(f"External network {row['id']} cannot be updated to be made non-external, since it has existing "
                        "gateway ports or floating IPs.", type="ExternalNetworkInUse")
+    if values.get("external") and not row["external"] and connection.execute(select(ports.c.device_id).where(
+            ports.c.network_id == row["id"], ports.c.device_owner == INTERFACE).limit(1)).first():
+        # Its gateway would be that router, to which routers that go out here would send all they know no way for.
+        raise Conflict(f"Network {row['id']} cannot be made external while routers have interfaces in it. Remove these "
+                       "first.", type="NetworkInUse")
     sharing.follow(connection, "network", row, values)
 
 

@@ -5,16 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ipaddress import ip_address, ip_network
 
 import orjson
 from sqlalchemy import Connection, RowMapping, func, select, update
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import now
-from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest, NotFound
+from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 
-from . import ipam, router_ports, trunks, virtual_functions
+from . import ipam, router_ports, static_routes, trunks, virtual_functions
 from .requested_networks import subnets_of
 from .resources import NetworkResource, NetworkStore, add, find, own, transacted
 from .router_ports import GATEWAY, INTERFACE
@@ -42,19 +41,22 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     add(connection, routers, values)
     if gateway:
         _set_gateway(connection, context, values["id"], gateway)
-    _check_routes(router_ports.of(connection, [values["id"]]), routes)
+    static_routes.check(router_ports.of(connection, [values["id"]]), routes)
+    static_routes.check_loops(connection, context, values, routes)
     connection.execute(update(routers).where(routers.c.id == values["id"]).values(routes=orjson.dumps(routes).decode()))
 
 
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Check and complete the values; the gateway is changed here."""
     find(connection, context, ROUTER, row["id"], lock=True)
-    if "gateway" in values:
+    if moved := "gateway" in values:
         gateway = values.pop("gateway")
         values["enable_snat"] = (gateway or {}).get("enable_snat", True)
         _set_gateway(connection, context, row["id"], gateway)
     routes = values["routes"] if "routes" in values else orjson.loads(row["routes"])
-    _check_routes(router_ports.of(connection, [row["id"]]), routes)
+    static_routes.check(router_ports.of(connection, [row["id"]]), routes)
+    if moved or "routes" in values:
+        static_routes.check_loops(connection, context, {**row, **values}, routes)
 
 
 def _set_gateway(connection: Connection, context: Context, id: str, wish: Document | None) -> None:
@@ -97,19 +99,6 @@ def _check_without_floating(connection: Connection, id: str, subnet_id: str | No
                        "RouterExternalGatewayInUseByFloatingIp")
 
 
-def _check_routes(found: Sequence[RowMapping], routes: Sequence[Document]) -> None:
-    """Raises ``InvalidField`` where a route leads nowhere, or back to the router."""
-    for route in routes:
-        hop = ip_address(route["nexthop"])
-        if hop.version != ip_network(route["destination"]).version:
-            raise InvalidField("routes", "must have destination and nexthop of one IP version", route["nexthop"])
-        if route["nexthop"] in {one["ip_address"] for one in found}:
-            raise InvalidField("routes", "must not have an address of the router itself as nexthop", route["nexthop"])
-        if not any(hop in ip_network(one["cidr"]) for one in found):
-            raise InvalidField("routes", "must have a nexthop in a subnet that the router has an interface or its "
-                                         "gateway in", route["nexthop"])
-
-
 def delete(connection: Connection, context: Context, row: RowMapping) -> None:
     """It goes when it has no interfaces, with its gateway."""
     found = router_ports.of(connection, [row["id"]])
@@ -139,6 +128,9 @@ def add_interface(connection: Connection, context: Context, id: str, wish: Docum
         connection.execute(update(ports).where(ports.c.id == port).values(
             device_id=id, device_owner=INTERFACE, port_security_enabled=False, security_groups="[]", pairs="[]",
             status="ACTIVE", updated_at=now()))
+    if routes := orjson.loads(router["routes"]):  # and the address may be another router's next hop already
+        came = [one["ip_address"] for one in router_ports.of(connection, [id]) if one["id"] == port]
+        static_routes.check_loops(connection, context, router, routes, came=came[0])
     return _answer(router, port, subnet)
 
 
@@ -184,8 +176,10 @@ def remove_interface(connection: Connection, context: Context, id: str, wish: Do
         raise NotFound(f"Router {id} does not have an interface with id {wish.get('port_id') or wish.get('subnet_id')}",
                        type="RouterInterfaceNotFound")
     _check_without_floating(connection, id, mine[0]["subnet_id"])
-    _check_routes([one for one in found if one["id"] != mine[0]["id"]], orjson.loads(router["routes"]))
+    routes = orjson.loads(router["routes"])
+    static_routes.check([one for one in found if one["id"] != mine[0]["id"]], routes)
     router_ports.remove(connection, mine[0]["id"])
+    static_routes.check_loops(connection, context, router, routes, left=mine[0]["cidr"])
     subnet = connection.execute(select(subnets).where(subnets.c.id == mine[0]["subnet_id"])).mappings().one()
     return _answer(router, mine[0]["id"], subnet)
 

@@ -16,6 +16,7 @@ from magnetar_control.services.network.engine import (
     LogicalRule,
     LogicalSubnet,
 )
+from magnetar_control.services.network.ovn_rows import DROP
 
 from .units import EXT, FORWARDING, GROUP, LAN, ONE, OUT, ROUTER, SIDES, SIX, TWO, all_of, both, eventually, port, some
 
@@ -144,6 +145,22 @@ def test_ipv6_of_a_port_is_its_own(ovn):
     request = ('inport == "p4" && eth.src == 02:00:00:00:00:04 && eth.dst == 33:33:00:01:00:02 && '
                "ip6.src == fe80::ff:fe00:4 && ip6.dst == ff02::1:2 && ip.ttl == 1 && udp.src == 546 && udp.dst == 547")
     assert "put_dhcpv6_opts(ia_addr = fd00:1::14" in ovn.central.traced("mag-n1", request)  # whatever its groups
+
+
+def test_no_rule_stops_an_advertisement(ovn):
+    """Which `docs/security.md` says, and why networks with IPv6 are one project's: where this fails, an OVN has come
+    that lets a rule of ``ovn_rows.always`` do it."""
+    eventually(lambda: ovn.engine.repair(all_of(SIX, GROUP, both(1, "g-1"), both(2, "g-1"))))
+    for words in (("acl-add", DROP, "from-lport", "32767", f"inport == @{DROP} && nd_ra", "drop"),
+                  ("--apply-after-lb", "acl-add", DROP, "from-lport", "32767", f"inport == @{DROP} && nd_ra", "drop"),
+                  ("acl-add", DROP, "to-lport", "32767", f"outport == @{DROP} && nd_ra", "drop")):
+        ovn.central.nb("--type=port-group", *words)
+    said = ('inport == "p1" && eth.src == 02:00:00:00:00:01 && eth.dst == 33:33:00:00:00:01 && ip6.dst == ff02::1 && '
+            "ip6.src == {} && ip.ttl == 255 && icmp6.type == 134 && icmp6.code == 0")
+    assert ovn.central.passes("mag-n1", said.format("fe80::ff:fe00:1"), "p2")
+    flows = [line for line in ovn.central.sb("lflow-list", "mag-n1").splitlines() if "nd_ra" in line and "_acl" in line]
+    assert [sum("/* drop */" in line for line in flows) > 2,  # all of the rules are there, below
+            sum("priority=65532" in line for line in flows)] == [True, 3], flows
 
 
 def test_a_router_advertises_and_leads_between_subnets_of_ipv6(ovn):

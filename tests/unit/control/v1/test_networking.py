@@ -372,6 +372,16 @@ def test_what_cannot_be_changes_nothing(ann: Caller, path: str, want: dict[str, 
         assert ann.get(f"/v1/{path}").status == 404
 
 
+def test_routers_send_nothing_round(ann: Caller) -> None:
+    ensured(ann, "router/back", {"external_network": "ext"})
+    (there,), (back,) = (ann.get(f"/v1/router/{name}").json["external_addresses"] for name in ("edge", "back"))
+    ensured(ann, "router/edge", {"routes": [{"destination": "10.9.0.0/16", "nexthop": back}]})
+    refused(ann, "router/back", {"routes": [{"destination": "10.9.0.0/16", "nexthop": there}]},
+            "10.9.0.0/16", "loop", "router edge", "router back", status=409)
+    ensured(ann, "router/edge", {"routes": []})
+    assert ann.delete("/v1/router/back").json["changed"]
+
+
 def test_what_is_in_use_or_anothers(cloud: Cloud, ann: Caller) -> None:
     bob = cloud.caller("bob", "mill")
     theirs = ensured(bob, "security_group/theirs", {})
