@@ -123,7 +123,7 @@ def check_loops(connection: Connection, context: Context, router: Mapping[Any, A
     known = {*wanted, *(one for one in known if any(other.has(one) for other in wanted))}
     for prefix in sorted(known):
         loop = _loop(stations, start, prefix, came, [], set())
-        if loop and not _is_covered(prefix, known):
+        if loop and not (_is_covered(prefix, known) or _is_summary(stations, start, prefix, loop, known)):
             raise Conflict(_message(prefix, loop), type="RouterRoutesInLoop")
 
 
@@ -191,10 +191,20 @@ def _is_covered(prefix: AddressRange, known: Iterable[AddressRange]) -> bool:
     return list(collapse_addresses(longer)) == [ip_network(prefix.text)]  # type: ignore[type-var]
 
 
+def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefix: AddressRange,
+                loop: Sequence[tuple[RouteStation, RouteHop]], known: Iterable[AddressRange]) -> bool:
+    """Whether a part of *prefix* arrives somewhere on its way, and the rest comes back by a route to more than that: so
+    it is where a hub sends a range to a spoke that has a part of it, and sends all else to the hub. Such a part may
+    go from the spoke: then all routes of the *loop* are to more than *prefix*."""
+    if all(hop.to != prefix and hop.to.has(prefix) for _station, hop in loop):
+        return True
+    return len({hop.to for _station, hop in loop}) > 1 and any(
+        prefix.has(one) and not one.has(prefix) and start.leads(one)
+        and not _loop(stations, start, one, "", [], set()) for one in known)
+
+
 def _message(prefix: AddressRange, loop: Sequence[tuple[RouteStation, RouteHop]]) -> str:
     ways = "; ".join(f"{station.name} by {hop.by} (its route to {hop.to.text})" if station.seen else
                      "a router of another project" for station, hop in loop)
-    part = "" if all(hop.to.text == prefix.text for _station, hop in loop) else (
-        " Where only a part of a destination lies behind a router, give routes to that part.")
     return (f"Packets to {prefix.text} would go round in a loop of static routes: {ways}. Nothing is changed. Take the "
-            f"route out of one of them, or have it lead elsewhere.{part}")
+            f"route out of one of them, or have it lead elsewhere.")
