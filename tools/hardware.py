@@ -109,7 +109,7 @@ A host needs the emulator and its firmware (Debian: `qemu-system-arm` and `qemu-
 agent looks when it connects to libvirt. `host_info` tells `emulated_architectures`, and the traits
 `COMPUTE_ARCH_AARCH64`, `COMPUTE_ARCH_PPC64LE` and `COMPUTE_ARCH_S390X` beside `HW_ARCH_X86_64`, its own. Other hosts
 are not chosen (`HardwareFilter`). `hw_architecture` of an image is the host's, or the same as
-`hw_emulation_architecture`.
+`hw_emulation_architecture`; both take the other names above, and `hw_architecture` also `i386`, `i486` and `i586`.
 
 An aarch64 guest is of machine `virt` (a version of it, as of other [machine types](#machine-types)), with the CPU
 `cortex-a57`, whatever `cpu_mode` says, the interrupt controller GICv3, and UEFI. The console and its log are those of
@@ -351,7 +351,7 @@ def _acts(row: Row) -> str:
 
 
 def _values(row: Row) -> str:
-    """What the field may be, with Nova's word where it has another one."""
+    """What the field may be, with other words for it."""
     usual = str(row.usual).lower() if isinstance(row.usual, bool) else str(row.usual)
     found = []
     if isinstance(row.value, Boolean):
@@ -367,8 +367,8 @@ def _values(row: Row) -> str:
         return "small, large, any, or a size such as `2048` (KiB) or `1GB`"
     elif isinstance(row.value, Integer):
         return f"{row.value.min} to {row.value.max}" + (f" (**{usual}**)" if row.usual is not None else "")
-    named = {here: word for word, here in row.words.items()}
-    return ", ".join((f"**{one}**" if one == usual else one) + (f" ({named[one]})" if one in named else "")
+    named = {one: ", ".join(word for word, here in row.words.items() if here == one) for one in found}
+    return ", ".join((f"**{one}**" if one == usual else one) + (f" ({named[one]})" if named[one] else "")
                      for one in found)
 
 

@@ -15,6 +15,10 @@ from ..errors import InvalidField
 #: The field of ``hardware``.
 FIELD = "architecture"
 X86_64, AARCH64, PPC64LE, S390X = "x86_64", "aarch64", "ppc64le", "s390x"
+I686 = "i686"
+#: Other names of architectures, which images give as well (Nova's, and those of Debian).
+ARCHITECTURE_ALIASES: Mapping[str, str] = {"amd64": X86_64, "x64": X86_64, "arm64": AARCH64, "ppc64el": PPC64LE,
+                              "i386": I686, "i486": I686, "i586": I686}
 #: Architecture to its machine type where nothing is said.
 MACHINES: Mapping[str, str] = {X86_64: "q35", AARCH64: "virt", PPC64LE: "pseries", S390X: "s390-ccw-virtio"}
 #: Architecture to the CPU model of its guests under emulation; "" for QEMU's usual one, which of aarch64 has 32 bits.
