@@ -114,11 +114,11 @@ are not chosen (`HardwareFilter`). `hw_architecture` of an image is the host's, 
 An aarch64 guest is of machine `virt` (a version of it, as of other [machine types](#machine-types)), with the CPU
 `cortex-a57`, whatever `cpu_mode` says, the interrupt controller GICv3, and UEFI. The console and its log are those of
 the serial port `ttyAMA0` (PL011); VNC and SPICE show a virtio card. CDs are on SCSI, other devices on virtio. It has
-no other firmware, so also no secure boot; one serial port; no SATA, IDE, floppies and PS/2; no `vga`, `cirrus`, `vmvga`
-and `qxl`; no TPM 1.2 and tpm-crb; no hpet, hide_hypervisor_id, maxphysaddr, encrypted memory, persistent memory, PCI
-devices and virtual GPUs of the host; each is refused by name. A crash of its system is not seen, as the device that
-tells it (pvpanic) is x86's. UEFI keeps its variables in a file of 64 MiB for each server. `viommu: smmuv3` is the
-IOMMU of ARM machines, `virtio` (`auto`) has it as well.
+no other firmware, so also no secure boot; one serial port; no SATA and IDE, for volumes neither; no floppies and PS/2;
+no `vga`, `cirrus`, `vmvga` and `qxl`; no TPM 1.2 and tpm-crb; no hpet, hide_hypervisor_id, maxphysaddr, encrypted
+memory, persistent memory, PCI devices and virtual GPUs of the host; each is refused by name. A crash of its system is
+not seen, as the device that tells it (pvpanic) is x86's. UEFI keeps its variables in a file of 64 MiB for each server.
+`viommu: smmuv3` is the IOMMU of ARM machines, `virtio` (`auto`) has it as well.
 
 A ppc64le guest is of machine `pseries`, with QEMU's usual CPU of it (POWER9), and boots by its firmware SLOF, which
 `bios` stands for. The console is `hvc0`; a USB tablet and keyboard, and a VGA or virtio card. Its memory is a multiple
