@@ -45,9 +45,10 @@ class Delivery:
             if key in self.known and not checksum:
                 return
             # A copy with another checksum is replaced; servers that are based on it keep it.
-            want = _wanted(id, self.images.show(context, id) or {}, checksum)
+            image, location = self.images.show_with_location(context, id)
+            want = _wanted(id, image or {}, checksum)
             found = client.ensure("image", id, want, "recreate")
-            if found["resource"]["status"] != "active" and (location := self.images.location(id)):
+            if found["resource"]["status"] != "active" and location:
                 direct = {**want, "source": {**want["source"], "location": location}}
                 with contextlib.suppress(InvalidField):  # no words of a location, or an older agent: it is sent
                     found = client.ensure("image", id, direct, timeout=self.timeout)

@@ -109,16 +109,16 @@ A host needs the emulator and its firmware (Debian: `qemu-system-arm` and `qemu-
 agent looks when it connects to libvirt. `host_info` tells `emulated_architectures`, and the traits
 `COMPUTE_ARCH_AARCH64`, `COMPUTE_ARCH_PPC64LE` and `COMPUTE_ARCH_S390X` beside `HW_ARCH_X86_64`, its own. Other hosts
 are not chosen (`HardwareFilter`). `hw_architecture` of an image is the host's, or the same as
-`hw_emulation_architecture`.
+`hw_emulation_architecture`; both take the other names above, and `hw_architecture` also `i386`, `i486` and `i586`.
 
 An aarch64 guest is of machine `virt` (a version of it, as of other [machine types](#machine-types)), with the CPU
 `cortex-a57`, whatever `cpu_mode` says, the interrupt controller GICv3, and UEFI. The console and its log are those of
 the serial port `ttyAMA0` (PL011); VNC and SPICE show a virtio card. CDs are on SCSI, other devices on virtio. It has
-no other firmware, so also no secure boot; one serial port; no SATA, IDE, floppies and PS/2; no `vga`, `cirrus`, `vmvga`
-and `qxl`; no TPM 1.2 and tpm-crb; no hpet, hide_hypervisor_id, maxphysaddr, encrypted memory, persistent memory, PCI
-devices and virtual GPUs of the host; each is refused by name. A crash of its system is not seen, as the device that
-tells it (pvpanic) is x86's. UEFI keeps its variables in a file of 64 MiB for each server. `viommu: smmuv3` is the
-IOMMU of ARM machines, `virtio` (`auto`) has it as well.
+no other firmware, so also no secure boot; one serial port; no SATA and IDE, for volumes neither; no floppies and PS/2;
+no `vga`, `cirrus`, `vmvga` and `qxl`; no TPM 1.2 and tpm-crb; no hpet, hide_hypervisor_id, maxphysaddr, encrypted
+memory, persistent memory, PCI devices and virtual GPUs of the host; each is refused by name. A crash of its system is
+not seen, as the device that tells it (pvpanic) is x86's. UEFI keeps its variables in a file of 64 MiB for each server.
+`viommu: smmuv3` is the IOMMU of ARM machines, `virtio` (`auto`) has it as well.
 
 A ppc64le guest is of machine `pseries`, with QEMU's usual CPU of it (POWER9), and boots by its firmware SLOF, which
 `bios` stands for. The console is `hvc0`; a USB tablet and keyboard, and a VGA or virtio card. Its memory is a multiple
@@ -351,7 +351,7 @@ def _acts(row: Row) -> str:
 
 
 def _values(row: Row) -> str:
-    """What the field may be, with Nova's word where it has another one."""
+    """What the field may be, with other words for it."""
     usual = str(row.usual).lower() if isinstance(row.usual, bool) else str(row.usual)
     found = []
     if isinstance(row.value, Boolean):
@@ -367,8 +367,8 @@ def _values(row: Row) -> str:
         return "small, large, any, or a size such as `2048` (KiB) or `1GB`"
     elif isinstance(row.value, Integer):
         return f"{row.value.min} to {row.value.max}" + (f" (**{usual}**)" if row.usual is not None else "")
-    named = {here: word for word, here in row.words.items()}
-    return ", ".join((f"**{one}**" if one == usual else one) + (f" ({named[one]})" if one in named else "")
+    named = {one: ", ".join(word for word, here in row.words.items() if here == one) for one in found}
+    return ", ".join((f"**{one}**" if one == usual else one) + (f" ({named[one]})" if named[one] else "")
                      for one in found)
 
 

@@ -17,6 +17,8 @@ from magnetar_agent.storage import Disk
 from magnetar_agent.volumes import attaching, finished, holders, remote, swapping
 from magnetar_core.errors import Conflict, InvalidField, MagnetarError, Unreachable
 from magnetar_core.fields import SHOW
+from magnetar_core.hardware.architectures import check_bus
+from magnetar_core.hardware.machines import architecture
 from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.kinds import VolumeAttachment
 from magnetar_core.operations import now
@@ -214,6 +216,7 @@ def _check_new(host: LocalHost, found: Fields, server: Document, volume: Documen
         raise Conflict(f"Server {server.name!r} is rescued, which it is without its volumes. Unrescue it first.")
     if domain and domain.state == SUSPENDED:
         raise Conflict(ASLEEP)
+    check_bus(found["bus"], architecture(server.want.get("machine", "")), "bus")
     if domain and domain.state in LIVE and found["bus"] == "sata":
         raise Conflict(attaching.SATA)
     if found["readonly"] and found["bus"] == "sata":

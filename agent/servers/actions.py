@@ -191,7 +191,8 @@ def change_password(call: EventCall) -> Fields:
                        power_state=state)
     usual = admin_password.user(call.document)
     name = call.args["user"] or usual
-    call.host.hypervisor.set_password(call.document.id, name, call.args["password"])
+    with call.host.locks.hold(admin_password.SETTING, call.document.id):  # one that is being set counts no more
+        call.host.hypervisor.set_password(call.document.id, name, call.args["password"])
     if name == usual and admin_password.forget(call.document):
         call.host.documents.write(call.document)
     return {}

@@ -5,6 +5,9 @@ says ``guest_agent``, as an image does with ``hw_qemu_guest_agent=yes``.
 ``document.state["admin_pass"]`` has it from when the config drive is written until it is set: ``{password, until}``,
 the latter in seconds since the epoch. Nobody waits for the guest: libvirt tells when its agent is there, and the one
 thread of ``AdminPasswords`` sets it then. Setting it twice, as after a crash, does no harm.
+
+A guest agent that is there and says nothing takes 35 s each time. The server is not locked meanwhile, so that it can be
+stopped or removed; when the guest agent has ended, what it did counts only for the note that it was asked for.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import logging
 import re
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,13 +26,16 @@ from magnetar_core.power import RUNNING
 from magnetar_core.server_plan import hardware
 
 if TYPE_CHECKING:
-    from magnetar_agent.documents import Document
+    from magnetar_agent.documents import Document, Fields
     from magnetar_agent.host import LocalHost
     from magnetar_agent.hypervisor import DomainEvent
 
 log = logging.getLogger(__name__)
 
 NOTE = "admin_pass"
+#: Kind of the locks of servers whose guest agent is setting a password: the later of two counts. It comes after the
+#: server's own, and its holder takes no other.
+SETTING = "password"
 #: Seconds that a guest has for its agent to come up: it may be installed at the first boot.
 KEPT = 3600.0
 #: How often an agent that is there is asked in vain, and seconds before the second time; then twice as many each time.
@@ -171,40 +178,65 @@ class AdminPasswords:
     def _look(self, id: str) -> None:
         """Set the password, if the guest's agent is there and nobody changes the server; drop the note when its time is
         over."""
+        with ExitStack() as setting:
+            with self.host.locks.hold_if_free("server", id) as free:
+                document = self._noted(id) if free else None
+                if not free:
+                    self._later(id, SOON)
+                if document is None:
+                    return
+                if document.state[NOTE]["until"] <= time.time():
+                    self._drop(document, f"its guest agent was not there within {KEPT / 60:.0f} minutes")
+                    return
+                if moving(self.host, document):
+                    self._later(id, AGAIN)
+                    return
+                if not (self._runs(id) and self.host.hypervisor.agent_connected(id)):
+                    return
+                setting.enter_context(self.host.locks.hold(SETTING, id))  # free: else the server were locked
+            try:
+                why = self._ask(document)
+            except HypervisorDown:
+                return  # it is looked at when libvirt is back
+        self._settle(id, document.state[NOTE], why)
+
+    def _noted(self, id: str) -> Document | None:
+        """The document of a server that has such a note."""
+        document = self.host.documents.get("server", id)
+        return None if document is None or document.deleting or NOTE not in document.state else document
+
+    def _runs(self, id: str) -> bool:
+        domain = self.host.hypervisor.domain(id)
+        return domain is not None and domain.state == RUNNING
+
+    def _ask(self, document: Document) -> str:
+        """Have the guest agent set the password; why it has not, "" where it has. The server is not locked."""
+        try:
+            self.host.hypervisor.set_password(document.id, user(document), document.state[NOTE]["password"])
+        except HypervisorDown:
+            raise
+        except Conflict:
+            return "did not answer"
+        except HypervisorError as error:
+            return f"refused ({error.message})"
+        return ""
+
+    def _settle(self, id: str, note: Fields, why: str) -> None:
+        """The guest agent that was asked for what is in the *note* has done so, or has not, and *why*. Where somebody
+        changes the server just now it is asked again."""
         with self.host.locks.hold_if_free("server", id) as free:
-            if not free:
+            document = self._noted(id) if free else None
+            if document is None or document.state[NOTE] != note:
                 self._later(id, SOON)
-                return
-            document = self.host.documents.get("server", id)
-            if document is None or document.deleting or NOTE not in document.state:
-                return
-            if document.state[NOTE]["until"] <= time.time():
-                self._drop(document, f"its guest agent was not there within {KEPT / 60:.0f} minutes")
             elif moving(self.host, document):
                 self._later(id, AGAIN)
-            elif self._is_ready(id):
-                self._set(document)
-
-    def _is_ready(self, id: str) -> bool:
-        domain = self.host.hypervisor.domain(id)
-        return domain is not None and domain.state == RUNNING and self.host.hypervisor.agent_connected(id)
-
-    def _set(self, document: Document) -> None:
-        name = user(document)
-        try:
-            self.host.hypervisor.set_password(document.id, name, document.state[NOTE]["password"])
-        except HypervisorDown:
-            return  # it is looked at when libvirt is back
-        except Conflict:
-            self._in_vain(document, "did not answer")
-            return
-        except HypervisorError as error:
-            self._in_vain(document, f"refused ({error.message})")
-            return
-        forget(document)
-        self.host.documents.write(document)
-        log.info("server %s: its guest agent has set the password of %s", document.name, name,
-                 extra={"server": document.id})
+            elif not why:
+                forget(document)
+                self.host.documents.write(document)
+                log.info("server %s: its guest agent has set the password of %s", document.name, user(document),
+                         extra={"server": document.id})
+            elif self._runs(id):  # else it was stopped meanwhile
+                self._in_vain(document, why)
 
     def _in_vain(self, document: Document, why: str) -> None:
         """Its agent is connected, and has not done it."""

@@ -19,6 +19,8 @@ from magnetar_agent.locks import CHOICES
 from magnetar_agent.servers import local_disks
 from magnetar_agent.volumes import GIB, attaching, content, finished, gib, holders, pools, remote
 from magnetar_core.errors import Conflict, InvalidField, Unreachable
+from magnetar_core.hardware.architectures import check_bus
+from magnetar_core.hardware.machines import architecture
 from magnetar_core.hardware.merge import PREFIX
 from magnetar_core.kinds import Volume
 from magnetar_core.kinds.server import destination, is_root_volume
@@ -66,7 +68,8 @@ def complete(host: LocalHost, found: Fields, document: Document | None) -> list[
     taken |= local_disks.complete(found, made, FIELD, parts.get("disk_bus", "virtio"))
     for at, one in enumerate(made):
         if one["destination_type"] == "volume":
-            one.setdefault("disk_bus", devices.volume_bus(parts))
+            bus = one.setdefault("disk_bus", devices.volume_bus(parts))
+            check_bus(bus, architecture(found["machine"]), f"{FIELD}[{at}].disk_bus")
             _name_device(one, taken, f"{FIELD}[{at}].device_name")
     return made
 

@@ -15,7 +15,7 @@ import platform
 import shutil
 import tempfile
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 #: The Python for which distributions have the module guestfs.
 PYTHON = "/usr/bin/python3"
 PROGRAM = Path(__file__).with_name("guest_files.py")
+#: What changes when that Python gets a module, or what a module needs: folders of modules, and the list of libraries.
+SEARCHED = ("/usr/lib/python3*/*-packages", "/usr/lib64/python3*/*-packages", "/usr/local/lib/python3*/*-packages",
+            "/etc/ld.so.cache")
 #: Where libguestfs's packages have what its appliance is built of.
 PARTS = ("/usr/lib/*/guestfs/supermin.d", "/usr/lib64/guestfs/supermin.d", "/usr/lib/guestfs/supermin.d")
 #: Seconds that an injection may take, under KVM and under emulation, where an appliance boots slowly, and the building
@@ -47,6 +50,7 @@ class Injections:
         self._appliance = state_dir / "appliance"
         self._building = threading.Lock()
         self._can_inject = False
+        self._without_module: Mapping[str, int] | None = None  # as ``_searched`` was when there was none
 
     def qemu_user(self) -> tuple[int, int]:
         """User and group that QEMU runs with."""
@@ -88,12 +92,23 @@ class Injections:
             if not (os.environ.get("SUPERMIN_MODULES") or any(_MODULES.glob("*/modules.dep"))):
                 return ("there are no kernel modules in /lib/modules for libguestfs's appliance, or the agent's unit "
                         "hides them (ProtectKernelModules)")
-            try:
-                run([PYTHON, "-I", "-c", "import guestfs"], "import the module guestfs")
-            except HypervisorError:
+            if not self._has_module():
                 return f"{PYTHON} has no module guestfs (python3-guestfs)"
             self._can_inject = True
         return ""
+
+    def _has_module(self) -> bool:
+        """Asks that Python, which is a process and would be one at each heartbeat: again only when something has come
+        to where it looks for modules."""
+        searched = _searched()
+        if searched == self._without_module:
+            return False
+        try:
+            run([PYTHON, "-I", "-c", "import guestfs"], "import the module guestfs")
+        except HypervisorError:
+            self._without_module = searched
+            return False
+        return True
 
     def _built(self) -> Path:
         """The appliance, built anew when packages of the host that it is made of have changed."""
@@ -108,6 +123,15 @@ class Injections:
             self._appliance.chmod(0o750)
             self.permit([self._appliance])
         return self._appliance
+
+
+def _searched() -> dict[str, int]:
+    """That Python, and what ``SEARCHED`` names, with the times of their last changes in ns."""
+    found: dict[str, int] = {}
+    for path in (Path(PYTHON), *(path for one in SEARCHED for path in Path("/").glob(one[1:]))):
+        with suppress(OSError):
+            found[str(path)] = path.stat().st_mtime_ns
+    return found
 
 
 def _parts() -> Path | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.notifications import payloads
+from magnetar_control.scheduler.weighers import malformed
 from magnetar_control.store import aggregates, hosts, image_requests, services
 from magnetar_control.store.aggregates import ZONE, Aggregate
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
@@ -208,12 +209,21 @@ def set_of_host(caller: Caller, connection: Any, host: str, wanted: Collection[s
 @use_case(f"{RULE}set_metadata")
 def set_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | None]) -> Aggregate:
     """Add and change keys; ``None`` takes one away. Raises ``InvalidRequest``."""
+    check_metadata(metadata)
 
     def change(connection: Any, row: Aggregate) -> None:
         merged = _merged(caller, connection, row, metadata, "update_aggregate_metadata")
         aggregates.change(connection, row.id, metadata=merged)
 
     return _changed(caller, id, change, "update_metadata")
+
+
+def check_metadata(metadata: Mapping[str, str | None]) -> None:
+    """Raises ``InvalidField`` for what an aggregate cannot be given."""
+    said = {name: value for name, value in metadata.items() if value is not None}
+    for name in malformed(said):
+        raise InvalidField(f"metadata.{name}", "must be a finite number, such as 2.0 or -1.0: hosts are weighed with "
+                           "it", said[name])
 
 
 @use_case("compute:aggregates:images")

@@ -15,6 +15,8 @@ from magnetar_control.services.volume.embedded import TYPE as VOLUME_TYPE
 from magnetar_control.store.servers import Found
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError
 from magnetar_core.fields import Field, Record
+from magnetar_core.hardware import architectures
+from magnetar_core.hardware.rows import BY_PROPERTY, said
 from magnetar_core.kinds.server import is_root_volume
 from magnetar_core.local_disks import is_blank, is_swap
 from magnetar_core.values import Boolean, Choices, Integer, ListOf, Text, Uuid, Value
@@ -88,6 +90,17 @@ def root_properties(caller: Caller, image: Mapping[str, Any] | None,
         found = ((volume and caller.cloud.services.volume.show(caller.context, volume)) or {}).get(
             "volume_image_metadata")
     return found or {}
+
+
+def check_buses(blocks: Sequence[Mapping[str, Any]], properties: Mapping[str, Any]) -> None:
+    """Raises ``InvalidRequest`` for *blocks* behind a bus that guests of the architecture have not which the root
+    disk's image asks for by its *properties*."""
+    architecture = said(properties, BY_PROPERTY).get(architectures.FIELD, "")
+    for one in blocks:
+        try:
+            architectures.check_bus(one["disk_bus"], architecture, "disk_bus")
+        except InvalidField as error:
+            raise _invalid(error.message) from None
 
 
 def disk_config(properties: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, Row
 
 from magnetar_control.store import allocations, hosts, servers
 from magnetar_control.store.allocations import Amounts
+from magnetar_control.store.database import advisory_lock
 from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from .placement import Placement
@@ -63,7 +64,7 @@ class Consumers:
 
         def once() -> None:
             with self.cloud.store.api.write() as connection:
-                had = {id: allocations.of_consumer(connection, id, lock=True) for id in sorted(wanted)}
+                had = {id: _had(connection, id) for id in sorted(wanted)}
                 for id, rows in had.items():
                     _check_generation(id, rows, wanted[id])
                 roots = self._roots(connection, wanted.values(), had.values())
@@ -99,6 +100,15 @@ class Consumers:
         with self.cloud.store.api.write() as connection:
             if not allocations.release(connection, id):
                 raise NotFound(f"No allocations for consumer '{id[:80]}'.")
+
+
+def _had(connection: Connection, id: str) -> Sequence[Row[Any]]:
+    """What a consumer holds, which is locked until the transaction ends. Of a new one there is no row: its id is locked
+    then, so that of two that make it at once the later one sees what the other has made."""
+    if rows := allocations.of_consumer(connection, id, lock=True):
+        return rows
+    advisory_lock(connection, "consumer", id)
+    return allocations.of_consumer(connection, id, lock=True)
 
 
 #: PCI devices by host and alias.

@@ -185,6 +185,7 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
     blocks = block_devices.complete(caller, block_devices.BlockDeviceRequest(
         wanted.mapping, image, flavor, wanted.mapping_field, wanted.limit > 1, wanted.multiattach, instead_of))
     properties = block_devices.root_properties(caller, image, blocks)
+    block_devices.check_buses(blocks, properties)
     if wanted.mapping and image is None:
         warning = check_specs(caller, flavor, {"id": "of the root volume", "properties": properties})
     if wanted.trusted_certs:

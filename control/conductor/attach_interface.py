@@ -28,7 +28,7 @@ def attach_interface(work: Work) -> None:
                                    hostname=work.server.hostname or "", host=work.server.host)[0]
             seen = _plug(work, nic)
             network.bind(work.id, work.server.host, work.confirm_lease, nics.devices(seen))
-            if nics.on_cards([nic]):
+            if nics.any_remote_managed([nic]):
                 network.prepare(work.id, work.server.host, work.confirm_lease)
     except HostDown:
         retry_forever(work)
@@ -49,7 +49,7 @@ def _plug(work: Work, nic: Document) -> Document:
     work.conductor.services.network.prepare(work.id, work.server.host, work.confirm_lease)
     with work.client() as client:
         nics.networks(work, client, work.server.host, [nic])
-        plugged = nics.on_host(nic, nics.cards_on(work, work.server.host, [nic]))
+        plugged = nics.on_host(nic, nics.claimed_cards(work, work.server.host, [nic]))
         client.ensure("interface_attachment", f"{work.id}:{nic['mac']}", {"server": work.id, **plugged},
                       progress=work.progress)
         seen: Document = client.get("server", work.id)

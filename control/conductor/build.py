@@ -77,7 +77,7 @@ def make(work: Work, host: str, ports: Sequence[Mapping[str, Any]], power: str |
     warned(work, answer)
     # The OVN of SmartNICs plugs in what it is told here.
     work.conductor.services.network.bind(work.id, host, work.confirm_old_lease, nics.devices(answer["resource"]))
-    if not ready or nics.on_cards(ports):
+    if not ready or nics.any_remote_managed(ports):
         nics.await_ports(work, host)
     return block_devices.finish_build(work, host, answer["resource"], abroad, {"power": power, **secret},
                                       held=not ready)

@@ -170,7 +170,7 @@ class MigrationTask:
     def wish(self, kind: str, there: str) -> dict[str, Any]:
         """What the agents are asked for: the type, how a live migration is steered, what a resize makes of the server,
         and of which cards its virtual functions are *there*."""
-        work, cards = self.work, nics.cards_on(self.work, there, self.work.nics)
+        work, cards = self.work, nics.claimed_cards(self.work, there, self.work.nics)
         asked: dict[str, Any] = {"type": kind, **({"cards": cards} if cards else {})}
         if kind != "live":
             return {**asked, **({"becomes": self.becomes} if self.becomes else {})}

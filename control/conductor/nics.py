@@ -48,13 +48,13 @@ def ready(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> bool:
     port of a SmartNIC is, its host tells first."""
     if not any("port" in nic["on_host"] for nic in nics):
         return True
-    if work.action.attempts > 1 or (work.conductor.others_wait() and not on_cards(nics)):
+    if work.action.attempts > 1 or (work.conductor.others_wait() and not any_remote_managed(nics)):
         await_ports(work, host)
         return True
     return False  # its ports were allocated a moment ago
 
 
-def on_cards(nics: Sequence[Mapping[str, Any]]) -> bool:
+def any_remote_managed(nics: Sequence[Mapping[str, Any]]) -> bool:
     """Whether some of the NICs are virtual functions of SmartNICs, whose OVN plugs them in."""
     return any(nic["on_host"].get("vnic_type") == REMOTE for nic in nics)
 
@@ -62,7 +62,7 @@ def on_cards(nics: Sequence[Mapping[str, Any]]) -> bool:
 def follow(work: Work, resource: Mapping[str, Any]) -> None:
     """Tell the OVN of SmartNICs which functions the guest has been started with, as the agent's *resource* says: in the
     place of one that was gone it has another."""
-    if work.rule.starts and on_cards(work.nics):
+    if work.rule.starts and any_remote_managed(work.nics):
         work.conductor.services.network.bind(work.id, work.server.host, work.confirm_lease, devices(resource))
 
 
@@ -86,13 +86,14 @@ def networks(work: Work, client: Client, host: str, nics: Sequence[Mapping[str, 
 
 
 def on_host(nic: Mapping[str, Any], cards: Mapping[str, str]) -> dict[str, Any]:
-    """The NIC in the agent's form, with what its guest is told of network and port. *cards*: ``cards_on`` its host."""
+    """The NIC in the agent's form, with what its guest is told of network and port. *cards*: ``claimed_cards`` of its
+    host."""
     told = {"network_id": nic["network_id"], "port_id": nic["port_id"], **(nic.get("told") or {})}
     return {**nic["on_host"], **({"tag": nic["tag"]} if nic.get("tag") else {}), "told": told,
             **({"card": cards[nic["mac"]]} if nic["mac"] in cards else {})}
 
 
-def cards_on(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def claimed_cards(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """MAC to the card of *host*, its network device, of which a NIC is to be a virtual function, as the server has
     claimed its bandwidth there. Nothing is read where no NIC can have one."""
     mine = {one.id for one in nic_bandwidth.asking(nics) if one.devices}
@@ -107,7 +108,7 @@ def cards_on(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> dict[s
 def placed(work: Work, host: str, nics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """As ``on_host``, for a new server: ports of OVN with the network that they are over, where the server has NUMA
     cells and the host's agent is none of before it told what is near its own."""
-    cards = cards_on(work, host, nics)
+    cards = claimed_cards(work, host, nics)
     found = [on_host(nic, cards) for nic in nics]
     near = [nic.get("network_affinity") if "port" in one else None for nic, one in zip(nics, found, strict=True)]
     if any(near) and placed_hardware(work.flavor, orjson.loads(work.server.image)):

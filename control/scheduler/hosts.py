@@ -10,6 +10,7 @@ matters for speed only, so blocks are rearranged only after many changes.
 from __future__ import annotations
 
 import ipaddress
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
@@ -29,6 +30,9 @@ from .filters import TENANTS, Filter
 from .host_state import FITS, Block, HostState, Profile, Row
 from .request_spec import RequestSpec
 from .rules import DEFAULT_RULES, Rules
+from .weighers import malformed
+
+log = logging.getLogger(__name__)
 
 #: Most hosts of a block without parts, and most parts of another: the fastest for 10,000 hosts.
 BLOCK, PARTS = 16, 8
@@ -210,6 +214,10 @@ class HostStates:
     def _grouped(self, aggregates: Iterable[Aggregate]) -> None:
         before, self._aggregates, self._projects = self._aggregates, {}, set()
         for aggregate in aggregates:
+            if aggregate.hosts and (ignored := malformed(aggregate.metadata)) and aggregate.metadata not in (
+                    one.metadata for one in before.get(aggregate.hosts[0], ())):
+                log.warning("aggregate %s: its metadata %s is no finite number, and ignored: the settings count",
+                            aggregate.name, ", ".join(ignored))
             self._projects.update(projects_of(aggregate.metadata))
             for name in aggregate.hosts:
                 self._aggregates.setdefault(name, []).append(aggregate)

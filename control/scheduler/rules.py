@@ -15,7 +15,7 @@ from .filters import USUAL_FILTERS, Filter, enabled
 from .options import USUAL as USUAL_OPTIONS
 from .options import Options
 from .request_spec import RequestSpec
-from .weighers import USUAL, Multipliers, OwnWeigher, image_locality
+from .weighers import MULTIPLIER, USUAL, Multipliers, OwnWeigher, image_locality
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def rules_of(settings: Settings) -> Rules:
     """The rules of the settings. Raises ``InvalidSettings``."""
     multipliers = {}
     for one in fields(Multipliers):
-        name, soft = f"{one.name}_weight_multiplier", one.name.startswith(("soft_", "pci"))
+        name, soft = one.name + MULTIPLIER, one.name.startswith(("soft_", "pci"))
         value = multipliers[one.name] = getattr(settings, name)
         if not math.isfinite(value) or (soft and value < 0):
             raise InvalidSettings(f"{name} must be a number{' from 0' if soft else ''}, and is {value}.")

@@ -8,7 +8,8 @@ leave its cell, hosts of other cells weigh ``cross_cell_move`` less.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,6 +36,8 @@ class Multipliers:
 
 #: Nova's defaults.
 USUAL = Multipliers()
+#: With what the names of settings and of metadata end that say a multiplier.
+MULTIPLIER = "_weight_multiplier"
 
 
 class Weigher(NamedTuple):
@@ -86,7 +89,8 @@ def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: R
            own: Sequence[OwnWeigher] = ()) -> Sum:
     """The sum that is the weight of a host of *profile*, when the passing hosts' numbers lie between *low* and *high*.
     *own*: further weighers, whose numbers stand at the end of the rows. An aggregate's metadata
-    ``<name>_weight_multiplier`` comes before the setting, the least of several (row WEI-01)."""
+    ``<name>_weight_multiplier`` comes before the setting, the least of several (row WEI-01), without those that are
+    ``malformed``."""
     policy = spec.group.policy if spec.group else ""
     found = []
     for weigher in WEIGHERS:
@@ -96,7 +100,7 @@ def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: R
             if multiplier:
                 found.append(Term(weigher.at, low[weigher.at], span, multiplier * weigher.sign))
     for at, one in enumerate(own, len(low) - len(own)):
-        multiplier = _overridden(profile, f"{one.name}_weight_multiplier", one.multiplier)
+        multiplier = _overridden(profile, one.name + MULTIPLIER, one.multiplier)
         if (span := high[at] - low[at]) and multiplier:
             found.append(Term(at, low[at], span, multiplier))
     leaves = spec.near_cell is not None and profile.cell_id != spec.near_cell  # rows XCR-07, WEI-11
@@ -105,7 +109,7 @@ def sum_of(profile: Profile, spec: RequestSpec, multipliers: Multipliers, low: R
 
 def _multiplier(profile: Profile, name: str, multipliers: Multipliers) -> float:
     usual: float = getattr(multipliers, name)
-    return _overridden(profile, f"{name}_weight_multiplier", usual) if profile.aggregates else usual
+    return _overridden(profile, name + MULTIPLIER, usual) if profile.aggregates else usual
 
 
 def weights(rows: Sequence[Row], whole: Sum) -> list[float]:
@@ -125,10 +129,19 @@ def bound(low: Row, high: Row, whole: Sum) -> float:
 
 
 def _overridden(profile: Profile, name: str, usual: float) -> float:
-    values = []
-    for metadata in profile.aggregates:
-        try:
-            values.append(float(metadata[name]))
-        except (KeyError, ValueError):
-            continue
-    return min(values, default=usual)
+    values = (_number(metadata[name]) for metadata in profile.aggregates if name in metadata)
+    return min((value for value in values if value is not None), default=usual)
+
+
+def malformed(metadata: Mapping[str, str]) -> list[str]:
+    """The multipliers of an aggregate's *metadata* that are no finite number, which nothing could be weighed with: they
+    are not taken, and ignored where they stand already."""
+    return sorted(name for name, text in metadata.items() if name.endswith(MULTIPLIER) and _number(text) is None)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

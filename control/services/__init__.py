@@ -106,9 +106,9 @@ class Images(Protocol):
     def content(self, id: str) -> tuple[Iterator[bytes], int]:
         """The content piece by piece, and its size in bytes."""
 
-    def location(self, id: str) -> str:
-        """Where hosts might have the content from besides: a URL of scheme rbd; "" where it is nowhere else, or nobody
-        says. For hosts alone: callers never see it."""
+    def show_with_location(self, context: Context, id: str) -> tuple[Document | None, str]:
+        """As ``show``, and where hosts might have the content from besides: a URL of scheme rbd; "" where it is nowhere
+        else, or nobody says. That is for hosts alone: callers never see it."""
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None, **fields: Any) -> Document:
         """A queued image; *fields*: disk_format, container_format, min_disk, min_ram, visibility, properties, id.

@@ -64,6 +64,18 @@ def test_every_module_and_every_page_is_in_the_table_of_its_kind():
     assert not [path.name for path in (ROOT / "docs").glob("*.md") if f"(docs/{path.name})" not in text]
 
 
+def test_os_packages_are_named_in_bindep_alone():
+    """Tasks of roles take them from there, by profile. Some are commands and units by the same name."""
+    lines = (ROOT / "bindep.txt").read_text(encoding="utf-8").splitlines()
+    names = {line.split()[0] for line in lines if line and not line.startswith("#")}
+    names -= {"openssl", "postgresql", "ovn-central"}
+    named = re.compile(rf"(?<![\w./-])({'|'.join(map(re.escape, sorted(names)))})(?![\w./-])")
+    tasks = [path for path in TRACKED if path.match("roles/*/tasks/*.yml")]
+    assert tasks
+    assert not [(str(path.relative_to(ROOT)), line) for path in tasks for line in path.read_text().splitlines()
+                if not re.match(r"\s*(#|- name:)", line) and named.search(line)]
+
+
 def test_the_distribution_lists_every_package():
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     found = {"magnetar_agent.templates"}

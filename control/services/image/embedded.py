@@ -76,9 +76,9 @@ class EmbeddedImages:
             raise NotFound(f"Image {id} has no content.")
         return pieces, image["size"]
 
-    def location(self, id: str) -> str:
-        """Nowhere but here."""
-        return ""
+    def show_with_location(self, context: Context, id: str) -> tuple[Document | None, str]:
+        """The content is nowhere but here."""
+        return self.show(context, id), ""
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None, **wanted: Any) -> Document:
         """See ``services.Images``; also ``tags``. Raises ``InvalidRequest``, 403, 409, 413."""

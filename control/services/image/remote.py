@@ -42,12 +42,20 @@ class Remote:
     def show(self, context: Context, id: str) -> Document | None:
         """The image, if *context* may see it: asked with the user's token where there is one. Without one (a conductor
         at work for a user who was let in before) a private image of another project is not there."""
+        return self.show_with_location(context, id)[0]
+
+    def show_with_location(self, context: Context, id: str) -> tuple[Document | None, str]:
+        """``direct_url`` or one of the ``locations``, which Glance shows where its settings say so, mostly to
+        administrators alone: so not to a *context* with a user's token."""
         answer = self._json("GET", f"/{_word(id)}", token=context.token, accept=(404, 403))
         if answer is None:
-            return None
+            return None, ""
         image = plain(answer)
         hidden = image["visibility"] == "private" and image["owner"] not in (None, context.project_id)
-        return None if hidden and not context.token and not context.is_admin else image
+        if hidden and not context.token and not context.is_admin:
+            return None, ""
+        urls = [answer.get("direct_url"), *(one.get("url") for one in answer.get("locations") or ())]
+        return image, next((url for url in urls if isinstance(url, str) and url.startswith("rbd://")), "")
 
     def list(self, context: Context, name: str | None = None,
              properties: Mapping[str, str] | None = None) -> Documents:
@@ -77,12 +85,6 @@ class Remote:
             raise errors.NotFound(f"Image {id} has no content.")
         size = int(answer.headers.get("Content-Length") or 0) or self._json("GET", f"/{_word(id)}").get("size") or 0
         return _pieces(answer, id, size), size
-
-    def location(self, id: str) -> str:
-        """``direct_url`` or one of the ``locations``, which Glance shows where its settings say so."""
-        image = self._json("GET", f"/{_word(id)}", accept=(404,)) or {}
-        urls = [image.get("direct_url"), *(one.get("url") for one in image.get("locations") or ())]
-        return next((url for url in urls if isinstance(url, str) and url.startswith("rbd://")), "")
 
     def create(self, context: Context, name: str | None, *, share_with: str | None = None, **wanted: Any) -> Document:
         """A queued image, made with the user's token where there is one. One that cannot be shared goes again."""

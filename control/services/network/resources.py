@@ -39,8 +39,6 @@ T = TypeVar("T")
 Filter = Callable[[Sequence[str]], ColumnElement[bool]]
 #: Values of a filter that is a condition for each: databases take no expression of any depth.
 VALUES = 100
-#: Seconds for which a transaction that collides is tried again.
-TRIED_FOR = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +125,12 @@ class _Undone(Exception):
 
 def transacted(database: Database, act: Callable[[Connection], T], dry: bool = False) -> T:
     """What *act* answers, done in a transaction, and again where that one collides with others. *dry*: nothing of it
-    stays, and it refuses what the other would refuse."""
+    stays, and it refuses what the other would refuse.
+
+    It is tried as long as other transactions are (``RETRY_FOR``): PostgreSQL takes a second to see that two wait for
+    each other, and ends one of them, so that less would be a few tries only, and deletions of many servers at once
+    could fail. Nothing in it waits for the engine, however slow that is: the worker is told what to do, and does it
+    after."""
     def once() -> T:
         with suppress(_Undone), database.write() as connection:
             found = act(connection)
@@ -135,7 +138,7 @@ def transacted(database: Database, act: Callable[[Connection], T], dry: bool = F
                 raise _Undone
         return found
 
-    return database.retried(once, TRIED_FOR, collided)
+    return database.retried(once, when=collided)
 
 
 class NetworkStore:

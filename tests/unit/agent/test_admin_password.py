@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,82 @@ def test_a_guest_that_opens_and_closes_its_channel_is_not_looked_at_each_time(
         host.fake.agent_comes_up(id)
     time.sleep(0.1)
     assert looks in ([], [id]) and told == [] and setter._pending[id].due > time.time() + 30
+
+
+class Silent:
+    """A guest agent that takes its time: until *go* is set."""
+
+    def __init__(self, host: Host, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+        self.asked, self.go, self.error, self._set = threading.Event(), threading.Event(), error, host.fake.set_password
+        monkeypatch.setattr(host.fake, "set_password", self)
+
+    def __call__(self, uuid: str, user: str, password: str) -> None:
+        if password == SECRET:
+            self.asked.set()
+            assert self.go.wait(60)
+            if self.error:
+                raise self.error
+        self._set(uuid, user, password)
+
+
+@pytest.mark.parametrize("what", ["off", "delete", "rebuild"])
+def test_a_server_is_not_locked_while_its_guest_agent_says_nothing(host: Host, monkeypatch: pytest.MonkeyPatch,
+                                                                   what: str) -> None:
+    """It is stopped at once. What the guest agent did counts for what it was asked for alone."""
+    image(host, "system", hw_qemu_guest_agent="yes")
+    id = made(host, image="system", hardware={})
+    silent = Silent(host, monkeypatch, Conflict("No guest agent answers."))
+    host.fake.agent_comes_up(id)
+    assert silent.asked.wait(60)
+    if what == "off":
+        host.server(image="system", power="off")
+    elif what == "delete":
+        host.ensure("server", "web1", None)
+    else:
+        host.event("rebuild", "r1", "web1", image="system", admin_pass="Rebuilt-1")
+    tries = {one.tries for one in host.agent.admin_passwords._pending.values()}
+    silent.go.set()
+    if what == "rebuild":
+        is_set(host, id, "Rebuilt-1")
+        return
+    eventually(lambda: not host.agent.host.locks.held(admin_password.SETTING, id))
+    looked(host, id)
+    assert not host.fake.passwords and tries <= {0}
+    if what == "off":  # it is not given up, as there was nothing to answer
+        assert {one.tries for one in host.agent.admin_passwords._pending.values()} == {0}
+        silent.error = None
+        host.server(image="system", power="running")
+        host.fake.agent_comes_up(id)
+        is_set(host, id)
+
+
+def test_the_password_that_was_asked_for_last_counts(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is being set is waited for: the guest agent may do it at the end of its time."""
+    id = made(host)
+    silent = Silent(host, monkeypatch)
+    host.fake.agent_comes_up(id)
+    assert silent.asked.wait(60)
+    other = threading.Thread(target=host.event, args=("change_password", "r1"), kwargs={"password": "newer"})
+    other.start()
+    eventually(lambda: host.agent.host.locks.held("server", id))
+    silent.go.set()
+    other.join(60)
+    eventually(lambda: host.fake.passwords.get((id, "root")) == "newer")
+    host.settled()
+    looked(host, id)
+    assert host.fake.passwords[id, "root"] == "newer" and SECRET not in kept(host)
+
+
+def test_what_it_has_done_is_noted_when_the_server_is_free(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = made(host)
+    silent = Silent(host, monkeypatch)
+    host.fake.agent_comes_up(id)
+    assert silent.asked.wait(60)
+    with host.agent.host.locks.hold("server", id):
+        silent.go.set()
+        eventually(lambda: host.fake.passwords.get((id, "root")) == SECRET)
+        assert SECRET in kept(host)
+    is_set(host, id)
 
 
 def test_nobody_is_waited_for(host: Host) -> None:

@@ -128,6 +128,24 @@ def test_machines_of_others(host: Host, name: str) -> None:
     assert found["hardware"] == {"architecture": name, **usual}
 
 
+@pytest.mark.parametrize("name", ["aarch64", *OTHERS])
+def test_volumes_are_on_a_bus_that_it_has(host: Host, name: str) -> None:
+    host.fake.emulated_architectures = (name,)
+    want = {"flavor": SMALL, **image(host, hw_emulation_architecture=name)}
+    host.ensure("volume", "data", {"size": 1})
+    for at, item in enumerate(({"source_type": "blank", "volume_size": 1}, {"source_type": "volume", "uuid": "data"})):
+        items = [*[{"source_type": "blank", "volume_size": 1, "destination_type": "volume"}] * at,
+                 {**item, "destination_type": "volume", "disk_bus": "sata"}]
+        with pytest.raises(InvalidField, match=rf"block_device_mapping\[{at}\].disk_bus: cannot be sata, which no "
+                                               f"machine of {name} has; use virtio or scsi"):
+            host.ensure("server", "web1", {**want, "block_device_mapping": items})
+    host.ensure("server", "web1", {**want, "power": "off"})
+    wish = {"server": "web1", "volume": "data"}
+    with pytest.raises(InvalidField, match=f"bus: cannot be sata, which no machine of {name} has"):
+        host.ensure("volume_attachment", "web1:data", {**wish, "bus": "sata"})
+    assert host.ensure("volume_attachment", "web1:data", {**wish, "bus": "scsi"}).changed
+
+
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize(("own", "why"), [
     ({"firmware": "uefi"}, "firmware: must be bios where"), ({"tpm_version": "2.0"}, "tpm_version: cannot be had"),

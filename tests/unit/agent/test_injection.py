@@ -457,6 +457,34 @@ def test_what_a_host_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.lacks_injection() == ""
 
 
+def test_a_module_that_lacks_is_asked_for_again_when_one_may_have_come(tmp_path: Path,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat asks what lacks; each answer is a process."""
+    found, asked = Writer(tmp_path), []
+
+    def lacks(words: list[str], *_more: object) -> str:
+        asked.append(words[-1])
+        raise HypervisorError("no module")
+
+    monkeypatch.setattr(virt_injection, "run", lacks)
+    monkeypatch.setattr(virt_injection, "PARTS", (str(tmp_path),))
+    monkeypatch.setattr(virt_injection, "_MODULES", tmp_path)
+    monkeypatch.setenv("SUPERMIN_KERNEL", "/vmlinuz")
+    monkeypatch.setenv("SUPERMIN_MODULES", "/lib/modules")
+    modules = tmp_path / "python3/dist-packages"
+    modules.mkdir(parents=True)
+    monkeypatch.setattr(virt_injection, "SEARCHED", (f"{tmp_path}/python3*/*-packages",))
+    for _heartbeat in range(3):
+        assert "no module guestfs" in found.lacks_injection()
+    assert len(asked) == 1
+    os.utime(modules, ns=(1, 1))  # as when a package comes there
+    assert "no module guestfs" in found.lacks_injection() and len(asked) == 2
+    monkeypatch.setattr(virt_injection, "run", lambda *_given: "")
+    assert "no module guestfs" in found.lacks_injection()
+    os.utime(modules, ns=(2, 2))
+    assert found.lacks_injection() == ""
+
+
 def test_the_program_says_what_it_could_not_do(tmp_path: Path) -> None:
     """Without qemu-nbd's disk there is nothing that it could do."""
     with ExitStack() as held:

@@ -36,7 +36,7 @@ class FakeAgent:
 
 def test_deliveries(monkeypatch):
     monkeypatch.setattr(delivery, "REMEMBERED", 5)
-    made = delivery.Delivery(SimpleNamespace(show=lambda *_args: {}), 1.0)
+    made = delivery.Delivery(SimpleNamespace(show_with_location=lambda *_args: ({}, "")), 1.0)
     for number in range(12):
         made.image(FakeAgent(), "kvm1", str(number))
         assert len(made.known) <= 5 and ("image", "kvm1", str(number)) in made.known
@@ -121,7 +121,7 @@ def test_locks_of_deliveries_are_shared():
             assert go.wait(60)
             return super().ensure()
 
-    made = delivery.Delivery(SimpleNamespace(show=lambda *_args: {}), 1.0)
+    made = delivery.Delivery(SimpleNamespace(show_with_location=lambda *_args: ({}, "")), 1.0)
     threads = [threading.Thread(target=made.image, args=(Slow(), "kvm1", "one")) for _at in range(2)]
     threads[0].start()
     assert begun.wait(60)

@@ -53,3 +53,19 @@ def test_what_it_cannot_have_is_refused_before_anything_is_made(cloud: Cloud) ->
         body = {"name": "odd", "networks": "none", "flavorRef": flavor(caller, "odd", specs), "imageRef": given}
         reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
         assert reply.status == 400 and why in reply.json["badRequest"]["message"].replace(": must", " must"), reply
+
+
+def test_volumes_are_on_a_bus_that_it_has(cloud: Cloud) -> None:
+    caller = cloud.admin
+    arm, sizes = image(caller, "arm3", hw_emulation_architecture="arm64"), flavor(caller, "plain", {})
+    data = {"source_type": "blank", "destination_type": "volume", "volume_size": 1}
+    roots = [{"uuid": arm, "source_type": "image", "destination_type": "volume", "volume_size": 1, "boot_index": 0},
+             {"uuid": arm, "source_type": "image", "destination_type": "local", "boot_index": 0}]
+    for mapping, given in (([{**roots[0], "disk_bus": "sata"}], ""), ([roots[0], {**data, "disk_bus": "ide"}], ""),
+                           ([roots[1], {**data, "disk_bus": "sata"}], arm)):
+        body = {"name": "odd", "networks": "none", "flavorRef": sizes, "imageRef": given,
+                "block_device_mapping_v2": mapping}
+        reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
+        bus = mapping[-1]["disk_bus"]
+        assert reply.status == 400 and (f"Block Device Mapping is Invalid: disk_bus: cannot be {bus}, which no machine "
+                                        "of aarch64 has; use virtio or scsi") in reply.json["badRequest"]["message"]

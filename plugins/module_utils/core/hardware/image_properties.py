@@ -8,6 +8,7 @@ from typing import Any, Iterator, Mapping, Optional
 
 from ..image_format import SECRET_UUID
 from . import AGENT, API, SCHEDULER, Spec, Table
+from .architectures import ARCHITECTURE_ALIASES, I686, X86_64
 from .rows import ANY, BY_PROPERTY, FALSE, NO_FORMAT, TRUE, name_pattern
 from .traits import KNOWN
 
@@ -48,9 +49,8 @@ ROWS = (
 #: Nothing is reserved: who keeps images may note what he likes, also in Nova's namespaces.
 IMAGE_PROPERTIES = Table("image property", ROWS, r"(?!)")
 
-#: Other names of architectures, as Nova takes them, and those that hosts of one run besides their own.
-_ALIASES = {"amd64": "x86_64", "x64": "x86_64", "i386": "i686", "i486": "i686", "i586": "i686", "arm64": "aarch64"}
-_RUN_BY = {"x86_64": ("i686",)}
+#: Architectures that hosts of one run besides their own.
+_RUN_BY = {X86_64: (I686,)}
 
 
 def shutdown_timeout(properties: Mapping[str, Any]) -> Optional[int]:
@@ -66,7 +66,7 @@ def unsuited(properties: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator
     which ``hw_emulation_architecture`` asks for may be the image's own, too."""
     kinds = {str(one).lower() for one in (host.get("hypervisor_type") or "qemu", *(host.get("virt_types") or ()))}
     own, emulated = host.get("architecture"), str(properties.get("hw_emulation_architecture") or "")
-    also = {_ALIASES.get(emulated, emulated)}.intersection(host.get("emulated_architectures") or ())
+    also = {ARCHITECTURE_ALIASES.get(emulated, emulated)}.intersection(host.get("emulated_architectures") or ())
     for names, there in ((("hw_architecture", "architecture"),
                           {own, *_RUN_BY.get(own or "", ()), *also} if own else None),
                          (("img_hv_type", "hypervisor_type"), kinds | ({"qemu"} if "kvm" in kinds else set())),
@@ -74,5 +74,5 @@ def unsuited(properties: Mapping[str, Any], host: Mapping[str, Any]) -> Iterator
         name = next((one for one in names if properties.get(one)), None)
         if name is not None and there is not None:
             word = str(properties[name]).lower()
-            if _ALIASES.get(word, word) not in there:
+            if ARCHITECTURE_ALIASES.get(word, word) not in there:
                 yield "image property %s=%s: the host has %s" % (name, properties[name], ", ".join(sorted(there)))

@@ -14,7 +14,7 @@ from ..errors import InvalidField
 from ..fields import Field, Record
 from ..values import Boolean, Choices, Integer, ListOf, Text, Value
 from . import machines
-from .architectures import AARCH64, MACHINES, PPC64LE, X86_64
+from .architectures import ARCHITECTURE_ALIASES, MACHINES
 from .cpus import CPUS, CpuMask, CpuSet, PageSize
 from .groups import vgpus
 from .pci import ALIASES, POLICIES, PciAliases
@@ -222,7 +222,7 @@ ROWS: tuple[Row, ...] = (
         "hw_boot_menu", IMAGE_WINS),
     Row("architecture", Choices(*MACHINES), "The guest's architecture. One that is not its host's is emulated; see "
         "below.", None, image="hw_emulation_architecture",
-        words={"amd64": X86_64, "arm64": AARCH64, "ppc64el": PPC64LE},
+        words={word: name for word, name in ARCHITECTURE_ALIASES.items() if name in MACHINES},
         lacks="guests of other architectures have machines that are not made here",
         needs="a host with an emulator of it and its firmware", source=_GLANCE),
     Row("machine", Text(1, 64, machines.NAME, machines.RULE), "The machine type: V(q35), V(pc), of aarch64 V(virt), "

@@ -38,6 +38,18 @@ def test_hosts_and_metadata(compute):
     assert (none.status, none.message) == (404, f"Aggregate {id} has no host kvm1.")
 
 
+def test_a_multiplier_is_a_finite_number(small):
+    small.host("kvm1")
+    id = made(small)["id"]
+    assert act(small, id, "set_metadata", metadata={"ram_weight_multiplier": "-1.5"}).status == 200
+    for said in ("nan", "inf", "-1e999", "much"):
+        reply = act(small, id, "set_metadata", metadata={"ssd": "true", "ram_weight_multiplier": said})
+        assert reply.status == 400 and "metadata.ram_weight_multiplier" in reply.message, reply
+        assert "must be a finite number" in reply.message
+    assert small.admin.get(f"{PATH}/{id}").json["aggregate"]["metadata"] == {"ram_weight_multiplier": "-1.5"}
+    assert act(small, id, "set_metadata", metadata={"ram_weight_multiplier": None}).json["aggregate"]["metadata"] == {}
+
+
 def test_zones_stay_while_nobody_knows_what_is_on_the_hosts(small, monkeypatch):
     small.host("kvm1")
     id = made(small, availability_zone="north")["id"]

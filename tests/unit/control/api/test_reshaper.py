@@ -7,10 +7,12 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from magnetar_control.compute import consumers
 from magnetar_control.store import allocations
 from tests.unit.control.cloud import Cloud
 from tests.unit.control.engines import engines
@@ -56,17 +58,17 @@ def reshape(cloud: Cloud, ids: Mapping[str, str], totals: Held, held: Held, vers
             **seen: int | None) -> Any:
     """Have hosts have only these inventories of what operators give them, and consumers so many seats. *seen*: other
     generations than those that there are."""
-    consumers = {}
+    wishes = {}
     for name, amounts in held.items():
         now = call(cloud, "GET", f"/allocations/{ids[name]}").json.get("consumer_generation")
-        consumers[ids[name]] = {
+        wishes[ids[name]] = {
             "allocations": {ids[host]: {"resources": {KIND: n}} for host, n in amounts.items()},
             "project_id": "p", "user_id": "u", "consumer_generation": seen.get(name, now),
             **({"consumer_type": "GUEST"} if version >= "1.38" else {})}
     providers = {ids[host]: {"resource_provider_generation": seen.get(host, generation(cloud, ids[host])),
                              "inventories": {kind: {"total": n} for kind, n in mine.items()}}
                  for host, mine in totals.items()}
-    return call(cloud, "POST", "/reshaper", {"inventories": providers, "allocations": consumers}, version)
+    return call(cloud, "POST", "/reshaper", {"inventories": providers, "allocations": wishes}, version)
 
 
 def state(cloud: Cloud, ids: Mapping[str, str]) -> dict[str, tuple[int | None, int]]:
@@ -162,6 +164,39 @@ def test_of_two_at_once_one_is_too_late(cloud: Cloud, ids: dict[str, str]) -> No
     for one in threads:
         one.join(120)
     assert sorted(replies) == [204, *[409] * 5] and state(cloud, ids) == {"kvm1": (None, 0), "kvm2": (3, 3)}
+
+
+@pytest.mark.parametrize("hosts", [("kvm1", "kvm1"), ("kvm1", "kvm2")], ids=["on the same host", "on two hosts"])
+def test_of_two_that_make_a_consumer_at_once_one_is_too_late(cloud: Cloud, ids: dict[str, str], hosts: tuple[str, str],
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have been let go on before either of them claims something, where nothing keeps them from that."""
+    assert reshape(cloud, ids, {"kvm1": {KIND: 9}, "kvm2": {KIND: 9}}, {"ann": {}, "bob": {}}).status == 204
+    ids["cid"], both, check = str(uuid.uuid4()), threading.Barrier(2), consumers._check_generation
+    replies: list[Any] = []
+
+    def checked(*args: Any) -> None:
+        check(*args)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+
+    def make(host: str) -> None:
+        replies.append(call(cloud, "PUT", f"/allocations/{ids['cid']}", {
+            "allocations": {ids[host]: {"resources": {KIND: 1}}}, "project_id": "p", "user_id": "u",
+            "consumer_generation": None, "consumer_type": "GUEST"}))
+
+    monkeypatch.setattr(consumers, "_check_generation", checked)
+    threads = [threading.Thread(target=make, args=(host,)) for host in hosts]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(120)
+    good, late = sorted(replies, key=lambda reply: int(reply.status))
+    assert (good.status, late.status) == (204, 409), replies
+    assert late.json["errors"][0]["code"] == "placement.concurrent_update"
+    assert "consumer generation conflict - expected 1 but got null" in late.json["errors"][0]["detail"]
+    found = call(cloud, "GET", f"/allocations/{ids['cid']}").json
+    assert found["consumer_generation"] == 1 and len(found["allocations"]) == 1
+    assert call(cloud, "DELETE", f"/allocations/{ids['cid']}").status == 204
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["reshaper", "allocations"])

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from magnetar_control.delivery import Delivery
+from magnetar_control.delivery import ITSELF, Delivery
 from magnetar_control.services import Context
-from magnetar_control.services.image.remote import Remote, plain
+from magnetar_control.services.image.remote import Remote
 from magnetar_core.errors import Forbidden, InvalidField, TooLarge, Unavailable
 from tests.unit.control.serving import served
 
@@ -55,17 +55,40 @@ def test_content_of_known_and_unknown_length(small, remote, size):
 @pytest.mark.parametrize(("shown", "found"), [
     ({"direct_url": "rbd://f/images/i/snap"}, "rbd://f/images/i/snap"), ({"direct_url": "file:///x"}, ""), ({}, ""),
     ({"locations": [{"url": "swift://x"}, {"url": "rbd://f/images/i/snap", "metadata": {}}]}, "rbd://f/images/i/snap"),
-    ({"direct_url": None, "locations": None}, ""), ({"direct_url": ["rbd://f"], "locations": [{}]}, ""), (None, "")])
+    ({"direct_url": None, "locations": None}, ""), ({"direct_url": ["rbd://f"], "locations": [{}]}, "")])
 def test_where_glance_has_it(remote, monkeypatch, shown, found):
     """For hosts alone: an image as users see it does not have it."""
-    monkeypatch.setattr(remote, "_json", lambda *_args, **_more: shown)
-    assert remote.location("i") == found
-    assert "rbd://" not in str(plain({"id": "i", **(shown or {})}))
+    image, asked = {"id": "i", "visibility": "private", "owner": "p"}, []
+    monkeypatch.setattr(remote, "_json", lambda *args, **_more: asked.append(args) or {**image, **shown})
+    assert remote.show_with_location(ITSELF, "i") == ({**image, "properties": {}}, found)
+    assert len(asked) == 1
+    assert "rbd://" not in str(remote.show(ITSELF, "i"))
+    assert remote.show_with_location(Context("u", "another"), "i") == (None, "")
+
+
+def test_an_image_that_glance_has_not(remote, monkeypatch):
+    monkeypatch.setattr(remote, "_json", lambda *_args, **_more: None)
+    assert remote.show_with_location(ITSELF, "i") == (None, "")
 
 
 def test_the_embedded_service_has_it_nowhere_else(small, remote):
     id = small.make("ann", RAW)
-    assert remote.location(id) == small.service.location(id) == ""
+    assert [one.show_with_location(ITSELF, id)[1] for one in (remote, small.service)] == ["", ""]
+
+
+def test_a_host_gets_an_image_with_one_question_for_it(small, remote, monkeypatch):
+    """Beside that for its content."""
+    asked = []
+
+    def noted(real):
+        return lambda method, path, *args, **more: (
+            asked.append((method, path)), real(method, path, *args, **more))[1]
+
+    for name in ("_json", "_asked"):
+        monkeypatch.setattr(remote, name, noted(getattr(remote, name)))
+    id, host = small.make("ann", RAW), Host("queued")
+    Delivery(remote, 1.0).image(host, "kvm1", id)
+    assert host.sent == [(RAW, len(RAW))] and asked == [("GET", f"/{id}"), ("GET", f"/{id}/file")]
 
 
 class Host:
@@ -93,8 +116,8 @@ URL = "rbd://f/images/i/snap"
     (URL, ["queued", "refused"], 2, True),
     ("", ["queued"], 1, True)])
 def test_a_host_is_told_where_it_is_before_it_is_sent(location, statuses, asked, sent):
-    service = SimpleNamespace(show=lambda *_args: {}, content=lambda _id: (iter([RAW]), len(RAW)),
-                              location=lambda _id: location)
+    service = SimpleNamespace(show_with_location=lambda *_args: ({}, location),
+                              content=lambda _id: (iter([RAW]), len(RAW)))
     host = Host(*statuses)
     Delivery(service, 1.0).image(host, "kvm1", "i")
     assert host.asked == [{"upload": True}, {"upload": True, "location": URL}][:asked]

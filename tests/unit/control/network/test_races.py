@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from magnetar_control.services.network import EmbeddedNetworks, resources, security_groups
+from magnetar_control.store import database
 from magnetar_control.store.database import Database
 from magnetar_core.errors import Conflict, MagnetarError, NotFound
 from tests.unit.control.serving import ALICE
@@ -75,3 +78,20 @@ def test_what_a_server_was_promised_and_is_gone(service: EmbeddedNetworks, net: 
     with pytest.raises(MagnetarError, match=f"{'Port' if of_port else 'Network'} {id} could not be found") as refused:
         service.allocate(ALICE, str(uuid.uuid4()), asked)
     assert isinstance(refused.value, NotFound)
+
+
+def test_a_server_lets_go_of_its_ports_however_often_others_come_before(sqlite_service: EmbeddedNetworks,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL takes a second to end one of two transactions that wait for each other."""
+    service, moments, tries = sqlite_service, [0.0], []
+    clock = SimpleNamespace(monotonic=lambda: moments[0], sleep=lambda _seconds: None)
+    monkeypatch.setattr(database, "time", clock)
+
+    def deadlock() -> None:
+        tries.append(moments[0])
+        if len(tries) < 9:
+            moments[0] += 1.0
+            raise DBAPIError("", None, type("DeadlockDetected", (Exception,), {"sqlstate": "40P01"})())
+
+    service.release(str(uuid.uuid4()), sure=deadlock)
+    assert len(tries) == 9

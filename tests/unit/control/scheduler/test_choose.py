@@ -115,6 +115,22 @@ def test_a_move_stays_in_its_cell_where_it_can():
     assert [one.host for one in choose(near, move, 3)] == ["kvm3", "kvm1", "kvm2"]
 
 
+@pytest.mark.parametrize("said", ["nan", "inf", "-inf", "1e999", "much"])
+def test_a_multiplier_that_is_no_finite_number_is_ignored(said, caplog):
+    """That of another aggregate counts, or the setting."""
+    rows = [row("kvm1", memory_mb_used=2048), row("kvm2"), row("kvm3", memory_mb_used=1024)]
+    odd = aggregate("kvm1", "kvm2", "kvm3", ram_weight_multiplier=said)
+    found = states(*rows, aggregates=[odd])
+    assert [(one.host, one.weight) for one in choose(found, request(), 3)] == [
+        (one.host, one.weight) for one in choose(states(*rows), request(), 3)]
+    told = [one.getMessage() for one in caplog.records]
+    assert len(told) == 1 and "ram_weight_multiplier is no finite number" in told[0]
+    found.refresh(list(found.rows.values()), [odd])
+    assert len(caplog.records) == 1
+    found.refresh(list(found.rows.values()), [odd, aggregate("kvm1", "kvm2", "kvm3", ram_weight_multiplier="-1")])
+    assert [one.host for one in choose(found, request(), 3)] == ["kvm1", "kvm3", "kvm2"]
+
+
 def test_what_was_claimed_counts_at_once():
     found = states(row("kvm1"), row("kvm2", memory_mb_used=10))
     assert choose(found, request())[0].host == "kvm1"

@@ -217,7 +217,9 @@ def test_aggregates(cloud: Cloud) -> None:
     added = ensure(admin, path, {"metadata": {"c": "d"}}, merge="metadata")
     assert added.json["resource"]["metadata"] == {"a": "b", "c": "d"}, added
     for want, field in (({"hosts": ["kvm9"]}, "hosts[0]"), ({"metadata": {"availability_zone": "x"}},
-                                                            "metadata.availability_zone")):
+                                                            "metadata.availability_zone"),
+                        ({"name": "odd", "metadata": {"cpu_weight_multiplier": "nan"}},
+                         "metadata.cpu_weight_multiplier")):
         refused = ensure(admin, path, want)
         assert (refused.status, refused.json["error"]["details"]["field"]) == (400, field), refused
     ensure(admin, "server/zoned", WEB)
