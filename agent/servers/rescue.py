@@ -75,6 +75,12 @@ def stable(rescue_: Fields) -> Fields | None:
     return {name: rescue_[name] for name in ("device", "bus")} if rescue_.get("device") else None
 
 
+def holds(document: Document) -> bool:
+    """Whether the server boots from its rescue disk. One that is wanted may not be made yet, where a crash or a full
+    disk came between: the server is defined with its own disks until then."""
+    return bool(document.want.get("rescue") and document.state.get("rescue"))
+
+
 def keeps_disks(document: Document) -> bool:
     """Whether the server is rescued with stable devices, so that it has all of its disks."""
     return bool(document.want.get("rescue") and stable(document.want["rescue"]))

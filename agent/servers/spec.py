@@ -182,7 +182,7 @@ def targets(host: LocalHost, document: Document) -> set[str]:
 def disks(host: LocalHost, document: Document) -> tuple[Disk, ...]:
     """The disks that it is to have now: a rescued server is without its volumes, as in Nova's default mode, unless it
     is rescued with stable devices."""
-    return arranged(host, document, bool(document.want.get("rescue")))
+    return arranged(host, document, rescue.holds(document))
 
 
 def arranged(host: LocalHost, document: Document, rescued: bool) -> tuple[Disk, ...]:
@@ -203,7 +203,8 @@ def arranged(host: LocalHost, document: Document, rescued: bool) -> tuple[Disk, 
 def domain(host: LocalHost, document: Document) -> DomainSpec:
     """What libvirt is told of the server."""
     want, state, place = document.want, document.state, folder(host, document.id)
-    prefix, boot = rescue.boot(state) if want.get("rescue") else ("", state.get("boot") or {})
+    rescued = rescue.holds(document)
+    prefix, boot = rescue.boot(state) if rescued else ("", state.get("boot") or {})
     return DomainSpec(
         uuid=document.id, name=domain_name(document.id), title=want["name"], description=want["description"],
         vcpus=want["flavor"]["vcpus"], ram_mib=want["flavor"]["ram"], virt_type=want["virt_type"],
@@ -213,7 +214,7 @@ def domain(host: LocalHost, document: Document) -> DomainSpec:
         kernel=place / f"{prefix}kernel" if boot else None,
         ramdisk=place / f"{prefix}ramdisk" if boot.get("ramdisk") else None,
         cmdline=boot.get("cmdline"),
-        boot=("cdrom", "hd") if want.get("rescue") else ("hd", "cdrom"),
+        boot=("cdrom", "hd") if rescued else ("hd", "cdrom"),
         metadata={"name": want["name"], "flavor": want["flavor"].get("name", "")},
         shares=shares.of(host, state), spice=_spice(host), hardware=hardware(want),
         numa=placement.described(host, want),

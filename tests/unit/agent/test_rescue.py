@@ -61,6 +61,16 @@ def test_there_and_back(web: Host) -> None:
     assert not web.ensure("server", "web1", {"rescue": None}).changed
 
 
+def test_a_reboot_after_a_rescue_that_was_cut_short(web: Host) -> None:
+    """It ends what was begun: the disk was not made when the agent died (a chaos run met a KeyError)."""
+    image(web, "tools", 4)
+    web.fake.fail_next("make_disk", Conflict("the disk is full"))
+    with pytest.raises(Conflict):
+        web.ensure("server", "web1", {"rescue": {"image": "tools"}})
+    web.event("reboot", "5e2b0f6e-0c51-4c1e-8c43-1f0a5d0a7b11", type="hard")
+    assert web.show()["status"] == "RESCUE" and disks(web) == RESCUED
+
+
 def test_without_an_image_its_own_is_taken(web: Host) -> None:
     found = web.ensure("server", "web1", {"rescue": {}}).resource
     assert found and found["rescue"] == {"image": found["image"]["id"]}
