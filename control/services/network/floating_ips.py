@@ -63,7 +63,7 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
                 forwardings.c.floatingip_id == row["id"]).limit(1)).first():
             raise Conflict(f"Floating IP {row['id']} in use by port forwardings. Delete those first.",
                            type="FipInUseByPortForwarding")
-        if wish["port_id"] is not None or row["port_id"] is not None:
+        if (wish["port_id"], wish["fixed_ip_address"], row["port_id"]) != (None, None, None):
             values.update(_reaches(connection, context, row, wish))
 
 
@@ -83,6 +83,9 @@ def _reaches(connection: Connection, context: Context, row: Document | RowMappin
 def leads_to(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
     """Columns of what it reaches: the port, its address and the router between."""
     if wish["port_id"] is None:
+        if wish["fixed_ip_address"] is not None:
+            raise InvalidRequest("Bad floatingip request: fixed_ip_address cannot be specified without a port_id.",
+                                 type="BadRequest")
         return {"port_id": None, "fixed_ip_address": None, "router_id": None}
     port = connection.execute(select(ports).where(ports.c.id == wish["port_id"], own(ports)(
         context)).with_for_update()).mappings().first()

@@ -233,6 +233,7 @@ def test_floating_ips_that_cannot_be(ask, outside, reached):
     assert "not reachable" in _message(_floating(ask, outside, 404, port_id=alone["id"]))
     assert f"fixed IP {other}" in _message(_floating(ask, outside, 400, port_id=nic["port_id"],
                                                       fixed_ip_address=other))
+    assert "without a port_id" in _message(_floating(ask, outside, 400, fixed_ip_address=other))
     theirs = _port(ask.as_(BOB), _subnet(ask.as_(BOB)))
     _floating(ask, outside, 404, port_id=theirs["id"])
     _floating(ask, {"id": alone["network_id"]}, 400)
@@ -243,6 +244,13 @@ def test_floating_ips_that_cannot_be(ask, outside, reached):
     chosen = _floating(ask.as_(ADMIN), outside, floating_ip_address=wish)
     assert chosen["floating_ip_address"] == wish
     _floating(ask.as_(ADMIN), outside, 409, floating_ip_address=wish)
+
+
+def test_a_floating_ip_without_a_port_has_no_fixed_address(ask, outside):
+    path = f"/v2.0/floatingips/{_floating(ask, outside)['id']}"
+    for values in ({"fixed_ip_address": "10.1.0.9"}, {"port_id": None, "fixed_ip_address": "10.1.0.9"}):
+        assert "without a port_id" in _message(ask("PUT", path, {"floatingip": values}, status=400))
+    assert ask("GET", path)["floatingip"]["fixed_ip_address"] is None
 
 
 def test_a_project_has_so_many(sqlite, engine):
