@@ -186,6 +186,12 @@ def test_rules_of_groups_are_written_and_taken_away(ask, service, engine):
     ({"port_range_min": 1, "port_range_max": 70000}, "port_range_max"),
     ({"port_range_min": 22, "port_range_max": 21}, "port_range_min must be <= port_range_max"),
     ({"protocol": "udplite", "port_range_min": 1, "port_range_max": 1}, "tcp, udp or sctp"),
+    ({"port_range_min": 0, "port_range_max": 0}, "port 0"), ({"port_range_min": 0, "port_range_max": 90}, "port 0"),
+    ({"protocol": "icmp", "port_range_min": 256}, "from 0 to 255"), ({"protocol": "icmp", "port_range_max": 0}, "type"),
+    ({"protocol": "icmpv6"}, "ethertype IPv4"), ({"protocol": "58", "port_range_min": 128}, "ethertype IPv4"),
+    ({"protocol": "ipv6-route"}, "ethertype IPv4"), ({"protocol": "60", "ethertype": "IPv4"}, "ethertype IPv4"),
+    ({"protocol": "256"}, "from 0 to 255"), ({"protocol": None, "port_range_min": 1}, "protocol"),
+    ({"protocol": "gre", "port_range_min": 1, "port_range_max": 1}, "no ports"),
     ({"protocol": "nonsense"}, "protocol"), ({"remote_ip_prefix": "10.0.0.0/40"}, "remote_ip_prefix"),
     ({"remote_ip_prefix": "2001:db8::/32"}, "ethertype")])
 def test_a_rule_that_cannot_be_names_the_field(ask, rule, words):
