@@ -22,7 +22,7 @@ from magnetar_core.errors import InvalidRequest, NotFound
 from . import attributes, qos_rules
 from .agents import AgentRoutes
 from .quotas import QuotaRoutes
-from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group, trunk
+from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group, router, trunk
 
 #: Alias to name of the extensions that hold here: what clients look for before they use it.
 EXTENSIONS = {
@@ -50,7 +50,7 @@ WITH_ENGINE = {"address-group": "Address group", "port-resource-request": "Port 
                "dns-integration": "DNS Integration",
                "ext-gw-mode": "Neutron L3 Configurable external gateway mode",
                "expose-port-forwarding-in-fip": "Expose Port Forwarding in FIP",
-               "extraroute": "Neutron Extra Route", "qos": "Quality of Service",
+               "extraroute": "Neutron Extra Route", "extraroute-atomic": "Atomically add/remove extra routes", "qos": "Quality of Service",
                "floating-ip-port-forwarding": "Floating IP Port Forwarding",
                "qos-bw-limit-direction": "Direction for QoS bandwidth limit rule",
                "qos-default": "QoS default policy", "qos-rule-type-details": "Details of QoS rule types",
@@ -102,8 +102,13 @@ def _interfaces(routers: RouterStore) -> list[Guarded]:
         wish = attributes.INTERFACE.check(request.json(), "body")
         return routers.interface(request.context, request.params["id"], wish, put=put)
 
-    return [route(f"PUT /v2.0/routers/{{id}}/{verb}_router_interface", partial(done, put=verb == "add"))
-            for verb in ("add", "remove")]
+    def routed(request: Request, put: bool) -> Document:
+        wish = attributes.EXTRA_ROUTES.check(request.json(), "body")["router"]
+        found = routers.routes(request.context, request.params["id"], wish["routes"], put=put)
+        return {"router": router(found, request.context.is_admin)}
+
+    return [route(f"PUT /v2.0/routers/{{id}}/{verb}_{what}", partial(act, put=verb == "add"))
+            for what, act in (("router_interface", done), ("extraroutes", routed)) for verb in ("add", "remove")]
 
 
 def _addresses(groups: AddressGroupStore) -> list[Guarded]:

@@ -9,7 +9,15 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
 from magnetar_control.api.values import Address, Anything, Id, Number, OrEmpty, Parsed, Truth, record
-from magnetar_control.services.network import address_groups, default_rules, dns, sharing, trunks, virtual_functions
+from magnetar_control.services.network import (
+    address_groups,
+    default_rules,
+    dns,
+    routers,
+    sharing,
+    trunks,
+    virtual_functions,
+)
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.hardware.pci import VNIC_TYPES
@@ -23,7 +31,7 @@ ADDRESS = Address()
 #: In JSON schema.
 CIDR = {"type": "string", "format": "cidr"}
 #: How long lists are at most: the first four as Neutron's settings have it by default.
-SERVERS, HOST_ROUTES, ROUTES, PAIRS = 5, 20, 30, 10
+SERVERS, HOST_ROUTES, ROUTES, PAIRS = 5, 20, routers.MOST_ROUTES, 10
 POOLS = FIXED = 64
 #: Names of IP protocols that Neutron knows, besides numbers up to 255.
 PROTOCOLS = frozenset({"ah", "dccp", "egp", "esp", "gre", "icmp", "icmpv6", "igmp", "ipip", "ipv6-encap", "ipv6-frag",
@@ -203,6 +211,8 @@ GATEWAY_INFO = record({"network_id": Id(), "enable_snat": TRUTH, "external_fixed
 ROUTER = attributes(
     {}, {"name": TEXT, "admin_state_up": TRUTH, "external_gateway_info": GatewayInfo(),
          "routes": items(ROUTE, ROUTES)})
+#: Static routes that come or go, beside others.
+EXTRA_ROUTES = record({"router": record({"routes": items(ROUTE, ROUTES)}, "routes")}, "router")
 #: What an interface is added by, or removed by.
 INTERFACE = record({"subnet_id": Id(), "port_id": Id()})
 

@@ -94,6 +94,29 @@ def _subnets_of(ask: Asker, router: dict) -> list[str]:
     return [fixed["subnet_id"] for port in found for fixed in port["fixed_ips"]]
 
 
+def test_single_routes_come_and_go(ask, service, engine):
+    router = _router(ask)
+    _add(ask, router, subnet_id=_subnet(ask)["id"])
+    one, two = ({"destination": f"10.{net}.0.0/16", "nexthop": "10.1.0.9"} for net in (8, 9))
+
+    def said(verb: str, *routes: dict, status: int | None = None, who: Asker = ask) -> dict:
+        return who("PUT", f"/v2.0/routers/{router['id']}/{verb}_extraroutes", {"router": {"routes": [*routes]}}, status)
+
+    assert said("add", one)["router"]["routes"] == [one]
+    assert said("add", two, one)["router"]["routes"] == [one, two]
+    service.worker.round()
+    assert engine.router(router["id"]).routes == (("10.8.0.0/16", "10.1.0.9"), ("10.9.0.0/16", "10.1.0.9"))
+    assert said("remove", one, {**two, "nexthop": "10.1.0.8"})["router"]["routes"] == [two]
+    service.worker.round()
+    assert engine.router(router["id"]).routes == (("10.9.0.0/16", "10.1.0.9"),)
+    assert "nexthop in a subnet" in _message(said("add", {**one, "nexthop": "10.7.0.1"}, status=400))
+    many = [{"destination": f"10.9.{number}.0/24", "nexthop": "10.1.0.9"} for number in range(30)]
+    assert "30 at most" in _message(said("add", *many, status=400))
+    said("add", one, status=404, who=ask.as_(BOB))
+    said("add", one, status=403, who=ask.as_(READER))
+    assert ask("GET", f"/v2.0/routers/{router['id']}")["router"]["routes"] == [two]
+
+
 def test_routes_have_an_end(ask):
     routes = [{"destination": f"10.9.{number}.0/24", "nexthop": "10.1.0.9"} for number in range(31)]
     refused = ask("POST", "/v2.0/routers", {"router": {"name": "r", "routes": routes}}, 400)["NeutronError"]
