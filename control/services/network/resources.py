@@ -33,6 +33,7 @@ from magnetar_control.store.database import Database, collided, now
 from magnetar_control.store.paging import beyond
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
+from . import sharing
 from .changes import ChangeLog
 
 T = TypeVar("T")
@@ -150,7 +151,7 @@ class NetworkStore:
         if make := resource.before_list:
             transacted(self.database, lambda connection: self.log.note(connection, *make(connection, context)))
         with self.database.read() as connection:
-            query = select(resource.table).where(resource.visible(context), *self._conditions(page))
+            query = select(resource.table).where(resource.visible(context), *self._conditions(context, page))
             rows = connection.execute(self._paged(connection, context, query, page)).mappings().all()
             return resource.documents(connection, rows)
 
@@ -294,12 +295,16 @@ class NetworkStore:
             raise forbidden(f"{verb}_{self.resource.name}", "it belongs to another project, which shares it")
         return row
 
-    def _conditions(self, page: Page) -> Sequence[ColumnElement[bool]]:
-        filters, table = self.resource.filters, self.resource.table.c
+    def _conditions(self, context: Context, page: Page) -> Sequence[ColumnElement[bool]]:
+        table = self.resource.table
+        filters = dict(self.resource.filters)
+        if self.resource.name in sharing.KINDS:  # as it is for who asks
+            shared = sharing.shared_with(table, context.project_id or "")
+            filters["shared"] = lambda values: or_(false(), *(shared if one else ~shared for one in values))
         for name in page.filters:
-            if name not in filters and name not in table:
+            if name not in filters and name not in table.c:
                 raise InvalidRequest(f"['{name}'] is invalid attribute for filtering")
-        return [filters[name](values) if name in filters else table[name].in_(values)
+        return [filters[name](values) if name in filters else table.c[name].in_(values)
                 for name, values in page.filters.items()]
 
     def _paged(self, connection: Connection, context: Context, query: Select[Any], page: Page) -> Select[Any]:

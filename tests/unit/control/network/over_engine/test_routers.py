@@ -242,6 +242,14 @@ def test_a_floating_ip_reaches_a_port_until_it_goes(ask, service, engine, outsid
     assert service.differences() == []
 
 
+def test_floating_ips_are_found_by_status_and_router(ask, outside, reached):
+    router, nic = reached
+    up, down = _floating(ask, outside, port_id=nic["port_id"])["id"], _floating(ask, outside)["id"]
+    for query, found in (("status=ACTIVE", [up]), ("status=DOWN", [down]), ("status=ACTIVE&status=DOWN", [up, down]),
+                         ("status=ERROR", []), (f"router_id={router['id']}", [up])):
+        assert [one["id"] for one in ask("GET", f"/v2.0/floatingips?{query}")["floatingips"]] == found, query
+
+
 def test_floating_ips_that_cannot_be(ask, outside, reached):
     nic = reached[1]
     first = _floating(ask, outside, port_id=nic["port_id"])
