@@ -23,7 +23,8 @@ KERNEL = "system"
 #: The oldest OVN whose controllers know what ports say: two hosts have one of them while a guest moves, and the new one
 #: is silent until the guest runs there (activation-strategy, OVN's NEWS of 22.09).
 OLDEST = (22, 9)
-#: The oldest Open vSwitch: the long-term release of the year in which that OVN came. Older ones nobody has tried with it.
+#: The oldest Open vSwitch: the long-term release of the year in which that OVN came. Older ones nobody has tried with
+#: it.
 OLDEST_SWITCH = (2, 17)
 #: Most bytes of an answer.
 MOST = 2**20
@@ -51,8 +52,8 @@ def look(bridge: str, run: Path = RUN) -> IntegrationBridge:
         return _lacking(bridge, f"ovs-vswitchd does not run: nothing answers in {run / 'openvswitch'}, and nothing "
                                 "passes. Start it (openvswitch-switch), and look at its log.")
     if old := _older(switch[0], r"ovs-vswitchd \(Open vSwitch\)", OLDEST_SWITCH):
-        return _lacking(bridge, f"{old} runs, and Open vSwitch must be {OLDEST_SWITCH[0]}.{OLDEST_SWITCH[1]} or newer for "
-                                "OVN. Install a newer one (package openvswitch-switch).")
+        return _lacking(bridge, f"{old} runs, and Open vSwitch must be {OLDEST_SWITCH[0]}.{OLDEST_SWITCH[1]} or newer "
+                                "for OVN. Install a newer one (package openvswitch-switch).")
     said, version = _heard(run / "ovn", "ovn-controller", "connection-status", "version") or ("", "")
     reason = _too_old(version) if said == "connected" else (
         f"ovn-controller has no connection to the southbound database ({said}). Look at ovn-remote of Open vSwitch "
@@ -84,8 +85,8 @@ def _older(said: str, daemon: str, least: tuple[int, int]) -> str:
 def _too_old(version: str) -> str:
     """What is wrong with a controller that calls itself *version*; "" for nothing."""
     old = _older(version, "ovn-controller", OLDEST)
-    return old and (f"{old} runs, and OVN must be {OLDEST[0]}.{OLDEST[1]:02} or newer: an older one has two guests send "
-                    "as one while a server moves. Install a newer one (package ovn-host).")
+    return old and (f"{old} runs, and OVN must be {OLDEST[0]}.{OLDEST[1]:02} or newer: an older one has two guests "
+                    "send as one while a server moves. Install a newer one (package ovn-host).")
 
 
 def _heard(folder: Path, daemon: str, *questions: str) -> list[str]:

@@ -221,6 +221,7 @@ NETWORK: dict[str, Schema] = {
     **{f"address-groups/{{id}}/{verb}_addresses": attributes.ADDRESSES.schema() for verb in ("add", "remove")},
     **{f"trunks/{{id}}/{verb}_subports": body.schema() for verb, body in (
         ("add", attributes.SUB_PORTS), ("remove", attributes.GONE_PORTS))},
+    **{f"{form.path}/{{id}}/tags": attributes.TAGS.schema() for form in (*FORMS, *OF_ENGINE)},
     "quotas/{id}": wrapped("quota", NETWORK_QUOTAS.schema()),
 }
 

@@ -23,6 +23,7 @@ from . import attributes, qos_rules
 from .agents import AgentRoutes
 from .quotas import QuotaRoutes
 from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group, router, trunk
+from .tags import TagRoutes
 
 #: Alias to name of the extensions that hold here: what clients look for before they use it.
 EXTENSIONS = {
@@ -38,7 +39,9 @@ EXTENSIONS = {
     "Add security_group type to network RBAC", "rbac-subnetpool": "Add subnetpool type to RBAC",
     "security-group": "security-group", "security-groups-default-rules": "Default rules for security groups",
     "sorting": "Sorting support",
-    "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps",
+    "standard-attr-description": "standard-attr-description",
+    "standard-attr-tag": "Tag support for resources with standard attribute",
+    "standard-attr-timestamp": "Resource timestamps",
     "subnet_allocation": "Subnet Allocation"}
 #: Those that hold with an engine of networks besides.
 WITH_ENGINE = {"address-group": "Address group", "port-resource-request": "Port Resource Request",
@@ -50,7 +53,8 @@ WITH_ENGINE = {"address-group": "Address group", "port-resource-request": "Port 
                "dns-integration": "DNS Integration",
                "ext-gw-mode": "Neutron L3 Configurable external gateway mode",
                "expose-port-forwarding-in-fip": "Expose Port Forwarding in FIP",
-               "extraroute": "Neutron Extra Route", "extraroute-atomic": "Atomically add/remove extra routes", "qos": "Quality of Service",
+               "extraroute": "Neutron Extra Route",
+               "extraroute-atomic": "Atomically add/remove extra routes", "qos": "Quality of Service",
                "floating-ip-port-forwarding": "Floating IP Port Forwarding",
                "qos-bw-limit-direction": "Direction for QoS bandwidth limit rule",
                "qos-default": "QoS default policy", "qos-rule-type-details": "Details of QoS rule types",
@@ -89,6 +93,8 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
             {"name": "nova", "resource": "network", "state": "available"}]}),
         *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(),
         *(one for form in forms for one in ResourceRoutes(service.resources, form).routes()),
+        *(one for form in forms for one in TagRoutes(
+            service.resources[form.store or form.plural], form.path).routes()),
         *(one for path, key in NONE_OF.items()
           if key not in service.resources for one in _none_of(path, key)),
         *((*_interfaces(service.routers), *_addresses(service.addresses), *_subports(service.trunks),

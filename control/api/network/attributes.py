@@ -16,6 +16,7 @@ from magnetar_control.services.network import (
     dns,
     routers,
     sharing,
+    tags,
     trunks,
     virtual_functions,
 )
@@ -145,6 +146,10 @@ def attributes(fixed: Mapping[str, Value], changing: Mapping[str, Value], requir
     return Record(**{name: Field(value, "", required=name in required.split(), on=on)
                      for on, values in rows for name, value in values.items()})
 
+
+#: A comma stands between tags in filters of lists.
+TAG = Text(1, 255, "[^,]+", "must have no comma")
+TAGS = record({"tags": ListOf(TAG, tags.MOST)}, "tags")
 
 NETWORK = attributes(
     {"mtu": Number(576, 65535), "provider:network_type": Choices("nat", "isolated", "flat", "ovn", "vlan"),

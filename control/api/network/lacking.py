@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Attributes of Neutron's resources that nothing here acts on, and why (API reference, Networking v2.0). Values that say
-what is so anyway are taken, since clients send them."""
+"""Attributes of Neutron's resources that nothing here acts on, and why (API reference, Networking v2.0). Values that
+say what is so anyway are taken, since clients send them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ NETWORK: Mapping[str, Value] = {
     "availability_zone_hints": Lacking("must be empty, or nova: a network is on all hosts", *ZONES),
     "segments": Lacking("must be left out: a network is in one place, which provider:network_type, "
                         "provider:physical_network and provider:segmentation_id say"),
-    "vlan_transparent": Lacking("must be false: OVN passes no VLAN tags of guests. A trunk gives a NIC further networks "
-                                "by tags", False),
+    "vlan_transparent": Lacking("must be false: OVN passes no VLAN tags of guests. A trunk gives a NIC further "
+                                "networks by tags", False),
     "vlan_qinq": Lacking("must be false: OVN passes no VLAN tags of guests. A trunk gives a NIC further networks by "
                          "tags", False)}
 SUBNET: Mapping[str, Value] = {
@@ -57,8 +57,8 @@ PORT: Mapping[str, Value] = {
     "trusted": Lacking("must be left out: for a virtual function say trusted in binding:profile")}
 ROUTER: Mapping[str, Value] = {
     "ha": Lacking("must be true, or left out: when the host of a router's gateway fails, another one has it", True),
-    "distributed": Lacking("must be true, or left out: each floating IP is at its server's host, and what has none goes "
-                           "out by the gateway's", True),
+    "distributed": Lacking("must be true, or left out: each floating IP is at its server's host, and what has none "
+                           "goes out by the gateway's", True),
     "availability_zone_hints": Lacking("must be empty, or nova: the setting ovn_gateway_hosts says where gateways are",
                                        *ZONES),
     "flavor_id": Lacking("must be null: all routers are OVN's"),

@@ -65,8 +65,8 @@ def _check_ports(values: Document) -> None:
             raise InvalidRequest("For ICMP port_range_min is the type and port_range_max the code, each from 0 to "
                                  "255; a code needs a type.", type="SecurityGroupInvalidIcmpValue")
     elif protocol in WITH_PORTS and 0 in (least, most):
-        raise InvalidRequest("Invalid value for port 0: no packet has it. Ports are from 1 to 65535; leave both out for "
-                             "all.", type="SecurityGroupInvalidPortValue")
+        raise InvalidRequest("Invalid value for port 0: no packet has it. Ports are from 1 to 65535; leave both out "
+                             "for all.", type="SecurityGroupInvalidPortValue")
     elif protocol not in WITH_PORTS or least is None or most is None or least > most:
         raise InvalidRequest("For TCP/UDP protocols, port_range_min must be <= port_range_max; other protocols have no "
                              "ports.", type="SecurityGroupInvalidPortRange")

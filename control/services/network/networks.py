@@ -138,8 +138,8 @@ def _check_default(connection: Connection, values: Document) -> None:
 def check_up(network: Document | RowMapping, up: bool) -> None:
     """Raises ``InvalidField`` where *network*, or a port of it, is to be down, and its packets would pass."""
     if not up and not network["by_engine"]:
-        raise InvalidField("admin_state_up", "must be true, but on networks of OVN: hosts pass the packets of a network "
-                                             f"of type {network['type']} whatever is said here", False)
+        raise InvalidField("admin_state_up", "must be true, but on networks of OVN: hosts pass the packets of a "
+                                             f"network of type {network['type']} whatever is said here", False)
 
 
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
@@ -199,7 +199,7 @@ def resource(physical_mtu: int | None = None) -> NetworkResource:
         admin=frozenset({"shared", "is_default", "external", "type", "bridge", "segment"}),
         filters={"external": lambda values: networks.c.external.is_(
                     bool({value.lower() for value in values} & {"true", "1"})),
-                 "status": lambda values: true() if "ACTIVE" in values else false(), "tags": lambda _values: false()})
+                 "status": lambda values: true() if "ACTIVE" in values else false()})
 
 
 #: As others look for them.

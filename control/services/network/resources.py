@@ -33,7 +33,7 @@ from magnetar_control.store.database import Database, collided, now
 from magnetar_control.store.paging import beyond
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
-from . import sharing
+from . import sharing, tags
 from .changes import ChangeLog
 
 T = TypeVar("T")
@@ -182,6 +182,21 @@ class NetworkStore:
         self._check_writer(context, "delete")
         transacted(self.database, lambda connection: self.drop(connection, context, id), dry)
 
+    def retag(self, context: Context, id: str, change: Callable[[Sequence[str]], Sequence[str]]) -> None:
+        """Give it the tags that *change* makes of those that it has. Raises ``InvalidField`` for too many."""
+        self._check_writer(context, "update")
+
+        def act(connection: Connection) -> None:
+            self._owned(connection, context, id, "update")
+            row, table = find(connection, context, self.resource, id, lock=True), self.resource.table
+            wanted = list(dict.fromkeys(change(orjson.loads(row["tags"]))))
+            if len(wanted) > tags.MOST:
+                raise InvalidField("tags", f"there may be {tags.MOST} of them, and these would be {len(wanted)}")
+            connection.execute(update(table).where(table.c.id == id).values(
+                tags=orjson.dumps(wanted).decode(), updated_at=now()))
+
+        transacted(self.database, act)
+
     def make(self, connection: Connection, context: Context, values: Document) -> str:
         """Make one in a transaction that makes others too; returns its id."""
         new = self._completed(context, values)
@@ -297,7 +312,7 @@ class NetworkStore:
 
     def _conditions(self, context: Context, page: Page) -> Sequence[ColumnElement[bool]]:
         table = self.resource.table
-        filters = dict(self.resource.filters)
+        filters = {**self.resource.filters, **tags.filters(table)}
         if self.resource.name in sharing.KINDS:  # as it is for who asks
             shared = sharing.shared_with(table, context.project_id or "")
             filters["shared"] = lambda values: or_(false(), *(shared if one else ~shared for one in values))

@@ -20,7 +20,6 @@ from .resources import NetworkResource, NetworkStore, add, find, own, transacted
 from .router_ports import GATEWAY, INTERFACE
 from .tables import addresses, floating_ips, forwardings, networks, ports, routers, subnets
 
-
 #: Static routes of a router, as Neutron's settings have it by default.
 MOST_ROUTES = 30
 

@@ -107,8 +107,8 @@ def _check_version(connection: Connection, network: RowMapping, net: AnyNetwork,
         raise InvalidField("cidr", "must be of IPv4 on a network that several projects use: OVN lets guests advertise "
                                    "as routers, by which one would lead others' traffic to itself", str(net))
     if network["mtu"] < LEAST_MTU:
-        raise Conflict(f"MTU of {network['id']} is not valid, subnet requires a minimum of {LEAST_MTU}: guests do without "
-                       f"IPv6 on links of less, and the network has {network['mtu']}. Create another network.",
+        raise Conflict(f"MTU of {network['id']} is not valid, subnet requires a minimum of {LEAST_MTU}: guests do "
+                       f"without IPv6 on links of less, and the network has {network['mtu']}. Create another network.",
                        type="NetworkMTUSubnetConflict")
     _check_modes(net, values)
     if any(net.overlaps(one) for one in NOT_FOR_GUESTS):
