@@ -214,7 +214,7 @@ class RouterStore(NetworkStore):
 
     def routes(self, context: Context, id: str, given: Sequence[Document], *, put: bool) -> Document:
         """Add the static routes *given* (*put*), or remove them; those that are there, or are not, stay so. Others are
-        as another caller has them meanwhile. Raises ``InvalidField`` where there would be more than a router has."""
+        as another caller has them meanwhile. Raises ``InvalidRequest`` where there would be more than a router has."""
         self._check_writer(context, "add_extraroutes_to" if put else "remove_extraroutes_from")
 
         def act(connection: Connection) -> Document:
@@ -222,7 +222,8 @@ class RouterStore(NetworkStore):
             wanted = [*have, *(one for one in given if one not in have)] if put else [
                 one for one in have if one not in given]
             if len(wanted) > MOST_ROUTES:
-                raise InvalidField("routes", f"a router has {MOST_ROUTES} at most, and this would be {len(wanted)}")
+                raise InvalidRequest(f"Unable to complete operation for {id}: a router has {MOST_ROUTES} static routes at "
+                                     f"most, and these would be {len(wanted)}.", type="RoutesExhausted")
             self._update(connection, context, id, {"routes": wanted})
             return self._documents(connection, id)[0]
 

@@ -111,7 +111,7 @@ def test_single_routes_come_and_go(ask, service, engine):
     assert engine.router(router["id"]).routes == (("10.9.0.0/16", "10.1.0.9"),)
     assert "nexthop in a subnet" in _message(said("add", {**one, "nexthop": "10.7.0.1"}, status=400))
     many = [{"destination": f"10.9.{number}.0/24", "nexthop": "10.1.0.9"} for number in range(30)]
-    assert "30 at most" in _message(said("add", *many, status=400))
+    assert "30 static routes at most" in _message(said("add", *many, status=400))
     said("add", one, status=404, who=ask.as_(BOB))
     said("add", one, status=403, who=ask.as_(READER))
     assert ask("GET", f"/v2.0/routers/{router['id']}")["router"]["routes"] == [two]
