@@ -222,8 +222,8 @@ class RouterStore(NetworkStore):
             wanted = [*have, *(one for one in given if one not in have)] if put else [
                 one for one in have if one not in given]
             if len(wanted) > MOST_ROUTES:
-                raise InvalidRequest(f"Unable to complete operation for {id}: a router has {MOST_ROUTES} static routes at "
-                                     f"most, and these would be {len(wanted)}.", type="RoutesExhausted")
+                raise InvalidRequest(f"Unable to complete operation for {id}: a router has {MOST_ROUTES} static "
+                                     f"routes at most, and these would be {len(wanted)}.", type="RoutesExhausted")
             self._update(connection, context, id, {"routes": wanted})
             return self._documents(connection, id)[0]
 
