@@ -19,7 +19,7 @@ class Lacking(Value):
         self.why, self.usual = why, (None, *usual)
 
     def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        if not any(type(value) is type(one) and value == one for one in self.usual):
+        if not any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in self.usual):
             raise InvalidField(path, self.why, value)
         return value
 
