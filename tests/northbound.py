@@ -75,13 +75,15 @@ class LabCentral:
         return self._run("ovn-sbctl", f"--db={self.south}", "--timeout=30", *words)
 
     def passes(self, network: str, flow: str, to: str, state: str = "new") -> bool:
-        """Whether a packet (*flow*: as ``ovn-trace`` takes it) reaches the port *to*."""
+        """Whether a packet (*flow*: as ``ovn-trace`` takes it) reaches the port *to*. *state*: of its connection, at
+        each place in turn where OVN looks at that, as a word."""
         return f'output to "{to}"' in self.traced(network, flow, state)
 
     def traced(self, network: str, flow: str, state: str = "new") -> str:
         """The way of a packet, when ovn-northd has followed."""
         self.nb("--wait=sb", "sync")
-        return self._run("ovn-trace", f"--db={self.south}", f"--ct={state}", network, flow)
+        return self._run("ovn-trace", f"--db={self.south}", *(f"--ct={one}" for one in state.split()),
+                         network, flow)
 
     def _run(self, *words: str) -> str:
         done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=60)  # noqa: PLW1510

@@ -23,6 +23,9 @@ KERNEL = "system"
 #: The oldest OVN whose controllers know what ports say: two hosts have one of them while a guest moves, and the new one
 #: is silent until the guest runs there (activation-strategy, OVN's NEWS of 22.09).
 OLDEST = (22, 9)
+#: The oldest Open vSwitch: the long-term release of the year in which that OVN came. Older ones nobody has tried with
+#: it.
+OLDEST_SWITCH = (2, 17)
 #: Most bytes of an answer.
 MOST = 2**20
 
@@ -44,9 +47,13 @@ def look(bridge: str, run: Path = RUN) -> IntegrationBridge:
                                 "the one that it has in the setting integration_bridge.")
     datapath = str(found[0]["datapath_type"] or KERNEL)
     chassis = str(dict(systems[0]["external_ids"][1]).get("system-id", "")) if systems else ""
-    if not _heard(run / "openvswitch", "ovs-vswitchd", "version"):
+    switch = _heard(run / "openvswitch", "ovs-vswitchd", "version")
+    if not switch:
         return _lacking(bridge, f"ovs-vswitchd does not run: nothing answers in {run / 'openvswitch'}, and nothing "
                                 "passes. Start it (openvswitch-switch), and look at its log.")
+    if old := _older(switch[0], r"ovs-vswitchd \(Open vSwitch\)", OLDEST_SWITCH):
+        return _lacking(bridge, f"{old} runs, and Open vSwitch must be {OLDEST_SWITCH[0]}.{OLDEST_SWITCH[1]} or newer "
+                                "for OVN. Install a newer one (package openvswitch-switch).")
     said, version = _heard(run / "ovn", "ovn-controller", "connection-status", "version") or ("", "")
     reason = _too_old(version) if said == "connected" else (
         f"ovn-controller has no connection to the southbound database ({said}). Look at ovn-remote of Open vSwitch "
@@ -68,14 +75,18 @@ def _rows(database: Path, bridge: str) -> tuple[list[dict[str, Any]], list[dict[
     return said[0]["rows"], said[1]["rows"]
 
 
+def _older(said: str, daemon: str, least: tuple[int, int]) -> str:
+    """Name and version of a *daemon* (a pattern) that *said* what it is, such as ``ovn-controller 23.03.1``, where that
+    is older than *least*; "" for nothing, also where it does not say."""
+    number = re.match(rf"{daemon} (\d{{1,4}})\.(\d{{1,4}})", said)
+    return number[0] if number and (int(number[1]), int(number[2])) < least else ""
+
+
 def _too_old(version: str) -> str:
-    """What is wrong with a controller that calls itself *version*, such as ``ovn-controller 23.03.1``; "" for nothing,
-    also where it does not say."""
-    number = re.match(r"ovn-controller (\d{1,4})\.(\d{1,4})", version)
-    if number is None or (int(number[1]), int(number[2])) >= OLDEST:
-        return ""
-    return (f"{number[0]} runs, and OVN must be {OLDEST[0]}.{OLDEST[1]:02} or newer: an older one has two guests send "
-            "as one while a server moves. Install a newer one (package ovn-host).")
+    """What is wrong with a controller that calls itself *version*; "" for nothing."""
+    old = _older(version, "ovn-controller", OLDEST)
+    return old and (f"{old} runs, and OVN must be {OLDEST[0]}.{OLDEST[1]:02} or newer: an older one has two guests "
+                    "send as one while a server moves. Install a newer one (package ovn-host).")
 
 
 def _heard(folder: Path, daemon: str, *questions: str) -> list[str]:

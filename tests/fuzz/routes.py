@@ -217,9 +217,11 @@ NETWORK_QUOTAS = quotas.body(("network", "subnet", "port", "security_group", "ro
 #: Bodies that are no resources.
 NETWORK: dict[str, Schema] = {
     **{f"routers/{{id}}/{verb}_router_interface": attributes.INTERFACE.schema() for verb in ("add", "remove")},
+    **{f"routers/{{id}}/{verb}_extraroutes": attributes.EXTRA_ROUTES.schema() for verb in ("add", "remove")},
     **{f"address-groups/{{id}}/{verb}_addresses": attributes.ADDRESSES.schema() for verb in ("add", "remove")},
     **{f"trunks/{{id}}/{verb}_subports": body.schema() for verb, body in (
         ("add", attributes.SUB_PORTS), ("remove", attributes.GONE_PORTS))},
+    **{f"{form.path}/{{id}}/tags": attributes.TAGS.schema() for form in (*FORMS, *OF_ENGINE)},
     "quotas/{id}": wrapped("quota", NETWORK_QUOTAS.schema()),
 }
 

@@ -216,6 +216,19 @@ def test_servers_of_two_projects(cloud: Cloud) -> None:
     assert cloud.says("a1", "10.5.0.12") == "a2"  # and not b1, which has that address too
     assert not cloud.reaches("b1", "10.5.0.11")
     assert cloud.says("b1", "10.5.0.11") == ""
+    for host in cloud.site.hosts.values():  # what is a project's is nobody's way
+        assert "10.5.0." not in host.run(["ip", "route", "show", "table", "all"]).stdout
+
+
+def test_who_claims_an_address_of_another_is_not_heard(cloud: Cloud) -> None:
+    """By ARP: neither of one that nobody has, nor of another guest."""
+    asked = "arping -c 2 -w 3 -I eth0"
+    assert "Received 0" not in cloud.sh("a1", f"{asked} 10.5.0.12")
+    for claimed in ("10.5.0.99", "10.5.0.1"):
+        said = cloud.sh("a1", f"ip addr add {claimed}/32 dev eth0; {asked} -s {claimed} 10.5.0.12; "
+                        f"ip addr del {claimed}/32 dev eth0")  # fmt: skip
+        assert "Received 0" in said, said
+    assert "10.5.0.99" not in cloud.sh("a2", "cat /proc/net/arp")
 
 
 def test_the_metadata_service(cloud: Cloud) -> None:
@@ -249,7 +262,20 @@ def test_a_floating_ip(cloud: Cloud) -> None:
 
 
 def test_a_group_is_taken_from_a_running_server(cloud: Cloud) -> None:
+    """Also a connection that is open ends at once, which its own rules would let go on."""
     alpha = cloud.of["alpha"]
+    alpha.ask("security group create other")
+    alpha.ask("server add security group a2 other")
+    cloud.sh("a1", "(sleep 9999 | nc -l -p 76) >/run/open 2>&1 & true")
+    cloud.sh("a2", "(while true; do echo x; sleep 0.2; done) | nc 10.5.0.11 76 >/dev/null 2>&1 & true")
+    count = "wc -l </run/open"
+    eventually(lambda: int(cloud.sh("a1", count)) > 1, "lines come")
+    alpha.ask("server remove security group a2 default")  # a1 lets in members of it
+    eventually(lambda: len(set(cloud.sh("a1", f"{count}; sleep 2; {count}").split())) == 1, "no more lines come")
+    alpha.ask("server add security group a2 default")
+    alpha.ask("server remove security group a2 other")
+    for name in ("a1", "a2"):
+        cloud.sh(name, "kill $(pidof nc)")
     assert cloud.says("a1", "10.5.0.12") == "a2"
     alpha.ask("server remove security group a2 default")
     eventually(lambda: not cloud.reaches("a1", "10.5.0.12"), "a2 answers no more")

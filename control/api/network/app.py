@@ -23,7 +23,8 @@ from . import attributes, qos_rules
 from .agents import AgentRoutes
 from .ip_availability import IpAvailabilityRoutes
 from .quotas import QuotaRoutes
-from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group, trunk
+from .resources import FORMS, OF_ENGINE, ResourceRoutes, address_group, router, trunk
+from .tags import TagRoutes
 
 #: Alias to name of the extensions that hold here: what clients look for before they use it.
 EXTENSIONS = {
@@ -40,7 +41,9 @@ EXTENSIONS = {
     "Add security_group type to network RBAC", "rbac-subnetpool": "Add subnetpool type to RBAC",
     "security-group": "security-group", "security-groups-default-rules": "Default rules for security groups",
     "sorting": "Sorting support",
-    "standard-attr-description": "standard-attr-description", "standard-attr-timestamp": "Resource timestamps",
+    "standard-attr-description": "standard-attr-description",
+    "standard-attr-tag": "Tag support for resources with standard attribute",
+    "standard-attr-timestamp": "Resource timestamps",
     "subnet_allocation": "Subnet Allocation"}
 #: Those that hold with an engine of networks besides.
 WITH_ENGINE = {"address-group": "Address group", "port-resource-request": "Port Resource Request",
@@ -52,7 +55,8 @@ WITH_ENGINE = {"address-group": "Address group", "port-resource-request": "Port 
                "dns-integration": "DNS Integration",
                "ext-gw-mode": "Neutron L3 Configurable external gateway mode",
                "expose-port-forwarding-in-fip": "Expose Port Forwarding in FIP",
-               "extraroute": "Neutron Extra Route", "qos": "Quality of Service",
+               "extraroute": "Neutron Extra Route",
+               "extraroute-atomic": "Atomically add/remove extra routes", "qos": "Quality of Service",
                "floating-ip-port-forwarding": "Floating IP Port Forwarding",
                "qos-bw-limit-direction": "Direction for QoS bandwidth limit rule",
                "qos-default": "QoS default policy", "qos-rule-type-details": "Details of QoS rule types",
@@ -91,6 +95,8 @@ def application(service: EmbeddedNetworks, authenticate: Callable[[Request], Non
             {"name": "nova", "resource": "network", "state": "available"}]}),
         *AgentRoutes(hosts).routes(), *QuotaRoutes(service).routes(), *IpAvailabilityRoutes(service.database).routes(),
         *(one for form in forms for one in ResourceRoutes(service.resources, form).routes()),
+        *(one for form in forms for one in TagRoutes(
+            service.resources[form.store or form.plural], form.path).routes()),
         *(one for path, key in NONE_OF.items()
           if key not in service.resources for one in _none_of(path, key)),
         *((*_interfaces(service.routers), *_addresses(service.addresses), *_subports(service.trunks),
@@ -104,8 +110,13 @@ def _interfaces(routers: RouterStore) -> list[Guarded]:
         wish = attributes.INTERFACE.check(request.json(), "body")
         return routers.interface(request.context, request.params["id"], wish, put=put)
 
-    return [route(f"PUT /v2.0/routers/{{id}}/{verb}_router_interface", partial(done, put=verb == "add"))
-            for verb in ("add", "remove")]
+    def routed(request: Request, put: bool) -> Document:
+        wish = attributes.EXTRA_ROUTES.check(request.json(), "body")["router"]
+        found = routers.routes(request.context, request.params["id"], wish["routes"], put=put)
+        return {"router": router(found, request.context.is_admin)}
+
+    return [route(f"PUT /v2.0/routers/{{id}}/{verb}_{what}", partial(act, put=verb == "add"))
+            for what, act in (("router_interface", done), ("extraroutes", routed)) for verb in ("add", "remove")]
 
 
 def _addresses(groups: AddressGroupStore) -> list[Guarded]:

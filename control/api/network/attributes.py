@@ -6,10 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from types import MappingProxyType
 from typing import Any
 
 from magnetar_control.api.values import Address, Anything, Id, Number, OrEmpty, Parsed, Truth, record
-from magnetar_control.services.network import address_groups, default_rules, dns, sharing, trunks, virtual_functions
+from magnetar_control.services.network import (
+    address_groups,
+    default_rules,
+    dns,
+    routers,
+    sharing,
+    tags,
+    trunks,
+    virtual_functions,
+)
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
 from magnetar_core.hardware.pci import VNIC_TYPES
@@ -17,13 +27,15 @@ from magnetar_core.kinds.network import MOST_GROUPS
 from magnetar_core.values import Choices, ListOf, Mac, MapOf, Nullable, Text, Value
 from magnetar_core.versions import Version
 
+from . import lacking
+
 TRUTH = Truth(("true", "1", "yes", "on"), ("false", "0", "no", "off"), any_case=True)
 TEXT = OrEmpty(Text(0, 255), "")
 ADDRESS = Address()
 #: In JSON schema.
 CIDR = {"type": "string", "format": "cidr"}
 #: How long lists are at most: the first four as Neutron's settings have it by default.
-SERVERS, HOST_ROUTES, ROUTES, PAIRS = 5, 20, 30, 10
+SERVERS, HOST_ROUTES, ROUTES, PAIRS = 5, 20, routers.MOST_ROUTES, 10
 POOLS = FIXED = 64
 #: Names of IP protocols that Neutron knows, besides numbers up to 255.
 PROTOCOLS = frozenset({"ah", "dccp", "egp", "esp", "gre", "icmp", "icmpv6", "igmp", "ipip", "ipv6-encap", "ipv6-frag",
@@ -126,20 +138,25 @@ def items(item: Value, most: int) -> Value:
 
 
 def attributes(fixed: Mapping[str, Value], changing: Mapping[str, Value], required: str = "",
-               description: Value = TEXT) -> Record:
-    """Those of a resource. *fixed*: set when it is made; *changing*: set then and later; *required* of a new one."""
+               description: Value = TEXT, lacking: Mapping[str, Value] = MappingProxyType({})) -> Record:
+    """Those of a resource. *fixed*: set when it is made; *changing*: set then and later; *required* of a new one;
+    *lacking*: those that nothing acts on."""
     rows = (("create", fixed), ("create update", {**changing, "description": description}),
-            ("create", {"project_id": TEXT, "tenant_id": TEXT}))
+            ("create", {"project_id": TEXT, "tenant_id": TEXT}), ("create update", lacking))
     return Record(**{name: Field(value, "", required=name in required.split(), on=on)
                      for on, values in rows for name, value in values.items()})
 
+
+#: A comma stands between tags in filters of lists.
+TAG = Text(1, 255, "[^,]+", "must have no comma")
+TAGS = record({"tags": ListOf(TAG, tags.MOST)}, "tags")
 
 NETWORK = attributes(
     {"mtu": Number(576, 65535), "provider:network_type": Choices("nat", "isolated", "flat", "ovn", "vlan"),
      "provider:physical_network": Nullable(Text(0, 255)), "provider:segmentation_id": Nullable(Number(1, 4094))},
     {"name": TEXT, "admin_state_up": TRUTH, "shared": TRUTH, "is_default": TRUTH, "port_security_enabled": TRUTH,
      "router:external": TRUTH, "qos_policy_id": Nullable(Id()),
-     "dns_domain": Parsed(dns.domain, "must be a DNS domain such as lab.example, or empty")})
+     "dns_domain": Parsed(dns.domain, "must be a DNS domain such as lab.example, or empty")}, lacking=lacking.NETWORK)
 
 SUBNET = attributes(
     {"network_id": Id(), "cidr": Cidr(), "ip_version": VERSION, "subnetpool_id": Nullable(Id()), "ipv6_ra_mode": MODE,
@@ -147,7 +164,7 @@ SUBNET = attributes(
     {"name": TEXT, "gateway_ip": Nullable(ADDRESS), "enable_dhcp": TRUTH, "dns_nameservers": items(ADDRESS, SERVERS),
      "allocation_pools": items(record({"start": ADDRESS, "end": ADDRESS}, "start", "end"), POOLS),
      "host_routes": items(ROUTE, HOST_ROUTES)},
-    required="network_id")
+    required="network_id", lacking=lacking.SUBNET)
 #: Prefixes of one subnet pool.
 PREFIXES = 100
 _LENGTH = Nullable(Number(0, 128))
@@ -185,7 +202,7 @@ PORT = attributes(
      "allowed_address_pairs": items(AddressPair(), PAIRS), "qos_policy_id": Nullable(Id()),
      "dns_name": Parsed(dns.label, "must be a label of a DNS name: letters, digits and dashes, 63 at most; or empty"),
      "port_security_enabled": TRUTH, "binding:host_id": TEXT, "binding:profile": MapOf(Text(), Anything()),
-     "binding:vnic_type": VnicType()}, required="network_id")
+     "binding:vnic_type": VnicType()}, required="network_id", lacking=lacking.PORT)
 
 
 class GatewayInfo(Value):
@@ -198,11 +215,13 @@ class GatewayInfo(Value):
         return {"anyOf": [GATEWAY_INFO.schema(version), {"type": "null"}]}
 
 
-GATEWAY_INFO = record({"network_id": Id(), "enable_snat": TRUTH, "external_fixed_ips": items(FixedIp(), FIXED)},
-                      "network_id")
+GATEWAY_INFO = record({"network_id": Id(), "enable_snat": TRUTH, "external_fixed_ips": items(FixedIp(), FIXED),
+                       **lacking.OUTSIDE}, "network_id")
 ROUTER = attributes(
     {}, {"name": TEXT, "admin_state_up": TRUTH, "external_gateway_info": GatewayInfo(),
-         "routes": items(ROUTE, ROUTES)})
+         "routes": items(ROUTE, ROUTES)}, lacking=lacking.ROUTER)
+#: Static routes that come or go, beside others.
+EXTRA_ROUTES = record({"router": record({"routes": items(ROUTE, ROUTES)}, "routes")}, "router")
 #: What an interface is added by, or removed by.
 INTERFACE = record({"subnet_id": Id(), "port_id": Id()})
 
@@ -217,7 +236,8 @@ FLOATING_IP = attributes(
     {"floating_network_id": Id(), "floating_ip_address": Nullable(ADDRESS), "subnet_id": Nullable(Id())},
     {"port_id": Nullable(Id()), "fixed_ip_address": Nullable(ADDRESS),
      **dict.fromkeys(("dns_name", "dns_domain"), Parsed(_nothing, "must be empty: no DNS outside of the cloud is told "
-                                                                  "of floating IPs"))}, required="floating_network_id")
+                                                                  "of floating IPs"))}, required="floating_network_id",
+    lacking=lacking.OUTSIDE)
 
 QOS_POLICY = attributes({}, {"name": TEXT, "shared": TRUTH, "is_default": TRUTH}, required="name")
 _OUTER = Number(1, 65535)

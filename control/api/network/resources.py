@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from magnetar_control.api.values import Number, Truth, to_second
 from magnetar_control.services import Document, Page
-from magnetar_control.services.network import qos
+from magnetar_control.services.network import qos, tags
 from magnetar_control.services.network.default_rules import USES
 from magnetar_control.services.network.group_rules import SAME
 from magnetar_control.services.network.resources import NetworkStore
@@ -49,13 +51,21 @@ class Form:
 
     def attribute(self, name: str) -> Any:
         """The value type of an attribute; ``None`` for another name."""
-        return next((field.value for field in self.body.fields if field.name == name), None)
+        usual = attributes.TRUTH if name == "shared" else None  # which RBAC policies say of some
+        return next((field.value for field in self.body.fields if field.name == name), usual)
+
+
+def tags_of(row: Row) -> list[str]:
+    """The tags of a resource; of those that can have none, none."""
+    found: list[str] = orjson.loads(row.get("tags") or "[]")
+    return found
 
 
 def _shown(row: Row, *names: str) -> Document:
     """What all show, and the columns *names* as they are."""
     return {"id": row["id"], "project_id": row["project_id"], "tenant_id": row["project_id"],
-            "description": row["description"], "created_at": to_second(row["created_at"]), "tags": [],
+            "description": row["description"], "created_at": to_second(row["created_at"]),
+            "tags": tags_of(row),
             "updated_at": to_second(row["updated_at"] or row["created_at"]), **{name: row[name] for name in names}}
 
 
@@ -339,6 +349,8 @@ class ListQuery:
         private = hidden and known in self.resource.private
         if known in self.resource.filters and what == "filtering" and not private:
             return known
+        if what == "filtering" and name in tags.filters(self.resource.table):
+            return name
         if hidden or (name not in READ_ONLY and self.form.attribute(name) is None):
             raise InvalidRequest(f"['{name}'] is invalid attribute for {what}")
         return known

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import Connection, RowMapping, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, false, or_, select, update
 from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
@@ -63,7 +63,7 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
                 forwardings.c.floatingip_id == row["id"]).limit(1)).first():
             raise Conflict(f"Floating IP {row['id']} in use by port forwardings. Delete those first.",
                            type="FipInUseByPortForwarding")
-        if wish["port_id"] is not None or row["port_id"] is not None:
+        if (wish["port_id"], wish["fixed_ip_address"], row["port_id"]) != (None, None, None):
             values.update(_reaches(connection, context, row, wish))
 
 
@@ -83,6 +83,9 @@ def _reaches(connection: Connection, context: Context, row: Document | RowMappin
 def leads_to(connection: Connection, context: Context, row: Document | RowMapping, wish: Document) -> Document:
     """Columns of what it reaches: the port, its address and the router between."""
     if wish["port_id"] is None:
+        if wish["fixed_ip_address"] is not None:
+            raise InvalidRequest("Bad floatingip request: fixed_ip_address cannot be specified without a port_id.",
+                                 type="BadRequest")
         return {"port_id": None, "fixed_ip_address": None, "router_id": None}
     port = connection.execute(select(ports).where(ports.c.id == wish["port_id"], own(ports)(
         context)).with_for_update()).mappings().first()
@@ -164,6 +167,13 @@ def units(connection: Connection, row: RowMapping, changed: Document | None) -> 
     return [f"router/{id}" for id in sorted(reached)]
 
 
+def _with_status(values: Sequence[str]) -> ColumnElement[bool]:
+    return or_(false(), *(condition for word, condition in (
+        ("ACTIVE", floating_ips.c.router_id.is_not(None)), ("DOWN", floating_ips.c.router_id.is_(None)))
+        if word in values))
+
+
 FLOATING_IP = NetworkResource(
     name="floatingip", table=floating_ips, visible=own(floating_ips), documents=documents, create=create,
-    update=change, delete=delete, units=units, defaults={"name": "", "description": ""})
+    update=change, delete=delete, units=units, defaults={"name": "", "description": ""},
+    filters={"status": _with_status, "router_id": floating_ips.c.router_id.in_})

@@ -18,6 +18,9 @@ WITH_PORTS = frozenset({"tcp", "udp", "sctp", "dccp", "udplite", "6", "17", "33"
 #: Of these, OVN does not look at ports.
 WITHOUT_MATCH = frozenset({"dccp", "udplite", "33", "136"})
 ICMP = frozenset({"icmp", "icmpv6", "ipv6-icmp", "1", "58"})
+#: Those that no packet of IPv4 has here, as in Neutron.
+OF_IPV6 = frozenset({"icmpv6", *(name for name in NUMBERS if name.startswith("ipv6-")), "41", "43", "44", "58", "59",
+                     "60"})
 ETHERTYPES = ("IPv4", "IPv6")
 #: What makes two rules the same.
 SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id",
@@ -28,6 +31,9 @@ def check(engine: bool, values: Document) -> None:
     """Whether the *values* of a rule go together. *engine*: whether there is one, which has to know what it says.
     Raises ``InvalidRequest``, ``InvalidField``."""
     _check_remote(values)
+    if values["ethertype"] == "IPv4" and values["protocol"] in OF_IPV6:
+        raise InvalidRequest(f"Invalid ethertype IPv4 for protocol {values['protocol']}: it is of IPv6. Give the rule "
+                             "ethertype IPv6.", type="SecurityGroupEthertypeConflictWithProtocol")
     _check_ports(values)
     if engine and values["port_range_min"] is not None and values["protocol"] in WITHOUT_MATCH:
         raise InvalidField("port_range_min", "must be left out: OVN looks at ports of tcp, udp or sctp, and the "
@@ -58,6 +64,9 @@ def _check_ports(values: Document) -> None:
         if least is None or least > 255 or (most or 0) > 255:
             raise InvalidRequest("For ICMP port_range_min is the type and port_range_max the code, each from 0 to "
                                  "255; a code needs a type.", type="SecurityGroupInvalidIcmpValue")
+    elif protocol in WITH_PORTS and 0 in (least, most):
+        raise InvalidRequest("Invalid value for port 0: no packet has it. Ports are from 1 to 65535; leave both out "
+                             "for all.", type="SecurityGroupInvalidPortValue")
     elif protocol not in WITH_PORTS or least is None or most is None or least > most:
         raise InvalidRequest("For TCP/UDP protocols, port_range_min must be <= port_range_max; other protocols have no "
                              "ports.", type="SecurityGroupInvalidPortRange")

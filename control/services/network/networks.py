@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, false, select, true
 
 from magnetar_control.services import Context, Document
+from magnetar_control.store.database import advisory_lock
 from magnetar_core.errors import Conflict, InvalidField
 
 from . import changes, dns, ipam, qos, reservations, sharing, virtual_functions
@@ -54,6 +55,8 @@ def create(physical_mtu: int | None, connection: Connection, context: Context, v
     is an engine."""
     values["by_engine"] = physical_mtu is not None and values["type"] in OF_ENGINE
     _check_internal(values, values)
+    _check_default(connection, values)
+    check_up(values, values["admin_state_up"])
     if physical_mtu is not None and values["by_engine"]:
         _check_physical(connection, values)
         _check_mtu(values, physical_mtu - (GENEVE if values["type"] == "ovn" else 0))
@@ -116,9 +119,35 @@ def _check_internal(values: Document, made: Document | RowMapping) -> None:
                                               "or vlan): the others do not reach out of the hosts")
 
 
+def _check_default(connection: Connection, values: Document) -> None:
+    """Of a network with all its *values*: one is the default, and it is external, as the first routers of projects lead
+    out by it."""
+    if not values["is_default"]:
+        return
+    if not values["external"]:
+        raise InvalidField("is_default", "must be false, but of an external network: to it lead the routers that are "
+                                         "made with the first networks of projects", True)
+    advisory_lock(connection, "default network", "external")
+    there = connection.execute(select(networks.c.id).where(
+        networks.c.external, networks.c.is_default, networks.c.id != values["id"])).scalar()
+    if there is not None:
+        raise Conflict(f"A default external network already exists: {there}. Make it no default first.",
+                       type="DefaultExternalNetworkExists")
+
+
+def check_up(network: Document | RowMapping, up: bool) -> None:
+    """Raises ``InvalidField`` where *network*, or a port of it, is to be down, and its packets would pass."""
+    if not up and not network["by_engine"]:
+        raise InvalidField("admin_state_up", "must be true, but on networks of OVN: hosts pass the packets of a "
+                                             f"network of type {network['type']} whatever is said here", False)
+
+
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """It stays shared while others have ports on it. One with IPv6 is one project's (``subnets``)."""
     _check_internal(values, row)
+    if values.get("external") is False or (values.get("is_default") and not row["is_default"]):
+        _check_default(connection, {**row, **values})
+    check_up(row, values.get("admin_state_up", True))
     qos.check(connection, context, row, values, row["qos_policy_id"])
     if values.get("qos_policy_id", row["qos_policy_id"]) != row["qos_policy_id"]:
         find(connection, context, NETWORK, row["id"], lock=True)  # no server takes a port there until it is changed
@@ -175,7 +204,7 @@ def resource(physical_mtu: int | None = None) -> NetworkResource:
         admin=frozenset({"shared", "is_default", "external", "type", "bridge", "segment"}),
         filters={"external": lambda values: networks.c.external.is_(
                     bool({value.lower() for value in values} & {"true", "1"})),
-                 "status": lambda values: true() if "ACTIVE" in values else false(), "tags": lambda _values: false()})
+                 "status": lambda values: true() if "ACTIVE" in values else false()})
 
 
 #: As others look for them.

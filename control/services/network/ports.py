@@ -18,7 +18,7 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, Magneta
 
 from . import dns, ipam, qos, reservations, sharing, trunks, virtual_functions
 from .floating_ips import let_go
-from .networks import NETWORK
+from .networks import NETWORK, check_up
 from .nics import addresses_of
 from .requested_networks import subnets_of
 from .requested_networks import visible as usable_networks
@@ -64,6 +64,7 @@ def create(connection: Connection, context: Context, values: Document, cards: bo
     values.setdefault("port_security_enabled", network["port_security_enabled"])
     values["security_groups"] = _groups(connection, values)
     _check_pairs(network, values)
+    check_up(network, values["admin_state_up"])
     dns.check_name(network, values["dns_name"])
     qos.check(connection, context, network, values)
     virtual_functions.check(connection, network, values, cards)
@@ -215,9 +216,11 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
 def _check_with_network(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Whether the port's network lets it have what changes; it is read only for what it has a say in."""
     pairs, name = values.get("pairs") or values.get("port_security_enabled") is False, values.get("dns_name")
-    if not (pairs or name or "qos_policy_id" in values):
+    down = values.get("admin_state_up") is False
+    if not (pairs or name or down or "qos_policy_id" in values):
         return
     network = find(connection, context, NETWORK, row["network_id"])
+    check_up(network, not down)
     if pairs:
         _check_pairs(network, {**row, "pairs": orjson.loads(row["pairs"]), **values})
     if name:

@@ -33,6 +33,7 @@ from magnetar_control.store.database import Database, collided, now
 from magnetar_control.store.paging import beyond
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
+from . import sharing, tags
 from .changes import ChangeLog
 
 T = TypeVar("T")
@@ -153,7 +154,7 @@ class NetworkStore:
         if make := resource.before_list:
             transacted(self.database, lambda connection: self.log.note(connection, *make(connection, context)))
         with self.database.read() as connection:
-            query = select(resource.table).where(resource.visible(context), *self._conditions(page))
+            query = select(resource.table).where(resource.visible(context), *self._conditions(context, page))
             rows = connection.execute(self._paged(connection, context, query, page)).mappings().all()
             return resource.documents(connection, rows)
 
@@ -183,6 +184,21 @@ class NetworkStore:
     def delete(self, context: Context, id: str, dry: bool = False) -> None:
         self._check_writer(context, "delete")
         transacted(self.database, lambda connection: self.drop(connection, context, id), dry)
+
+    def retag(self, context: Context, id: str, change: Callable[[Sequence[str]], Sequence[str]]) -> None:
+        """Give it the tags that *change* makes of those that it has. Raises ``InvalidField`` for too many."""
+        self._check_writer(context, "update")
+
+        def act(connection: Connection) -> None:
+            self._owned(connection, context, id, "update")
+            row, table = find(connection, context, self.resource, id, lock=True), self.resource.table
+            wanted = list(dict.fromkeys(change(orjson.loads(row["tags"]))))
+            if len(wanted) > tags.MOST:
+                raise InvalidField("tags", f"there may be {tags.MOST} of them, and these would be {len(wanted)}")
+            connection.execute(update(table).where(table.c.id == id).values(
+                tags=orjson.dumps(wanted).decode(), updated_at=now()))
+
+        transacted(self.database, act)
 
     def make(self, connection: Connection, context: Context, values: Document) -> str:
         """Make one in a transaction that makes others too; returns its id."""
@@ -297,12 +313,16 @@ class NetworkStore:
             raise forbidden(f"{verb}_{self.resource.name}", "it belongs to another project, which shares it")
         return row
 
-    def _conditions(self, page: Page) -> Sequence[ColumnElement[bool]]:
-        filters, table = self.resource.filters, self.resource.table.c
+    def _conditions(self, context: Context, page: Page) -> Sequence[ColumnElement[bool]]:
+        table = self.resource.table
+        filters = {**self.resource.filters, **tags.filters(table)}
+        if self.resource.name in sharing.KINDS:  # as it is for who asks
+            shared = sharing.shared_with(table, context.project_id or "")
+            filters["shared"] = lambda values: or_(false(), *(shared if one else ~shared for one in values))
         for name in page.filters:
-            if name not in filters and name not in table:
+            if name not in filters and name not in table.c:
                 raise InvalidRequest(f"['{name}'] is invalid attribute for filtering")
-        return [filters[name](values) if name in filters else table[name].in_(values)
+        return [filters[name](values) if name in filters else table.c[name].in_(values)
                 for name, values in page.filters.items()]
 
     def _paged(self, connection: Connection, context: Context, query: Select[Any], page: Page) -> Select[Any]:

@@ -19,6 +19,9 @@ from .resources import NetworkResource, NetworkStore, add, find, own, transacted
 from .router_ports import GATEWAY, INTERFACE
 from .tables import addresses, floating_ips, forwardings, networks, ports, routers, subnets
 
+#: Static routes of a router, as Neutron's settings have it by default.
+MOST_ROUTES = 30
+
 
 def documents(connection: Connection, rows: Sequence[RowMapping]) -> list[Document]:
     """The rows, with their gateways and routes; ``inside``: the subnets of their interfaces."""
@@ -200,6 +203,23 @@ class RouterStore(NetworkStore):
             done = (add_interface if put else remove_interface)(connection, context, id, wish)
             self.log.note(connection, f"router/{id}", f"port/{done['port_id']}")
             return done
+
+        return transacted(self.database, act)
+
+    def routes(self, context: Context, id: str, given: Sequence[Document], *, put: bool) -> Document:
+        """Add the static routes *given* (*put*), or remove them; those that are there, or are not, stay so. Others are
+        as another caller has them meanwhile. Raises ``InvalidRequest`` where there would be more than a router has."""
+        self._check_writer(context, "add_extraroutes_to" if put else "remove_extraroutes_from")
+
+        def act(connection: Connection) -> Document:
+            have = orjson.loads(find(connection, context, ROUTER, id, lock=True)["routes"])
+            wanted = [*have, *(one for one in given if one not in have)] if put else [
+                one for one in have if one not in given]
+            if len(wanted) > MOST_ROUTES:
+                raise InvalidRequest(f"Unable to complete operation for {id}: a router has {MOST_ROUTES} static "
+                                     f"routes at most, and these would be {len(wanted)}.", type="RoutesExhausted")
+            self._update(connection, context, id, {"routes": wanted})
+            return self._documents(connection, id)[0]
 
         return transacted(self.database, act)
 

@@ -28,6 +28,8 @@ from .router_ports import GATEWAY, INTERFACE, OWN, overlap
 from .tables import addresses, networks, ports, subnets
 
 AnyNetwork = IPv4Network | IPv6Network
+#: Bytes that a link of IPv6 must carry (RFC 8200, section 5).
+LEAST_MTU = 1280
 #: Of IPv6, what is no guest's: link-local, multicast, loopback.
 NOT_FOR_GUESTS = (IPv6Network("fe80::/10"), IPv6Network("ff00::/8"), IPv6Network("::/64"))
 
@@ -104,6 +106,10 @@ def _check_version(connection: Connection, network: RowMapping, net: AnyNetwork,
     if sharing.is_shared(connection, network["id"]):
         raise InvalidField("cidr", "must be of IPv4 on a network that several projects use: OVN lets guests advertise "
                                    "as routers, by which one would lead others' traffic to itself", str(net))
+    if network["mtu"] < LEAST_MTU:
+        raise Conflict(f"MTU of {network['id']} is not valid, subnet requires a minimum of {LEAST_MTU}: guests do "
+                       f"without IPv6 on links of less, and the network has {network['mtu']}. Create another network.",
+                       type="NetworkMTUSubnetConflict")
     _check_modes(net, values)
     if any(net.overlaps(one) for one in NOT_FOR_GUESTS):
         raise InvalidField("cidr", "must not hold link-local, multicast or loopback addresses", str(net))

@@ -14,7 +14,8 @@ from magnetar_control.store.tables import API, DOCUMENT, NAME, UUID, stamped
 def owned() -> tuple[Column[Any], ...]:
     """What each thing of a project has."""
     return (Column("id", UUID, primary_key=True), Column("project_id", NAME, nullable=False),
-            Column("name", NAME, nullable=False), Column("description", NAME, nullable=False, default=""))
+            Column("name", NAME, nullable=False), Column("description", NAME, nullable=False, default=""),
+            Column("tags", DOCUMENT, nullable=False, default="[]"))
 
 
 qos_policies = Table(

@@ -84,10 +84,10 @@ class Uuid(Text):
 
 
 class Mac(Text):
-    """A unicast MAC address; the normal form is lower case."""
+    """A unicast MAC address, not all zeros, which no card has; the normal form is lower case."""
 
     def __init__(self) -> None:
-        super().__init__(17, 17, "[0-9a-fA-F][02468aceACE](:[0-9a-fA-F]{2}){5}",
+        super().__init__(17, 17, "(?!00:00:00:00:00:00)[0-9a-fA-F][02468aceACE](:[0-9a-fA-F]{2}){5}",
                          "must be a unicast MAC address such as 52:54:00:12:34:56")
 
     def check(self, value: Any, path: str, version: Optional[Version] = None) -> Any:

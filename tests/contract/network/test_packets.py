@@ -56,6 +56,21 @@ def test_packets_pass_where_a_rule_lets_them_and_nowhere_else(ovn):
     assert not ovn.central.passes("mag-n1", frame(1, 2, "tcp && tcp.dst == 22"), "p2")
 
 
+def test_answers_pass_by_the_state_of_a_group_or_by_a_rule(ovn):
+    """Of a stateless group answers need a rule too; of one with state none."""
+    asking, answer = LogicalGroup("g-1", rules=(OUT,)), frame(2, 1, "tcp && tcp.src == 80 && tcp.dst == 40000")
+    every = replace(OUT, id="r8")
+    eventually(lambda: ovn.engine.repair(all_of(LAN, asking, LogicalGroup("g-2", rules=(every,)), ONE, port(2, "g-2"))))
+    assert ovn.central.passes("mag-n1", answer, "p1", "est,rpl est,rpl")
+    assert not ovn.central.passes("mag-n1", answer, "p1", "est,rpl new")
+    ovn.engine.repair(some(replace(asking, stateful=False)))
+    untracked = "est,rpl new"  # at p1 nobody noted what it has asked
+    assert not ovn.central.passes("mag-n1", answer, "p1", untracked)
+    back = LogicalRule("r9", "ingress", "IPv4", "tcp", 40000, 40000)
+    ovn.engine.repair(some(replace(asking, stateful=False, rules=(OUT, back))))
+    assert ovn.central.passes("mag-n1", answer, "p1", untracked)
+
+
 def test_what_a_port_sends_and_receives_is_measured_and_marked(ovn):
     limits = (LogicalLimit("egress", 1000, 100), LogicalLimit("ingress", 2000))
     eventually(lambda: ovn.engine.repair(all_of(LAN, replace(ONE, limits=limits, dscp=46), TWO)))

@@ -275,6 +275,12 @@ def _each_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with speaking(database, rows("")), speaking(switch, SWITCH), speaking(control, told):
             reason = ovn.look("br-int", tmp_path).reason
             assert words in reason if words else not reason
+    for version, words in (("2.13.8", "ovs-vswitchd (Open vSwitch) 2.13 runs, and Open vSwitch must be 2.17 or newer"),
+                           ("2.9.0", "must be 2.17"), ("2.17.9", ""), ("3.1.0", "")):
+        told = f"ovs-vswitchd (Open vSwitch) {version}\n"
+        with speaking(database, rows("")), speaking(switch, told), speaking(control, "connected"):
+            reason = ovn.look("br-int", tmp_path).reason
+            assert words in reason if words else not reason
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     assert "Install Open vSwitch" in ovn.look("br-int", tmp_path).reason
 

@@ -37,6 +37,7 @@ BAD = [
     (v.Text(), "a\x00", "f", "NUL"),
     (v.Text(1, 9, "[a-z]+", "must be lower case"), "A", "f", "must be lower case"),
     (v.Uuid(), "8c7d3c0e-5d0f-4a2b-9d0e-0c6c8a1f2b3x", "f", "must be a UUID"),
+    (v.Mac(), "00:00:00:00:00:00", "f", "unicast"),
     (v.Mac(), "53:54:00:00:00:00", "f", "unicast"),
     (v.Mac(), 41135085296, "f", "in quotes"),
     (v.Base64(100), "no base64!", "f", "valid base64"),

@@ -445,3 +445,19 @@ def test_a_list_asks_the_database_as_often_for_many_as_for_one(sqlite_service):
             counts.append(len(asked))
     assert counts[:4] == counts[4:]
     assert max(counts) <= 5
+
+
+@pytest.mark.parametrize("type", ["nat", "isolated", "flat"])
+def test_what_hosts_make_does_not_go_down(ask, type):
+    admin, place = ask.as_(ADMIN), {"provider:network_type": type}
+    place |= {"provider:physical_network": "br0"} if type == "flat" else {}
+    network = admin("POST", "/v2.0/networks", {"network": place})["network"]
+    port = admin("POST", "/v2.0/ports", {"port": {"network_id": network["id"]}})["port"]
+    for method, path, body in (
+            ("POST", "networks", {"network": {**place, "admin_state_up": False}}),
+            ("PUT", f"networks/{network['id']}", {"network": {"admin_state_up": False}}),
+            ("POST", "ports", {"port": {"network_id": network["id"], "admin_state_up": False}}),
+            ("PUT", f"ports/{port['id']}", {"port": {"admin_state_up": False}})):
+        refused = admin(method, f"/v2.0/{path}", body, status=400)["NeutronError"]["message"]
+        assert "admin_state_up: must be true" in refused, path
+        assert f"type {type}" in refused, path

@@ -60,6 +60,12 @@ def test_policies_and_parts_of_networks(clients: Clients, server: dict[str, Any]
     assert not wrong, "\n\n".join(wrong)
 
 
+@pytest.mark.deep(shard="images and clients of one host")
+def test_the_trees_of_every_day(clients: Clients, server: dict[str, Any]) -> None:
+    wrong = play(clients, story("network_trees"))
+    assert not wrong, "\n\n".join(wrong)
+
+
 def _addresses(cloud: Cloud, server: dict[str, Any]) -> list[tuple[str, str]]:
     found = cloud.admin.server(server["id"])["addresses"]["lan"]
     listed = cloud.admin.get("/v2.1/servers/detail").json["servers"][0]["addresses"]["lan"]

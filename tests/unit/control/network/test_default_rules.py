@@ -170,7 +170,7 @@ def test_a_new_group_asks_for_them_once(ask, service):
     _default(ask)
     with counted(api=service.database) as few:
         _group(ask)
-    for port in range(10):
+    for port in range(1, 11):
         _make(ask, **{**SSH, "port_range_min": port, "port_range_max": port})
     with counted(api=service.database) as many:
         _group(ask, "web2")

@@ -8,7 +8,7 @@ import pytest
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks, engine_of
 from magnetar_control.settings import Settings
-from magnetar_core.errors import InvalidSettings
+from magnetar_core.errors import Conflict, InvalidSettings
 from tests.unit.control.serving import ADMIN, ALICE, BOB, Asker, authenticate, connected, served
 
 from .conftest import SERVER, new_network, new_port, new_server
@@ -186,6 +186,12 @@ def test_rules_of_groups_are_written_and_taken_away(ask, service, engine):
     ({"port_range_min": 1, "port_range_max": 70000}, "port_range_max"),
     ({"port_range_min": 22, "port_range_max": 21}, "port_range_min must be <= port_range_max"),
     ({"protocol": "udplite", "port_range_min": 1, "port_range_max": 1}, "tcp, udp or sctp"),
+    ({"port_range_min": 0, "port_range_max": 0}, "port 0"), ({"port_range_min": 0, "port_range_max": 90}, "port 0"),
+    ({"protocol": "icmp", "port_range_min": 256}, "from 0 to 255"), ({"protocol": "icmp", "port_range_max": 0}, "type"),
+    ({"protocol": "icmpv6"}, "ethertype IPv4"), ({"protocol": "58", "port_range_min": 128}, "ethertype IPv4"),
+    ({"protocol": "ipv6-route"}, "ethertype IPv4"), ({"protocol": "60", "ethertype": "IPv4"}, "ethertype IPv4"),
+    ({"protocol": "256"}, "from 0 to 255"), ({"protocol": None, "port_range_min": 1}, "protocol"),
+    ({"protocol": "gre", "port_range_min": 1, "port_range_max": 1}, "no ports"),
     ({"protocol": "nonsense"}, "protocol"), ({"remote_ip_prefix": "10.0.0.0/40"}, "remote_ip_prefix"),
     ({"remote_ip_prefix": "2001:db8::/32"}, "ethertype")])
 def test_a_rule_that_cannot_be_names_the_field(ask, rule, words):
@@ -247,3 +253,19 @@ def test_the_first_network_of_a_project_is_of_ovn(service):
     (network,) = service.resources["networks"].list(ALICE)
     assert (network["id"], network["type"], network["mtu"], network["by_engine"]) == (
         wanted["network_id"], "ovn", 1442, True)
+
+
+def test_a_subnet_has_no_more_ports_than_addresses(ask, service):
+    """The last one is given, and then none; nothing is left of the attempts."""
+    network = new_network(ask)
+    (subnet,) = network["subnets"]
+    ask("PUT", f"/v2.0/subnets/{subnet}", {"subnet": {"allocation_pools": [{"start": "10.1.0.9", "end": "10.1.0.9"}]}})
+    assert new_port(ask, network)["fixed_ips"] == [{"subnet_id": subnet, "ip_address": "10.1.0.9"}]
+    refused = ask("POST", "/v2.0/ports", {"port": {"network_id": network["id"]}}, status=409)["NeutronError"]
+    assert (refused["type"], network["id"] in refused["message"]) == ("IpAddressGenerationFailure", True)
+    with pytest.raises(Conflict, match=f"No more IP addresses available on network {network['id']}"):
+        new_server(service, network)
+    outside = {"network_id": network["id"], "fixed_ips": [{"ip_address": "10.2.0.9"}]}
+    refused = ask("POST", "/v2.0/ports", {"port": outside}, status=400)["NeutronError"]
+    assert (refused["type"], "10.2.0.9" in refused["message"]) == ("InvalidIpForNetwork", True)
+    assert len(ask("GET", "/v2.0/ports")["ports"]) == 1

@@ -167,3 +167,23 @@ def test_it_is_made_while_the_project_makes_a_subnet_of_the_same_pool(ask, pool,
         time.sleep(1.0)
         go.set()
         assert one.result()["subnet"]["subnetpool_id"] == pool and other.result()["id"]
+
+
+def test_one_external_network_is_the_default(ask, outside, lan):
+    admin, inner = ask.as_(ADMIN), lan(ask)
+    other = {"router:external": True, "provider:network_type": "vlan", "provider:physical_network": "ext",
+             "provider:segmentation_id": 7}
+    for method, path in (("POST", ""), ("PUT", f"/{inner['id']}")):
+        refused = admin(method, f"/v2.0/networks{path}", {"network": {"is_default": True}}, status=400)
+        assert "is_default: must be false, but of an external network" in refused["NeutronError"]["message"]
+    path, default = f"/v2.0/networks/{outside['id']}", {"network": {"is_default": True}}
+    for _again in range(2):
+        assert admin("PUT", path, default)["network"]["is_default"]
+    refused = admin("POST", "/v2.0/networks", {"network": {**other, "is_default": True}}, status=409)
+    assert (refused["NeutronError"]["type"], outside["id"] in refused["NeutronError"]["message"]) == (
+        "DefaultExternalNetworkExists", True)
+    second = admin("POST", "/v2.0/networks", {"network": other})["network"]["id"]
+    admin("PUT", f"/v2.0/networks/{second}", default, status=409)
+    admin("PUT", path, {"network": {"router:external": False}}, status=400)  # it is the default still
+    admin("PUT", path, {"network": {"is_default": False}})
+    admin("PUT", f"/v2.0/networks/{second}", default)

@@ -93,6 +93,13 @@ def test_subnets_that_cannot_be(ask, lan, fields, word):
     assert len(ask("GET", f"/v2.0/subnets?network_id={lan['id']}")["subnets"]) == 1
 
 
+def test_a_link_of_ipv6_carries_1280_bytes(ask):
+    small, least = (ask("POST", "/v2.0/networks", {"network": {"mtu": mtu}})["network"] for mtu in (1279, 1280))
+    refused = _subnet(ask, small, status=409)["NeutronError"]
+    assert (refused["type"], "1280" in refused["message"]) == ("NetworkMTUSubnetConflict", True)
+    assert _subnet(ask, least)["ip_version"] == 6
+
+
 def test_ranges_of_ipv6_overlap_too(ask, lan):
     _subnet(ask, lan)
     assert "overlaps" in _subnet(ask, lan, "fd00:1::/96", 400)["NeutronError"]["message"]

@@ -145,3 +145,20 @@ def test_what_is_anothers_nobody_shares_and_there_is_a_limit(ask, lan):
     other = lan(ask.as_(ALICE))
     ask("POST", "/v2.0/subnets", {"subnet": {**six, "network_id": other["id"]}})
     assert "IPv6" in _share(ask, "network", other["id"], "blue", 400)["message"]
+
+
+@pytest.mark.parametrize("kind", ["networks", "security-groups", "address-groups"])
+def test_a_list_has_what_is_shared_with_who_asks(ask, kind):
+    plural = kind.replace("-", "_")
+    own, one, every = (ask("POST", f"/v2.0/{kind}", {plural[:-1]: {"name": name}})[plural[:-1]]["id"]
+                       for name in ("own", "one", "every"))
+    for id, project in ((one, "blue"), (every, "*")):
+        ask.as_(ADMIN)("POST", "/v2.0/rbac-policies", {"rbac_policy": {
+            "object_type": plural[:-1], "object_id": id, "action": "access_as_shared", "target_tenant": project}})
+    for who, found in ((ask, {every}), (ask.as_(BOB), {one, every})):
+        listed = who("GET", f"/v2.0/{kind}?shared=true")[plural]
+        assert ({each["id"] for each in listed}, {each["shared"] for each in listed}) == (found, {True})
+        rest = who("GET", f"/v2.0/{kind}?shared=false")[plural]
+        assert {each["shared"] for each in rest} <= {False}
+        assert {own, one} & {each["id"] for each in rest} == ({own, one} if who is ask else set())
+    ask("GET", "/v2.0/routers?shared=true", status=400)

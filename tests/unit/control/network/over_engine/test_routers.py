@@ -94,6 +94,29 @@ def _subnets_of(ask: Asker, router: dict) -> list[str]:
     return [fixed["subnet_id"] for port in found for fixed in port["fixed_ips"]]
 
 
+def test_single_routes_come_and_go(ask, service, engine):
+    router = _router(ask)
+    _add(ask, router, subnet_id=_subnet(ask)["id"])
+    one, two = ({"destination": f"10.{net}.0.0/16", "nexthop": "10.1.0.9"} for net in (8, 9))
+
+    def said(verb: str, *routes: dict, status: int | None = None, who: Asker = ask) -> dict:
+        return who("PUT", f"/v2.0/routers/{router['id']}/{verb}_extraroutes", {"router": {"routes": [*routes]}}, status)
+
+    assert said("add", one)["router"]["routes"] == [one]
+    assert said("add", two, one)["router"]["routes"] == [one, two]
+    service.worker.round()
+    assert engine.router(router["id"]).routes == (("10.8.0.0/16", "10.1.0.9"), ("10.9.0.0/16", "10.1.0.9"))
+    assert said("remove", one, {**two, "nexthop": "10.1.0.8"})["router"]["routes"] == [two]
+    service.worker.round()
+    assert engine.router(router["id"]).routes == (("10.9.0.0/16", "10.1.0.9"),)
+    assert "nexthop in a subnet" in _message(said("add", {**one, "nexthop": "10.7.0.1"}, status=400))
+    many = [{"destination": f"10.9.{number}.0/24", "nexthop": "10.1.0.9"} for number in range(30)]
+    assert "30 static routes at most" in _message(said("add", *many, status=400))
+    said("add", one, status=404, who=ask.as_(BOB))
+    said("add", one, status=403, who=ask.as_(READER))
+    assert ask("GET", f"/v2.0/routers/{router['id']}")["router"]["routes"] == [two]
+
+
 def test_routes_have_an_end(ask):
     routes = [{"destination": f"10.9.{number}.0/24", "nexthop": "10.1.0.9"} for number in range(31)]
     refused = ask("POST", "/v2.0/routers", {"router": {"name": "r", "routes": routes}}, 400)["NeutronError"]
@@ -219,6 +242,14 @@ def test_a_floating_ip_reaches_a_port_until_it_goes(ask, service, engine, outsid
     assert service.differences() == []
 
 
+def test_floating_ips_are_found_by_status_and_router(ask, outside, reached):
+    router, nic = reached
+    up, down = _floating(ask, outside, port_id=nic["port_id"])["id"], _floating(ask, outside)["id"]
+    for query, found in (("status=ACTIVE", [up]), ("status=DOWN", [down]), ("status=ACTIVE&status=DOWN", [up, down]),
+                         ("status=ERROR", []), (f"router_id={router['id']}", [up])):
+        assert [one["id"] for one in ask("GET", f"/v2.0/floatingips?{query}")["floatingips"]] == found, query
+
+
 def test_floating_ips_that_cannot_be(ask, outside, reached):
     nic = reached[1]
     first = _floating(ask, outside, port_id=nic["port_id"])
@@ -233,6 +264,7 @@ def test_floating_ips_that_cannot_be(ask, outside, reached):
     assert "not reachable" in _message(_floating(ask, outside, 404, port_id=alone["id"]))
     assert f"fixed IP {other}" in _message(_floating(ask, outside, 400, port_id=nic["port_id"],
                                                       fixed_ip_address=other))
+    assert "without a port_id" in _message(_floating(ask, outside, 400, fixed_ip_address=other))
     theirs = _port(ask.as_(BOB), _subnet(ask.as_(BOB)))
     _floating(ask, outside, 404, port_id=theirs["id"])
     _floating(ask, {"id": alone["network_id"]}, 400)
@@ -243,6 +275,13 @@ def test_floating_ips_that_cannot_be(ask, outside, reached):
     chosen = _floating(ask.as_(ADMIN), outside, floating_ip_address=wish)
     assert chosen["floating_ip_address"] == wish
     _floating(ask.as_(ADMIN), outside, 409, floating_ip_address=wish)
+
+
+def test_a_floating_ip_without_a_port_has_no_fixed_address(ask, outside):
+    path = f"/v2.0/floatingips/{_floating(ask, outside)['id']}"
+    for values in ({"fixed_ip_address": "10.1.0.9"}, {"port_id": None, "fixed_ip_address": "10.1.0.9"}):
+        assert "without a port_id" in _message(ask("PUT", path, {"floatingip": values}, status=400))
+    assert ask("GET", path)["floatingip"]["fixed_ip_address"] is None
 
 
 def test_a_project_has_so_many(sqlite, engine):

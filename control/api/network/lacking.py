@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Attributes of Neutron's resources that nothing here acts on, and why (API reference, Networking v2.0). Values that
+say what is so anyway are taken, since clients send them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from magnetar_core.errors import InvalidField
+from magnetar_core.values import Value
+from magnetar_core.versions import Version
+
+
+class Lacking(Value):
+    """An attribute that may only be null or one of the *usual* values; *why*: the rule that others break."""
+
+    def __init__(self, why: str, *usual: Any) -> None:
+        self.why, self.usual = why, (None, *usual)
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        if not any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in self.usual):
+            raise InvalidField(path, self.why, value)
+        return value
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return {"enum": [*self.usual]}
+
+
+#: The only zone of networks and routers, as lists of zones show it.
+ZONES: tuple[list[str], ...] = ([], ["nova"])
+NETWORK: Mapping[str, Value] = {
+    "availability_zone_hints": Lacking("must be empty, or nova: a network is on all hosts", *ZONES),
+    "segments": Lacking("must be left out: a network is in one place, which provider:network_type, "
+                        "provider:physical_network and provider:segmentation_id say"),
+    "vlan_transparent": Lacking("must be false: OVN passes no VLAN tags of guests. A trunk gives a NIC further "
+                                "networks by tags", False),
+    "vlan_qinq": Lacking("must be false: OVN passes no VLAN tags of guests. A trunk gives a NIC further networks by "
+                         "tags", False)}
+SUBNET: Mapping[str, Value] = {
+    "service_types": Lacking("must be empty: a subnet is for the ports of every owner. Give ports that need another "
+                             "range a network of their own", []),
+    "dns_publish_fixed_ip": Lacking("must be false: no DNS outside of the cloud is told of ports", False),
+    "segment_id": Lacking("must be null: networks have no segments")}
+PORT: Mapping[str, Value] = {
+    "extra_dhcp_opts": Lacking("must be empty: DHCP tells a guest what its network and subnet say (mtu, dns_domain, "
+                               "dns_nameservers, host_routes)", []),
+    "dns_domain": Lacking("must be empty: names of ports are in the dns_domain of their network", ""),
+    "propagate_uplink_status": Lacking("must be false: the link of a guest does not follow that of the host", False),
+    "numa_affinity_policy": Lacking("must be null: the flavor says how near to its cards a server is "
+                                    "(hw:pci_numa_affinity_policy)"),
+    "mac_learning_enabled": Lacking("must be false: a port has the MAC that it shows, and those of its "
+                                    "allowed_address_pairs", False),
+    "device_profile": Lacking("must be empty: no host here gives ports an accelerator", ""),
+    "hints": Lacking("must be empty: nothing here reads them", {}),
+    "data_plane_status": Lacking("must be null: the status of a port says whether its server has it"),
+    "trusted": Lacking("must be left out: for a virtual function say trusted in binding:profile")}
+ROUTER: Mapping[str, Value] = {
+    "ha": Lacking("must be true, or left out: when the host of a router's gateway fails, another one has it", True),
+    "distributed": Lacking("must be true, or left out: each floating IP is at its server's host, and what has none "
+                           "goes out by the gateway's", True),
+    "availability_zone_hints": Lacking("must be empty, or nova: the setting ovn_gateway_hosts says where gateways are",
+                                       *ZONES),
+    "flavor_id": Lacking("must be null: all routers are OVN's"),
+    "external_gateways": Lacking("must be left out: a router has one way out, external_gateway_info", []),
+    "enable_ndp_proxy": Lacking("must be false: who is outside reaches addresses of IPv6 by a route to the router",
+                                False),
+    **{f"enable_default_route_{what}": Lacking("must be false: a router has one way out", False)
+       for what in ("bfd", "ecmp")}}
+#: Of a router's gateway and of a floating IP.
+OUTSIDE: Mapping[str, Value] = {
+    "qos_policy_id": Lacking("must be null: QoS policies count for ports of servers and their networks, also for what "
+                             "comes by a router")}
