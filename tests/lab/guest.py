@@ -48,7 +48,7 @@ KERNEL_ARGS = "console=ttyS0 quiet panic=0 nokaslr mitigations=off tsc=reliable 
 KERNEL = "linux-image-cloud-amd64"
 PACKAGES = (
     # programs of the guest
-    "busybox-static", "lua5.4", "lua-cjson", "qemu-guest-agent",
+    "busybox-static", "lua5.4", "lua-cjson", "lua-socket", "qemu-guest-agent",
     # their shared libraries
     "libc6", "libglib2.0-0", "liblua5.4-0", "libnuma1", "libpcre2-8-0", "libreadline8", "libtinfo6", "libudev1",
     "liburing2",
@@ -56,7 +56,9 @@ PACKAGES = (
     "grub-common", "grub-pc-bin", "libdevmapper1.02.1", "liblzma5", "libselinux1",
 )  # fmt: skip
 PROGRAMS = ("usr/bin/lua5.4", "usr/sbin/qemu-ga")
-CJSON = "usr/lib/x86_64-linux-gnu/lua/5.4/cjson.so"
+# Lua's libraries: where Lua looks for them in the guest (below /usr/lib/lua) -> where the packages have them.
+OF_LUA = {"cjson.so": "usr/lib/x86_64-linux-gnu/lua/5.4/cjson.so",
+          "socket/core.so": "usr/lib/x86_64-linux-gnu/liblua5.4-socket.so.2.0.0"}  # fmt: skip
 
 # Kernel modules in the order of loading (what they need comes first by itself), with their options.
 MODULES = (
@@ -165,8 +167,8 @@ def download(folder: Path) -> None:
 def guest_root(tree: Path, release: str, root: Path) -> Path:
     """Lays out the guest's file system in `root`, but for device nodes."""
     shutil.copytree(ROOTFS, root)
-    for folder in ("bin", "sbin", "usr/bin", "usr/sbin", "lib", "lib64", "usr/lib/lua", "modules", "proc", "sys", "dev",
-                   "run", "tmp", "root", "var", "disk", "config", "mnt"):  # fmt: skip
+    for folder in ("bin", "sbin", "usr/bin", "usr/sbin", "lib", "lib64", "usr/lib/lua/socket", "modules", "proc", "sys",
+                   "dev", "run", "tmp", "root", "var", "disk", "config", "mnt"):  # fmt: skip
         (root / folder).mkdir(parents=True, exist_ok=True)
     for name, text in ETC.items():
         (root / "etc" / name).write_text(text)
@@ -207,7 +209,8 @@ def programs(tree: Path, root: Path) -> None:
         shutil.copy(tree / name, root / name)
         for library in libraries(tree, tree / name):
             shutil.copy(library, root / "lib" / library.name)
-    shutil.copy(tree / CJSON, root / "usr/lib/lua" / "cjson.so")
+    for name, there in OF_LUA.items():
+        shutil.copy(tree / there, root / "usr/lib/lua" / name)
     loader = "ld-linux-x86-64.so.2"
     shutil.copy(tree / "lib/x86_64-linux-gnu" / loader, root / "lib64" / loader)
 

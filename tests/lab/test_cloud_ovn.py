@@ -231,6 +231,37 @@ def test_who_claims_an_address_of_another_is_not_heard(cloud: Cloud) -> None:
     assert "10.5.0.99" not in cloud.sh("a2", "cat /proc/net/arp")
 
 
+def test_who_claims_an_address_of_another_by_neighbour_discovery_is_not_heard(cloud: Cloud) -> None:
+    alpha = cloud.of["alpha"]
+    alpha.ask("subnet create --network lan --ip-version 6 --ipv6-address-mode slaac --ipv6-ra-mode slaac "
+              "--subnet-range 2001:db8:5::/64 lan-v6")
+    own = {name: next(one["ip_address"] for one in alpha.json(f"port show {port_id(cloud, name)}")["fixed_ips"]
+                      if ":" in one["ip_address"]) for name in ("a1", "a2")}
+    for name, address in own.items():
+        cloud.sh(name, f"ip -6 addr add {address}/64 dev eth0")
+    asked = f"ping6 -c 2 -w 4 -I {{}} {own['a2']}"
+    eventually(lambda: ", 0 packets received" not in cloud.sh("a1", asked.format(own["a1"]) + " || true"), "they meet")
+    said = cloud.sh("a1", "ip -6 addr add 2001:db8:5::99/64 dev eth0; sleep 3; "
+                    f"{asked.format('2001:db8:5::99')} || true; ip -6 addr del 2001:db8:5::99/64 dev eth0")  # fmt: skip
+    assert " 0 packets received" in said, said
+    assert "2001:db8:5::99" not in (known := cloud.sh("a2", "ip -6 neigh")) and own["a1"] in known
+    for name, address in own.items():
+        cloud.sh(name, f"ip -6 addr del {address}/64 dev eth0")
+    alpha.ask("subnet delete lan-v6")
+
+
+def test_who_plays_the_dhcp_server_is_not_heard(cloud: Cloud) -> None:
+    """Anything else passes between the two, which are in the same group."""
+    udp = 'package.cpath = "/usr/lib/lua/?.so"; s = require("socket.core").udp4(); s:setsockname("*", {port}); {rest}'
+    hear = udp.format(port=68, rest='io.open("/run/bound", "w"):close(); '
+                      'f = io.open("/run/heard", "w"); f:write(s:receive()); f:close()')  # fmt: skip
+    cloud.sh("a2", f"lua5.4 -e '{hear}' >/dev/null 2>&1 & until [ -e /run/bound ]; do sleep 0.1; done")
+    for port in (67, 66):
+        send = udp.format(port=port, rest=f's:sendto("by {port}", "10.5.0.12", 68)')
+        cloud.sh("a1", f"lua5.4 -e '{send}'; sleep 1")
+    assert eventually(lambda: cloud.sh("a2", "cat /run/heard").strip(), "a2 hears something") == "by 66"
+
+
 def test_the_metadata_service(cloud: Cloud) -> None:
     """Each guest is told of itself, also those with equal addresses; its route there came by DHCP."""
     for name in ("a1", "a2", "b1"):
