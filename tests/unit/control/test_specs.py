@@ -57,6 +57,8 @@ def message(caller: Caller, server: str, action: str) -> Any:
     ({"resources:VCPU": "many"}, {}, "extra spec resources:VCPU=many: it must match"),
     ({"trait:CUSTOM_A": "wanted"}, {}, "extra spec trait:CUSTOM_A=wanted: it must match"),
     ({}, {"trait:CUSTOM_A": "forbidden"}, "image property trait:CUSTOM_A=forbidden: it must match"),
+    ({}, {"img_config_drive": "always"}, "image property img_config_drive=always: it must match"),
+    ({}, {"kernel_id": "7d1f"}, "image property kernel_id=7d1f: guests boot with the kernel that is in their disk"),
     ({}, {"hw_floppy_bus": "fdc"}, "image property hw_floppy_bus=fdc: guests have no floppy")])
 def test_a_server_of_a_spec_without_effect_is_refused(strict: Cloud, specs: dict[str, str],
                                                       properties: dict[str, str], named: str) -> None:
