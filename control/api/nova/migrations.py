@@ -89,7 +89,8 @@ def _progress(view: MigrationView, row: Row) -> dict[str, Any]:
 
 QUERY = {
     **dict.fromkeys(("host", "instance_uuid", "migration_type", "source_compute", "status"), Query(value=Anything())),
-    "hidden": Query(value=TRUTH), **pages(59), "changes-since": Query(value=Time(), since=59), "changes-before": Query(value=Time(), since=66),
+    "hidden": Query(value=TRUTH), **pages(59), "changes-since": Query(value=Time(), since=59),
+    "changes-before": Query(value=Time(), since=66),
     **dict.fromkeys(("user_id", "project_id"), Query(value=Anything(), since=80))}
 _row = noun("servers.migrations", "/servers/{server_id}/migrations", target="server")
 OPERATIONS = (

@@ -63,9 +63,9 @@ class WritingRoutes:
 
     def refuse(self, request: Request) -> None:
         """What is done to providers themselves. Raises ``Fault``."""
-        raise Fault(405, f"{request.method} is not possible at {request.path}: a resource provider is a host, which comes "
-                         "with its agent and has its name, or what its agent tells is below it. Add and remove hosts "
-                         "(openstack compute service delete); inventories, traits and aggregates can be set.",
+        raise Fault(405, f"{request.method} is not possible at {request.path}: a resource provider is a host, which "
+                         "comes with its agent and has its name, or what its agent tells is below it. Add and remove "
+                         "hosts (openstack compute service delete); inventories, traits and aggregates can be set.",
                     {"Allow": "GET"})
 
     def make_trait(self, request: Request) -> Answer:
