@@ -232,11 +232,11 @@ def check_metadata(metadata: Mapping[str, str | None]) -> None:
         if name == ZONE:
             availability_zones.NAME.check(value, f"metadata.{ZONE}")
         elif name in NUMBERS and not all(0 < _number(one) < math.inf for one in value.split(",")):
-            raise InvalidField(f"metadata.{name}", "must be a number above 0, or several with commas, of which the least "
-                               "counts", value)
+            raise InvalidField(f"metadata.{name}", "must be a number above 0, or several with commas, of which the "
+                               "least counts", value)
         elif name.startswith("trait:") and value != "required":
-            raise InvalidField(f"metadata.{name}", "must be required, which keeps the hosts for servers that require it",
-                               value)
+            raise InvalidField(f"metadata.{name}", "must be required, which keeps the hosts for servers that require "
+                               "it", value)
 
 
 def _number(text: str) -> float:
