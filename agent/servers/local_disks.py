@@ -9,20 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar_core.errors import InvalidField
 from magnetar_core.hardware.merge import PREFIX
-from magnetar_core.local_disks import MOST, SWAP, is_blank, is_swap, local_disks, named
+from magnetar_core.local_disks import MOST, REFUSED, SWAP, is_blank, is_swap, local_disks, named
 
 if TYPE_CHECKING:
     from magnetar_agent.documents import Fields
     from magnetar_agent.host import LocalHost
 
-#: What an item that is a local disk cannot say, and why.
-REFUSED = (
-    ("volume_type", (), "is for volumes; local disks lie with the server"),
-    ("delete_on_termination", (True,), "must be true for a local disk, which goes with its server, or be left out"),
-    ("disk_bus", ("virtio",), "must be virtio for a local disk, or be left out"),
-    ("readonly", (False,), "is for volumes; a local disk is the server's own to write to"),
-    ("volume", (), "is for volumes"),
-)
 #: Name of the root disk on a virtio bus.
 ROOT = "vda"
 

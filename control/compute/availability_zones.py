@@ -10,7 +10,11 @@ from magnetar_control.compute import services
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.store.services import COMPUTE, INTERNAL, Service
 from magnetar_core.errors import InvalidField
+from magnetar_core.values import Text
 
+#: What a zone may be called: a colon would part it from a host (``forced_in``).
+NAME = Text(1, 255, r"[^\s\x00-\x1f\x7f:](?:[^\x00-\x1f\x7f:]*[^\s\x00-\x1f\x7f:])?",
+            "must be printable text without a colon, and without a blank at the beginning or the end")
 RULE = "os_compute_api:os-availability-zone:"
 
 

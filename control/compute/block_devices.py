@@ -18,7 +18,8 @@ from magnetar_core.fields import Field, Record
 from magnetar_core.hardware import architectures
 from magnetar_core.hardware.rows import BY_PROPERTY, said
 from magnetar_core.kinds.server import is_root_volume
-from magnetar_core.local_disks import is_blank, is_swap
+from magnetar_core.kinds.volume import BUSES
+from magnetar_core.local_disks import REFUSED, is_blank, is_swap
 from magnetar_core.values import Boolean, Choices, Integer, ListOf, Text, Uuid, Value
 
 from .caller import Caller
@@ -33,8 +34,9 @@ _WORD = Text(0, 255)
 FIELDS: Mapping[str, Value] = {
     "uuid": Uuid(), "image_id": Uuid(), "volume_id": Uuid(), "snapshot_id": Uuid(), "source_type": Choices(*SOURCES),
     "destination_type": Choices(*DESTINATIONS), "boot_index": Integer(-1, 1000), "volume_size": Integer(0, 2**20),
-    "delete_on_termination": Boolean(), "guest_format": _WORD, "device_name": DEVICE, "disk_bus": _WORD,
-    "no_device": Value(), "tag": TAG, "volume_type": _WORD}
+    "delete_on_termination": Boolean(), "guest_format": _WORD, "device_name": DEVICE, "device_type": _WORD,
+    "disk_bus": _WORD, "no_device": Value(), "tag": TAG, "volume_type": _WORD}
+_IDS = ("image_id", "volume_id", "snapshot_id")
 NUMBERS = ("boot_index", "volume_size")
 TRUTH = {**dict.fromkeys(("true", "1", "on", "yes"), True), **dict.fromkeys(("false", "0", "off", "no"), False)}
 OF_IMAGE = ListOf(Record(**{name: Field(value, name) for name, value in FIELDS.items()}), 255)
@@ -243,6 +245,7 @@ def _item(caller: Caller, request: BlockDeviceRequest, one: Mapping[str, Any], w
         raise InvalidField(f"{where}.volume_size", f"is required to make a volume from {source}")
     if source == "blank" and one.get("boot_index") == 0:
         raise InvalidField(f"{where}.boot_index", "must not be 0 for a blank disk, which holds nothing to boot from")
+    _check_words(one, source, target, request.flavor, where)
     if one.get("volume_type") and not caller.cloud.services.volume.has_type(caller.context, one["volume_type"]):
         raise _invalid(f"volume type {one['volume_type']} could not be found.")
     if uuid:
@@ -262,10 +265,38 @@ def _item(caller: Caller, request: BlockDeviceRequest, one: Mapping[str, Any], w
             "disk_bus": one.get("disk_bus"), "tag": one.get("tag"), "volume_type": one.get("volume_type")}
 
 
-def _check_volume(caller: Caller, request: BlockDeviceRequest, uuid: str, _size: int | None) -> Mapping[str, Any]:
+def _check_words(one: Mapping[str, Any], source: str, target: str, flavor: Mapping[str, Any], where: str) -> None:
+    """Raise ``InvalidField`` for words of an item that could do nothing to a disk from *source* as *target*."""
+    said = {name: value for name, value in one.items() if value not in (None, "")}
+    if said.get("device_type", "disk") != "disk":
+        raise InvalidField(f"{where}.device_type", "must be disk, or be left out: block devices are nothing else to "
+                           "guests here", said["device_type"])
+    if other := next((name for name in _IDS if name in said and name != f"{source}_id"), None):
+        raise InvalidField(f"{where}.{other}", f"is not for source_type {source}; what that is made from is uuid")
+    if "guest_format" in said and (source, target) != ("blank", "local"):
+        raise InvalidField(f"{where}.guest_format", "is for blank local disks only", said["guest_format"])
+    if target == "local":
+        for name, allowed, why in REFUSED:
+            if name in said and said[name] not in allowed:
+                raise InvalidField(f"{where}.{name}", why, said[name])
+        if source == "image" and said.get("volume_size", 0) not in (0, flavor["disk"]):
+            raise InvalidField(f"{where}.volume_size", f"must be the flavor's disk, {flavor['disk']} GiB, or be left "
+                               "out: a local root disk is as large as that", said["volume_size"])
+        return
+    if said.get("disk_bus", "virtio") not in BUSES:
+        raise InvalidField(f"{where}.disk_bus", f"must be one of {', '.join(BUSES)}", said["disk_bus"])
+    if source == "volume" and "volume_type" in said:
+        raise InvalidField(f"{where}.volume_type", "is for volumes that are made; this one has its type",
+                           said["volume_type"])
+
+
+def _check_volume(caller: Caller, request: BlockDeviceRequest, uuid: str, size: int | None) -> Mapping[str, Any]:
     volume = caller.cloud.services.volume.show(caller.context, uuid)
     if volume is None:
         raise _invalid(f"failed to get volume {uuid}.")
+    if size and size != volume["size"]:
+        raise _invalid(f"volume {uuid} has {volume['size']} GiB, and volume_size is {size}. Leave it out, and extend "
+                       "the volume (openstack volume set --size).")
     if volume["multiattach"] and not request.multiattach:
         raise InvalidRequest("Multiattach volumes are only supported starting with compute API version 2.60.")
     users = {one["server_id"] for one in volume["attachments"]} if request.instead_of else set()

@@ -16,8 +16,6 @@ from itertools import islice
 from typing import Protocol
 
 from magnetar_control.store.aggregates import Aggregate
-from magnetar_core.errors import InvalidRequest
-from magnetar_core.hardware import traits
 
 from .placement import Placement
 from .provider_tree import Provider
@@ -116,11 +114,7 @@ def candidates(placement: Placement, wanted: CandidateRequest) -> list[Allocatio
     roots = placement.roots()
     placement.check_classes(wanted.resources)
     asked = wanted.traits.union(*(group.traits for group in wanted.groups))
-    known = traits.STANDARD.union(*(one.traits for root in roots for one in root.tree)) if asked else traits.STANDARD
-    if not asked <= known:
-        known |= placement.traits(one for root in roots for one in root.tree)[0]
-    if missing := sorted(asked - known):
-        raise InvalidRequest(f"No such trait(s): {', '.join(missing)[:255]}. GET /traits lists those that there are.")
+    placement.check_traits(asked, lambda: (one for root in roots for one in root.tree))
     found = (one for root in roots for one in islice(_of_tree(root, wanted), MOST))
     return list(islice(found, wanted.limit))
 

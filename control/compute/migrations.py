@@ -28,15 +28,17 @@ Row = migrations.Found
 @use_case(INDEX)
 def page(caller: Caller, equal: Mapping[str, str], host: str | None = None, since: str | None = None,
          before: str | None = None, *, limit: int, newest: bool = True, marker: str | None = None,
-         ) -> tuple[Sequence[Row], bool]:
+         hidden: bool = False) -> tuple[Sequence[Row], bool]:
     """The rows of migrations, and whether there are more: of all projects for admins, of the caller's for others.
-    *equal*: column to value. *host*: source or destination. *newest*: first. *marker*: a uuid. Raises ``Forbidden``,
-    ``InvalidRequest``."""
+    *equal*: column to value. *host*: source or destination. *newest*: first. *marker*: a uuid. *hidden*: those that are
+    hidden, which none is here. Raises ``Forbidden``, ``InvalidRequest``."""
     if since and before and since > before:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
     asked = dict(equal)
     if not caller.allows(f"{INDEX}:all_projects") and (
             asked.setdefault("project_id", caller.project) != caller.project):
+        return (), False
+    if hidden:
         return (), False
     try:
         return migrations.listed(caller.cloud.store, asked, host, since, before, newest=newest, limit=limit,

@@ -111,6 +111,16 @@ class Placement:
         with self.cloud.store.api.read() as connection:
             return had | traits.STANDARD | custom_traits.every(connection), had
 
+    def check_traits(self, names: Collection[str], among: Callable[[], Iterable[Provider]] | None = None) -> None:
+        """Raises ``InvalidRequest`` for traits that there are not. *among*: all providers, where they have been read.
+        Asks the database no more than that, unless there are others than standard ones and theirs."""
+        unknown = {*names} - traits.STANDARD
+        if unknown and among is not None:
+            unknown = unknown.difference(*(one.traits for one in among()))
+        if unknown and (missing := sorted(unknown - self.traits(among() if among else None)[0])):
+            raise InvalidRequest(f"No such trait(s): {', '.join(missing)[:255]}. GET /traits lists those that there "
+                                 "are.")
+
     def held_of(self, id: str) -> tuple[Provider, dict[str, tuple[dict[str, int], int]]]:
         """A provider, and what its consumers hold of it, with their generation, by their uuid. Raises ``NotFound``."""
         found = self.provider(id)

@@ -21,7 +21,7 @@ from magnetar_core.actions import rule_of
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 from magnetar_core.kinds.server import is_root_volume
 
-from . import block_devices, networks, quotas
+from . import block_devices, hints, networks, quotas
 from .availability_zones import forced_in
 from .caller import Caller, Owner, use_case
 from .flavors import check_memory
@@ -178,6 +178,7 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
     image = find_image(caller, wanted.image_id, flavor)
     warning = check_specs(caller, flavor, image) if image or not wanted.mapping else None
     place = _place(caller, wanted)
+    in_vain = hints.check(caller, wanted.hints)
     _check_group(caller, wanted.hints.get("group"))
     public_key = find_public_key(caller, wanted.key_name)
     if wanted.mapping:
@@ -188,6 +189,7 @@ def prepare(caller: Caller, wanted: NewServers, instead_of: str | None = None) -
     block_devices.check_buses(blocks, properties)
     if wanted.mapping and image is None:
         warning = check_specs(caller, flavor, {"id": "of the root volume", "properties": properties})
+    warning = " ".join(filter(None, (warning, in_vain))) or None
     if wanted.trusted_certs:
         caller.check_policy(f"{CREATE}:trusted_certs")
     trusted = trusted_certificates(caller, wanted.trusted_certs, image is None or any(

@@ -14,7 +14,7 @@ from magnetar_control.store import server_list, servers, stopped_actions
 from magnetar_control.store.server_list import ServerListRequest
 from magnetar_control.store.tables import server_group_members, server_groups
 from magnetar_control.store.tables import servers as table
-from magnetar_core.errors import Forbidden, InvalidRequest
+from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest
 
 from . import soft_delete
 from .caller import Caller, use_case
@@ -132,10 +132,22 @@ def groups_of(caller: Caller, server_id: str) -> list[str]:
             server_group_members.c.server_id == server_id)).scalars())
 
 
+def _check_pin(caller: Caller, server: servers.Found, zone: str) -> None:
+    host = caller.cloud.hosts.get(server.host) if server.host else None
+    there = host.zone if host else server.availability_zone
+    if zone != there:
+        what = (f"must be the zone that the server is in, {there}, or null to let it be moved to any" if there else
+                "must be null: the server is in no zone yet")
+        raise InvalidField("server.pinned_availability_zone", what, zone)
+
+
 @of_server("update")
 def update(caller: Caller, target: Target, columns: Mapping[str, Any]) -> servers.Found:
     """Set what a server is called and how it is described: name, description, hostname, disk_config, access_ip_v4,
-    access_ip_v6, pinned_availability_zone. A running guest is not touched. Returns the row afterwards."""
+    access_ip_v6, pinned_availability_zone. A running guest is not touched. Returns the row afterwards. Raises
+    ``InvalidField`` for a zone in which the server is not: it could be moved nowhere."""
+    if zone := columns.get("pinned_availability_zone"):
+        _check_pin(caller, target.row, zone)
     if columns:
         with target.database.write() as connection:
             servers.change(connection, target.row.id, **columns)

@@ -19,6 +19,10 @@ from .request_spec import RequestSpec
 _NO_PROPERTIES = ("availability_zone", "filter_tenant_id", "instance_type", "max_instances_per_host",
                   "max_io_ops_per_host")
 
+#: Metadata of which the least number above 0 counts.
+NUMBERS = ("cpu_allocation_ratio", "ram_allocation_ratio", "disk_allocation_ratio", "max_instances_per_host",
+           "max_io_ops_per_host")
+
 
 def values(aggregates: Iterable[Mapping[str, str]], name: str) -> list[str]:
     """What the metadata of aggregates says under *name*; each may say several, with commas."""

@@ -10,14 +10,13 @@ from magnetar_control.api.nova.fields import ApiField, Fields
 from magnetar_control.api.nova.operation import ApiOperation, Call, noun
 from magnetar_control.api.nova.values import HOST, KEY, record
 from magnetar_control.api.values import Id, Wrapped
-from magnetar_control.compute import aggregates
+from magnetar_control.compute import aggregates, availability_zones
 from magnetar_control.compute.caller import UseCase
 from magnetar_core.errors import InvalidField
 from magnetar_core.kinds.common import NAME
 from magnetar_core.values import ListOf, MapOf, Nullable, Text, Value
 
-ZONE = Nullable(Text(1, 255, r"[^\s\x00-\x1f\x7f:](?:[^\x00-\x1f\x7f:]*[^\s\x00-\x1f\x7f:])?",
-                     "must be printable text without a colon, and without a blank at the beginning or the end"))
+ZONE = Nullable(availability_zones.NAME)
 #: create: what POST answers.
 FIELDS = Fields(
     ApiField("id", shows="create show"),

@@ -12,6 +12,7 @@ from magnetar_control.api.nova.fields import ApiField, Fields, View
 from magnetar_control.api.nova.history import Gate
 from magnetar_control.api.nova.operation import ApiOperation, Call, Query, noun
 from magnetar_control.api.nova.paging import next_link, pages, size
+from magnetar_control.api.nova.values import TRUTH
 from magnetar_control.api.values import Anything, Null, Time, Wrapped
 from magnetar_control.compute import migrations
 from magnetar_control.store.migrations import ENDED, LIVE
@@ -62,7 +63,7 @@ def index(call: Call) -> dict[str, Any]:
     rows, more = migrations.page(
         call, {column: query[name] for name, column in COLUMNS.items() if name in query}, query.get("host"),
         query.get("changes-since"), query.get("changes-before"), limit=size(call), newest=paged,
-        marker=query.get("marker") if paged else None)
+        marker=query.get("marker") if paged else None, hidden=query.get("hidden", False))
     view = MigrationView(call, "list", hosts=call.allows(migrations.HOSTS_OF_ALL),
                          numbers=migrations.flavor_numbers(call, rows))
     answer: dict[str, Any] = {"migrations": view.documents(rows)}
@@ -87,9 +88,9 @@ def _progress(view: MigrationView, row: Row) -> dict[str, Any]:
 
 
 QUERY = {
-    **dict.fromkeys(("hidden", "host", "instance_uuid", "migration_type", "source_compute", "status"),
-                    Query(value=Anything())),
-    **pages(59), "changes-since": Query(value=Time(), since=59), "changes-before": Query(value=Time(), since=66),
+    **dict.fromkeys(("host", "instance_uuid", "migration_type", "source_compute", "status"), Query(value=Anything())),
+    "hidden": Query(value=TRUTH), **pages(59), "changes-since": Query(value=Time(), since=59),
+    "changes-before": Query(value=Time(), since=66),
     **dict.fromkeys(("user_id", "project_id"), Query(value=Anything(), since=80))}
 _row = noun("servers.migrations", "/servers/{server_id}/migrations", target="server")
 OPERATIONS = (

@@ -26,7 +26,7 @@ CHARACTERS = "".join(sorted({*string.ascii_letters, *string.digits} - {*"0O1lI"}
 
 
 class Hints(Value):
-    """Scheduler hints; unknown ones pass, as in Nova."""
+    """Scheduler hints; whether there is somebody to follow them, the use case asks."""
 
     KNOWN: Mapping[str, Value] = {"group": Id(), "different_host": OneOf(Id(), ListOf(Id(), 1000)),
                                   "same_host": OneOf(Id(), ListOf(Id(), 1000)), "query": Anything(),

@@ -106,6 +106,11 @@ def _equal(names: str, everyone: int = NEVER, value: Value = _OrNull(Anything())
     return ListFilter(names, lambda query, column, given: query.equal.update({column: given}), value, everyone)
 
 
+def _without(names: str) -> ListFilter:
+    """Of what no server here has: nothing but empty text fits one."""
+    return ListFilter(names, lambda query, _column, given: query.equal.update({"id": None} if given else {}))
+
+
 def _regex(names: str, everyone: int = NEVER) -> ListFilter:
     return ListFilter(names, lambda query, column, given: query.matching.append((column, given)), Regex(), everyone)
 
@@ -203,6 +208,7 @@ FIELDS = Fields(
     ApiField(ATTRIBUTE + "hostname", name="hostname", shows=FULL, since=90),
     ApiField(ATTRIBUTE + "kernel_id", shows=FULL, since=3, rule=EXTENDED, show=lambda _view, _row: ""),
     ApiField(ATTRIBUTE + "ramdisk_id", shows=FULL, since=3, rule=EXTENDED, show=lambda _view, _row: ""),
+    ApiField("kernel_id", filters=(_without("kernel_id ramdisk_id"),)),
     ApiField("root_device_name", filters=(_equal("root_device_name"),), sorts="root_device_name"),
     ApiField(ATTRIBUTE + "root_device_name", name="root_device_name", shows=FULL, since=3, rule=EXTENDED),
     ApiField("user_data", Nullable(USER_DATA), takes="create"),
@@ -211,7 +217,7 @@ FIELDS = Fields(
     ApiField("locked", shows=ALL, since=9, reads="locked_by", show=lambda _view, row: row.locked_by is not None),
     ApiField("locked", name="locked_by", since=73, filters=(_of_list("locked", "locked", TRUTH, FIRST),),
              sorts="locked"),
-    ApiField("locked_by", sorts="locked_by"),
+    ApiField("locked_by", filters=(_equal("locked_by"),), sorts="locked_by"),
     ApiField("locked_reason", shows=ALL, since=73),
     ApiField("host_status", shows=FULL, since=16, reads="host", rule=HOST_STATUS, show=ServerView.host_status),
     ApiField("host_status", shows=FULL, since=16, reads="host", rule=UNKNOWN_HOST_STATUS,

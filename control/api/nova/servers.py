@@ -32,12 +32,12 @@ _WORD = Query(value=Anything())
 REFUSED = ("block_device_mapping", "services", "metadata", "system_metadata", "info_cache", "security_groups",
            "pci_devices")
 #: Parameters that are no fields of a server: those that everybody may use; those of administrators; those that Nova
-#: takes and that filter nothing here; those that it refuses.
+#: refuses.
 OPEN: Mapping[str, Query] = {"all_tenants": _WORD, **pages(), **dict.fromkeys(
     ("status", "sort_key", "sort_dir"), Query(value=Anything(), many=True))}
 LIST_QUERY: Mapping[str, Query] = {
     **FIELDS.query(), **OPEN, **dict.fromkeys(("deleted", "soft_deleted", "project_id", "tenant_id"), _WORD),
-    **dict.fromkeys(("kernel_id", "ramdisk_id", "locked_by", *REFUSED), _WORD)}
+    **dict.fromkeys(REFUSED, _WORD)}
 
 
 def _listed(call: Call, found: ServerPage, answer: str) -> dict[str, Any]:

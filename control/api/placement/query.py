@@ -33,17 +33,18 @@ def member_of(value: str, minor: int) -> Test:
     if against and minor < 32:
         raise InvalidRequest("member_of: ! is there from microversion 1.32 on.")
     text = value.removeprefix("!")
-    wanted = frozenset(_uuids("member_of", text.removeprefix("in:").split(",") if text.startswith("in:") else [text]))
+    wanted = frozenset(uuids("member_of", text.removeprefix("in:").split(",") if text.startswith("in:") else [text]))
     return lambda one: wanted.isdisjoint(group.uuid for group in one.aggregates) is against
 
 
 def in_tree(value: str) -> Test:
     """The uuid of a provider of the tree."""
-    [wanted] = _uuids("in_tree", [value])
+    [wanted] = uuids("in_tree", [value])
     return lambda one: wanted in one.tree_ids
 
 
-def _uuids(name: str, words: Iterable[str]) -> list[str]:
+def uuids(name: str, words: Iterable[str]) -> list[str]:
+    """They, in normal form."""
     try:
         return [str(uuid.UUID(word)) for word in words]
     except ValueError:

@@ -54,6 +54,8 @@ class PlacementRoutes:
         tests = [_test(name, value, views.minor(request)) for name, value in request.query]
         self.placement.check_classes(kind for name, value in request.query if name == "resources"
                                      for kind in query.resources(value))
+        self.placement.check_traits({one for name, value in request.query if name == "required"
+                                     for one in query.required(value, views.minor(request))[1]})
         found = self.placement.providers(lambda one: all(test(one) for test in tests))
         return {"resource_providers": [_provider(request, one) for one in found]}
 
@@ -169,7 +171,8 @@ def _test(name: str, value: str, minor: int) -> Callable[[Provider], bool]:
     if name == "name":
         return lambda one: one.name == value
     if name == "uuid":
-        return lambda one: one.id == value.lower()
+        [wanted_id] = query.uuids("uuid", [value])
+        return lambda one: one.id == wanted_id
     if name == "in_tree":
         return query.in_tree(value)
     if name == "member_of":

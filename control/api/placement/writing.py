@@ -11,7 +11,7 @@ from magnetar_control.compute.caller import Caller
 from magnetar_control.compute.placement import Placement
 from magnetar_control.compute.providers import Providers
 from magnetar_control.services import Document
-from magnetar_control.web import Answer, Request
+from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 from magnetar_core.values import Integer, ListOf, MapOf, Text, Value
@@ -57,7 +57,16 @@ class WritingRoutes:
             (f"DELETE /{one}/inventories", self.drop_inventories, 204),
             (f"PUT /{one}/inventories/{{name}}", self.set_inventory, 200),
             (f"DELETE /{one}/inventories/{{name}}", self.drop_inventory, 204),
-            (f"PUT /{one}/aggregates", self.set_aggregates, 200))]
+            (f"PUT /{one}/aggregates", self.set_aggregates, 200),
+            ("POST /resource_providers", self.refuse, 200), (f"PUT /{one}", self.refuse, 200),
+            (f"DELETE /{one}", self.refuse, 204))]
+
+    def refuse(self, request: Request) -> None:
+        """What is done to providers themselves. Raises ``Fault``."""
+        raise Fault(405, f"{request.method} is not possible at {request.path}: a resource provider is a host, which "
+                         "comes with its agent and has its name, or what its agent tells is below it. Add and remove "
+                         "hosts (openstack compute service delete); inventories, traits and aggregates can be set.",
+                    {"Allow": "GET"})
 
     def make_trait(self, request: Request) -> Answer:
         """201 for a new one, 204 for one that there is."""

@@ -17,6 +17,15 @@ GIB, MIB = 2**30, 2**20
 MOST = 24
 
 Item = Mapping[str, Any]
+#: What an item that is a local disk cannot say, but for the values that it may have, and why.
+REFUSED: Sequence[tuple[str, Sequence[Any], str]] = (
+    ("volume_type", (), "is for volumes; local disks lie with the server"),
+    ("delete_on_termination", (True,), "must be true for a local disk, which goes with its server, or be left out"),
+    ("disk_bus", ("virtio",), "must be virtio for a local disk, or be left out; flavor and image say what all of them "
+                              "are behind (hw_disk_bus)"),
+    ("readonly", (False,), "is for volumes; a local disk is the server's own to write to"),
+    ("volume", (), "is for volumes"),
+)
 
 
 class LocalDisk(NamedTuple):

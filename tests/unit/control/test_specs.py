@@ -57,6 +57,8 @@ def message(caller: Caller, server: str, action: str) -> Any:
     ({"resources:VCPU": "many"}, {}, "extra spec resources:VCPU=many: it must match"),
     ({"trait:CUSTOM_A": "wanted"}, {}, "extra spec trait:CUSTOM_A=wanted: it must match"),
     ({}, {"trait:CUSTOM_A": "forbidden"}, "image property trait:CUSTOM_A=forbidden: it must match"),
+    ({}, {"img_config_drive": "always"}, "image property img_config_drive=always: it must match"),
+    ({}, {"kernel_id": "7d1f"}, "image property kernel_id=7d1f: guests boot with the kernel that is in their disk"),
     ({}, {"hw_floppy_bus": "fdc"}, "image property hw_floppy_bus=fdc: guests have no floppy")])
 def test_a_server_of_a_spec_without_effect_is_refused(strict: Cloud, specs: dict[str, str],
                                                       properties: dict[str, str], named: str) -> None:
@@ -73,6 +75,35 @@ def test_a_server_of_a_spec_without_effect_is_refused(strict: Cloud, specs: dict
     for dry_run in ("true", "false"):
         reply = caller.put(f"/v1/server/odd?dry_run={dry_run}", want)
         assert reply.status == 400 and named in reply.json["error"]["message"], reply
+
+
+@pytest.mark.parametrize(("hints", "named"), [
+    ({"query": '["=", "$host", "kvm1"]'}, "query is followed by the filter JsonFilter, which is off"),
+    ({"build_near_host_ip": "192.0.2.1", "cidr": "/24"}, "build_near_host_ip is followed by the filter SimpleCIDR"),
+    ({"cidr": "/24"}, "cidr says how near a host is to be to build_near_host_ip, which is left out"),
+    ({"target_cell": "cell1"}, "target_cell: cells are not chosen by servers"),
+    ({"diferent_host": "kvm1"}, "diferent_host: no filter follows it; there are group, different_host")])
+def test_a_hint_that_nobody_follows_is_refused(strict: Cloud, lenient: Cloud, hints: dict[str, str],
+                                               named: str) -> None:
+    def asked(cloud: Cloud) -> Any:
+        return cloud.admin.post("/v2.1/servers", {"os:scheduler_hints": hints, "server": {
+            "name": "hinted", "flavorRef": "1", "networks": "none", "imageRef": cloud.admin.image()}}, "2.60")
+    reply = asked(strict)
+    assert reply.status == 400 and named in reply.json["badRequest"]["message"], reply
+    reply = asked(lenient)
+    assert reply.status == 202, reply
+    assert named in message(lenient.admin, reply.json["server"]["id"], "create")
+
+
+def test_hints_that_are_followed_pass(strict: Cloud) -> None:
+    caller = strict.admin
+    other = caller.boot("other")["id"]
+    group = caller.post("/v2.1/os-server-groups", {"server_group": {"name": "g", "policies": ["affinity"]}})
+    for hints in ({"same_host": other}, {"group": group.json["server_group"]["id"]}, {"same_host": [other]}, {}):
+        reply = caller.post("/v2.1/servers", {"os:scheduler_hints": hints, "server": {
+            "name": "hinted", "flavorRef": "1", "networks": "none", "imageRef": caller.image()}}, "2.60")
+        assert reply.status == 202, reply
+        assert message(caller, reply.json["server"]["id"], "create") is None
 
 
 def test_what_acts_or_asks_for_what_there_is_passes(strict: Cloud) -> None:

@@ -19,11 +19,14 @@ SHUTDOWN_TIMEOUT, SECONDS = "os_shutdown_timeout", r"0*([0-9]{1,3}|[12][0-9]{3}|
 
 ROWS = (
     Spec(r"(hw_)?architecture|img_hv_type|hypervisor_type|(hw_)?vm_mode", ANY, _SUITS),
-    Spec(r"img_config_drive", ANY, _HOST),
-    Spec(r"(hw_)?auto_disk_config|(img_)?(block_device_mapping|bdm_v2|root_device_name|mappings)", ANY, _HERE),
+    Spec(r"img_config_drive", "mandatory|optional", _HOST),
+    Spec(r"(hw_)?auto_disk_config|(img_)?(block_device_mapping|bdm_v2|root_device_name)", ANY, _HERE),
+    Spec(r"(img_)?mappings", ANY, usual=r"|\[\]|None", lacks="ephemeral and swap disks are those of the flavor"),
+    Spec(r"kernel_id|ramdisk_id", ANY, usual="|None", lacks="guests boot with the kernel that is in their disk; on a "
+         "host of its own an image names another in its fields kernel and ramdisk"),
     # What an image is, and where it comes from: for people, and for those who look for images.
     Spec(r"os_(distro|version|type|hidden|hash_\w+)|(base_image_ref|image_type|image_location|image_state|"
-         r"instance_uuid|instance_type_\w+|owner_id|owner_\w+|user_id|kernel_id|ramdisk_id|boot_roles|stores|locations|"
+         r"instance_uuid|instance_type_\w+|owner_id|owner_\w+|user_id|boot_roles|stores|locations|"
          r"description)", ANY, usual=ANY),
     Spec(r"hw_rescue_(device|bus)", ANY, _HOST | _HERE),  # checked when it rescues
     *(Spec(name_pattern(name), ANY, row=row) for name, row in BY_PROPERTY.items()),
@@ -45,6 +48,8 @@ ROWS = (
     Spec(r"trait:[A-Z0-9_]+", "required", lacks="no host here can have this trait"),
     Spec(r"trait\w+:[A-Z0-9_]+", ANY, lacks="images have no groups of requests; use trait:"),
     Spec(r"hw_\w+", ANY),
+    Spec(r"(hw|hw_rng|hw_video|os|quota|accel|pci_passthrough|aggregate_instance_extra_specs|capabilities):.+|"
+         r"hide_hypervisor_id", ANY, lacks="it is an extra spec of flavors, and no property of images"),
 )
 #: Nothing is reserved: who keeps images may note what he likes, also in Nova's namespaces.
 IMAGE_PROPERTIES = Table("image property", ROWS, r"(?!)")

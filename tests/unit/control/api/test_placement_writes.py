@@ -49,6 +49,12 @@ def call(cloud, method, path, version="1.39", body=None):
                             headers={"OpenStack-API-Version": f"placement {version}"})
 
 
+def test_who_would_make_or_rename_a_provider_reads_what_one_is(cloud, ids):
+    for method, path in (("POST", ""), ("PUT", f"/{ids['kvm1']}"), ("DELETE", f"/{ids['kvm1']}")):
+        reply = call(cloud, method, f"/resource_providers{path}", body={"name": "kvm9"} if method != "DELETE" else None)
+        assert reply.status == 405 and "a resource provider is a host" in reply.json["errors"][0]["detail"], reply
+
+
 def generation(cloud, id):
     return call(cloud, "GET", f"/resource_providers/{id}").json["generation"]
 

@@ -186,6 +186,50 @@ def test_local_disks_that_are_refused(owner: Owner, blocks: list[dict[str, objec
     assert refused.status == 400 and why in refused.json["badRequest"]["message"]
 
 
+@pytest.mark.parametrize(("item", "said", "why"), [
+    ("local", {"device_type": "cdrom"}, "[0].device_type: must be disk"),
+    ("local", {"disk_bus": "sata"}, "[0].disk_bus: must be virtio for a local disk"),
+    ("local", {"volume_size": 5}, "[0].volume_size: must be the flavor's disk, 0 GiB"),
+    ("local", {"volume_type": "default"}, "[0].volume_type: is for volumes"),
+    ("local", {"delete_on_termination": False}, "[0].delete_on_termination: must be true for a local disk"),
+    ("local", {"guest_format": "ext4"}, "[0].guest_format: is for blank local disks only"),
+    ("local", {"virtual_name": "swap"}, "[0].virtual_name: must be left out"),
+    ("local", {"connection_info": "{}"}, "[0].connection_info: must be left out"),
+    ("volume", {"disk_bus": "usb"}, "[0].disk_bus: must be one of virtio, scsi, sata"),
+    ("volume", {"device_type": "lun"}, "[0].device_type: must be disk"),
+    ("volume", {"volume_type": "default"}, "[0].volume_type: is for volumes that are made"),
+    ("volume", {"volume_size": 7}, "has 1 GiB, and volume_size is 7"),
+    ("volume", {"snapshot_id": "9f3c1a52-0a08-4b8e-8f0e-1d7a5a6f7b11"}, "[0].snapshot_id: is not for source_type"),
+    ("volume", {"guest_format": "xfs"}, "[0].guest_format: is for blank local disks only")])
+def test_what_could_do_nothing_to_a_disk_is_refused(owner: Owner, item: str, said: dict[str, Any], why: str) -> None:
+    local = item == "local"
+    one = root(owner) if local else block("volume", owner.volume(), boot_index=0)
+    refused = owner.call.post("/v2.1/servers", {"server": {
+        "name": "x", "flavorRef": "1", "networks": "none", "imageRef": owner.call.image() if local else "",
+        "block_device_mapping_v2": [{**one, **said}]}}, "2.67")
+    assert refused.status == 400 and why in refused.json["badRequest"]["message"], refused.json
+
+
+def test_words_that_are_so_anyway_pass(owner: Owner) -> None:
+    same = {"device_type": "disk", "disk_bus": "", "guest_format": None, "virtual_name": None, "volume_type": ""}
+    volume = block("volume", owner.volume(imageRef=owner.call.image()), boot_index=0, volume_size=1,
+                   **{**same, "disk_bus": "virtio"})
+    owner.server(imageRef="", block_device_mapping_v2=[volume], version="2.67")
+    owner.server(imageRef=owner.call.image(), version="2.67",
+                 block_device_mapping_v2=[{**root(owner), **same, "volume_size": 0}])
+
+
+def test_the_first_form_has_swap_and_ephemeral_disks(owner: Owner) -> None:
+    _large(owner)
+    old = [{"virtual_name": "ephemeral0", "volume_size": 1}, {"virtual_name": "swap", "volume_size": 16}]
+    server = owner.server(flavorRef="large", imageRef=owner.call.image(), block_device_mapping=old)
+    assert _disks(owner, server["id"]) == {"disk": 1024, "disk.ephemeral": 1024, "disk.swap": 16}
+    refused = owner.call.post("/v2.1/servers", {"server": {
+        "name": "x", "flavorRef": "large", "networks": "none", "imageRef": owner.call.image(),
+        "block_device_mapping": [{"virtual_name": "root", "volume_id": owner.volume()}]}}, "2.60")
+    assert refused.status == 400 and "[0].virtual_name: must be swap" in refused.json["badRequest"]["message"]
+
+
 def test_a_resize_does_not_shrink_ephemeral_disks(owner: Owner) -> None:
     """What counts is what they have together, not the flavor's word (LCH-46)."""
     _large(owner)

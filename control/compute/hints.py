@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hints of new servers to the scheduler: each is followed by a filter that is on, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from magnetar_control.scheduler.filters import FILTERS
+from magnetar_control.settings import Settings
+from magnetar_core.errors import InvalidRequest
+
+from .caller import Caller
+
+#: The filters that follow hints. That of groups is always on.
+FOLLOWED = {"different_host": "DifferentHostFilter", "same_host": "SameHostFilter", "query": "JsonFilter",
+            "build_near_host_ip": "SimpleCIDRAffinityFilter", "cidr": "SimpleCIDRAffinityFilter"}
+#: Hints of Nova that nothing follows, and what there is instead.
+CELLS = "cells are not chosen by servers; availability zones are (availability_zone)"
+NOBODY = {"target_cell": CELLS, "different_cell": CELLS}
+UNKNOWN = f"no filter follows it; there are group, {', '.join(FOLLOWED)}"
+_KNOWN = frozenset(one.name for one in FILTERS)
+
+
+def check(caller: Caller, hints: Mapping[str, Any]) -> str | None:
+    """Raises ``InvalidRequest`` for hints that would do nothing. Where the setting ``specs_without_effect`` is
+    ``warn``, returns that as a warning, for the message of the server's action."""
+    found = [*_in_vain(hints, caller.settings)]
+    if not found:
+        return None
+    told = f"Scheduler hints that would do nothing here: {'; '.join(found)}."
+    if caller.settings.specs_without_effect == "warn":
+        return told
+    raise InvalidRequest(f"{told} Leave them out; an operator may let them pass with the setting specs_without_effect: "
+                         "warn.")
+
+
+def _in_vain(hints: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    """Each with what it lacks. Filters and weighers of one's own may read any hint."""
+    own = settings.weighers or not _KNOWN.issuperset(settings.enabled_filters)
+    for name in sorted(hints):
+        by = FOLLOWED.get(name)
+        if by is not None and hints[name] and by not in settings.enabled_filters:
+            yield f"{name} is followed by the filter {by}, which is off (setting enabled_filters)"
+        elif by is None and name != "group" and not own:
+            yield f"{name[:80]}: {NOBODY.get(name, UNKNOWN)}"
+    if hints.get("cidr") and not hints.get("build_near_host_ip"):
+        yield "cidr says how near a host is to be to build_near_host_ip, which is left out"
