@@ -124,8 +124,8 @@ class EmbeddedVolumes:
             store: SnapshotStore | VolumeStore = self.snapshots if fields.get("snapshot_id") else self.volumes
             lies = store.show(context, copied)["host"] if copied else values["host"]
             if not lies or not near(lies):
-                raise InvalidRequest("Invalid input received: No host that is up is as scheduler_hints ask; a copy lies "
-                                     "on the host of its source.")
+                raise InvalidRequest("Invalid input received: No host that is up is as scheduler_hints ask; a copy "
+                                     "lies on the host of its source.")
         return values
 
     def _near(self, context: Context, hints: Mapping[str, Sequence[str]]) -> Callable[[str], bool] | None:

@@ -95,8 +95,8 @@ def metadata_text(given: Document) -> str:
 class VolumeListing:
     """What a list is asked for. *filters*: by column; *named*: text in the name. *pairs*: of columns with JSON, what
     they have among others; *compared*: (column, operator, moment). *everywhere*: of all projects, for admins;
-    *project_id*: of that one alone. *sort*: columns, and whether downwards. At most *limit* (``None``: all) after *offset*,
-    and after the row *marker*. *count*: how many there are in all is told too."""
+    *project_id*: of that one alone. *sort*: columns, and whether downwards. At most *limit* (``None``: all) after
+    *offset* and after the row *marker*. *count*: how many there are in all is told too."""
 
     filters: Mapping[str, Any] = field(default_factory=dict)
     named: str | None = None
@@ -125,7 +125,7 @@ COMPARE: Mapping[str, Callable[[Any, Any], ColumnElement[bool]]] = {
 
 
 def _has(column: ColumnElement[str], pair: tuple[str, str]) -> ColumnElement[bool]:
-    """Whether a JSON object of texts has the pair: as it stands there its quotes are not escaped, those of texts are."""
+    """Whether a JSON object of texts has the pair. Its quotes are not escaped there, those inside of texts are."""
     return func.replace(column, orjson.dumps(dict([pair])).decode()[1:-1], "") != column
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is accepted acts: filters, fields, hints and actions of volumes, and what is refused because nothing acts on it."""
+"""What is accepted acts: filters, fields, hints and actions of volumes; what nothing acts on is refused."""
 
 import uuid
 
