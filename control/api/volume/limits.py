@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from magnetar_control.api.values import record
+from magnetar_control.api.values import Parsed, record
 from magnetar_control.services import Document, Documents
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.quotas import RESOURCES
@@ -21,7 +21,9 @@ from .values import IGNORED, LIMIT, TRUTH, body
 
 #: Quotas of what there is none of.
 NO_QUOTA = {"backups": 0, "backup_gigabytes": 0, "groups": 0}
-QUOTA_SET = record({**dict.fromkeys(RESOURCES, LIMIT), "force": TRUTH, "skip_validation": TRUTH,
+#: The limit of what there is none of; 0 says what is so.
+NOTHING = Parsed(lambda value: {"0": 0}[str(value)], "must be 0: there are none here")
+QUOTA_SET = record({**dict.fromkeys(RESOURCES, LIMIT), **dict.fromkeys(NO_QUOTA, NOTHING), "force": TRUTH, "skip_validation": TRUTH,
                     **dict.fromkeys(("id", "tenant_id", "project_id"), IGNORED)})
 CLASS_SET = record({**dict.fromkeys(RESOURCES, LIMIT), "id": IGNORED, "class_name": IGNORED})
 #: The only quota class: the limits of projects without their own.

@@ -60,7 +60,11 @@ def test_a_member_is_nothing_but_a_project(small):
     id = small.make("ann")
     refused(small.ann("POST", f"/v2/images/{id}/members", {"member": "project-bob", "status": "accepted"}), "status")
     small.ann("POST", f"/v2/images/{id}/members", {"member": "project-bob"}, 200)
-    refused(small.bob("PUT", f"/v2/images/{id}/members/project-bob", {"status": "accepted", "colour": 1}), "colour")
+    one = f"/v2/images/{id}/members/project-bob"
+    refused(small.bob("PUT", one, {"status": "accepted", "colour": 1}), "colour")
+    refused(small.bob("PUT", one, {"status": "accepted", "member": "project-ann"}), "member")
+    told = {"status": "accepted", "member": "project-bob", "member_id": "project-bob", "image_id": id}
+    assert small.bob("PUT", one, told, 200)["status"] == "accepted"
 
 
 @pytest.mark.parametrize("disk, container", [("raw", "aki"), ("aki", "ari"), ("qcow2", "ari")])

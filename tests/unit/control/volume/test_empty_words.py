@@ -98,6 +98,9 @@ def test_a_quota_below_what_is_there(ask):
     admin, path = ask.as_(ADMIN), "/v3/os-quota-sets/red"
     refused(admin, "PUT", path, {"quota_set": {"volumes": 0, "skip_validation": False}}, "volumes")
     assert admin("GET", path)["quota_set"]["volumes"] == 10
+    refused(admin, "PUT", path, {"quota_set": {"backups": 5}}, "there are none")
+    refused(admin, "PUT", path, {"quota_set": {"backups": [], "groups": 0}}, "backups", 400)
+    admin("PUT", path, {"quota_set": {"backups": 0, "groups": "0"}}, 200)
     admin("PUT", path, {"quota_set": {"volumes": 0}}, 200)
 
 
