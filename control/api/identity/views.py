@@ -32,12 +32,14 @@ def check_known(request: Request, plural: str, known: Iterable[str]) -> None:
     known = sorted(known)
     for name, _value in request.query:
         if name not in known:
-            raise InvalidField(name[:80], f"is nothing by which {plural} are listed; there are {', '.join(known)}")
+            told = ", ".join(one for one in known if "__" not in one)
+            raise InvalidField(name[:80], f"is nothing by which {plural} are listed; there are {told}")
 
 
 def filters(request: Request, resource: IdentityResource) -> dict[str, Any]:
     """The filters of a list that are columns. Raises ``InvalidField`` for what is neither that nor one of ``some``."""
-    compared = [f"{name}__{i}{how}" for name in resource.filters for i in ("", "i") for how in COMPARED]
+    compared = [f"{name}__{i}{how}" for name in resource.filters if name != "enabled"
+                for i in ("", "i") for how in COMPARED]
     check_known(request, resource.plural, [
         *resource.filters, *compared, *PAGING, *_flags(resource), *(TAGGED if "tags" in resource.fields else ())])
     return {name: TRUTH.check(value, name) if name == "enabled" else value

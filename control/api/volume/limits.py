@@ -23,9 +23,10 @@ from .values import IGNORED, LIMIT, TRUTH, body
 NO_QUOTA = {"backups": 0, "backup_gigabytes": 0, "groups": 0}
 #: The limit of what there is none of; 0 says what is so.
 NOTHING = Parsed(lambda value: {"0": 0}[str(value)], "must be 0: there are none here")
-QUOTA_SET = record({**dict.fromkeys(RESOURCES, LIMIT), **dict.fromkeys(NO_QUOTA, NOTHING), "force": TRUTH, "skip_validation": TRUTH,
+QUOTAS = {**dict.fromkeys(RESOURCES, LIMIT), **dict.fromkeys(NO_QUOTA, NOTHING)}
+QUOTA_SET = record({**QUOTAS, "force": TRUTH, "skip_validation": TRUTH,
                     **dict.fromkeys(("id", "tenant_id", "project_id"), IGNORED)})
-CLASS_SET = record({**dict.fromkeys(RESOURCES, LIMIT), "id": IGNORED, "class_name": IGNORED})
+CLASS_SET = record({**QUOTAS, "id": IGNORED, "class_name": IGNORED})
 #: The only quota class: the limits of projects without their own.
 CLASS = "default"
 #: What is asked of services, and why none does it.
