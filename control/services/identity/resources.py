@@ -44,7 +44,7 @@ def named(value: Value, default: Any = UNSET, on: str = CHANGING) -> Field:
     return Field(value, "", on=on, required=default is UNSET, default=default)
 
 
-class Options(Value):
+class ResourceOptions(Value):
     """The options of a resource: *known* ones by name. null takes one away."""
 
     def __init__(self, **known: Value) -> None:
@@ -88,11 +88,11 @@ ENABLED = named(Boolean(), True)
 REFERENCE = Nullable(Text(0, 64))
 DOMAIN = named(REFERENCE, None, on=FIXED)
 #: What is immutable neither changes nor goes, until it is immutable no more.
-OPTIONS = named(Options(immutable=Boolean()), {})
+OPTIONS = named(ResourceOptions(immutable=Boolean()), {})
 _ONE_METHOD = "people have a password, and no second method such as totp"
 #: ``lock_password``: the user cannot change the password. No password expires, and nobody is too long away, so the
 #: exemptions from that say what is so anyway.
-USER_OPTIONS = named(Options(
+USER_OPTIONS = named(ResourceOptions(
     lock_password=Boolean(), ignore_password_expiry=Boolean(), ignore_change_password_upon_first_use=Boolean(),
     ignore_user_inactivity=Boolean(),
     ignore_lockout_failure_attempts=Only(False, "no account is locked; who fails too often waits"),
@@ -133,7 +133,7 @@ class IdentityResource:
         for name, known in self.fields.items():
             if name in wanted and (making or not known.fixed):
                 value = known.value.check(wanted[name], name)
-                if making and isinstance(known.value, Options):
+                if making and isinstance(known.value, ResourceOptions):
                     value = {name: given for name, given in value.items() if given is not None}
             elif making and known.required:
                 raise InvalidField(name, f"is missing; a {self.name} needs it")
