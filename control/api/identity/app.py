@@ -10,14 +10,14 @@ from magnetar_control.api.failures import RoutedService
 from magnetar_control.services import Document
 from magnetar_control.services.identity import EmbeddedIdentity
 from magnetar_control.services.identity.limits import UnifiedLimits
-from magnetar_control.services.identity.resources import RESOURCES
+from magnetar_control.services.identity.resources import PROJECTS, RESOURCES
 from magnetar_control.services.identity.role_assignments import RoleAssignments
 from magnetar_control.services.identity.store import IdentityStore
 from magnetar_control.services.quotas import Quotas
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Application, route, unknown
 
-from . import limits, none, resources, role_assignments, tokens, users
+from . import limits, none, projects, resources, role_assignments, tokens, users
 
 #: The version of the Identity API whose documents these are.
 VERSION = "v3.14"
@@ -37,6 +37,7 @@ def application(service: EmbeddedIdentity, quotas: Mapping[str, Quotas] | None =
         *tokens.TokenRoutes(service).routes(), *role_assignments.routes(RoleAssignments(service.tokens)),
         *limits.routes(UnifiedLimits(service.tokens.database, quotas or {})),
         *users.routes(service.tokens), *none.routes(service.tokens), *resources.members(service.tokens),
+        *projects.tags(IdentityStore(PROJECTS, service.tokens)),
         *(one for resource in RESOURCES for one in resources.routes(IdentityStore(resource, service.tokens))),
     ], authenticate, rendered)
 

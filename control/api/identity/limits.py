@@ -14,7 +14,7 @@ from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import Forbidden, InvalidField
 from magnetar_core.values import Choices, Integer, Nullable, Text
 
-from .views import body, resource, resources
+from .views import body, check_known, resource, resources
 
 LIMIT, WORD, NONE = Integer(-1, 2**31 - 1), Text(1, 255), Nullable(Choices(""))
 #: Limits hold in all regions, for projects, and say nothing of themselves.
@@ -66,6 +66,6 @@ def routes(limits: UnifiedLimits) -> list[Guarded]:
 
 
 def _some(request: Request, found: Sequence[Document]) -> Documents:
-    """Those that the query names; other parameters are passed over."""
-    query = [(name, value) for name, value in request.query if name in FILTERS]
-    return [one for one in found if all(one.get(name) == value for name, value in query)]
+    """Those that the query names."""
+    check_known(request, "limits", FILTERS)
+    return [one for one in found if all(one.get(name) == value for name, value in request.query)]

@@ -28,6 +28,13 @@ OF_USERS = (("credentials/OS-EC2", "credentials", "credential", "Application cre
             ("access_rules", "access_rules", "access rule", "Application credentials are limited by their roles."))
 
 
+#: Roles that projects below would inherit: on what, and whose.
+INHERITED = [f"/v3/OS-INHERIT/{target}/{actor}/roles" for target in ("projects/{target}", "domains/{target}")
+             for actor in ("users/{actor}", "groups/{actor}")]
+NOT_INHERITED = ("Roles are not inherited by projects below. Give the role on each project (openstack role add without "
+                 "--inherited).")
+
+
 def routes(tokens: Tokens) -> list[Guarded]:
     """All of them."""
     found = []
@@ -42,7 +49,14 @@ def routes(tokens: Tokens) -> list[Guarded]:
                   route(f"POST {path}", own(partial(of, partial(_refuse, name, instead)))),
                   *(route(f"{method} {path}/{{id}}", own(partial(of, partial(_missing, name))))
                     for method in ("GET", "DELETE"))]
+    for path in INHERITED:
+        found += [route(f"GET {path}/inherited_to_projects", partial(_list, "roles"), who="admin"),
+                  route(f"PUT {path}/{{role}}/inherited_to_projects", _not_inherited, who="admin")]
     return found
+
+
+def _not_inherited(_request: Request) -> NoReturn:
+    raise InvalidRequest(NOT_INHERITED)
 
 
 def _of_user(store: IdentityStore, answer: Callable[[Request], Document], request: Request, user: str) -> Document:

@@ -14,13 +14,15 @@ from magnetar_control.services.identity.resources import Row
 from magnetar_control.services.identity.role_assignments import ACTORS, RoleAssignments
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
-from magnetar_core.errors import InvalidRequest
+from magnetar_core.errors import InvalidField, InvalidRequest
 
-from .views import is_on, listed, resource, resources
+from .views import check_known, is_on, listed, resource, resources
 
 #: Query parameter to the column that it is about.
 FILTERS = {"user.id": ("actor", "user"), "group.id": ("actor", "group"), "scope.project.id": ("target", "project"),
            "scope.domain.id": ("target", "domain"), "scope.system": ("target", "system")}
+#: No role is inherited by projects below that of an assignment, so a list of those is empty.
+INHERITED = "scope.OS-INHERIT:inherited_to"
 #: On what roles are given, and where that is in the path.
 TARGETS = {"project": "projects/{target}", "domain": "domains/{target}", "system": "system"}
 
@@ -61,16 +63,33 @@ def _named(request: Request, where: Mapping[str, str]) -> dict[str, str]:
     return {**where, **{f"{name}_id": id for name, id in request.params.items()}}
 
 
+def _checked(request: Request) -> dict[str, str]:
+    """The query. Raises ``InvalidRequest`` where its parameters are none, or exclude each other."""
+    query = dict(request.query)
+    check_known(request, "role assignments", (
+        *FILTERS, INHERITED, "role.id", "effective", "include_names", "include_subtree"))
+    if is_on(request, "effective") and "group.id" in query:
+        raise InvalidRequest("effective and group.id exclude each other: effective assignments are those of users.")
+    for column in ("actor", "target"):
+        if len(both := [name for name, (of, _kind) in FILTERS.items() if of == column and name in query]) > 1:
+            raise InvalidRequest(f"{' and '.join(both)} exclude each other; ask for one.")
+    if (system := query.get("scope.system")) not in (None, ALL):
+        raise InvalidField("scope.system", f"must be {ALL}", system)
+    if is_on(request, "include_subtree") and "scope.project.id" not in query:
+        raise InvalidRequest("include_subtree needs scope.project.id: the project whose subtree is meant.")
+    return query
+
+
 def assigned(request: Request, roles: RoleAssignments) -> Document:
     """Assignments under the filters; ``effective`` ones have groups and implied roles spread out."""
-    query, effective = dict(request.query), is_on(request, "effective")
-    if effective and "group.id" in query:
-        raise InvalidRequest("effective and group.id exclude each other: effective assignments are those of users.")
+    query, effective, subtree = _checked(request), is_on(request, "effective"), is_on(request, "include_subtree")
+    if INHERITED in query:
+        return listed(request, "role_assignments", ())
     equal = {"role_id": query["role.id"]} if "role.id" in query else {}
     for name, (column, kind) in FILTERS.items():
         if name in query:
             equal |= {column: kind, f"{column}_id": ALL if kind == "system" else query[name]}
-    rows, names = roles.list(equal, effective, is_on(request, "include_names"))
+    rows, names = roles.list(equal, effective, is_on(request, "include_names"), subtree)
 
     def named(id: str) -> Document:
         return {"id": id, **names.get(id, {})}

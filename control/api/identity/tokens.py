@@ -15,7 +15,7 @@ from magnetar_control.web.application import Guarded, route
 from magnetar_control.web.quick import Way
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from .views import filters, listed, resources
+from .views import filters, listed, some
 
 
 class TokenRoutes:
@@ -48,7 +48,7 @@ class TokenRoutes:
     def targets(self, request: Request, resource: IdentityResource) -> Document:
         """Projects or domains for which the user may have a token."""
         found = users.targets(self.tokens, request.context.user_id, resource, filters(request, resource))
-        return resources(request, resource.plural, found)
+        return some(request, resource, found)
 
     def _subject(self, request: Request) -> tuple[str, Token]:
         """The token in X-Subject-Token: one's own, or any for admins and services; 404 when it is worth nothing."""

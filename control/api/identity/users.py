@@ -16,14 +16,14 @@ from magnetar_control.web.application import Guarded, route
 from magnetar_control.web.quick import Way
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from .views import body, filters, listed, resource, resources
+from .views import body, check_known, filters, listed, resource, some
 
 
 def routes(tokens: Tokens) -> list[Guarded]:
     """All of them."""
     def projects(request: Request, user: str) -> Document:
         found = users.targets(tokens, user, PROJECTS, filters(request, PROJECTS), check=True)
-        return resources(request, "projects", found)
+        return some(request, PROJECTS, found)
 
     def password(request: Request, user: str) -> None:
         given = body(request, "user")
@@ -33,6 +33,7 @@ def routes(tokens: Tokens) -> list[Guarded]:
                               request.address)
 
     def credentials(request: Request, user: str) -> Document:
+        check_known(request, "application credentials", ("name",))
         found = application_credentials.list_all(tokens, user, dict(request.query).get("name"))
         return listed(request, "application_credentials", (_credential(request, one) for one in found))
 
@@ -45,8 +46,8 @@ def routes(tokens: Tokens) -> list[Guarded]:
     return [
         route(f"GET {one}/projects", own(projects)),
         route(f"POST {one}/password", own(password), 204, way=Way.LOGIN),  # to hash takes long
-        route(f"GET {one}/groups", own(lambda request, user: resources(
-            request, "groups", users.groups(tokens, user, filters(request, GROUPS))))),
+        route(f"GET {one}/groups", own(lambda request, user: some(
+            request, GROUPS, users.groups(tokens, user, filters(request, GROUPS))))),
         route(f"GET {every}", own(credentials)),
         route(f"POST {every}", own(create), 201, way=Way.LOGIN),
         route(f"GET {every}/{{id}}", own(lambda request, user: {"application_credential": _credential(

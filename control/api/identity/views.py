@@ -3,23 +3,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
-from magnetar_control.api.values import Truth
+from magnetar_control.api.values import Number, Truth
 from magnetar_control.services import Document
 from magnetar_control.services.identity.resources import IdentityResource
 from magnetar_control.web import Request
-from magnetar_core.errors import InvalidRequest
+from magnetar_core.errors import InvalidField, InvalidRequest
 
 #: A flag of a query: naming it is enough.
 TRUTH = Truth(("true", "1", "yes", ""), ("false", "0", "no"), any_case=True)
 
 
+#: How ``name__contains=x`` and the like compare; with an ``i`` before, in any case (Identity API v3, "Filtering").
+COMPARED: Mapping[str, Callable[[str, str], bool]] = {
+    "contains": str.__contains__, "startswith": str.startswith, "endswith": str.endswith, "equals": str.__eq__}
+#: Filters by tags, separated by commas: what tells by those asked for and those that one has.
+TAGGED: Mapping[str, Callable[[set[str], set[str]], bool]] = {
+    "tags": set.issubset, "tags-any": lambda asked, has: not asked.isdisjoint(has),
+    "not-tags": lambda asked, has: not asked <= has, "not-tags-any": set.isdisjoint}
+PAGING, LIMIT = ("limit", "marker"), Number(1, 10**9 - 1)
+
+
+def check_known(request: Request, plural: str, known: Iterable[str]) -> None:
+    """Raises ``InvalidField`` for a parameter that nothing acts on: who asks would take the list for another one."""
+    known = sorted(known)
+    for name, _value in request.query:
+        if name not in known:
+            told = ", ".join(one for one in known if "__" not in one)
+            raise InvalidField(name[:80], f"is nothing by which {plural} are listed; there are {told}")
+
+
 def filters(request: Request, resource: IdentityResource) -> dict[str, Any]:
-    """The filters of a list; other parameters are passed over, as Keystone does."""
+    """The filters of a list that are columns. Raises ``InvalidField`` for what is neither that nor one of ``some``."""
+    compared = [f"{name}__{i}{how}" for name in resource.filters if name != "enabled"
+                for i in ("", "i") for how in COMPARED]
+    check_known(request, resource.plural, [
+        *resource.filters, *compared, *PAGING, *_flags(resource), *(TAGGED if "tags" in resource.fields else ())])
     return {name: TRUTH.check(value, name) if name == "enabled" else value
             for name, value in request.query if name in resource.filters}
+
+
+def some(request: Request, resource: IdentityResource, found: Iterable[Document], query: str = "") -> Document:
+    """The list of those of *found* that the further filters of the request name, a page of them where it has a limit;
+    with a link to the next page."""
+    left = [one for one in found if all(_fits(one, name, value, resource) for name, value in request.query)]
+    asked = dict(request.query)
+    if "marker" in asked:
+        ids = [one["id"] for one in left]
+        if asked["marker"] not in ids:
+            raise InvalidField("marker", f"must be the id of one of these {resource.plural}", asked["marker"])
+        left = left[ids.index(asked["marker"]) + 1:]
+    limit = LIMIT.check(asked["limit"], "limit") if "limit" in asked else len(left)
+    answer = resources(request, resource.plural, left[:limit], query)
+    if len(left) > limit:
+        asked["marker"] = left[limit - 1]["id"]
+        answer["links"]["next"] = f"{request.base}{request.path}?{urlencode(asked)}"
+    return answer
+
+
+def _flags(resource: IdentityResource) -> Iterator[str]:
+    """What is true of all or of none, such as is_domain."""
+    return (name for name, value in resource.constant.items() if isinstance(value, bool))
+
+
+def _fits(one: Document, name: str, value: str, resource: IdentityResource) -> bool:
+    if name in TAGGED:
+        return "tags" not in resource.fields or TAGGED[name]({*value.split(",")}, {*one["tags"]})
+    if name in _flags(resource):
+        return bool(TRUTH.check(value, name) is resource.constant[name])
+    field, _mark, how = name.partition("__")
+    if not how:
+        return True
+    text = one.get(field)
+    if how not in COMPARED:
+        how, value, text = how[1:], value.lower(), text.lower() if isinstance(text, str) else text
+    return isinstance(text, str) and COMPARED[how](text, value)
 
 
 def is_on(request: Request, name: str) -> bool:

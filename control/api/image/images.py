@@ -16,13 +16,17 @@ from magnetar_control.services.image.images import check_owner, check_readable, 
 from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_control.web.request import parsed
-from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NoSpace, NotFound
+from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest, NoSpace, NotFound
 
 from .query import listing
 
 OCTETS = "application/octet-stream"
 #: How images are imported ("Interoperable image import").
 METHODS = ("glance-direct",)
+#: Why there are no others.
+NO_METHODS = {"web-download": "nothing is downloaded here; do so, and upload it with openstack image create --file",
+              "copy-image": "there is one store", "glance-download": "there is no other Glance to download from"}
+ONE_STORE = "must be left out: there is one store"
 #: What a removed field becomes.
 REMOVED: Document = {"name": None, "disk_format": None, "container_format": None, "tags": []}
 
@@ -45,6 +49,7 @@ class ImageRoutes:
             route(f"PUT {one}/stage", lambda request: self.take(request, STAGED), 204, stream=True),
             route(f"POST {one}/import", self.bring, 202),
             route("GET /v2/info/usage", self.usage),
+            route(f"GET {one}/tasks", lambda request: {"tasks": []} if self._seen(request) else {}),
             route(f"PUT {one}/tags/{{tag}}", lambda request: service.tag(*request.named()), 204),
             route(f"DELETE {one}/tags/{{tag}}", lambda request: service.tag(*request.named(False)), 204),
             route(f"POST {one}/actions/deactivate", partial(self.activate, "deactivated"), 204, "admin"),
@@ -86,6 +91,8 @@ class ImageRoutes:
         """Take the content in, piece by piece; the image becomes active, or waits to be imported (*then*)."""
         if _media_type(request) != OCTETS:
             raise Fault(415, f"Content comes with Content-Type {OCTETS}.")
+        if store := request.headers.get("x-image-meta-store"):
+            raise InvalidField("X-Image-Meta-Store", ONE_STORE, store)
         image = self._seen(request)
         check_owner(request.context, image)
         try:
@@ -98,8 +105,16 @@ class ImageRoutes:
         """Import what was staged."""
         body = request.json()
         method = body.get("method") if isinstance(body, dict) else None
-        if not isinstance(method, dict) or method.get("name") not in METHODS:
+        if not isinstance(method, dict) or not isinstance(method.get("name"), str):
             raise InvalidRequest(f'The body must be {{"method": {{"name": one of {", ".join(METHODS)}}}}}.')
+        if method["name"] not in METHODS:
+            why = NO_METHODS.get(method["name"], "there is no such method")
+            raise InvalidField("method.name", f"must be {' or '.join(METHODS)}: {why}", method["name"])
+        for name in ("stores", "all_stores"):
+            if body.get(name):
+                raise InvalidField(name, ONE_STORE, body[name])
+        if unknown := {*body} - {"method", "stores", "all_stores", "all_stores_must_succeed"} or {*method} - {"name"}:
+            raise InvalidField(min(unknown)[:80], "is nothing that an import looks at")
         self.service.bring(*request.named())
 
     def usage(self, request: Request) -> Document:

@@ -33,11 +33,13 @@ def routes(members: Members) -> list[Guarded]:
 
 
 def _given(request: Request, known: Record) -> Any:
-    """The value of the one key of the body that is looked at."""
-    body, name = request.json(), known.fields[0].name
+    """The value of the one key that the body has, but for the ids of the URL, which clients send along. Raises
+    ``InvalidField``."""
+    body, ids = request.json(), request.params
+    so = {"image_id": ids["id"], "member_id": ids.get("member"), "member": ids.get("member")}
     if isinstance(body, dict):
-        body = {key: value for key, value in body.items() if key == name}
-    return known.check(body, "")[name]
+        body = {name: value for name, value in body.items() if so.get(name) is None or value != so[name]}
+    return known.check(body, "")[known.fields[0].name]
 
 
 def document(row: Mapping[Any, Any]) -> Document:

@@ -4,6 +4,7 @@ their schemas, which clients look at (API reference, "Metadata definitions", "Ta
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NoReturn
 
 from magnetar_control.web import Request
@@ -19,6 +20,13 @@ PROPERTY = ("name", "title", "description", "type", "operators", "default", "enu
 TAG = ("name", "created_at", "updated_at")
 RESOURCE_TYPE = ("name", "prefix", "properties_target", "created_at", "updated_at")
 TASK = ("id", "type", "status", "owner", "expires_at", "created_at", "updated_at", "self", "schema")
+#: Routes of what is not there, and why.
+_ONE_STORE = "There is one store, the folder of the image service; images are neither spread over several nor copied."
+_NO_CACHE = "The image service has no cache, as its content lies beside it. Each host keeps what its servers stand on."
+_NO_LOCATIONS = "The content of an image lies in the image service, and at no other location. Upload it."
+ABSENT = {"GET /v2/info/stores": _ONE_STORE, "GET /v2/info/stores/detail": _ONE_STORE, "GET /v2/cache": _NO_CACHE,
+          "DELETE /v2/cache": _NO_CACHE, "PUT /v2/cache/{id}": _NO_CACHE, "DELETE /v2/cache/{id}": _NO_CACHE,
+          "GET /v2/images/{id}/locations": _NO_LOCATIONS, "POST /v2/images/{id}/locations": _NO_LOCATIONS}
 
 
 def routes() -> list[Guarded]:
@@ -28,6 +36,10 @@ def routes() -> list[Guarded]:
         route(f"GET {namespaces}", lambda _request: {
             "namespaces": [], "first": namespaces, "schema": "/v2/schemas/metadefs/namespaces"}),
         route(f"GET {namespaces}/{{id}}", _no_namespace), route(f"POST {namespaces}", _not_made, who="admin"),
+        *(route(f"{method} {namespaces}/{{id}}", _no_namespace, who="admin") for method in ("PUT", "DELETE")),
+        route(f"GET {namespaces}/{{id}}/{{kind}}", _no_namespace),
+        route(f"POST {namespaces}/{{id}}/{{kind}}", _no_namespace, who="admin"),
+        *(route(path, partial(_absent, why)) for path, why in ABSENT.items()),
         route("GET /v2/metadefs/resource_types", lambda _request: {"resource_types": []}),
         route("GET /v2/tasks", lambda _request: {
             "tasks": [], "first": "/v2/tasks", "schema": "/v2/schemas/tasks"}, who="admin"),
@@ -36,6 +48,10 @@ def routes() -> list[Guarded]:
 
 def _no_namespace(request: Request) -> NoReturn:
     raise NotFound(f"Metadata definition namespace={request.params['id'][:80]} was not found.")
+
+
+def _absent(why: str, _request: Request) -> NoReturn:
+    raise NotFound(why)
 
 
 def _no_task(request: Request) -> NoReturn:

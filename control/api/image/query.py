@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from magnetar_control.api.values import Number, Truth
+from magnetar_control.api.values import Number, Time, Truth
 from magnetar_control.services.image.fields import VISIBILITIES
 from magnetar_control.services.image.images import OPERATORS, SORTS, ImageListing
-from magnetar_core.errors import InvalidRequest
+from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.query import check_sort
 from magnetar_core.values import Choices, Nullable
 
@@ -20,7 +20,10 @@ CONTROLS = frozenset({"limit", "marker", "sort", "sort_key", "sort_dir", "visibi
 TEXTS = frozenset({"name", "status", "owner", "id", "disk_format", "container_format", "checksum", "os_hash_value"})
 #: Parameter to the field and operator that it stands for.
 NUMBERS = {"size": ("size", "eq"), "size_min": ("size", "gte"), "size_max": ("size", "lte"),
-           "min_disk": ("min_disk", "eq"), "min_ram": ("min_ram", "eq")}
+           "virtual_size": ("virtual_size", "eq"), "min_disk": ("min_disk", "eq"), "min_ram": ("min_ram", "eq")}
+#: What the service shows of each image, and no list goes by.
+NO_FILTERS = frozenset({"self", "file", "schema", "direct_url", "locations", "stores", "deleted", "deleted_at"})
+TIME = Time()
 TRUTH = Truth(("true", "1"), ("false", "0"), any_case=True)
 NUMBER, LIMIT = Number(0, 10**18 - 1), Number(0, 10**9 - 1)
 VISIBILITY = Nullable(Choices("all", *VISIBILITIES))
@@ -48,6 +51,8 @@ def listing(query: Query) -> ImageListing:
 def _filter(name: str, value: str) -> tuple[str, str, object]:
     """Field, operator and value of a parameter; what is no field is a property."""
     operator, colon, text = value.partition(":")
+    if name in NO_FILTERS:
+        raise InvalidField(name, "is nothing by which images are listed; leave it out")
     if name in TEXTS and value.startswith("in:"):
         return name, "in", [one.strip('"') for one in text.split(",")]
     if name in NUMBERS:
@@ -56,7 +61,7 @@ def _filter(name: str, value: str) -> tuple[str, str, object]:
         return name, "eq", TRUTH.check(value, name)
     if name in ("created_at", "updated_at"):
         known = colon and operator in OPERATORS
-        return name, operator if known else "eq", (text if known else value).rstrip("Z")[:19]
+        return name, operator if known else "eq", TIME.check(text if known else value, name)[:19]
     return name, "eq", value
 
 

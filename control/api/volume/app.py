@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from magnetar_control.api.failures import RoutedService
 from magnetar_control.services import Document
@@ -15,7 +14,7 @@ from magnetar_control.web import Answer, Fault, Request
 from magnetar_control.web.application import route
 from magnetar_core.errors import InvalidRequest
 
-from . import metadata
+from . import filters, metadata, none
 from .attachments import AttachmentRoutes
 from .encryption import EncryptionRoutes
 from .limits import LimitRoutes
@@ -29,14 +28,6 @@ HEADER = "OpenStack-API-Version"
 KEYS = {400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNotFound", 405: "badMethod",
         406: "notAcceptable", 409: "conflictingRequest", 413: "overLimit", 415: "badMediaType", 500: "computeFault",
         503: "serviceUnavailable"}
-#: Lists of what embedded volumes have none of: path to key.
-NONE_OF = {"backups": "backups", "backups/detail": "backups", "groups": "groups", "groups/detail": "groups",
-           "group_snapshots": "group_snapshots", "group_snapshots/detail": "group_snapshots",
-           "volume-transfers": "transfers", "volume-transfers/detail": "transfers",
-           "os-volume-transfer": "transfers", "os-volume-transfer/detail": "transfers", "qos-specs": "qos_specs",
-           "consistencygroups": "consistencygroups", "consistencygroups/detail": "consistencygroups",
-           "cgsnapshots": "cgsnapshots", "cgsnapshots/detail": "cgsnapshots",
-           "clusters": "clusters", "extensions": "extensions", "group_types": "group_types"}
 
 
 def refused(fault: Fault) -> Answer:
@@ -85,7 +76,7 @@ class VolumeApplication(RoutedService):
                                           EncryptionRoutes)
               for one in routes(service).routes()),
             *metadata.routes("volumes/{id}", service.volumes), *metadata.routes("snapshots/{id}", service.snapshots),
-            *(route(f"GET {path}", partial(_nothing, key)) for path, key in NONE_OF.items())]
+            *none.routes(), *filters.routes()]
         super().__init__([
             route("GET /", _versions, 300, who="anyone"),
             route("GET /v3", _versions, who="anyone"),
@@ -110,7 +101,3 @@ def _versions(request: Request) -> Document:
         "id": "v3.0", "status": "CURRENT", "version": _text(MOST), "min_version": _text(LEAST),
         "updated": "2026-11-21T00:00:00Z", "links": [{"rel": "self", "href": request.base + "/v3/"}],
         "media-types": [{"base": "application/json", "type": "application/vnd.openstack.volume+json;version=3"}]}]}
-
-
-def _nothing(key: str, _request: Request) -> Document:
-    return {key: []}

@@ -3,25 +3,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
-from magnetar_control.api.values import record
-from magnetar_control.services import Document
+from magnetar_control.api.values import Parsed, record
+from magnetar_control.services import Document, Documents
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.quotas import RESOURCES
 from magnetar_control.services.volume.rows import check_admin
 from magnetar_control.store.database import now
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
-from magnetar_core.errors import Forbidden
+from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
 from . import views
-from .values import IGNORED, LIMIT, body
+from .nouns import PAGING, check_known, page, sorted_by
+from .values import IGNORED, LIMIT, TRUTH, body
 
 #: Quotas of what there is none of.
 NO_QUOTA = {"backups": 0, "backup_gigabytes": 0, "groups": 0}
-QUOTA_SET = record({**dict.fromkeys(RESOURCES, LIMIT), **dict.fromkeys(
-    ("id", "tenant_id", "project_id", "force", "skip_validation"), IGNORED)})
+#: The limit of what there is none of; 0 says what is so.
+NOTHING = Parsed(lambda value: {"0": 0}[str(value)], "must be 0: there are none here")
+QUOTAS = {**dict.fromkeys(RESOURCES, LIMIT), **dict.fromkeys(NO_QUOTA, NOTHING)}
+QUOTA_SET = record({**QUOTAS, "force": TRUTH, "skip_validation": TRUTH,
+                    **dict.fromkeys(("id", "tenant_id", "project_id"), IGNORED)})
+CLASS_SET = record({**QUOTAS, "id": IGNORED, "class_name": IGNORED})
+#: The only quota class: the limits of projects without their own.
+CLASS = "default"
+#: What is asked of services, and why none does it.
+NOT_OF_SERVICES = ("The service of volumes on a host is the compute service there. openstack compute service set "
+                   "--disable keeps servers, and the volumes made with them, away from a host.")
+#: By what messages are listed.
+MESSAGE_FILTERS = ("event_id", "message_level", "resource_type", "resource_uuid")
 
 
 class LimitRoutes:
@@ -38,11 +50,20 @@ class LimitRoutes:
                     "id": request.params["id"], **service.quotas("default")[0]}}),
                 route("GET os-availability-zone", lambda _request: {"availabilityZoneInfo": [
                     {"zoneName": service.zone, "zoneState": {"available": True}}]}),
-                route("GET os-services", self.services), route("GET messages", self.messages)]
+                route("GET os-quota-class-sets/{id}", self.quota_class, who="admin"),
+                route("PUT os-quota-class-sets/{id}", self.set_quota_class, who="admin"),
+                route("GET os-services", self.services),
+                route("PUT os-services/{action}", self.no_action, who="admin"),
+                route("GET messages", self.messages), route("GET messages/{id}", self.message),
+                route("DELETE messages/{id}", lambda request: service.forget(*request.named()), 204)]
 
     def limits(self, request: Request) -> Document:
-        """What the project may have, and has."""
-        most, have = self.service.quotas(request.context.project_id or "")
+        """What the project may have, and has; administrators name another one (``project_id``, 3.39)."""
+        check_known(request, ("project_id",))
+        id = dict(request.query).get("project_id")
+        if id is not None:
+            self._check_seen(request, id)
+        most, have = self.service.quotas(id or request.context.project_id or "")
         return {"limits": {"rate": [], "absolute": {
             "maxTotalVolumes": most["volumes"], "totalVolumesUsed": have["volumes"],
             "maxTotalVolumeGigabytes": most["gigabytes"], "totalGigabytesUsed": have["gigabytes"],
@@ -53,19 +74,30 @@ class LimitRoutes:
     def quota(self, request: Request) -> Document:
         """Limits of a project, with ``usage=True`` what it has of them."""
         id = request.params["id"]
-        if id != request.context.project_id and not request.context.is_admin:
-            raise Forbidden("Policy doesn't allow this to be performed: the quota of another project needs the role "
-                            "admin.")
+        self._check_seen(request, id)
         most, have = self.service.quotas(id)
         full = dict(request.query).get("usage", "").lower() == "true"
         found: dict[str, Any] = {name: {"limit": limit, "in_use": have.get(name, 0), "reserved": 0} if full else limit
                                  for name, limit in {**most, **NO_QUOTA}.items()}
         return {"quota_set": {"id": id, **found}}
 
+    @staticmethod
+    def _check_seen(request: Request, id: str) -> None:
+        if id != request.context.project_id and not request.context.is_admin:
+            raise Forbidden("Policy doesn't allow this to be performed: the quota of another project needs the role "
+                            "admin.")
+
     def set_quota(self, request: Request) -> Document:
-        """Limits of a project, -1 for none; for admins."""
+        """Limits of a project, -1 for none; for admins. With ``skip_validation`` or ``force`` false none is below what
+        the project has."""
         check_admin(request.context)
         given = body(request, "quota_set", QUOTA_SET)
+        if not (given.get("skip_validation", True) and given.get("force", True)):
+            have = self.service.quotas(request.params["id"])[1]
+            for name in RESOURCES:
+                if 0 <= given.get(name, -1) < have[name]:
+                    raise InvalidField(f"quota_set.{name}", f"is less than the {have[name]} that the project has; "
+                                       "leave skip_validation out to set it all the same", given[name])
         return {"quota_set": self.service.set_quotas(
             request.params["id"], {name: given[name] for name in RESOURCES if name in given})}
 
@@ -74,20 +106,54 @@ class LimitRoutes:
         check_admin(request.context)
         self.service.set_quotas(request.params["id"], dict.fromkeys(RESOURCES))
 
+    def quota_class(self, request: Request) -> Document:
+        """The limits of projects without their own. Raises ``NotFound`` for another class."""
+        if request.params["id"] != CLASS:
+            raise NotFound(f"There is one quota class, {CLASS}.")
+        return {"quota_class_set": {"id": CLASS, **self.service.quotas(CLASS)[0], **NO_QUOTA}}
+
+    def set_quota_class(self, request: Request) -> Document:
+        self.quota_class(request)
+        given = body(request, "quota_class_set", CLASS_SET)
+        self.service.set_quotas(CLASS, {name: given[name] for name in RESOURCES if name in given})
+        return self.quota_class(request)
+
+    def no_action(self, _request: Request) -> NoReturn:
+        raise InvalidRequest(NOT_OF_SERVICES)
+
     def services(self, request: Request) -> Document:
         """The hosts that hold volumes; for admins. None can be disabled or frozen, or is copied elsewhere."""
         check_admin(request.context)
+        check_known(request, ("binary", "host"))
+        query = dict(request.query)
         never = {"status": "enabled", "disabled_reason": None, "frozen": False, "replication_status": "disabled",
                  "active_backend_id": None, **views.since(request, (7, True, "cluster", None))}
-        return {"services": [
+        found = [
             {"binary": "cinder-volume", "host": f"{host['name']}@magnetar", "zone": self.service.zone, **never,
              "state": state, "updated_at": now(), **views.since(request, (49, True, "backend_state", state))}
-            for host in self.service.reach.hosts() for state in ("up" if host["up"] else "down",)]}
+            for host in self.service.reach.hosts() for state in ("up" if host["up"] else "down",)]
+        return {"services": [one for one in found if query.get("binary") in (None, one["binary"])
+                             and query.get("host") in (None, one["host"], one["host"].partition("@")[0])]}
 
     def messages(self, request: Request) -> Document:
         """Why something failed (3.3)."""
-        return {"messages": [
+        check_known(request, (*MESSAGE_FILTERS, *PAGING))
+        query = dict(request.query)
+        found = [one for one in self._messages(request)
+                 if all(query.get(name) in (None, one[name]) for name in MESSAGE_FILTERS)]
+        return page(request, "messages", sorted_by(query, found, (
+            "id", "event_id", "resource_type", "created_at", "resource_uuid")))
+
+    def message(self, request: Request) -> Document:
+        id = request.params["id"]
+        found = next((one for one in self._messages(request) if one["id"] == id), None)
+        if found is None:
+            raise NotFound(f"Message {id} could not be found.")
+        return {"message": found}
+
+    def _messages(self, request: Request) -> Documents:
+        return [
             {"id": row["id"], "event_id": f"{noun}_001", "resource_type": noun, "resource_uuid": row["id"],
              "user_message": row["fault"], "message_level": "ERROR", "guaranteed_until": None, "links": [],
              "created_at": row["updated_at"] or row["created_at"]}
-            for noun, row in self.service.messages(request.context)]}
+            for noun, row in self.service.messages(request.context)]

@@ -4,15 +4,19 @@ update, delete."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 
-from magnetar_control.api.values import Number, record
+from magnetar_control.api.values import Number, Time, record
 from magnetar_control.services import Document, Documents
 from magnetar_control.services.volume import EmbeddedVolumes
-from magnetar_control.services.volume.rows import VolumeListing
+from magnetar_control.services.volume.rows import COMPARE, KEYS, VolumeListing
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
+from magnetar_core.errors import InvalidField, InvalidRequest
+from magnetar_core.values import Choices, MapOf, Text
 
 from .values import METADATA, NAMES, SIZE, TRUTH, body, is_set, named
 
@@ -21,6 +25,15 @@ MOST = 1000
 COUNT = Number(0, 999_999_999)
 #: Filters that are no text.
 TYPES = {"bootable": TRUTH, "multiattach": TRUTH, "size": SIZE}
+#: Filters by names and values, with the columns that have these; and by moments.
+PAIRS, MOMENTS = {"metadata": "metadata", "glance_metadata": "image_metadata"}, ("created_at", "updated_at")
+PAIRS_FORM, TIME, DIRECTION = MapOf(Text(), Text(0, 255), KEYS), Time(), Choices("asc", "desc")
+#: Parameters of lists that are sorted and cut after they were read.
+PAGING = ("limit", "marker", "offset", "sort", "sort_dir", "sort_key")
+#: Parameters that are no filters, and what filters are called too.
+CONTROLS = ("all_tenants", "limit", "marker", "name~", "offset", "project_id", "sort", "sort_dir", "sort_key",
+            "with_count")
+ALIASES = {"instance_id": "server_id", "display_name": "name"}
 UPDATE = record({**NAMES, "metadata": METADATA})
 
 
@@ -77,21 +90,76 @@ class NounRoutes:
 
 
 def listing(request: Request, columns: Sequence[str]) -> VolumeListing:
-    """What the list is asked for; filters are *columns*. What is no filter is not looked at, as in Cinder."""
-    given = dict(request.query)
-    if "instance_id" in given:  # what Cinder calls the server of an attachment
-        given.setdefault("server_id", given["instance_id"])
+    """What the list is asked for; filters are *columns*. Raises ``InvalidField`` for a parameter that is none."""
+    given = {ALIASES.get(name, name): value for name, value in request.query}
+    check_known(request, [*columns, *CONTROLS, *(old for old, name in ALIASES.items() if name in columns)])
     filters = {name: TYPES[name].check(given[name], name) if name in TYPES else given[name]
-               for name in columns if name in given}
+               for name in columns if name in given and name not in (*PAIRS, *MOMENTS)}
     return VolumeListing(
         filters=filters, named=given.get("name~"), everywhere=is_set(request, "all_tenants"),
-        project_id=given.get("project_id"), sort=_sort(given), marker=given.get("marker"),
+        pairs={PAIRS[name]: pairs(given[name], name) for name in columns if name in given and name in PAIRS},
+        compared=[one for name in columns if name in given and name in MOMENTS for one in _compared(name, given[name])],
+        project_id=given.get("project_id"), sort=sort(given), marker=given.get("marker"),
         limit=min(COUNT.check(given.get("limit", MOST), "limit"), MOST),
         offset=COUNT.check(given.get("offset", 0), "offset"),
         count=request.extra["version"] >= (3, 45) and is_set(request, "with_count"))
 
 
-def _sort(given: dict[str, str]) -> list[tuple[str, bool]]:
+def check_known(request: Request, known: Sequence[str]) -> None:
+    """Raises ``InvalidField`` for a parameter that nothing acts on: who asks would take the list for another one."""
+    for name, _value in request.query:
+        if name not in known:
+            raise InvalidField(name[:80], f"is nothing by which this is listed; there are {', '.join(sorted(known))}")
+
+
+def pairs(text: str, name: str) -> dict[str, str]:
+    """Names and values of a filter such as metadata: {'a': 'b'}, as clients write it, or JSON."""
+    try:
+        return PAIRS_FORM.check(ast.literal_eval(text), name)  # type: ignore[no-any-return]
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise InvalidField(name, "must be an object such as {'name': 'value'}", text) from None
+
+
+def _compared(name: str, text: str) -> list[tuple[str, str, str]]:
+    """Of a filter such as gt:2026-01-01T00:00:00,lt:2026-02-01T00:00:00: column, operator and moment of each."""
+    found = []
+    for word in text.split(","):
+        how, colon, moment = word.partition(":")
+        if how not in COMPARE or not colon:
+            how, moment = "eq", word
+        found.append((name, how, TIME.check(moment, name)))
+    return found
+
+
+def sort(given: dict[str, str]) -> list[tuple[str, bool]]:
+    """Names of what is sorted by, and whether downwards. Raises ``InvalidField``."""
     words = [word for word in given.get("sort", "").split(",") if word] or [
         f"{given.get('sort_key', 'created_at')}:{given.get('sort_dir', 'desc')}"]
-    return [(name, direction != "asc") for name, _colon, direction in (word.partition(":") for word in words)]
+    return [(name, DIRECTION.check(direction or "desc", "sort") == "desc")
+            for name, _colon, direction in (word.partition(":") for word in words)]
+
+
+def sorted_by(query: dict[str, str], found: Documents, keys: Sequence[str]) -> Documents:
+    """*found* in the order that the query asks for; as they are where it says none. Raises ``InvalidField``."""
+    if "sort" in query or "sort_key" in query:
+        for name, down in reversed(sort(query)):
+            if name not in keys:
+                raise InvalidField("sort", f"must be one of {', '.join(keys)}", name)
+            found = sorted(found, key=itemgetter(name), reverse=down)
+    return found
+
+
+def page(request: Request, plural: str, found: Documents) -> Document:
+    """The page of *found* that the query asks for, with a link to the next one. Raises ``InvalidField``,
+    ``InvalidRequest``."""
+    query = dict(request.query)
+    start = COUNT.check(query.get("offset", 0), "offset")
+    if "marker" in query:
+        ids = [one["id"] for one in found]
+        if query["marker"] not in ids:
+            raise InvalidRequest(f"marker [{query['marker'][:80]}] not found.")
+        start += ids.index(query["marker"]) + 1
+    limit = min(COUNT.check(query.get("limit", MOST), "limit"), MOST)
+    shown = found[start:start + limit]
+    more = {f"{plural}_links": request.next_page(shown[-1]["id"])} if shown and len(found) > start + limit else {}
+    return {plural: shown, **more}

@@ -13,10 +13,12 @@ from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import NotFound
 
+from .nouns import check_known
 from .values import TRUTH
 
 #: What hosts are called here, and what they say of themselves.
 VENDOR, PROTOCOL = "Magnetar", "nbd"
+POOL_FILTERS = ("name", "volume_type")
 
 
 class PoolRoutes:
@@ -33,10 +35,14 @@ class PoolRoutes:
     def pools(self, request: Request) -> Document:
         """Each pool of each host; ``detail=true`` says how large they are. That is the host's disk in each: what pools
         of other kinds hold is not known."""
+        check_known(request, ("detail", *POOL_FILTERS))
         query = dict(request.query)
+        pools = self.service.types.pools
+        if "volume_type" in query:  # 3.35
+            pools = (self.service.types.find(request.context, query["volume_type"]).pool,)
         detailed = TRUTH.check(query.get("detail", "false"), "detail")
         found = [_pool(host, pool, detailed) for host in self.service.reach.hosts()
-                 for pool in self.service.types.pools]
+                 for pool in pools]
         return {"pools": [one for one in found if query.get("name") in (None, one["name"])]}
 
     def capabilities(self, request: Request) -> Document:

@@ -12,7 +12,7 @@ from magnetar_core.errors import InvalidRequest
 from magnetar_core.values import Choices
 
 from . import views
-from .nouns import NounRoutes
+from .nouns import MOMENTS, NounRoutes
 from .values import METADATA, NAMES, TRUTH, body, named
 
 CREATE = record({**NAMES, "volume_id": Id(), "force": TRUTH, "metadata": METADATA}, "volume_id")
@@ -21,7 +21,7 @@ RESET = record({"status": Choices("available", "error", "creating", "deleting", 
 
 class SnapshotRoutes(NounRoutes):
     name = "snapshot"
-    filters = ("name", "status", "volume_id", "id", "user_id")
+    filters = ("name", "status", "volume_id", "id", "user_id", "metadata", *MOMENTS)
     view = staticmethod(views.snapshot)
 
     def routes(self) -> list[Guarded]:

@@ -14,6 +14,7 @@ from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.values import MapOf, Nullable, Text
 
 from . import views
+from .nouns import PAGING, check_known, page, pairs, sorted_by
 from .values import TRUTH, Stripped, body
 
 IS_PUBLIC = "os-volume-type-access:is_public"
@@ -22,9 +23,7 @@ SPECS = MapOf(Text(1, 255, r"[a-zA-Z0-9_\-:. ]+", "may have letters, digits, bla
 CREATE = record({"name": NAME, "description": DESCRIPTION, IS_PUBLIC: TRUTH, "extra_specs": Nullable(SPECS)}, "name")
 UPDATE = record({"name": NAME, "description": DESCRIPTION, "is_public": TRUTH})
 ACCESS = record({"project": Text(1, 255)}, "project")
-#: Why there are no QoS specs.
-NO_QOS = ("Embedded volumes have no QoS specs: hosts limit what a server does with its disks, by the flavor's extra "
-          "specs quota:disk_read_bytes_sec and the like.")
+TYPE_FILTERS = ("is_public", "name", "extra_specs")
 
 
 class TypeRoutes:
@@ -43,17 +42,19 @@ class TypeRoutes:
                 route(f"PUT {one}/extra_specs/{{key}}", self.put_spec, who="admin"),
                 route(f"DELETE {one}/extra_specs/{{key}}", self.drop_spec, 202, who="admin"),
                 route(f"GET {one}/os-volume-type-access", self.access, who="admin"),
-                route(f"POST {one}/action", self.act, 202, who="admin"),
-                route("POST qos-specs", self.no_qos, who="admin")]
+                route(f"POST {one}/action", self.act, 202, who="admin")]
 
     def every(self, request: Request) -> Document:
         """Those that the caller may use. *is_public* of administrators: none is all."""
         query = dict(request.query)
+        check_known(request, (*TYPE_FILTERS, *PAGING))
         given = query.get("is_public", "true" if request.context.is_admin else "")
         public = None if given.lower() in ("", "none") else TRUTH.check(given, "is_public")
         found = self.store.every(request.context, public)
-        wanted = query.get("name")
-        return {"volume_types": [views.type(request, one) for one in found if wanted in (None, one.name)]}
+        wanted, specs = query.get("name"), pairs(query.get("extra_specs", "{}"), "extra_specs")
+        shown = [one for one in (views.type(request, one) for one in found) if wanted in (None, one["name"])
+                 and specs.items() <= one["extra_specs"].items()]
+        return page(request, "volume_types", sorted_by(query, shown, ("id", "name")))
 
     def create(self, request: Request) -> Document:
         given = body(request, "volume_type", CREATE)
@@ -130,9 +131,6 @@ class TypeRoutes:
         if name not in actions or len(given) != 1:
             raise InvalidRequest(f"The body must hold one action: {' or '.join(actions)}.")
         actions[name](request.context, request.params["id"], ACCESS.check(given[name], name)["project"])
-
-    def no_qos(self, _request: Request) -> None:
-        raise InvalidRequest(NO_QOS)
 
     def _shown(self, request: Request, one: VolumeType) -> Document:
         return {"volume_type": views.type(request, one)}

@@ -15,19 +15,22 @@ from magnetar_control.web import Answer, Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.fields import Record
-from magnetar_core.values import Choices, Nullable, Text
+from magnetar_core.values import Choices, ListOf, Nullable, Text
 
 from . import views
-from .nouns import NounRoutes, listing
+from .nouns import MOMENTS, NounRoutes, check_known, listing
 from .values import ID, IGNORED, METADATA, MODE, NAME, NAMES, SIZE, TRUTH, Stripped, body, is_set, named
 
 #: What volumes can be made from elsewhere, and not here.
 NOT_HERE = ("consistencygroup_id", "group_id", "backup_id", "source_replica")
+#: What old clients say of a new volume, which is so anyway.
+SAID = ("user_id", "project_id", "status", "attach_status")
 CREATE = record({
     **NAMES, "size": Nullable(SIZE), "availability_zone": NAME, "volume_type": NAME, "snapshot_id": ID,
     "source_volid": ID, "imageRef": ID, "image_id": ID, "metadata": METADATA, "multiattach": TRUTH,
-    **dict.fromkeys((*NOT_HERE, "user_id", "project_id", "status", "attach_status"), IGNORED)})
-HINTS = frozenset({"OS-SCH-HNT:scheduler_hints", "scheduler_hints"})
+    **dict.fromkeys((*NOT_HERE, *SAID), IGNORED)})
+HINTS = ("OS-SCH-HNT:scheduler_hints", "scheduler_hints")
+HINT = Nullable(record({"same_host": ListOf(Id(), 100), "different_host": ListOf(Id(), 100)}))
 #: What an admin may set a status to.
 STATUSES = ("creating", "available", "deleting", "error", "error_deleting", "error_extending", "attaching", "detaching",
             "in-use", "reserved", "maintenance")
@@ -37,7 +40,12 @@ REIMAGE = (3, 68)
 NO_ACTIONS = {
     "os-retype": "content stays in its pool; make a new volume of the other type with source_volid",
     "os-migrate_volume": "content stays on its host; servers of other hosts reach it there",
-    "revert": "its content is not replaced; make a new volume from the snapshot"}
+    "revert": "its content is not replaced; make a new volume from the snapshot",
+    "os-migrate_volume_completion": "nothing migrates; content stays on its host",
+    "os-unmanage": "a host does not keep what this service has given up; make an image of it before you delete it",
+    "os-force_detach": "openstack server remove volume unplugs it; openstack volume set --detached drops what is left",
+    "os-initialize_connection": "attachments say who connects it (3.27); hosts connect it by themselves",
+    "os-terminate_connection": "attachments say who connects it (3.27); hosts connect it by themselves"}
 
 
 class Status(Choices):
@@ -63,7 +71,8 @@ ACTIONS = {
     "os-reimage": VolumeAction(actions.reimage, record({"image_id": Id(), "reimage_reserved": TRUTH}, "image_id")),
     "os-set_bootable": VolumeAction(actions.set_bootable, record({"bootable": TRUTH}, "bootable"), 200),
     "os-reset_status": VolumeAction(actions.reset_status, record({
-        "status": Status(*STATUSES), "attach_status": NAME, "migration_status": IGNORED})),
+        "status": Status(*STATUSES), "attach_status": Status("attached", "detached"),
+        "migration_status": Nullable(Choices("none", ""))})),
     "os-force_delete": VolumeAction(actions.force_delete, record({})),
     "os-reserve": VolumeAction(actions.reserve, record({})),
     "os-unreserve": VolumeAction(actions.unreserve, record({})),
@@ -90,7 +99,7 @@ VISIBILITY = (3, 1)
 class VolumeRoutes(NounRoutes):
     name = "volume"
     filters = ("name", "status", "bootable", "multiattach", "availability_zone", "size", "user_id", "id", "snapshot_id",
-               "source_volid")
+               "source_volid", "metadata", "glance_metadata", "volume_type", "encryption_key_id", *MOMENTS)
 
     def routes(self) -> list[Guarded]:
         return [*super().routes(), route("GET volumes/summary", self.summary),
@@ -104,6 +113,7 @@ class VolumeRoutes(NounRoutes):
 
     def summary(self, request: Request) -> Document:
         """How many, and how large together (3.12); their metadata (3.36)."""
+        check_known(request, ("all_tenants", "project_id"))
         count, size, values = self.service.volumes.summary(request.context, listing(request, ()))
         more = {"metadata": {key: sorted(each) for key, each in values.items()}}
         return {"volume-summary": {"total_count": count, "total_size": size,
@@ -113,11 +123,14 @@ class VolumeRoutes(NounRoutes):
         """Note what is to be made; the worker makes it."""
         check_writer(request.context)
         outer = request.json()
-        if isinstance(outer, dict) and (unknown := sorted(set(outer) - {"volume"} - HINTS)):
+        if isinstance(outer, dict) and (unknown := sorted(set(outer) - {"volume", *HINTS})):
             raise InvalidRequest(f"Additional properties are not allowed ({unknown}).")
         given = body(request, "volume", CREATE)
         if wrong := next((name for name in NOT_HERE if given.get(name)), None):
             raise InvalidField(wrong, "must be left out: volumes are not made from it here, and belong to no groups")
+        so = dict(zip(SAID, (request.context.user_id, request.context.project_id, "creating", "detached"), strict=True))
+        if wrong := next((name for name in SAID if given.get(name) not in (None, "", so[name])), None):
+            raise InvalidField(wrong, f"of a new volume is {so[wrong]}; leave it out", given[wrong])
         zone = given.get("availability_zone")
         if zone not in (None, "", self.service.zone):
             raise InvalidRequest(f"Invalid input received: Availability zone '{zone}' is invalid; there is "
@@ -126,7 +139,7 @@ class VolumeRoutes(NounRoutes):
             "volume_type", "snapshot_id", "metadata", "multiattach") if given.get(name)}}
         made = self.service.create(
             request.context, given.get("size") or 0, image_id=given.get("imageRef") or given.get("image_id"),
-            source_volume_id=given.get("source_volid"), **wanted)
+            source_volume_id=given.get("source_volid"), hints=_hints(outer), **wanted)
         request.params["id"] = made["id"]
         shown = self.show(request)["volume"]
         return {"volume": {name: value for name, value in shown.items() if not views.is_shown_later(name)}}
@@ -135,10 +148,14 @@ class VolumeRoutes(NounRoutes):
         self.store.delete(*request.named(is_set(request, "cascade"), is_set(request, "force")))
 
     def _upload(self, request: Request, given: Document) -> Document:
-        """Have an image made of the volume. ``force`` does not help one in use, as with Cinder's default."""
+        """Have an image made of the volume. ``force`` does not help one in use, as with Cinder's default. Raises
+        ``InvalidField`` for what came with 3.1 before it."""
         named = {"disk_format": given.get("disk_format") or "raw", "container_format": "bare"}
         since = request.extra["version"] >= VISIBILITY
-        seen = {name: given[name] for name in ("visibility", "protected") if name in given} if since else {}
+        seen = {name: given[name] for name in ("visibility", "protected") if name in given}
+        if seen and not since:
+            raise InvalidField(next(iter(seen)), "is there since microversion 3.1; ask for that in the header "
+                               "OpenStack-API-Version")
         made = self.service.upload_image(request.context, request.params["id"], given["image_name"], **named, **seen)
         volume, image = made["volume"], made["image"]
         return {**{name: volume[name] for name in ("id", "status", "size", "updated_at")},
@@ -167,7 +184,18 @@ class VolumeRoutes(NounRoutes):
         elif name == "os-attach":
             values["mode"] = values.get("mode") or "rw"
         elif name == "os-reset_status":
-            values.pop("migration_status", None)
+            values.pop("migration_status", None)  # nothing migrates, so that it has none is so
             if not any(values.values()):
                 raise InvalidField("status", "or attach_status is required")
         return Answer(self.service.act(*request.named(action.act), **values), action.status)
+
+
+def _hints(outer: Document) -> Document:
+    """Where the volume is to lie, by those that are there. One id need not be in a list."""
+    found: Document = {}
+    for name in HINTS:
+        given = outer.get(name)
+        if isinstance(given, dict):
+            given = {key: [value] if isinstance(value, str) else value for key, value in given.items()}
+        found |= HINT.check(given, name) or {}
+    return found

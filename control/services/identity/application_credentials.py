@@ -11,7 +11,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.services import Document, Documents
-from magnetar_control.store.database import moment
+from magnetar_control.store.database import moment, now
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest
 from magnetar_core.values import Boolean, ListOf, MapOf, Nullable, Text, Value
 
@@ -27,6 +27,10 @@ CREDENTIALS = IdentityResource(
 FIELDS: Mapping[str, Value] = {
     "name": NAME.value, "description": DESCRIPTION.value, "secret": Nullable(Text(0, passwords.LONGEST)),
     "unrestricted": Nullable(Boolean()), "roles": Nullable(ListOf(MapOf(Text(), Value()), 1000))}
+
+
+#: Besides these: what is looked at by itself, and what says nothing of its own.
+GIVEN = ("access_rules", "expires_at", "project_id", "user_id", "links", "id", "system")
 
 
 def list_all(tokens: Tokens, user_id: str, name: str | None) -> Documents:
@@ -55,6 +59,12 @@ def create(tokens: Tokens, token: Token, user_id: str, given: Mapping[str, Any])
     _check_unrestricted(token)
     if given.get("access_rules"):
         raise InvalidField("access_rules", "are not supported here; give the credential fewer roles instead")
+    if unknown := sorted(set(given) - {*FIELDS, *GIVEN}):
+        raise InvalidField(unknown[0][:80], f"is nothing that an application credential has; there are "
+                           f"{', '.join(sorted(FIELDS))}, expires_at")
+    if given.get("project_id", token.context.project_id) not in (None, token.context.project_id):
+        raise InvalidField("project_id", "is that of the token; ask with a token for the other project",
+                           given["project_id"])
     checked = {name: value.check(given.get(name), name) for name, value in FIELDS.items()}
     secret = checked["secret"] or passwords.drawn()
     held = {role["id"]: role for role in _roles(checked["roles"], token.roles)}
@@ -114,6 +124,9 @@ def _expiry(text: Any) -> str | None:
     if text is None:
         return None
     try:
-        return moment(text)
+        found = moment(text)
     except (TypeError, ValueError):
         raise InvalidField("expires_at", "must be a time such as 2030-01-31T12:00:00", text) from None
+    if found <= now():
+        raise InvalidField("expires_at", "must be a time to come: nobody could log in with the credential", text)
+    return found

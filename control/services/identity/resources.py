@@ -16,7 +16,7 @@ from magnetar_control.services import Documents
 from magnetar_control.store.database import now
 from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.fields import UNSET, Field
-from magnetar_core.values import Boolean, Choices, ListOf, MapOf, Nullable, Text, Value
+from magnetar_core.values import Boolean, Choices, ListOf, Nullable, Text, Value
 from magnetar_core.versions import Version
 
 from . import passwords, tables
@@ -44,16 +44,62 @@ def named(value: Value, default: Any = UNSET, on: str = CHANGING) -> Field:
     return Field(value, "", on=on, required=default is UNSET, default=default)
 
 
+class ResourceOptions(Value):
+    """The options of a resource: *known* ones by name. null takes one away."""
+
+    def __init__(self, **known: Value) -> None:
+        self.known = known
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        """Those given. Raises ``InvalidField`` for one that nothing acts on."""
+        if not isinstance(value, dict):
+            raise InvalidField(path, "must be an object", value)
+        for name in value:
+            if name not in self.known:
+                raise InvalidField(f"{path}.{name[:80]}", f"is nothing that acts here; there are "
+                                   f"{', '.join(sorted(self.known))}")
+        return {name: given if given is None else self.known[name].check(given, f"{path}.{name}", version)
+                for name, given in value.items()}
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return {"type": "object", "additionalProperties": False,
+                "properties": {name: value.schema(version) for name, value in self.known.items()}}
+
+
+class Only(Value):
+    """What must be *value*, since (*why*) nothing else can be."""
+
+    def __init__(self, value: Any, why: str) -> None:
+        self.value, self.why = value, why
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        if value != self.value:
+            raise InvalidField(path, f"must be {orjson.dumps(self.value).decode()}: {self.why}", value)
+        return value
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return {"const": self.value}
+
+
 LONG = 1 << 16
 NAME = named(NotBlank(0, 255))
 DESCRIPTION, DESCRIBED = named(Nullable(Text(0, LONG)), None), named(Nullable(Text(0, LONG)), "")
 ENABLED = named(Boolean(), True)
 REFERENCE = Nullable(Text(0, 64))
 DOMAIN = named(REFERENCE, None, on=FIXED)
-#: Any JSON object; texts that are tags.
-OPTIONS = named(MapOf(Text(), Value(), 1000), {})
-TAGS = named(ListOf(Text(1, 255, r"[^,/\x00-\x1f\x7f]*",
-                         "must have 1 to 255 characters, without comma, slash and control characters"), 80), [])
+#: What is immutable neither changes nor goes, until it is immutable no more.
+OPTIONS = named(ResourceOptions(immutable=Boolean()), {})
+_ONE_METHOD = "people have a password, and no second method such as totp"
+#: ``lock_password``: the user cannot change the password. No password expires, and nobody is too long away, so the
+#: exemptions from that say what is so anyway.
+USER_OPTIONS = named(ResourceOptions(
+    lock_password=Boolean(), ignore_password_expiry=Boolean(), ignore_change_password_upon_first_use=Boolean(),
+    ignore_user_inactivity=Boolean(),
+    ignore_lockout_failure_attempts=Only(False, "no account is locked; who fails too often waits"),
+    multi_factor_auth_enabled=Only(False, _ONE_METHOD), multi_factor_auth_rules=Only([], _ONE_METHOD)), {})
+#: Texts that are tags.
+TAGS = named(ListOf(Text(1, 255, r"[^,/\x00-\x1f\x7f]*", "must have 1 to 255 characters, without comma, slash and "
+                         "control characters"), 80, unique=True), [])
 PASSWORD = Text(1, passwords.LONGEST)
 #: Clients give regions ids; those of others are drawn.
 REGION_ID = Text(1, 64, r"[^/]*", "must have 1 to 64 characters, without slash")
@@ -63,7 +109,8 @@ REGION_ID = Text(1, 64, r"[^/]*", "must have 1 to 64 characters, without slash")
 class IdentityResource:
     """*filters*: columns by which a list may be asked; *unset*: fields that are left out of documents when they are
     null; *constant*: what every document says; *aliases*: further names of fields; *references*: the tables to whose
-    rows fields refer."""
+    rows fields refer; *only*: what may be given with one value or null. A field without a column is kept in
+    ``extra``."""
 
     name: str
     plural: str
@@ -74,23 +121,32 @@ class IdentityResource:
     constant: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     references: Mapping[str, Table] = field(default_factory=dict)
+    only: Mapping[str, Only] = field(default_factory=dict)
 
     def values(self, wanted: Mapping[str, Any], making: bool) -> dict[str, Any]:
         """The columns of what a client wants, checked: lists and objects as JSON text. *making* fills defaults in and
         asks for what is required. Raises ``InvalidField``."""
         found: dict[str, Any] = {}
+        for name, one_value in self.only.items():
+            if wanted.get(name) is not None:
+                one_value.check(wanted[name], name)
         for name, known in self.fields.items():
             if name in wanted and (making or not known.fixed):
                 value = known.value.check(wanted[name], name)
+                if making and isinstance(known.value, ResourceOptions):
+                    value = {name: given for name, given in value.items() if given is not None}
             elif making and known.required:
                 raise InvalidField(name, f"is missing; a {self.name} needs it")
             elif making:
                 value = known.default
             else:
                 continue
-            found[name] = orjson.dumps(value).decode() if isinstance(value, list | dict) else value
-        names = set(self.fields) | HIDDEN | {"id", "links"} | set(self.constant)
+            found[name] = value
+        names = set(self.fields) | HIDDEN | {"id", "links"} | set(self.constant) | set(self.only)
         extra = {key: value for key, value in wanted.items() if key not in names}
+        extra |= {name: found.pop(name) for name in [*found] if name not in self.table.c}
+        found = {name: orjson.dumps(value).decode() if isinstance(value, list | dict) else value
+                 for name, value in found.items()}
         if "\\u0000" in (text := orjson.dumps(extra).decode()):
             raise InvalidRequest("No text may hold a NUL character.")
         return {**found, "extra": text}
@@ -104,7 +160,8 @@ class IdentityResource:
             if isinstance(declared.default, list | dict) and isinstance(known.get(name), str):
                 known[name] = orjson.loads(known[name])
         known.update((alias, row[name]) for alias, name in self.aliases.items())
-        return {**orjson.loads(row["extra"]), **self.constant, **known}
+        without = {name: declared.default for name, declared in self.fields.items() if name not in self.table.c}
+        return {**without, **orjson.loads(row["extra"]), **self.constant, **known}
 
     def documents(self, connection: Connection, *conditions: ColumnElement[bool], **filters: Any) -> Documents:
         """Those under all *conditions*, whose columns are as *filters* say, by name."""
@@ -134,16 +191,19 @@ def new_row(values: Mapping[str, Any], id: str | None = None) -> dict[str, Any]:
 IN_DOMAIN = {"domain_id": tables.domains}
 DOMAINS = IdentityResource(
     name="domain", plural="domains", table=tables.domains, filters=("name", "enabled"),
-    fields={"name": NAME, "description": DESCRIBED, "enabled": ENABLED}, constant={"options": {}, "tags": []})
+    fields={"name": NAME, "description": DESCRIBED, "enabled": ENABLED, "tags": TAGS, "options": OPTIONS})
 PROJECTS = IdentityResource(
     name="project", plural="projects", table=tables.projects, filters=("name", "domain_id", "enabled", "parent_id"),
     fields={"name": named(NotBlank(0, 64)), "domain_id": DOMAIN, "description": DESCRIBED, "enabled": ENABLED,
-            "parent_id": DOMAIN, "tags": TAGS, "options": OPTIONS}, constant={"is_domain": False}, references=IN_DOMAIN)
+            "parent_id": DOMAIN, "tags": TAGS, "options": OPTIONS}, constant={"is_domain": False}, references=IN_DOMAIN,
+    only={"is_domain": Only(False, "a project is no domain here; make one with POST /v3/domains")})
 USERS = IdentityResource(
-    name="user", plural="users", table=tables.users, filters=("name", "domain_id", "enabled"),
+    name="user", plural="users", table=tables.users, filters=("name", "domain_id", "enabled", "default_project_id"),
     fields={"name": NAME, "domain_id": DOMAIN, "description": DESCRIPTION, "enabled": ENABLED, "email": DESCRIPTION,
-            "default_project_id": named(REFERENCE, None), "options": OPTIONS}, constant={"password_expires_at": None},
-    unset=("default_project_id", "description", "email"),
+            "default_project_id": named(REFERENCE, None), "options": USER_OPTIONS},
+    constant={"password_expires_at": None}, unset=("default_project_id", "description", "email"),
+    only={"password_expires_at": Only(None, "no password expires"),
+          "federated": Only([], "nobody logs in by another identity provider")},
     references={**IN_DOMAIN, "default_project_id": tables.projects})
 GROUPS = IdentityResource(
     name="group", plural="groups", table=tables.groups, filters=("name", "domain_id"),

@@ -12,6 +12,7 @@ from magnetar_control.store.database import added
 from magnetar_core.errors import NotFound
 
 from . import assignments, tables
+from .hierarchy import below
 from .resources import DOMAINS, GROUPS, PROJECTS, ROLES, USERS, Row, one
 from .tokens import Tokens
 
@@ -53,12 +54,17 @@ class RoleAssignments:
             if not connection.execute(delete(tables.assignments).filter_by(**_found(connection, named))).rowcount:
                 raise _missing(named)
 
-    def list(self, equal: Mapping[str, str], effective: bool, names: bool) -> tuple[Documents, Mapping[str, Document]]:
+    def list(self, equal: Mapping[str, str], effective: bool, names: bool,
+             subtree: bool = False) -> tuple[Documents, Mapping[str, Document]]:
         """Assignments whose columns are *equal*, and what the ids in them are called where *names* are asked for.
-        *effective*: those to groups are their members', and implied roles are added."""
+        *effective*: those to groups are their members', and implied roles are added; *subtree*: those on projects below
+        the target too."""
         with self.tokens.database.read() as connection:
             where = {name: value for name, value in equal.items() if not effective or name.startswith("target")}
-            query = select(tables.assignments).filter_by(**where).order_by(*tables.assignments.c)
+            query = select(tables.assignments).order_by(*tables.assignments.c)
+            if subtree:
+                query = query.where(tables.assignments.c.target_id.in_(below(connection, where.pop("target_id"))))
+            query = query.filter_by(**where)
             rows = [dict(row) for row in connection.execute(query).mappings()]
             if effective:
                 rows = [row for row in assignments.spread(connection, rows)

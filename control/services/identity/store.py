@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import now
-from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest, NotFound
 
 from . import assignments, passwords, tables
 from .resources import DEFAULT, PASSWORD, REGION_ID, IdentityResource, Row, new_row, one
@@ -72,7 +72,9 @@ class IdentityStore:
         values = self._values(wanted, making=False)
         with self._change(values) as connection:
             row = self.resource.row(connection, id)
+            self._check_change(row, wanted)
             complete(connection, self.resource, values, row)
+            self._merge_options(row, values, wanted)
             extra = orjson.loads(row["extra"]) | orjson.loads(values["extra"])
             values["extra"] = orjson.dumps({key: value for key, value in extra.items() if value is not None}).decode()
             connection.execute(update(self.resource.table).filter_by(id=id).values(**values, updated_at=now()))
@@ -83,6 +85,8 @@ class IdentityStore:
         name = self.resource.name
         with self.tokens.change() as connection:
             row = self.resource.row(connection, id)
+            if self._is_immutable(row):
+                raise Forbidden(f"The {name} {id} is immutable. Set its option immutable to false first.")
             if name == "domain" and row["enabled"]:
                 raise Forbidden("An enabled domain cannot be removed; disable it first.")
             columns, error, why = NAMED_BY.get(name, ((), Conflict, ""))
@@ -93,6 +97,30 @@ class IdentityStore:
                 if name in names:
                     connection.execute(delete(tables.assignments).filter_by(**{role: name, f"{role}_id": id}))
             connection.execute(delete(self.resource.table).filter_by(id=id))
+
+    def _is_immutable(self, row: Row) -> bool:
+        return bool(self.resource.document(row).get("options", {}).get("immutable"))
+
+    def _check_change(self, row: Row, wanted: Mapping[str, Any]) -> None:
+        """Raises ``Forbidden`` where it is immutable and stays so, ``InvalidField`` for what never changes."""
+        name, options = self.resource.name, wanted.get("options") or {}
+        if self._is_immutable(row) and (set(wanted) != {"options"} or options.get("immutable", True)):
+            raise Forbidden(f"The {name} {row['id']} is immutable. Set its option immutable to false first, and "
+                            "nothing else in that request.")
+        for field in ("id", *(field for field, known in self.resource.fields.items() if known.fixed)):
+            if field in wanted and wanted[field] != row[field]:
+                raise InvalidField(field, f"of a {name} cannot be changed; it is {row[field]}", wanted[field])
+
+    def _merge_options(self, row: Row, values: Document, wanted: Mapping[str, Any]) -> None:
+        """Options that are not given stay; those given as null go."""
+        known = self.resource.fields.get("options")
+        if known is not None and "options" in wanted:
+            both = {**self.resource.document(row)["options"], **known.value.check(wanted["options"], "options")}
+            left = {name: value for name, value in both.items() if value is not None}
+            if "options" in self.resource.table.c:
+                values["options"] = orjson.dumps(left).decode()
+            else:
+                values["extra"] = orjson.dumps({**orjson.loads(values["extra"]), "options": left}).decode()
 
     @contextlib.contextmanager
     def _change(self, values: Mapping[str, Any]) -> Iterator[Connection]:
@@ -111,9 +139,11 @@ class IdentityStore:
         return values
 
     def _id(self, wanted: Mapping[str, Any]) -> str | None:
-        """Clients name regions; ids of the others are drawn."""
-        if self.resource.name != "region" or wanted.get("id") is None:
+        """Clients name regions; ids of the others are drawn. Raises ``InvalidField``, ``Conflict``."""
+        if wanted.get("id") is None:
             return None
+        if self.resource.name != "region":
+            raise InvalidField("id", f"of a {self.resource.name} is drawn here; leave it out", wanted["id"])
         id: str = REGION_ID.check(wanted["id"], "id")
         with self.tokens.database.read() as connection:
             if one(connection, tables.regions, id=id):

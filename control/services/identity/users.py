@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, select, update
 
 from magnetar_control.services import Documents
 from magnetar_control.store.database import added, now
-from magnetar_core.errors import NotFound, Unauthenticated
+from magnetar_core.errors import Forbidden, NotFound, Unauthenticated
 
 from . import assignments, passwords, tables
 from .login_failures import Attempt
@@ -20,10 +20,13 @@ from .tokens import Tokens
 
 def change_password(tokens: Tokens, user_id: str, original: str, password: Any, address: str = "") -> None:
     """Change it, knowing the old one; wrong ones count as failed logins from *address*. All tokens of the user end.
-    Raises ``Unauthenticated``, ``InvalidField``, ``TooManyLogins``."""
+    Raises ``Unauthenticated``, ``Forbidden`` (lock_password), ``InvalidField``, ``TooManyLogins``."""
     new, attempt = PASSWORD.check(password, "password"), Attempt(tokens.database, user_id, address, tokens.clock())
     with tokens.database.read() as connection:
-        row, failed = USERS.row(connection, user_id), attempt.check(connection)
+        row = USERS.row(connection, user_id)
+        if USERS.document(row)["options"].get("lock_password"):
+            raise Forbidden("The user cannot change the password: lock_password is set. Ask an administrator.")
+        failed = attempt.check(connection)
     if not passwords.matches(original, row["password"]):
         attempt.failed("change of a password")
         raise Unauthenticated("original_password is not the user's password.")

@@ -90,6 +90,7 @@ class EmbeddedImages:
         names = values.pop("tags", [])
         row = {**DEFAULTS, "owner": context.project_id, **values, "id": id, "status": "queued",
                "properties": fields.as_json(more)}
+        fields.check_formats(row)
         with self.database.write() as connection:
             if row["owner"] is not None:
                 self.quota.within(connection, row["owner"], **{quotas.COUNT: 1})
@@ -263,6 +264,8 @@ def _changed(context: Context, image: Document, changes: Document) -> Document:
     for name in ("disk_format", "container_format"):
         if name in values and values[name] != image[name] and image["status"] != "queued":
             raise Forbidden(f"{name} cannot be changed any more: the content is there, and is of that format.")
+    if "disk_format" in values or "container_format" in values:
+        fields.check_formats({**image, **values})
     properties = {**image["properties"], **more}
     values["properties"] = fields.as_json({name: value for name, value in properties.items() if name not in gone})
     return values

@@ -10,12 +10,14 @@ from typing import Any
 import orjson
 
 from magnetar_control.services import Document
-from magnetar_core.errors import Forbidden, TooLarge
+from magnetar_core.errors import Forbidden, InvalidField, TooLarge
 from magnetar_core.kinds.image import BOOT, FORMATS
 from magnetar_core.values import Boolean, Choices, Integer, ListOf, Nullable, Text, Uuid, Value
 
 VISIBILITIES = ("private", "shared", "community", "public")
 LONGEST, MOST = 65_535, 128
+#: By what content is hashed.
+HASH = "sha512"
 #: Set by the service.
 READ_ONLY = frozenset({
     "status", "size", "virtual_size", "checksum", "os_hash_algo", "os_hash_value", "created_at", "updated_at", "self",
@@ -74,6 +76,13 @@ def checked(wanted: Mapping[str, Any]) -> tuple[Document, dict[str, str]]:
     return found, properties
 
 
+def check_formats(image: Mapping[str, Any]) -> None:
+    """Raises ``InvalidField`` for the container of a kernel or ramdisk around something else."""
+    container, disk = image["container_format"], image["disk_format"]
+    if container in BOOT and disk not in (None, container):
+        raise InvalidField("container_format", f"must be bare, or {disk} where that is a kernel or ramdisk", container)
+
+
 def as_json(properties: Mapping[str, str]) -> str:
     """Properties as the table keeps them. Raises ``TooLarge`` when there are too many."""
     if len(properties) > MOST:
@@ -85,4 +94,4 @@ def document(row: Mapping[Any, Any], names: Iterable[str]) -> Document:
     """A row with its tags as ``services.Images`` has it."""
     found = {str(key): value for key, value in row.items()}
     return {**found, "properties": orjson.loads(row["properties"]), "tags": list(names),
-            "os_hash_algo": "sha512" if row["os_hash_value"] else None}
+            "os_hash_algo": HASH if row["os_hash_value"] else None}

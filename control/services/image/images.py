@@ -17,7 +17,7 @@ from magnetar_control.store.database import now
 from magnetar_control.store.paging import beyond
 from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
 
-from .fields import document
+from .fields import HASH, document
 from .tables import images, members, tags
 
 Condition = ColumnElement[bool]
@@ -132,7 +132,9 @@ def _listed(context: Context, listing: ImageListing) -> Condition:
 def _filter(name: str, comparison: str, value: Any) -> Condition:
     if name == "tag":
         return images.c.id.in_(select(tags.c.image_id).where(tags.c.tag == value))
-    if name not in images.c or name == "properties":
+    if name == "os_hash_algo":  # of what has a hash
+        return images.c.os_hash_value.is_not(None) if value == HASH else false()
+    if name not in images.c or name in ("properties", "why"):
         # The pair as it stands in the JSON text: its quotes are not escaped there, those inside of texts are.
         pair = orjson.dumps({name: value}).decode()[1:-1]
         return func.replace(images.c.properties, pair, "") != images.c.properties

@@ -62,6 +62,9 @@ def reset_status(connection: Connection, context: Context, row: RowMapping, *, s
                  attach_status: str | None = None) -> None:
     """Set the status, as an admin who has looked. What the worker was to do is dropped, unless the status says that it
     still is to be done."""
+    if attach_status == "attached" and not _those(connection, row, "attached", "detaching"):
+        raise InvalidRequest(f"Invalid volume: Volume {row['id']} is attached to no server, and a status attaches it "
+                             "to none. Use the Compute API: openstack server add volume.")
     if attach_status == "detached":
         connection.execute(delete(held).where(held.c.volume_id == row["id"]))
     values: Document = {} if status in (None, "creating", "deleting") else {"task": None, "lease_until": None}

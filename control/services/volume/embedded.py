@@ -81,8 +81,8 @@ class EmbeddedVolumes:
                 self.database.ring(connection, BELL)
 
     def create(self, context: Context, size: int, **fields: Any) -> Document:
-        """*fields* besides: description, metadata, multiattach. Asked twice with one *id*, the same volume. Content of
-        a snapshot or volume stays on its host."""
+        """*fields* besides: description, metadata, multiattach, hints {same_host, different_host: uuids of volumes}.
+        Asked twice with one *id*, the same volume. Content of a snapshot or volume stays on its host."""
         id = fields.get("id") or str(uuid.uuid4())
         if there := self.show(context, id):
             return there
@@ -117,9 +117,24 @@ class EmbeddedVolumes:
         values.update(volume_type=chosen and chosen.name, pool=chosen and chosen.pool,
                       multiattach=values["multiattach"] or bool(chosen and chosen.multiattach),
                       encryption_key_id=volumes.key_id(id) if chosen and chosen.encryption else None)
+        near = self._near(context, fields.get("hints") or {})
         if not values["host"] and not copied:
-            values["host"] = self.reach.roomiest()
+            values["host"] = self.reach.roomiest(near)
+        if near:
+            store: SnapshotStore | VolumeStore = self.snapshots if fields.get("snapshot_id") else self.volumes
+            lies = store.show(context, copied)["host"] if copied else values["host"]
+            if not lies or not near(lies):
+                raise InvalidRequest("Invalid input received: No host that is up is as scheduler_hints ask; a copy "
+                                     "lies on the host of its source.")
         return values
+
+    def _near(self, context: Context, hints: Mapping[str, Sequence[str]]) -> Callable[[str], bool] | None:
+        """Whether a host holds one of the volumes ``same_host`` and none of ``different_host``. Raises ``NotFound``."""
+        same, different = ({self.volumes.show(context, id)["host"] for id in hints.get(name, ())} - {None}
+                           for name in ("same_host", "different_host"))
+        if not any(hints.values()):
+            return None
+        return lambda host: (not hints.get("same_host") or host in same) and host not in different
 
     def _of_image(self, context: Context, id: str, size: int) -> Document:
         image = self.images.show(context, id) if self.images else None
@@ -249,6 +264,17 @@ class EmbeddedVolumes:
             return [(noun, {**row}) for rows, noun in ((table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"))
                     for row in connection.execute(rows.select().where(
                         rows.c.project_id == context.project_id, rows.c.fault.is_not(None))).mappings()]
+
+    def forget(self, context: Context, id: str) -> None:
+        """The message of a volume or snapshot of the caller's project is not told any more. Raises ``NotFound``."""
+        check_writer(context)
+        with self.database.write() as connection:
+            for rows in (table, snapshots):
+                if connection.execute(rows.update().where(
+                        rows.c.id == id, rows.c.project_id == context.project_id, rows.c.fault.is_not(None)).values(
+                        fault=None)).rowcount:
+                    return
+        raise NotFound(f"Message {id} could not be found.")
 
     def users(self) -> dict[str, str]:
         with self.database.read() as connection:

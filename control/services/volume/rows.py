@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,12 +93,15 @@ def metadata_text(given: Document) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeListing:
-    """What a list is asked for. *filters*: by column; *named*: text in the name. *everywhere*: of all projects, or of
-    *project_id*, for admins. *sort*: columns, and whether downwards. At most *limit* (``None``: all) after *offset*,
-    and after the row *marker*. *count*: how many there are in all is told too."""
+    """What a list is asked for. *filters*: by column; *named*: text in the name. *pairs*: of columns with JSON, what
+    they have among others; *compared*: (column, operator, moment). *everywhere*: of all projects, for admins;
+    *project_id*: of that one alone. *sort*: columns, and whether downwards. At most *limit* (``None``: all) after
+    *offset* and after the row *marker*. *count*: how many there are in all is told too."""
 
     filters: Mapping[str, Any] = field(default_factory=dict)
     named: str | None = None
+    pairs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    compared: Sequence[tuple[str, str, str]] = ()
     everywhere: bool = False
     project_id: str | None = None
     sort: Sequence[tuple[str, bool]] = (("created_at", True),)
@@ -109,9 +113,20 @@ class VolumeListing:
 
 def mine(context: Context, table: Table, listing: VolumeListing) -> ColumnElement[bool]:
     """The condition of the projects whose rows are listed."""
-    everybody = context.is_admin and listing.everywhere
-    project = listing.project_id if everybody else context.project_id or ""
-    return true() if project is None else table.c.project_id == project
+    asked = true() if listing.project_id is None else table.c.project_id == listing.project_id
+    return asked if context.is_admin and listing.everywhere else asked & (
+        table.c.project_id == (context.project_id or ""))
+
+
+#: Operators of filters by moments.
+COMPARE: Mapping[str, Callable[[Any, Any], ColumnElement[bool]]] = {
+    name: getattr(operator, python) for name, python in
+    {"gt": "gt", "gte": "ge", "eq": "eq", "neq": "ne", "lt": "lt", "lte": "le"}.items()}
+
+
+def _has(column: ColumnElement[str], pair: tuple[str, str]) -> ColumnElement[bool]:
+    """Whether a JSON object of texts has the pair. Its quotes are not escaped there, those inside of texts are."""
+    return func.replace(column, orjson.dumps(dict([pair])).decode()[1:-1], "") != column
 
 
 def listed(connection: Connection, context: Context, table: Table,
@@ -119,7 +134,9 @@ def listed(connection: Connection, context: Context, table: Table,
     """A page of rows, and how many there are on all pages where that is asked."""
     equal = (table.c[name].is_(value) if isinstance(value, bool) else table.c[name] == value
              for name, value in listing.filters.items())
-    query: Select[Any] = select(table).where(mine(context, table, listing), *equal)
+    query: Select[Any] = select(table).where(mine(context, table, listing), *equal, *(
+        _has(table.c[name], pair) for name, pairs in listing.pairs.items() for pair in pairs.items()), *(
+        COMPARE[how](table.c[name], moment) for name, how, moment in listing.compared))
     if listing.named is not None and "name" in table.c:
         query = query.where(table.c.name.contains(listing.named, autoescape=True))
     count = connection.execute(select(func.count()).select_from(query.subquery())).scalar() if listing.count else None

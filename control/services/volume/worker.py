@@ -67,9 +67,9 @@ class Reach:
                 return self.agents.client(host["endpoint"], None if host["up"] else PATIENCE)
         raise Unreachable(f"There is no host {name!r} in this cloud now.")
 
-    def roomiest(self) -> str | None:
-        """The host that answers and has the most free disk."""
-        up = [host for host in self.hosts() if host["up"]]
+    def roomiest(self, fits: Callable[[str], bool] | None = None) -> str | None:
+        """The host that answers and has the most free disk; of those that *fits* says yes of."""
+        up = [host for host in self.hosts() if host["up"] and (fits is None or fits(host["name"]))]
         return max(up, key=lambda host: (host["disk_gb_free"], host["name"]))["name"] if up else None
 
 

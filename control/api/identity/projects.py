@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What only projects have: those above and below when one is shown, and the routes of their tags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from magnetar_control.services import Document
+from magnetar_control.services.identity.hierarchy import Hierarchy
+from magnetar_control.services.identity.resources import PROJECTS, TAGS
+from magnetar_control.services.identity.store import IdentityStore
+from magnetar_control.services.identity.tokens import Tokens
+from magnetar_control.web import Answer, Request
+from magnetar_control.web.application import Guarded, route
+from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
+
+from .views import is_on, resource
+
+
+def family(request: Request, tokens: Tokens) -> Document:
+    """``parents`` and ``subtree``, as the query asks. Raises ``InvalidRequest`` for both forms of one."""
+    found: Document = {}
+    hierarchy, id = Hierarchy(tokens), request.params["id"]
+    forms: dict[str, tuple[Callable[..., Document | None], Callable[..., list[Document]]]] = {
+        "parents": (hierarchy.parent_ids, hierarchy.parents), "subtree": (hierarchy.subtree_ids, hierarchy.subtree)}
+    for name, (ids, documents) in forms.items():
+        as_ids, as_list = is_on(request, f"{name}_as_ids"), is_on(request, f"{name}_as_list")
+        if as_ids and as_list:
+            raise InvalidRequest(f"Give {name}_as_ids or {name}_as_list, and not both.")
+        if as_ids:
+            found[name] = ids(id)
+        elif as_list:
+            found[name] = [{"project": resource(request, "projects", one)} for one in documents(request.context, id)]
+    return found
+
+
+def tags(store: IdentityStore) -> list[Guarded]:
+    """The routes of tags (Identity API v3, "Project tags"); to change them is for administrators."""
+    def read(request: Request) -> list[str]:
+        found: list[str] = store.show(request.context, request.params["id"])["tags"]
+        return found
+
+    def write(request: Request, new: list[str]) -> Document:
+        return {"tags": store.update(request.params["id"], {"tags": TAGS.value.check(new, "tags")})["tags"]}
+
+    def put(request: Request) -> Document:
+        given = request.json()
+        if not isinstance(given, dict) or "tags" not in given:
+            raise InvalidField("tags", "is required: a list of texts")
+        return write(request, given["tags"])
+
+    def has(request: Request) -> None:
+        if request.params["tag"] not in read(request):
+            raise NotFound(f"Could not find project tag: {request.params['tag']}.")
+
+    def add(request: Request) -> Answer:
+        tag, have = request.params["tag"], read(request)
+        write(request, have if tag in have else [*have, tag])
+        return Answer(b"", 201, {"Location": f"{request.base}{request.path}"})
+
+    def drop(request: Request) -> None:
+        has(request)
+        write(request, [tag for tag in read(request) if tag != request.params["tag"]])
+
+    every = f"/v3/{PROJECTS.plural}/{{id}}/tags"
+    return [route(f"GET {every}", lambda request: {"tags": read(request)}), route(f"PUT {every}", put, who="admin"),
+            route(f"DELETE {every}", lambda request: write(request, []) and None, 204, "admin"),
+            route(f"GET {every}/{{tag}}", has, 204), route(f"PUT {every}/{{tag}}", add, 201, "admin"),
+            route(f"DELETE {every}/{{tag}}", drop, 204, "admin")]

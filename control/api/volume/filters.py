@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""By what lists are asked for (Block Storage API v3, "Resource filters", 3.33)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from magnetar_control.services import Document
+from magnetar_control.web import Request
+from magnetar_control.web.application import Guarded, route
+
+from .attachments import AttachmentRoutes
+from .limits import MESSAGE_FILTERS
+from .nouns import check_known
+from .pools import POOL_FILTERS
+from .snapshots import SnapshotRoutes
+from .types import TYPE_FILTERS
+from .volumes import VolumeRoutes
+
+FILTERS: Mapping[str, Sequence[str]] = {
+    "volume": (*VolumeRoutes.filters, "name~"), "snapshot": (*SnapshotRoutes.filters, "name~"),
+    "attachment": AttachmentRoutes.filters, "message": MESSAGE_FILTERS, "pool": POOL_FILTERS,
+    "volume_type": TYPE_FILTERS}
+
+
+def routes() -> list[Guarded]:
+    """Where they are, below ``/v3``."""
+    return [route("GET resource_filters", _filters)]
+
+
+def _filters(request: Request) -> Document:
+    check_known(request, ("resource",))
+    wanted = dict(request.query).get("resource")
+    return {"resource_filters": [{"resource": name, "filters": [*filters]} for name, filters in FILTERS.items()
+                                 if wanted in (None, name)]}
