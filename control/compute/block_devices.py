@@ -36,6 +36,8 @@ FIELDS: Mapping[str, Value] = {
     "destination_type": Choices(*DESTINATIONS), "boot_index": Integer(-1, 1000), "volume_size": Integer(0, 2**20),
     "delete_on_termination": Boolean(), "guest_format": _WORD, "device_name": DEVICE, "device_type": _WORD,
     "disk_bus": _WORD, "no_device": Value(), "tag": TAG, "volume_type": _WORD}
+#: What clients say of every item, also where it says nothing: gophercloud, and so Terraform, sends it always.
+_DEFAULTS: Mapping[str, tuple[bool]] = {"delete_on_termination": (False,)}
 _IDS = ("image_id", "volume_id", "snapshot_id")
 NUMBERS = ("boot_index", "volume_size")
 TRUTH = {**dict.fromkeys(("true", "1", "on", "yes"), True), **dict.fromkeys(("false", "0", "off", "no"), False)}
@@ -260,7 +262,7 @@ def _item(caller: Caller, request: BlockDeviceRequest, one: Mapping[str, Any], w
             image = found.get("volume_image_metadata", found)
             check_memory(request.flavor, image.get("image_id") or uuid, image.get("min_ram"))
     return {"source_type": source, "destination_type": target, "uuid": uuid, "boot_index": one.get("boot_index"),
-            "volume_size": size, "delete_on_termination": bool(one.get("delete_on_termination", target == "local")),
+            "volume_size": size, "delete_on_termination": target == "local" or bool(one.get("delete_on_termination")),
             "guest_format": one.get("guest_format"), "device_name": one.get("device_name") or None,
             "disk_bus": one.get("disk_bus"), "tag": one.get("tag"), "volume_type": one.get("volume_type")}
 
@@ -277,7 +279,7 @@ def _check_words(one: Mapping[str, Any], source: str, target: str, flavor: Mappi
         raise InvalidField(f"{where}.guest_format", "is for blank local disks only", said["guest_format"])
     if target == "local":
         for name, allowed, why in REFUSED:
-            if name in said and said[name] not in allowed:
+            if name in said and said[name] not in (*allowed, *_DEFAULTS.get(name, ())):
                 raise InvalidField(f"{where}.{name}", why, said[name])
         if source == "image" and said.get("volume_size", 0) not in (0, flavor["disk"]):
             raise InvalidField(f"{where}.volume_size", f"must be the flavor's disk, {flavor['disk']} GiB, or be left "
@@ -290,13 +292,11 @@ def _check_words(one: Mapping[str, Any], source: str, target: str, flavor: Mappi
                            said["volume_type"])
 
 
-def _check_volume(caller: Caller, request: BlockDeviceRequest, uuid: str, size: int | None) -> Mapping[str, Any]:
+def _check_volume(caller: Caller, request: BlockDeviceRequest, uuid: str, _size: int | None) -> Mapping[str, Any]:
+    """Its size is what it is: Horizon sends that of its form along, and Nova reads none here either."""
     volume = caller.cloud.services.volume.show(caller.context, uuid)
     if volume is None:
         raise _invalid(f"failed to get volume {uuid}.")
-    if size and size != volume["size"]:
-        raise _invalid(f"volume {uuid} has {volume['size']} GiB, and volume_size is {size}. Leave it out, and extend "
-                       "the volume (openstack volume set --size).")
     if volume["multiattach"] and not request.multiattach:
         raise InvalidRequest("Multiattach volumes are only supported starting with compute API version 2.60.")
     users = {one["server_id"] for one in volume["attachments"]} if request.instead_of else set()

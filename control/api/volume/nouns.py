@@ -30,9 +30,10 @@ PAIRS, MOMENTS = {"metadata": "metadata", "glance_metadata": "image_metadata"}, 
 PAIRS_FORM, TIME, DIRECTION = MapOf(Text(), Text(0, 255), KEYS), Time(), Choices("asc", "desc")
 #: Parameters of lists that are sorted and cut after they were read.
 PAGING = ("limit", "marker", "offset", "sort", "sort_dir", "sort_key")
-#: Parameters that are no filters, and what filters are called too.
-CONTROLS = ("all_tenants", "limit", "marker", "name~", "offset", "project_id", "sort", "sort_dir", "sort_key",
-            "with_count")
+#: Parameters that are no filters, and what filters are called too. Horizon asks for lists without targets of
+#: migrations (``no_migration_targets``), which there are none of.
+CONTROLS = ("all_tenants", "limit", "marker", "name~", "no_migration_targets", "offset", "project_id", "sort",
+            "sort_dir", "sort_key", "with_count")
 ALIASES = {"instance_id": "server_id", "display_name": "name"}
 UPDATE = record({**NAMES, "metadata": METADATA})
 

@@ -417,7 +417,7 @@ def test_pools_and_capabilities(ask):
 def test_lists_are_filtered_sorted_and_in_pages(ask):
     for number in range(5):
         _volume(ask, name=f"v{number}")
-    path, names = "/v3/red/volumes?limit=2&sort=name:asc&with_count=true", []
+    path, names = "/v3/red/volumes?limit=2&sort=name:asc&with_count=true&no_migration_targets=True", []
     while path:
         page = ask("GET", path)
         assert page["count"] == 5
