@@ -209,7 +209,7 @@ def test_what_could_do_nothing_to_a_disk_is_refused(owner: Owner, item: str, sai
 
 
 def test_words_that_are_so_anyway_pass(owner: Owner) -> None:
-    """As do those that clients send whatever is asked of them: Horizon's size of a volume that exists, and gophercloud's
+    """As do those that clients send whatever is asked: Horizon's size of a volume that exists, and gophercloud's
     delete_on_termination."""
     same = {"device_type": "disk", "disk_bus": "", "guest_format": None, "virtual_name": None, "volume_type": ""}
     volume = block("volume", owner.volume(imageRef=owner.call.image()), boot_index=0, volume_size=7,
