@@ -61,7 +61,7 @@ def test_volumes_are_on_a_bus_that_it_has(cloud: Cloud) -> None:
     data = {"source_type": "blank", "destination_type": "volume", "volume_size": 1}
     roots = [{"uuid": arm, "source_type": "image", "destination_type": "volume", "volume_size": 1, "boot_index": 0},
              {"uuid": arm, "source_type": "image", "destination_type": "local", "boot_index": 0}]
-    for mapping, given in (([{**roots[0], "disk_bus": "sata"}], ""), ([roots[0], {**data, "disk_bus": "ide"}], ""),
+    for mapping, given in (([{**roots[0], "disk_bus": "sata"}], ""), ([roots[0], {**data, "disk_bus": "sata"}], ""),
                            ([roots[1], {**data, "disk_bus": "sata"}], arm)):
         body = {"name": "odd", "networks": "none", "flavorRef": sizes, "imageRef": given,
                 "block_device_mapping_v2": mapping}
