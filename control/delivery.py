@@ -70,6 +70,8 @@ def _wanted(id: str, image: Document, checksum: str | None = None) -> Document:
     content has this *checksum*; where none is given, the one that its service says."""
     properties = {name: value for name, value in IMAGE_PROPERTIES.acted_on(
         image.get("properties") or {}, AGENT).items() if not name.startswith("trait:")}  # the scheduler has looked
+    if properties.get("img_config_drive") != "mandatory":  # nothing else acts; other words may stand with old servers
+        properties.pop("img_config_drive", None)
     if of_server := (image.get("properties") or {}).get("instance_uuid"):
         properties["instance_uuid"] = of_server
     want = {"name": id, "source": {"upload": True}, "properties": {
