@@ -24,14 +24,14 @@ SHOWN = tuple(key for key, action in ACTIONS.items() if action.label)
 
 
 @of_server(rule=f"{RULE}list")
-def page(caller: Caller, target: Target, limit: int | None = None, marker: str | None = None,
+def page(_caller: Caller, target: Target, limit: int | None = None, marker: str | None = None,
          since: str | None = None, before: str | None = None) -> Sequence[Any]:
     """The rows of a server's actions, newest first; all without *limit*. *marker*: a request id. *since*, *before*:
     when they last changed. Raises ``InvalidRequest``."""
     if since and before and since > before:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
-    rows = _read(caller, target, lambda connection: store.page(connection, target.row.id, SHOWN, limit, marker, since,
-                                                               before))
+    rows = _read(target, lambda connection: store.page(
+        connection, target.row.id, SHOWN, limit, marker, since, before))
     if rows is None:
         raise InvalidRequest(f"marker [{str(marker)[:255]}] not found")
     return rows
@@ -47,18 +47,16 @@ def show(caller: Caller, target: Target, request_id: str, *, events: bool = True
         row = store.one(connection, target.row.id, SHOWN, request_id)
         return None if row is None else (row, store.events(connection, row.id) if events else None)
 
-    if (answer := _read(caller, target, found)) is None:
+    if (answer := _read(target, found)) is None:
         raise NotFound(f"Action {request_id[:255]} not found")
     return answer
 
 
-def _read(caller: Caller, target: Target, read: Callable[[Connection], T]) -> T:
-    """What *read* finds in the server's database; where that is nothing, in the one that has the server now: a new
-    server leaves cell0 with its actions as soon as it has a host."""
+def _read(target: Target, read: Callable[[Connection], T]) -> T:
+    """What *read* finds in the server's database. Raises ``Moved`` where that is nothing, since the server has left: a
+    new one leaves cell0 with its actions when it has a host."""
     with target.database.read() as connection:
         found = read(connection)
-    now = None if found else servers.find(caller.cloud.store, target.row.id, deleted=True)
-    if now is None or now[0] is target.database:
+        if not found and servers.row(connection, target.row.id) is None:
+            raise servers.Moved
         return found
-    with now[0].read() as connection:
-        return read(connection)
