@@ -15,6 +15,7 @@ from magnetar_core.hardware.image_properties import IMAGE_PROPERTIES
 
 #: The control plane itself: it may read images of all projects.
 ITSELF = Context("", None, frozenset(("admin",)))
+CONFIG_DRIVE = "img_config_drive"
 #: Remembered deliveries; when there are more, all are forgotten.
 REMEMBERED = 20_000
 
@@ -70,6 +71,8 @@ def _wanted(id: str, image: Document, checksum: str | None = None) -> Document:
     content has this *checksum*; where none is given, the one that its service says."""
     properties = {name: value for name, value in IMAGE_PROPERTIES.acted_on(
         image.get("properties") or {}, AGENT).items() if not name.startswith("trait:")}  # the scheduler has looked
+    if CONFIG_DRIVE in properties and any(IMAGE_PROPERTIES.malformed({CONFIG_DRIVE: properties[CONFIG_DRIVE]})):
+        del properties[CONFIG_DRIVE]  # an image of old servers: agents refuse it, and it did nothing
     if of_server := (image.get("properties") or {}).get("instance_uuid"):
         properties["instance_uuid"] = of_server
     want = {"name": id, "source": {"upload": True}, "properties": {

@@ -211,10 +211,11 @@ def set_of_host(caller: Caller, connection: Any, host: str, wanted: Collection[s
 
 @use_case(f"{RULE}set_metadata")
 def set_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | None]) -> Aggregate:
-    """Add and change keys; ``None`` takes one away. Raises ``InvalidRequest``."""
-    check_metadata(metadata)
+    """Add and change keys; ``None`` takes one away. Raises ``InvalidRequest``. What stands already may be said again:
+    Horizon sends all of it along."""
 
     def change(connection: Any, row: Aggregate) -> None:
+        check_metadata(dict(metadata.items() - row.metadata.items()))
         merged = _merged(caller, connection, row, metadata, "update_aggregate_metadata")
         aggregates.change(connection, row.id, metadata=merged)
 

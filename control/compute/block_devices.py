@@ -16,6 +16,7 @@ from magnetar_control.store.servers import Found
 from magnetar_core.errors import InvalidField, InvalidRequest, MagnetarError
 from magnetar_core.fields import Field, Record
 from magnetar_core.hardware import architectures
+from magnetar_core.hardware.merge import asked_of
 from magnetar_core.hardware.rows import BY_PROPERTY, said
 from magnetar_core.kinds.server import is_root_volume
 from magnetar_core.kinds.volume import BUSES
@@ -247,7 +248,7 @@ def _item(caller: Caller, request: BlockDeviceRequest, one: Mapping[str, Any], w
         raise InvalidField(f"{where}.volume_size", f"is required to make a volume from {source}")
     if source == "blank" and one.get("boot_index") == 0:
         raise InvalidField(f"{where}.boot_index", "must not be 0 for a blank disk, which holds nothing to boot from")
-    _check_words(one, source, target, request.flavor, where)
+    _check_words(one, source, target, request, where)
     if one.get("volume_type") and not caller.cloud.services.volume.has_type(caller.context, one["volume_type"]):
         raise _invalid(f"volume type {one['volume_type']} could not be found.")
     if uuid:
@@ -267,29 +268,41 @@ def _item(caller: Caller, request: BlockDeviceRequest, one: Mapping[str, Any], w
             "disk_bus": one.get("disk_bus"), "tag": one.get("tag"), "volume_type": one.get("volume_type")}
 
 
-def _check_words(one: Mapping[str, Any], source: str, target: str, flavor: Mapping[str, Any], where: str) -> None:
+def _check_words(one: Mapping[str, Any], source: str, target: str, request: BlockDeviceRequest, where: str) -> None:
     """Raise ``InvalidField`` for words of an item that could do nothing to a disk from *source* as *target*."""
-    said = {name: value for name, value in one.items() if value not in (None, "")}
-    if said.get("device_type", "disk") != "disk":
+    given = {name: value for name, value in one.items() if value not in (None, "")}
+    if given.get("device_type", "disk") != "disk":
         raise InvalidField(f"{where}.device_type", "must be disk, or be left out: block devices are nothing else to "
-                           "guests here", said["device_type"])
-    if other := next((name for name in _IDS if name in said and name != f"{source}_id"), None):
+                           "guests here", given["device_type"])
+    if other := next((name for name in _IDS if name in given and name != f"{source}_id"), None):
         raise InvalidField(f"{where}.{other}", f"is not for source_type {source}; what that is made from is uuid")
-    if "guest_format" in said and (source, target) != ("blank", "local"):
-        raise InvalidField(f"{where}.guest_format", "is for blank local disks only", said["guest_format"])
+    if "guest_format" in given and (source, target) != ("blank", "local"):
+        raise InvalidField(f"{where}.guest_format", "is for blank local disks only", given["guest_format"])
     if target == "local":
-        for name, allowed, why in REFUSED:
-            if name in said and said[name] not in (*allowed, *_DEFAULTS.get(name, ())):
-                raise InvalidField(f"{where}.{name}", why, said[name])
-        if source == "image" and said.get("volume_size", 0) not in (0, flavor["disk"]):
-            raise InvalidField(f"{where}.volume_size", f"must be the flavor's disk, {flavor['disk']} GiB, or be left "
-                               "out: a local root disk is as large as that", said["volume_size"])
+        _check_local_words(given, source, request, where)
         return
-    if said.get("disk_bus", "virtio") not in BUSES:
-        raise InvalidField(f"{where}.disk_bus", f"must be one of {', '.join(BUSES)}", said["disk_bus"])
-    if source == "volume" and "volume_type" in said:
+    if given.get("disk_bus", "virtio") not in BUSES:
+        raise InvalidField(f"{where}.disk_bus", f"must be one of {', '.join(BUSES)}", given["disk_bus"])
+    if source == "volume" and "volume_type" in given:
         raise InvalidField(f"{where}.volume_type", "is for volumes that are made; this one has its type",
-                           said["volume_type"])
+                           given["volume_type"])
+
+
+def _check_local_words(given: Mapping[str, Any], source: str, request: BlockDeviceRequest, where: str) -> None:
+    """The same for a local disk. The bus of all of them may be said: Nova's images of servers do."""
+    flavor = request.flavor
+    for name, allowed, why in REFUSED:
+        if name in given and given[name] not in (*allowed, *_DEFAULTS.get(name, ())) and not (
+                name == "disk_bus" and given[name] == _own_bus(request)):
+            raise InvalidField(f"{where}.{name}", why, given[name])
+    if source == "image" and given.get("volume_size", 0) not in (0, flavor["disk"]):
+        raise InvalidField(f"{where}.volume_size", f"must be the flavor's disk, {flavor['disk']} GiB, or be left "
+                           "out: a local root disk is as large as that", given["volume_size"])
+
+
+def _own_bus(request: BlockDeviceRequest) -> Any:
+    """The bus of a server's local disks, where its flavor or image says one."""
+    return asked_of(request.flavor, request.image or {}).get("hardware", {}).get("disk_bus")
 
 
 def _check_volume(caller: Caller, request: BlockDeviceRequest, uuid: str, _size: int | None) -> Mapping[str, Any]:

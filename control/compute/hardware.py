@@ -41,11 +41,12 @@ def root_name(flavor: Mapping[str, Any], image: Mapping[str, Any]) -> str:
 
 
 def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping[str, Any] | None,
-                had: Mapping[str, Any] | None = None) -> str | None:
+                had: Mapping[str, Any] | None = None, stands: Mapping[str, Any] | None = None) -> str | None:
     """Raises ``InvalidRequest`` for extra specs of *flavor* and properties of *image* (as ``find_flavor`` and
     ``find_image`` return them) that would do nothing, or do not go together; one that is not given is what the server
-    *had*. Where the setting ``specs_without_effect`` is ``warn``, returns what would do nothing as a warning, for the
-    message of the server's action."""
+    *had*. *stands*: properties of the image that the server has already, which are not refused now. Where the setting
+    ``specs_without_effect`` is ``warn``, returns what would do nothing as a warning, for the message of the server's
+    action."""
     of_image = image or (had if flavor and had else None) or {}
     try:
         asked_of(flavor or had or {}, of_image)
@@ -63,7 +64,8 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
         _check_aliases(caller, flavor, specs)
     if image:
         check_clear(image)
-        properties = {name: str(value) for name, value in (image.get("properties") or {}).items()}
+        properties = {name: str(value) for name, value in (image.get("properties") or {}).items()
+                      if (name, value) not in (stands or {}).items()}
         if odd := next(IMAGE_PROPERTIES.malformed(properties), None):
             raise InvalidRequest(f"Image {image.get('name') or image['id']}, {odd}.")
         found += [f"image {image.get('name') or image['id']}, {text}"

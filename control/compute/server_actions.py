@@ -161,10 +161,11 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
         trusted["trusted_certs"] = trusted_certificates(caller, wanted.columns["trusted_certs"], on_volume(server))
     root, flavor = _root_volume(caller, server), orjson.loads(server.flavor)
     image = find_image(caller, wanted.image_id, flavor, int(root["size"]) if root else None)
-    if root and not wanted.reimage and _image_of(server, root) != wanted.image_id:
+    same = _image_of(server, root) == wanted.image_id
+    if root and not wanted.reimage and not same:
         raise InvalidRequest(f"Image {wanted.image_id} is unacceptable: Unable to rebuild with a different image for a "
                              "volume-backed server.")
-    warning = check_specs(caller, None, image, flavor)
+    warning = check_specs(caller, None, image, flavor, orjson.loads(server.image).get("properties") if same else None)
     check_placed(flavor, orjson.loads(server.image), image)
     check_keys(server, (flavor, image or {}))
     tpm_secrets.check_becomes(caller, server, "rebuild", flavor, image or {})
@@ -178,7 +179,7 @@ def rebuild(caller: Caller, target: Target, wanted: Rebuild) -> servers.Found:
         columns["metadata"] = servers.text(wanted.metadata)
     args: dict[str, Any] = {"preserve_ephemeral": wanted.preserve_ephemeral, "image": wanted.image_id,
                             **({"reimage": wanted.reimage} if root else {}), **argument(wanted.admin_pass),
-                            **({} if wanted.image_id == _image_of(server, root) else {
+                            **({} if same else {
                                 "before": {name: getattr(server, name) for name in made}})}
     if wanted.files is not None:
         args["personality"] = wanted.files

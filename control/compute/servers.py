@@ -146,7 +146,8 @@ def update(caller: Caller, target: Target, columns: Mapping[str, Any]) -> server
     """Set what a server is called and how it is described: name, description, hostname, disk_config, access_ip_v4,
     access_ip_v6, pinned_availability_zone. A running guest is not touched. Returns the row afterwards. Raises
     ``InvalidField`` for a zone in which the server is not: it could be moved nowhere."""
-    if zone := columns.get("pinned_availability_zone"):
+    zone = columns.get("pinned_availability_zone")
+    if zone and zone != target.row.pinned_availability_zone:
         _check_pin(caller, target.row, zone)
     if columns:
         with target.database.write() as connection:

@@ -66,6 +66,5 @@ def test_volumes_are_on_a_bus_that_it_has(cloud: Cloud) -> None:
         body = {"name": "odd", "networks": "none", "flavorRef": sizes, "imageRef": given,
                 "block_device_mapping_v2": mapping}
         reply = caller.post("/v2.1/servers", {"server": body}, "2.60")
-        bus = mapping[-1]["disk_bus"]
-        assert reply.status == 400 and (f"Block Device Mapping is Invalid: disk_bus: cannot be {bus}, which no machine "
+        assert reply.status == 400 and ("Block Device Mapping is Invalid: disk_bus: cannot be sata, which no machine "
                                         "of aarch64 has; use virtio or scsi") in reply.json["badRequest"]["message"]

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from magnetar_control.compute import server_create
+
 from .cloud import Caller, Cloud
 
 SPEC = "extra spec hw:sound_model=usb: guests have no sound"
@@ -99,7 +101,8 @@ def test_hints_that_are_followed_pass(strict: Cloud) -> None:
     caller = strict.admin
     other = caller.boot("other")["id"]
     group = caller.post("/v2.1/os-server-groups", {"server_group": {"name": "g", "policies": ["affinity"]}})
-    for hints in ({"same_host": other}, {"group": group.json["server_group"]["id"]}, {"same_host": [other]}, {}):
+    for hints in ({"same_host": other}, {"group": group.json["server_group"]["id"]}, {"same_host": [other]}, {},
+                  {"different_cell": [], "query": "", "heat_stack_name": "web", "same_host": []}):
         reply = caller.post("/v2.1/servers", {"os:scheduler_hints": hints, "server": {
             "name": "hinted", "flavorRef": "1", "networks": "none", "imageRef": caller.image()}}, "2.60")
         assert reply.status == 202, reply
@@ -124,6 +127,19 @@ def test_a_resize_and_a_rebuild_are_refused_alike(strict: Cloud) -> None:
     reply = caller.act(made["id"], "rebuild", {"imageRef": image(caller, "rng", hw_rng_model="egd")})
     assert reply.status == 400 and "hw_rng_model=egd" in reply.json["badRequest"]["message"], reply
     assert caller.server(made["id"])["status"] == "ACTIVE"
+
+
+def test_a_server_that_stands_goes_on_with_its_image(strict: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made when these properties passed: it is built elsewhere, and rebuilt, as it is."""
+    caller = strict.admin
+    monkeypatch.setattr(server_create, "check_specs", lambda *_given: None)
+    made = caller.boot("old", imageRef=(own := image(caller, "own", kernel_id="7d1f", img_config_drive="always")))
+    assert made["status"] == "ACTIVE"
+    reply = caller.act(made["id"], "rebuild", {"imageRef": own})
+    assert reply.status == 202, reply
+    assert caller.settled(made["id"])["status"] == "ACTIVE"  # type: ignore[index]
+    reply = caller.act(made["id"], "rebuild", {"imageRef": image(caller, "another", kernel_id="7d1f")})
+    assert reply.status == 400 and "kernel_id=7d1f" in reply.json["badRequest"]["message"], reply
 
 
 def test_a_setting_lets_them_pass_with_a_warning(lenient: Cloud) -> None:

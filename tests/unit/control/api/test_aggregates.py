@@ -50,6 +50,16 @@ def test_a_multiplier_is_a_finite_number(small):
     assert act(small, id, "set_metadata", metadata={"ram_weight_multiplier": None}).json["aggregate"]["metadata"] == {}
 
 
+def test_metadata_that_stands_may_be_said_again(small):
+    """Horizon sends all of it with each change."""
+    id = made(small)["id"]
+    with small.api.write() as connection:
+        aggregates.change(connection, id, metadata={"cpu_allocation_ratio": "many"})
+    again = act(small, id, "set_metadata", metadata={"cpu_allocation_ratio": "many", "ssd": "true"})
+    assert again.json["aggregate"]["metadata"] == {"cpu_allocation_ratio": "many", "ssd": "true"}, again
+    assert act(small, id, "set_metadata", metadata={"cpu_allocation_ratio": "more"}).status == 400
+
+
 def test_zones_stay_while_nobody_knows_what_is_on_the_hosts(small, monkeypatch):
     small.host("kvm1")
     id = made(small, availability_zone="north")["id"]

@@ -3,6 +3,7 @@
 
 from sqlalchemy import insert, select, update
 
+from magnetar_control.store import servers
 from magnetar_control.store.tables import action_events, actions
 
 
@@ -46,6 +47,22 @@ def test_queries_do_not_grow(small):
     with small.counted() as seen:
         assert small.alice.get(path(id, request(1)), "2.84").status == 200
     assert len(seen) == 4
+
+
+def test_a_server_that_leaves_cell0_meanwhile_has_its_actions(small, monkeypatch):
+    """It was found there, and is in its cell with its actions when these are read."""
+    id = small.server()
+    acted(small, id, 1)
+    find = servers.find
+
+    def found_before(store, server_id, **how):
+        monkeypatch.setattr(servers, "find", find)
+        return small.databases["cell0"], find(store, server_id, **how)[1]
+
+    for rest in ((), (request(1),)):
+        monkeypatch.setattr(servers, "find", found_before)
+        reply = small.alice.get(path(id, *rest), "2.84")
+        assert reply.status == 200 and request(1) in str(reply.json), reply
 
 
 def test_what_was_queued_says_why_it_ended(compute):

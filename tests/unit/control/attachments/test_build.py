@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -217,6 +218,33 @@ def test_words_that_are_so_anyway_pass(owner: Owner) -> None:
     owner.server(imageRef="", block_device_mapping_v2=[volume], version="2.67")
     owner.server(imageRef=owner.call.image(), version="2.67",
                  block_device_mapping_v2=[{**root(owner), **same, "volume_size": 0, "delete_on_termination": False}])
+
+
+def test_an_image_that_nova_made_of_a_server_on_volumes_boots(owner: Owner) -> None:
+    """With all the keys that Nova writes, and the bus of the disks that lie with the server."""
+    _large(owner)
+    volume = owner.volume(imageRef=owner.call.image())
+    snapshot = owner.call.post(f"{owner.api}/snapshots", {"snapshot": {"volume_id": volume}}).json["snapshot"]["id"]
+    until(lambda: owner.call.get(f"{owner.api}/snapshots/{snapshot}").json["snapshot"]["status"] == "available")
+    empty = dict.fromkeys(("attachment_id", "connection_info", "device_name", "encrypted", "encryption_format",
+                           "guest_format", "image_id", "no_device", "tag", "volume_id", "volume_type"))
+    local = {**empty, "source_type": "blank", "destination_type": "local", "disk_bus": "scsi", "device_type": "disk",
+             "snapshot_id": None, "boot_index": -1, "delete_on_termination": True}
+    mapping = [{**empty, "source_type": "snapshot", "destination_type": "volume", "snapshot_id": snapshot,
+                "boot_index": 0, "volume_size": 1, "device_name": "/dev/vda", "disk_bus": "virtio",
+                "device_type": "disk", "delete_on_termination": False},
+               {**local, "volume_size": 1}, {**local, "guest_format": "swap", "volume_size": 16}]
+    properties = {"base_image_ref": "", "bdm_v2": "True", "root_device_name": "/dev/vda", "kernel_id": "",
+                  "ramdisk_id": "None", "image_location": "snapshot", "image_state": "available", "image_type":
+                  "snapshot", "boot_roles": "member", "owner_user_name": "demo", "owner_specified.openstack.md5": "",
+                  "hw_disk_bus": "scsi", "block_device_mapping": json.dumps(mapping)}
+    server = owner.server(flavorRef="large", imageRef=owner.call.image("of-nova", **properties))
+    assert len(owner.attached(server["id"])) == 1
+    local["disk_bus"] = "sata"
+    refused = owner.call.post("/v2.1/servers", {"server": {
+        "name": "x", "flavorRef": "large", "networks": "none", "imageRef": owner.call.image(),
+        "block_device_mapping_v2": [{**local, "volume_size": 1, "connection_info": None}]}}, "2.60")
+    assert refused.status == 400, refused
 
 
 def test_the_first_form_has_swap_and_ephemeral_disks(owner: Owner) -> None:
