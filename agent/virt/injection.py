@@ -105,8 +105,9 @@ class Injections:
             return False
         try:
             run([PYTHON, "-I", "-c", "import guestfs"], "import the module guestfs")
-        except HypervisorError:
-            self._without_module = searched
+        except HypervisorError as error:
+            if "No module named" in error.message:  # else it was no time or memory that lacked
+                self._without_module = searched
             return False
         return True
 

@@ -464,7 +464,7 @@ def test_a_module_that_lacks_is_asked_for_again_when_one_may_have_come(tmp_path:
 
     def lacks(words: list[str], *_more: object) -> str:
         asked.append(words[-1])
-        raise HypervisorError("no module")
+        raise HypervisorError("Could not import the module guestfs: No module named 'guestfs'")
 
     monkeypatch.setattr(virt_injection, "run", lacks)
     monkeypatch.setattr(virt_injection, "PARTS", (str(tmp_path),))
