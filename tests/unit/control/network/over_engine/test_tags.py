@@ -53,12 +53,14 @@ def test_of_ports_subnets_floating_ips_and_trunks(ask, lan, outside):
 
 
 def test_lists_find_by_tags(ask):
-    for name, tags in (("none", []), ("a", ["a"]), ("ab", ["a", "b"]), ("A", ["A"]), ("odd", ['a"', "100%", "é"])):
+    for name, tags in (("none", []), ("a", ["a"]), ("ab", ["a", "b"]), ("A", ["A"]),
+                       ("odd", ['a"', "100%", "é", 'd"c'])):
         ask("PUT", f"/v2.0/networks/{_make(ask, 'networks', name)}/tags", {"tags": tags})
     for query, found in (("tags=a", ["a", "ab"]), ("tags=a,b", ["ab"]), ("tags=a&tags=b", ["ab"]),
                          ("tags-any=A,b", ["ab", "A"]), ("not-tags=a,b", ["none", "a", "A", "odd"]),
                          ("not-tags-any=a,b", ["none", "A", "odd"]), ("tags=100%25", ["odd"]), ("tags=%C3%A9", ["odd"]),
                          ("tags=a%22", ["odd"]), ("tags=%25", []), ("tags=a&not-tags=b", ["a"]),
+                         ("tags=c", []), ("tags=d%22c", ["odd"]),
                          ("tags=%FF", []), ("tags=%ED%B2%80", [])):
         assert _names(ask, query) == found, query
     many = ",".join(map(str, range(51)))
