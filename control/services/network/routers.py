@@ -51,7 +51,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
 
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Check and complete the values; the gateway is changed here."""
-    find(connection, context, ROUTER, row["id"], lock=True)
+    row = find(connection, context, ROUTER, row["id"], lock=True)  # with the routes that others have set meanwhile
     if moved := "gateway" in values:
         gateway = values.pop("gateway")
         values["enable_snat"] = (gateway or {}).get("enable_snat", True)
@@ -180,7 +180,10 @@ def remove_interface(connection: Connection, context: Context, id: str, wish: Do
                        type="RouterInterfaceNotFound")
     _check_without_floating(connection, id, mine[0]["subnet_id"])
     routes = orjson.loads(router["routes"])
-    static_routes.check([one for one in found if one["id"] != mine[0]["id"]], routes)
+    if used := static_routes.stranded([one for one in found if one["id"] != mine[0]["id"]], routes):
+        raise Conflict(f"Router interface for subnet {mine[0]['subnet_id']} on router {id} cannot be deleted, as it is "
+                       f"required by one or more routes: that to {used['destination']} by {used['nexthop']} leads "
+                       "through it. Remove the routes first.", type="RouterInterfaceInUseByRoute")
     router_ports.remove(connection, mine[0]["id"])
     static_routes.check_loops(connection, context, router, routes, left=mine[0]["cidr"])
     subnet = connection.execute(select(subnets).where(subnets.c.id == mine[0]["subnet_id"])).mappings().one()
@@ -213,7 +216,7 @@ class RouterStore(NetworkStore):
 
         def act(connection: Connection) -> Document:
             have = orjson.loads(find(connection, context, ROUTER, id, lock=True)["routes"])
-            wanted = [*have, *(one for one in given if one not in have)] if put else [
+            wanted = [*have, *(one for at, one in enumerate(given) if one not in (*have, *given[:at]))] if put else [
                 one for one in have if one not in given]
             if len(wanted) > MOST_ROUTES:
                 raise InvalidRequest(f"Unable to complete operation for {id}: a router has {MOST_ROUTES} static "

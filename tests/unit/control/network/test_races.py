@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.services.network import EmbeddedNetworks, resources, security_groups
+from magnetar_control.services.network import EmbeddedNetworks, resources, routers, security_groups
+from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.store import database
 from magnetar_control.store.database import Database
-from magnetar_core.errors import Conflict, MagnetarError, NotFound
-from tests.unit.control.serving import ALICE
+from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound
+from tests.unit.control.serving import ADMIN, ALICE
 
 
 @pytest.fixture
@@ -95,3 +96,17 @@ def test_a_server_lets_go_of_its_ports_however_often_others_come_before(sqlite_s
 
     service.release(str(uuid.uuid4()), sure=deadlock)
     assert len(tries) == 9
+
+
+def test_a_route_that_comes_while_the_gateway_goes(postgres: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not left without a way."""
+    service = EmbeddedNetworks(postgres, default_cidr=None, engine=FakeEngine())
+    networks, store = service.resources["networks"], service.routers
+    (net,) = networks.create(ADMIN, {"name": "ext", "type": "flat", "bridge": "ext", "external": True})
+    service.resources["subnets"].create(ADMIN, {"network_id": net["id"], "cidr": "192.0.2.0/24", "enable_dhcp": False})
+    (router,) = store.create(ADMIN, {"name": "r", "gateway": {"network_id": net["id"]}})
+    route = {"destination": "10.9.0.0/16", "nexthop": "192.0.2.200"}
+    once(monkeypatch, routers, "find", lambda: store.routes(ADMIN, router["id"], [route], put=True))
+    with pytest.raises(InvalidField, match="must have a nexthop in a subnet"):
+        store.update(ADMIN, router["id"], {"gateway": None})
+    assert store.show(ADMIN, router["id"])["routes"] == [route]
