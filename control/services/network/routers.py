@@ -118,7 +118,8 @@ def add_interface(connection: Connection, context: Context, id: str, wish: Docum
     if len(wish) != 1:
         raise InvalidRequest("Either subnet_id or port_id must be specified, and not both.", type="BadRequest")
     subnet, port = _place(connection, context, wish)
-    network = connection.execute(select(networks).where(networks.c.id == subnet["network_id"])).mappings().one()
+    network = connection.execute(select(networks).where(networks.c.id == subnet["network_id"]).with_for_update(
+        read=True)).mappings().one()  # it becomes no external one meanwhile
     if not network["by_engine"] or network["external"]:
         what = "external" if network["external"] else f"of type {network['type']}"
         raise InvalidRequest(f"Bad router request: network {network['id']} is {what}; a router has interfaces in "

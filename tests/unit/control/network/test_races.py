@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.services.network import EmbeddedNetworks, resources, routers, security_groups
+from magnetar_control.services.network import EmbeddedNetworks, resources, routers, security_groups, sharing
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.store import database
 from magnetar_control.store.database import Database
-from magnetar_core.errors import Conflict, InvalidField, MagnetarError, NotFound
+from magnetar_core.errors import Conflict, InvalidField, InvalidRequest, MagnetarError, NotFound
 from tests.unit.control.serving import ADMIN, ALICE
 
 
@@ -110,3 +111,24 @@ def test_a_route_that_comes_while_the_gateway_goes(postgres: Database, monkeypat
     with pytest.raises(InvalidField, match="must have a nexthop in a subnet"):
         store.update(ADMIN, router["id"], {"gateway": None})
     assert store.show(ADMIN, router["id"])["routes"] == [route]
+
+
+def test_an_interface_that_comes_while_its_network_becomes_external(postgres: Database,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused: of an external network a router would be the gateway."""
+    service = EmbeddedNetworks(postgres, default_cidr=None, engine=FakeEngine())
+    (net,) = service.resources["networks"].create(ADMIN, {"name": "n", "type": "flat", "bridge": "ext"})
+    (subnet,) = service.resources["subnets"].create(ADMIN, {"network_id": net["id"], "cidr": "10.7.0.0/24"})
+    (router,) = service.routers.create(ADMIN, {"name": "r"})
+    with ThreadPoolExecutor(1) as other:
+        coming: list[Future[Any]] = []
+
+        def come() -> None:
+            coming.append(other.submit(service.routers.interface, ADMIN, router["id"], {"subnet_id": subnet["id"]},
+                                       put=True))
+            wait(coming, 0.5)
+
+        once(monkeypatch, sharing, "follow", come)
+        service.resources["networks"].update(ADMIN, net["id"], {"external": True})
+        with pytest.raises(InvalidRequest, match="is external"):
+            coming[0].result(20)
