@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, BOB, READER
 
 #: Path to the word of a body, and what a new one must have.
@@ -92,3 +93,16 @@ def test_whose_they_are(ask):
     assert ask.as_(BOB)("GET", where) == {"tags": ["ours"]}
     ask.as_(BOB)("DELETE", where, status=403)
     assert ask("GET", where) == {"tags": ["ours"]}
+
+
+def test_the_engine_is_told_without_them(ask, service, lan, outside, database):
+    """They may be long, and it reads everything at once."""
+    network = lan(ask)["id"]
+    ask("POST", "/v2.0/ports", {"port": {"network_id": network}})
+    router = ask("POST", "/v2.0/routers", {"router": {"external_gateway_info": {"network_id": outside["id"]}}})
+    ask("PUT", f"/v2.0/routers/{router['router']['id']}/add_router_interface", {
+        "subnet_id": ask("GET", f"/v2.0/subnets?network_id={network}")["subnets"][0]["id"]})
+    with counted(api=database) as asked:
+        service.worker.round()
+        service.differences()
+    assert [one for _name, one in asked if "tags" in one] == []
