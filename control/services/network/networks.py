@@ -147,7 +147,7 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     if "external" in values or "is_default" in values:  # nobody takes it for what it was until it is changed
         row = find(connection, context, NETWORK, row["id"], lock=True)
     _check_internal(values, row)
-    if any(values.get(name, row[name]) != row[name] for name in ("external", "is_default")):  # of hosts' own the first is
+    if any(values.get(name, row[name]) != row[name] for name in ("external", "is_default")):  # the first one is hosts'
         _check_default(connection, {**row, **values})
     check_up(row, values.get("admin_state_up", True))
     qos.check(connection, context, row, values, row["qos_policy_id"])
