@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from magnetar_control.services.network import EmbeddedNetworks, resources, routers, security_groups, sharing
+from magnetar_control.services.network import (
+    EmbeddedNetworks,
+    floating_ips,
+    resources,
+    routers,
+    security_groups,
+    sharing,
+)
 from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.store import database
 from magnetar_control.store.database import Database
@@ -132,3 +139,22 @@ def test_an_interface_that_comes_while_its_network_becomes_external(postgres: Da
         service.resources["networks"].update(ADMIN, net["id"], {"external": True})
         with pytest.raises(InvalidRequest, match="is external"):
             coming[0].result(20)
+
+
+def test_a_floating_ip_that_another_takes_away(postgres: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who gives it another address of the port that it had does not bring it back there."""
+    service = EmbeddedNetworks(postgres, default_cidr=None, engine=FakeEngine())
+    networks, subnets = service.resources["networks"], service.resources["subnets"]
+    (ext,) = networks.create(ADMIN, {"name": "ext", "type": "flat", "bridge": "ext", "external": True})
+    (lan,) = networks.create(ADMIN, {"name": "lan"})
+    subnets.create(ADMIN, {"network_id": ext["id"], "cidr": "192.0.2.0/24", "enable_dhcp": False})
+    (inner,) = subnets.create(ADMIN, {"network_id": lan["id"], "cidr": "10.7.0.0/24"})
+    (router,) = service.routers.create(ADMIN, {"name": "r", "gateway": {"network_id": ext["id"]}})
+    service.routers.interface(ADMIN, router["id"], {"subnet_id": inner["id"]}, put=True)
+    (port,) = service.resources["ports"].create(ADMIN, {"network_id": lan["id"]})
+    store, address = service.resources["floatingips"], port["fixed_ips"][0]["ip_address"]
+    (floating,) = store.create(ADMIN, {"network_id": ext["id"], "port_id": port["id"]})
+    once(monkeypatch, floating_ips, "find", lambda: store.update(ADMIN, floating["id"], {"port_id": None}))
+    with pytest.raises(InvalidRequest, match="without a port_id"):
+        store.update(ADMIN, floating["id"], {"fixed_ip_address": address})
+    assert store.show(ADMIN, floating["id"])["port_id"] is None
