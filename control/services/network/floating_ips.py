@@ -56,7 +56,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
 
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Associate it with a port, or with none."""
-    find(connection, context, FLOATING_IP, row["id"], lock=True)  # no port forwarding comes meanwhile
+    row = find(connection, context, FLOATING_IP, row["id"], lock=True)  # no port forwarding comes meanwhile
     if "port_id" in values or "fixed_ip_address" in values:
         wish = {"port_id": values.get("port_id", row["port_id"]), "fixed_ip_address": values.get("fixed_ip_address")}
         if wish["port_id"] is not None and connection.execute(select(forwardings.c.id).where(

@@ -144,8 +144,10 @@ def check_up(network: Document | RowMapping, up: bool) -> None:
 
 def update(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """It stays shared while others have ports on it. One with IPv6 is one project's (``subnets``)."""
+    if "external" in values or "is_default" in values:  # nobody takes it for what it was until it is changed
+        row = find(connection, context, NETWORK, row["id"], lock=True)
     _check_internal(values, row)
-    if values.get("external") is False or (values.get("is_default") and not row["is_default"]):
+    if any(values.get(name, row[name]) != row[name] for name in ("external", "is_default")):  # the first one is hosts'
         _check_default(connection, {**row, **values})
     check_up(row, values.get("admin_state_up", True))
     qos.check(connection, context, row, values, row["qos_policy_id"])

@@ -51,7 +51,7 @@ def create(connection: Connection, context: Context, values: Document) -> None:
 
 def change(connection: Connection, context: Context, row: RowMapping, values: Document) -> None:
     """Check and complete the values; the gateway is changed here."""
-    find(connection, context, ROUTER, row["id"], lock=True)
+    row = find(connection, context, ROUTER, row["id"], lock=True)  # with the routes that others have set meanwhile
     if moved := "gateway" in values:
         gateway = values.pop("gateway")
         values["enable_snat"] = (gateway or {}).get("enable_snat", True)
@@ -118,7 +118,8 @@ def add_interface(connection: Connection, context: Context, id: str, wish: Docum
     if len(wish) != 1:
         raise InvalidRequest("Either subnet_id or port_id must be specified, and not both.", type="BadRequest")
     subnet, port = _place(connection, context, wish)
-    network = connection.execute(select(networks).where(networks.c.id == subnet["network_id"])).mappings().one()
+    network = connection.execute(select(networks).where(networks.c.id == subnet["network_id"]).with_for_update(
+        read=True)).mappings().one()  # it becomes no external one meanwhile
     if not network["by_engine"] or network["external"]:
         what = "external" if network["external"] else f"of type {network['type']}"
         raise InvalidRequest(f"Bad router request: network {network['id']} is {what}; a router has interfaces in "
@@ -180,7 +181,10 @@ def remove_interface(connection: Connection, context: Context, id: str, wish: Do
                        type="RouterInterfaceNotFound")
     _check_without_floating(connection, id, mine[0]["subnet_id"])
     routes = orjson.loads(router["routes"])
-    static_routes.check([one for one in found if one["id"] != mine[0]["id"]], routes)
+    if used := static_routes.stranded([one for one in found if one["id"] != mine[0]["id"]], routes):
+        raise Conflict(f"Router interface for subnet {mine[0]['subnet_id']} on router {id} cannot be deleted, as it is "
+                       f"required by one or more routes: that to {used['destination']} by {used['nexthop']} leads "
+                       "through it. Remove the routes first.", type="RouterInterfaceInUseByRoute")
     router_ports.remove(connection, mine[0]["id"])
     static_routes.check_loops(connection, context, router, routes, left=mine[0]["cidr"])
     subnet = connection.execute(select(subnets).where(subnets.c.id == mine[0]["subnet_id"])).mappings().one()
@@ -213,7 +217,7 @@ class RouterStore(NetworkStore):
 
         def act(connection: Connection) -> Document:
             have = orjson.loads(find(connection, context, ROUTER, id, lock=True)["routes"])
-            wanted = [*have, *(one for one in given if one not in have)] if put else [
+            wanted = [*have, *(one for at, one in enumerate(given) if one not in (*have, *given[:at]))] if put else [
                 one for one in have if one not in given]
             if len(wanted) > MOST_ROUTES:
                 raise InvalidRequest(f"Unable to complete operation for {id}: a router has {MOST_ROUTES} static "

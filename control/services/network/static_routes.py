@@ -9,7 +9,7 @@ route goes to no router of the cloud: external networks hold no interfaces.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import collapse_addresses, ip_address, ip_network
 from typing import Any, NamedTuple
@@ -73,6 +73,11 @@ class RouteStation:
     hops: list[RouteHop]
     inside: list[tuple[AddressRange, str]] = field(default_factory=list)
 
+    def knows(self) -> Iterator[AddressRange]:
+        """Destinations of its routes, and its own subnets."""
+        yield from (hop.to for hop in self.hops)
+        yield from (net for net, _subnet in self.inside)
+
     def leads(self, prefix: AddressRange) -> list[RouteHop]:
         """Where it sends what is in *prefix* and in no longer one that it knows: by several routes, or by none."""
         fitting = [hop for hop in self.hops if hop.to.has(prefix)]  # these lie in one another
@@ -83,16 +88,25 @@ class RouteStation:
 
 
 def check(found: Sequence[RowMapping], routes: Sequence[Document]) -> None:
-    """Raises ``InvalidField`` where a route leads nowhere, or back to the router itself, whose ports are *found*."""
+    """Raises ``InvalidField`` where a route leads nowhere, or back to the router itself, whose ports are *found*, or
+    where it stands twice."""
     for route in routes:
+        if routes.count(route) > 1:
+            raise InvalidField("routes", "must have each route once", route["destination"])
         hop = ip_address(route["nexthop"])
         if hop.version != ip_network(route["destination"]).version:
             raise InvalidField("routes", "must have destination and nexthop of one IP version", route["nexthop"])
         if route["nexthop"] in {one["ip_address"] for one in found}:
             raise InvalidField("routes", "must not have an address of the router itself as nexthop", route["nexthop"])
-        if not any(hop in ip_network(one["cidr"]) for one in found):
-            raise InvalidField("routes", "must have a nexthop in a subnet that the router has an interface or its "
-                                         "gateway in", route["nexthop"])
+    if lost := stranded(found, routes):
+        raise InvalidField("routes", "must have a nexthop in a subnet that the router has an interface or its gateway "
+                                     "in", lost["nexthop"])
+
+
+def stranded(found: Sequence[RowMapping], routes: Sequence[Document]) -> Document | None:
+    """A route whose next hop is in no subnet of the router, whose ports are *found*."""
+    subnets = [ip_network(one["cidr"]) for one in found]
+    return next((route for route in routes if not any(ip_address(route["nexthop"]) in net for net in subnets)), None)
 
 
 def check_loops(connection: Connection, context: Context, router: Mapping[Any, Any] | RowMapping,
@@ -118,13 +132,13 @@ def check_loops(connection: Connection, context: Context, router: Mapping[Any, A
         raise Conflict(f"The routes of {start.name} lead over more than {DEPTH} routers one after another, or to more "
                        f"than {MOST}, farther than they are followed to see that they make no loop. Nothing is "
                        "changed. Let them lead to fewer routers.", type="RouterRoutesTooLong")
-    known = {one for station in stations.values() for one in (
-        *(hop.to for hop in station.hops), *(net for net, _subnet in station.inside))}
+    known = {one for station in stations.values() for one in station.knows()}
     known = {*wanted, *(one for one in known if any(other.has(one) for other in wanted))}
     for prefix in sorted(known):
         loop = _loop(stations, start, prefix, came, [], set())
         if loop and not (_is_covered(prefix, known) or _is_summary(stations, start, prefix, loop, known)):
-            raise Conflict(_message(prefix, loop), type="RouterRoutesInLoop")
+            told = {*wanted, *(one for station in stations.values() if station.seen for one in station.knows())}
+            raise Conflict(_message(prefix, loop, told), type="RouterRoutesInLoop")
 
 
 def _station(context: Context, router: Mapping[Any, Any] | RowMapping, routes: Iterable[Document]) -> RouteStation:
@@ -203,8 +217,12 @@ def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefi
         and not _loop(stations, start, one, "", [], set()) for one in known)
 
 
-def _message(prefix: AddressRange, loop: Sequence[tuple[RouteStation, RouteHop]]) -> str:
+def _message(prefix: AddressRange, loop: Sequence[tuple[RouteStation, RouteHop]], told: Iterable[AddressRange]) -> str:
+    """*told*: what the caller's own routers know, of which one has all of *prefix*. That one is named, where only
+    another project's router knows *prefix*."""
+    least = min((one for one in told if one.has(prefix)), key=lambda one: one.size)
+    what = "Packets" if least == prefix else "Some packets"
     ways = "; ".join(f"{station.name} by {hop.by} (its route to {hop.to.text})" if station.seen else
                      "a router of another project" for station, hop in loop)
-    return (f"Packets to {prefix.text} would go round in a loop of static routes: {ways}. Nothing is changed. Take the "
+    return (f"{what} to {least.text} would go round in a loop of static routes: {ways}. Nothing is changed. Take the "
             f"route out of one of them, or have it lead elsewhere.")

@@ -25,7 +25,8 @@ def filters(table: Table) -> Mapping[str, Callable[[Sequence[str]], ColumnElemen
 
     def has(tag: str) -> ColumnElement[bool]:
         quoted = orjson.dumps(tag).decode()  # as the list of them is kept; LIKE would not mind upper and lower case
-        return func.replace(table.c.tags, quoted, "") != table.c.tags
+        # After "[" or ",", as each begins: behind a backslash it is the end of one that has a quotation mark in it.
+        return or_(*(func.replace(table.c.tags, sign + quoted, "") != table.c.tags for sign in "[,"))
 
     def condition(name: str, values: Sequence[str]) -> ColumnElement[bool]:
         words = list(dict.fromkeys(word for value in values for word in value.split(",")))

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Row, RowMapping, Select, bindparam, select, true
+from sqlalchemy import Column, ColumnElement, Connection, Row, RowMapping, Select, Table, bindparam, select, true
 
 from magnetar_control.store.tables import hosts
 from magnetar_core.hardware.pci import PAST_OVN, REMOTE
@@ -104,10 +104,15 @@ def _with_subports(connection: Connection, ids: Sequence[str] | None) -> list[st
     return sorted(held.union(ids))
 
 
+def _told(table: Table) -> list[Column[Any]]:
+    """The columns of *table* but the tags: users may make them long, and no engine looks at them."""
+    return [column for column in table.c if column.name != "tags"]
+
+
 @cache
 def _on_engine(every: bool) -> tuple[Select[Any], Select[Any]]:
     """The statements about the engine's ports: their addresses, and themselves."""
-    found = select(ports, networks.c.admin_state_up.label("network_up"), networks.c.qos_policy_id.label(
+    found = select(*_told(ports), networks.c.admin_state_up.label("network_up"), networks.c.qos_policy_id.label(
         "network_policy"), *networks.c["dns_domain", "mtu"], subports.c.segmentation_id,
         *(parents.c[name].label(f"parent_{name}") for name in ("id", "host", "vnic_type", "device"))).join(
         networks, networks.c.id == ports.c.network_id).outerjoin(
@@ -198,8 +203,8 @@ def _rule(row: Row[Any]) -> LogicalRule:
 @cache
 def _networks_and_subnets(every: bool) -> tuple[Select[Any], Select[Any]]:
     """The statements about the engine's networks: themselves, and their subnets."""
-    these = select(networks).where(networks.c.by_engine, _some(networks.c.id, every))
-    return these, select(subnets).where(subnets.c.network_id.in_(
+    these = select(*_told(networks)).where(networks.c.by_engine, _some(networks.c.id, every))
+    return these, select(*_told(subnets)).where(subnets.c.network_id.in_(
         these.with_only_columns(networks.c.id))).order_by(subnets.c.id)
 
 
@@ -219,13 +224,13 @@ def _networks(connection: Connection, ids: Sequence[str] | None) -> Iterator[Log
 
 def _routers(connection: Connection, ids: Sequence[str] | None, gateways: Sequence[str]) -> Iterator[LogicalRouter]:
     for every, some in _parts(ids):
-        these = connection.execute(select(routers).where(_some(routers.c.id, every)), some).all()
+        these = connection.execute(select(*_told(routers)).where(_some(routers.c.id, every)), some).all()
         known = [row.id for row in these]
         held: dict[str, list[RowMapping]] = {id: [] for id in known}
         for port in router_ports.of(connection, known) if known else ():
             held[port["device_id"]].append(port)
         reached: dict[str, list[LogicalTranslation]] = {id: [] for id in known}
-        for row in connection.execute(select(floating_ips, ports.c.mac_address).join(
+        for row in connection.execute(select(*_told(floating_ips), ports.c.mac_address).join(
                 ports, ports.c.id == floating_ips.c.own_port_id).where(
                 floating_ips.c.router_id.in_(known), floating_ips.c.port_id.is_not(None)).order_by(
                 floating_ips.c.id)) if known else ():

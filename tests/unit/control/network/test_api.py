@@ -461,3 +461,13 @@ def test_what_hosts_make_does_not_go_down(ask, type):
         refused = admin(method, f"/v2.0/{path}", body, status=400)["NeutronError"]["message"]
         assert "admin_state_up: must be true" in refused, path
         assert f"type {type}" in refused, path
+
+
+def test_the_first_network_is_changed_as_horizon_changes_one(ask):
+    """It sends what it shows, whatever was edited."""
+    admin = ask.as_(ADMIN)
+    (first,) = admin("GET", "/v2.0/networks")["networks"]
+    assert (first["is_default"], first["router:external"]) == (True, False)
+    sent = {name: first[name] for name in ("admin_state_up", "shared", "router:external")}
+    changed = admin("PUT", f"/v2.0/networks/{first['id']}", {"network": {**sent, "name": "other"}})["network"]
+    assert (changed["name"], changed["is_default"]) == ("other", True)

@@ -85,8 +85,11 @@ def test_static_routes(ask, service, engine):
     for hop in ("10.1.0.1", "10.7.0.1"):  # itself, and nowhere
         refused = ask("PUT", path, {"router": {"routes": [{**route, "nexthop": hop}]}}, status=400)
         assert "routes" in _message(refused)
-    refused = ask("PUT", f"{path}/remove_router_interface", {"subnet_id": _subnets_of(ask, router)[0]}, status=400)
-    assert "routes" in _message(refused)
+    refused = ask("PUT", path, {"router": {"routes": [route, {**route, "destination": "10.9.7.7/16"}]}}, status=400)
+    assert "each route once" in _message(refused)
+    refused = ask("PUT", f"{path}/remove_router_interface", {"subnet_id": _subnets_of(ask, router)[0]}, status=409)
+    assert refused["NeutronError"]["type"] == "RouterInterfaceInUseByRoute"  # Terraform tries again after a 409
+    assert "10.9.0.0/16 by 10.1.0.9" in _message(refused)
 
 
 def _subnets_of(ask: Asker, router: dict) -> list[str]:
@@ -103,7 +106,7 @@ def test_single_routes_come_and_go(ask, service, engine):
         return who("PUT", f"/v2.0/routers/{router['id']}/{verb}_extraroutes", {"router": {"routes": [*routes]}}, status)
 
     assert said("add", one)["router"]["routes"] == [one]
-    assert said("add", two, one)["router"]["routes"] == [one, two]
+    assert said("add", two, one, two)["router"]["routes"] == [one, two]
     service.worker.round()
     assert engine.router(router["id"]).routes == (("10.8.0.0/16", "10.1.0.9"), ("10.9.0.0/16", "10.1.0.9"))
     assert said("remove", one, {**two, "nexthop": "10.1.0.8"})["router"]["routes"] == [two]

@@ -176,6 +176,11 @@ def test_gateways_are_next_hops_too(lab, outside, ask):
     assert ids[1] not in said
     assert "192.0.2.5" not in said
     assert ids[1] in admin("PUT", f"/v2.0/routers/{ids[0]}", body, 409)["NeutronError"]["message"]
+    body["router"]["routes"][0]["destination"] = "10.8.0.0/15"  # of which only the other project's router knows a part
+    said = ask("PUT", f"/v2.0/routers/{ids[0]}", body, 409)["NeutronError"]["message"]
+    assert said.startswith("Some packets to 10.8.0.0/15 would go round")
+    assert FAR not in said
+    assert f"Packets to {FAR} would" in admin("PUT", f"/v2.0/routers/{ids[0]}", body, 409)["NeutronError"]["message"]
     refused = admin("POST", "/v2.0/routers", {"router": {"external_gateway_info": {
         "network_id": outside["id"], "external_fixed_ips": [{"ip_address": "192.0.2.7"}]},
         "routes": [{"destination": FAR, "nexthop": "192.0.2.7"}]}}, 400)
