@@ -147,6 +147,8 @@ def update(connection: Connection, context: Context, row: RowMapping, values: Do
     if "external" in values or "is_default" in values:  # nobody takes it for what it was until it is changed
         row = find(connection, context, NETWORK, row["id"], lock=True)
     _check_internal(values, row)
+    if row["external"] and values.get("external") is False:
+        values.setdefault("is_default", False)  # which only an external one is
     if any(values.get(name, row[name]) != row[name] for name in ("external", "is_default")):  # the first one is hosts'
         _check_default(connection, {**row, **values})
     check_up(row, values.get("admin_state_up", True))

@@ -25,7 +25,8 @@ from .router_ports import GATEWAY, INTERFACE
 from .tables import addresses, ports, routers
 
 #: How far routes are followed: routers one after another, and all of them. For each step there are two statements.
-DEPTH, MOST = 16, 256
+DEPTH, MOST = 16, 64
+DEFAULT = ("0.0.0.0/0", "::/0")
 
 
 class AddressRange(NamedTuple):
@@ -207,12 +208,15 @@ def _is_covered(prefix: AddressRange, known: Iterable[AddressRange]) -> bool:
 
 def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefix: AddressRange,
                 loop: Sequence[tuple[RouteStation, RouteHop]], known: Iterable[AddressRange]) -> bool:
-    """Whether a part of *prefix* arrives somewhere on its way, and the rest comes back by a route to more than that: so
-    it is where a hub sends a range to a spoke that has a part of it, and sends all else to the hub. Such a part may
-    go from the spoke: then all routes of the *loop* are to more than *prefix*."""
-    if all(hop.to != prefix and hop.to.has(prefix) for _station, hop in loop):
+    """Whether routes of the *loop* are to unlike ranges, as where a hub sends a range to a spoke, and the spoke all else
+    to the hub: a part of *prefix* arrives there, or may once the spoke has its subnet (its default route says no more
+    than that); or such a part has gone from the spoke, and all routes are to more than *prefix*."""
+    to = {hop.to for _station, hop in loop}
+    if len(to) > 1 and any(one.text in DEFAULT for one in to):
         return True
-    return len({hop.to for _station, hop in loop}) > 1 and any(
+    if all(one != prefix and one.has(prefix) for one in to):
+        return True
+    return len(to) > 1 and any(
         prefix.has(one) and not one.has(prefix) and start.leads(one)
         and not _loop(stations, start, one, "", [], set()) for one in known)
 
