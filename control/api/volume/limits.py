@@ -58,9 +58,11 @@ class LimitRoutes:
                 route("DELETE messages/{id}", lambda request: service.forget(*request.named()), 204)]
 
     def limits(self, request: Request) -> Document:
-        """What the project may have, and has; administrators name another one (``project_id``, 3.39)."""
-        check_known(request, ("project_id",))
-        id = dict(request.query).get("project_id")
+        """What the project may have, and has; administrators name another one: ``project_id`` (3.39), which
+        python-cinderclient, and so Horizon, calls ``tenant_id``."""
+        check_known(request, ("project_id", "tenant_id"))
+        query = dict(request.query)
+        id = query.get("project_id", query.get("tenant_id"))
         if id is not None:
             self._check_seen(request, id)
         most, have = self.service.quotas(id or request.context.project_id or "")

@@ -91,6 +91,10 @@ def test_services_pools_and_limits_are_those_asked_for(ask):
     admin("PUT", "/v3/os-quota-sets/blue", {"quota_set": {"volumes": 3}}, 200)
     assert admin("GET", "/v3/limits?project_id=blue")["limits"]["absolute"]["maxTotalVolumes"] == 3
     refused(ask, "GET", "/v3/limits?project_id=blue", status=403)
+    for query in ("tenant_id", "project_id=blue&tenant_id"):  # python-cinderclient, so Horizon
+        assert admin("GET", f"/v3/limits?{query}=blue")["limits"]["absolute"]["maxTotalVolumes"] == 3
+    refused(ask, "GET", "/v3/limits?tenant_id=blue", status=403)
+    ask("GET", "/v3/limits?tenant_id=red", status=200)
 
 
 def test_a_quota_below_what_is_there(ask):
