@@ -90,10 +90,11 @@ class LimitRoutes:
                             "admin.")
 
     def set_quota(self, request: Request) -> Document:
-        """Limits of a project, -1 for none; for admins. With ``skip_validation`` or ``force`` false none is below what
-        the project has."""
+        """Limits of a project, -1 for none; for admins. With ``skip_validation`` (in the body, or in the query, where
+        python-cinderclient has it) or ``force`` false none is below what the project has."""
         check_admin(request.context)
-        given = body(request, "quota_set", QUOTA_SET)
+        given = {**body(request, "quota_set", QUOTA_SET), **{
+            name: TRUTH.check(value, name) for name, value in request.query if name == "skip_validation"}}
         if not (given.get("skip_validation", True) and given.get("force", True)):
             have = self.service.quotas(request.params["id"])[1]
             for name in RESOURCES:

@@ -218,8 +218,8 @@ REGIONS = IdentityResource(
     references={"parent_region_id": tables.regions})
 SERVICES = IdentityResource(
     name="service", plural="services", table=tables.services, filters=("name", "type", "enabled"),
-    unset=("description",), fields={"name": named(Nullable(Text(0, 255)), None), "type": NAME, "description": DESCRIPTION,
-                                    "enabled": ENABLED})
+    unset=("description",), fields={
+        "name": named(Nullable(Text(0, 255)), None), "type": NAME, "description": DESCRIPTION, "enabled": ENABLED})
 ENDPOINTS = IdentityResource(
     name="endpoint", plural="endpoints", table=tables.endpoints,
     filters=("interface", "service_id", "region_id", "enabled"),

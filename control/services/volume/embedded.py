@@ -130,10 +130,11 @@ class EmbeddedVolumes:
 
     def _near(self, context: Context, hints: Mapping[str, Sequence[str]]) -> Callable[[str], bool] | None:
         """Whether a host holds one of the volumes ``same_host`` and none of ``different_host``. Raises ``NotFound``."""
-        same, different = ({self.volumes.show(context, id)["host"] for id in hints.get(name, ())} - {None}
-                           for name in ("same_host", "different_host"))
         if not any(hints.values()):
             return None
+        host_of = self.volumes.hosts(context, {id for ids in hints.values() for id in ids})
+        same, different = ({host_of[id] for id in hints.get(name, ())} - {None}
+                           for name in ("same_host", "different_host"))
         return lambda host: (not hints.get("same_host") or host in same) and host not in different
 
     def _of_image(self, context: Context, id: str, size: int) -> Document:

@@ -5,6 +5,7 @@ import uuid
 
 import pytest
 
+from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, BOB
 
 from .conftest import IMAGE, work
@@ -49,6 +50,29 @@ def test_filters_of_volumes_act(three, query, found):
 def test_what_is_no_filter_is_refused(ask, query, word):
     for noun in ("volumes", "snapshots", "attachments"):
         refused(ask, "GET", f"/v3/{noun}?{query}", word=word.split("=")[0])
+
+
+@pytest.mark.parametrize("metadata", [{'of"env': "prod"}, {',"env': "prod"}, {"a": '{"env":"prod"'}, {"env": 'prod"'}])
+def test_a_pair_is_not_found_inside_of_others(ask, metadata):
+    made(ask, name="a", metadata=metadata)
+    assert names(ask, "metadata={'env':'prod'}") == []
+    assert names(ask, f"metadata={metadata}") == ["a"]
+
+
+def test_hints_of_many_volumes_are_one_question(ask, service, cloud):
+    cloud.up.clear()
+    ids = [made(ask) for _ in range(5)]
+    counts = []
+    for hints in ({"same_host": ids[:1]}, {"same_host": ids, "different_host": ids}):
+        with counted(api=service.database) as asked:
+            refused(ask, "POST", "/v3/volumes", {"volume": {"size": 1}, "scheduler_hints": hints}, "No host")
+        counts.append(len(asked))
+    assert counts[0] == counts[1]
+
+
+def test_hints_tell_nothing_of_volumes_of_others(ask):
+    id = made(ask.as_(BOB))
+    refused(ask, "POST", "/v3/volumes", {"volume": {"size": 1}, "scheduler_hints": {"different_host": id}}, id, 404)
 
 
 def test_snapshots_are_listed_by_their_metadata(ask, service):
@@ -101,6 +125,7 @@ def test_a_quota_below_what_is_there(ask):
     made(ask)
     admin, path = ask.as_(ADMIN), "/v3/os-quota-sets/red"
     refused(admin, "PUT", path, {"quota_set": {"volumes": 0, "skip_validation": False}}, "volumes")
+    refused(admin, "PUT", f"{path}?skip_validation=False", {"quota_set": {"volumes": 0, "tenant_id": "red"}}, "volumes")
     assert admin("GET", path)["quota_set"]["volumes"] == 10
     refused(admin, "PUT", path, {"quota_set": {"backups": 5}}, "there are none")
     refused(admin, "PUT", path, {"quota_set": {"backups": [], "groups": 0}}, "backups", 400)
