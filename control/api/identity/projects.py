@@ -47,7 +47,7 @@ def tags(store: IdentityStore) -> list[Guarded]:
         given = request.json()
         if not isinstance(given, dict) or "tags" not in given:
             raise InvalidField("tags", "is required: a list of texts")
-        return write(request, lambda _old: given["tags"])  # type: ignore[no-any-return]
+        return write(request, lambda _old: given["tags"])
 
     def check_there(tag: str, have: list[str]) -> list[str]:
         if tag not in have:

@@ -9,7 +9,7 @@ from magnetar_control.api.values import Parsed, record
 from magnetar_control.services import Document, Documents
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.quotas import RESOURCES
-from magnetar_control.services.volume.rows import check_admin
+from magnetar_control.services.volume.rows import VolumeListing, check_admin
 from magnetar_control.store.database import now
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
@@ -17,7 +17,7 @@ from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFou
 
 from . import views
 from .nouns import PAGING, check_known, page, sorted_by
-from .values import IGNORED, LIMIT, TRUTH, body
+from .values import IGNORED, LIMIT, TRUTH, body, is_set
 
 #: Quotas of what there is none of.
 NO_QUOTA = {"backups": 0, "backup_gigabytes": 0, "groups": 0}
@@ -139,24 +139,26 @@ class LimitRoutes:
                              and query.get("host") in (None, one["host"], one["host"].partition("@")[0])]}
 
     def messages(self, request: Request) -> Document:
-        """Why something failed (3.3)."""
-        check_known(request, (*MESSAGE_FILTERS, *PAGING))
+        """Why something failed (3.3). Administrators ask for all projects, or for another one, too."""
+        check_known(request, (*MESSAGE_FILTERS, *PAGING, "all_tenants", "project_id"))
         query = dict(request.query)
-        found = [one for one in self._messages(request)
+        project_id = query.get("project_id")
+        found = [one for one in self._messages(request, VolumeListing(
+            everywhere=is_set(request, "all_tenants") or project_id is not None, project_id=project_id))
                  if all(query.get(name) in (None, one[name]) for name in MESSAGE_FILTERS)]
         return page(request, "messages", sorted_by(query, found, (
             "id", "event_id", "resource_type", "created_at", "resource_uuid")))
 
     def message(self, request: Request) -> Document:
         id = request.params["id"]
-        found = next((one for one in self._messages(request) if one["id"] == id), None)
+        found = next((one for one in self._messages(request, VolumeListing(everywhere=True)) if one["id"] == id), None)
         if found is None:
             raise NotFound(f"Message {id} could not be found.")
         return {"message": found}
 
-    def _messages(self, request: Request) -> Documents:
+    def _messages(self, request: Request, listing: VolumeListing) -> Documents:
         return [
             {"id": row["id"], "event_id": f"{noun}_001", "resource_type": noun, "resource_uuid": row["id"],
              "user_message": row["fault"], "message_level": "ERROR", "guaranteed_until": None, "links": [],
              "created_at": row["updated_at"] or row["created_at"]}
-            for noun, row in self.service.messages(request.context)]
+            for noun, row in self.service.messages(request.context, listing)]

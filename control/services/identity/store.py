@@ -21,6 +21,8 @@ from .hierarchy import above
 from .resources import DEFAULT, PASSWORD, REGION_ID, IdentityResource, Row, new_row, one
 from .tokens import Tokens
 
+#: Texts; ``list`` is a method below.
+Tags = list[str]
 #: So many projects lie below each other at most (Keystone's default of max_project_tree_depth).
 LEVELS = 5
 #: Who may see one without being an administrator, given the ids of what they have roles on.
@@ -77,12 +79,12 @@ class IdentityStore:
         with self._change(values) as connection:
             return self._update(connection, self.resource.row(connection, id), values, wanted)
 
-    def change_tags(self, id: str, change: Callable[[list[str]], list[str]]) -> list[str]:
+    def change_tags(self, id: str, change: Callable[[Tags], Tags]) -> Tags:
         """Let the tags be what *change* makes of them; two at once do not undo each other. Raises as ``update``."""
         with self.tokens.change() as connection:
             row = self.resource.row(connection, id)
             wanted = {"tags": change(self.resource.document(row)["tags"])}
-            found: list[str] = self._update(connection, row, self.resource.values(wanted, making=False), wanted)["tags"]
+            found: Tags = self._update(connection, row, self.resource.values(wanted, making=False), wanted)["tags"]
             return found
 
     def _update(self, connection: Connection, row: Row, values: Document, wanted: Mapping[str, Any]) -> Document:

@@ -20,7 +20,7 @@ from magnetar_core.image_format import is_encrypted
 
 from . import attachments, quotas, volumes
 from .actions import ADMIN, FREEING, extend, reimage, upload_image
-from .rows import asked, check_admin, check_writer, document, found, seen, wrong_status
+from .rows import OWN, VolumeListing, asked, check_admin, check_writer, document, found, mine, own, seen, wrong_status
 from .snapshots import SnapshotStore, begin
 from .tables import attachments as held
 from .tables import snapshots
@@ -260,20 +260,21 @@ class EmbeddedVolumes:
         with self.database.write() as connection:
             return self.quota.set(connection, project_id, given)
 
-    def messages(self, context: Context) -> list[tuple[str, Document]]:
+    def messages(self, context: Context, listing: VolumeListing = OWN) -> list[tuple[str, Document]]:
+        """Volumes and snapshots that failed, the latest first; of the projects that *listing* asks for."""
         with self.database.read() as connection:
-            return [(noun, {**row}) for rows, noun in ((table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"))
-                    for row in connection.execute(rows.select().where(
-                        rows.c.project_id == context.project_id, rows.c.fault.is_not(None))).mappings()]
+            found = [(noun, {**row}) for rows, noun in ((table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"))
+                     for row in connection.execute(rows.select().where(
+                         mine(context, rows, listing), rows.c.fault.is_not(None))).mappings()]
+        return sorted(found, key=lambda one: (one[1]["updated_at"] or one[1]["created_at"], one[1]["id"]), reverse=True)
 
     def forget(self, context: Context, id: str) -> None:
-        """The message of a volume or snapshot of the caller's project is not told any more. Raises ``NotFound``."""
+        """The message of a volume or snapshot that the caller may see is not told any more. Raises ``NotFound``."""
         check_writer(context)
         with self.database.write() as connection:
             for rows in (table, snapshots):
                 if connection.execute(rows.update().where(
-                        rows.c.id == id, rows.c.project_id == context.project_id, rows.c.fault.is_not(None)).values(
-                        fault=None)).rowcount:
+                        rows.c.id == id, own(rows, context), rows.c.fault.is_not(None)).values(fault=None)).rowcount:
                     return
         raise NotFound(f"Message {id} could not be found.")
 

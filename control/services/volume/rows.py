@@ -111,6 +111,10 @@ class VolumeListing:
     count: bool = False
 
 
+#: Of the caller's project.
+OWN = VolumeListing()
+
+
 def mine(context: Context, table: Table, listing: VolumeListing) -> ColumnElement[bool]:
     """The condition of the projects whose rows are listed."""
     asked = true() if listing.project_id is None else table.c.project_id == listing.project_id

@@ -155,6 +155,14 @@ def test_messages_are_shown_and_forgotten(ask, service, cloud):
     assert ask("GET", f"/v3/messages?resource_uuid={ids[1]}")["messages"][0]["id"] == ids[1]
     refused(ask, "GET", "/v3/messages?colour=red", word="colour")
     refused(ask.as_(BOB), "DELETE", f"/v3/messages/{ids[0]}", status=404)
+
+    def told(ask, query=""):
+        return [one["id"] for one in ask("GET", f"/v3/messages?{query}", status=200)["messages"]]
+
+    assert told(ask) == told(ask, "all_tenants=1") == ids[::-1]
+    assert told(ask.as_(BOB), "all_tenants=1") == told(ask.as_(BOB), "project_id=red") == []
+    assert told(ask.as_(ADMIN), "project_id=red") == told(ask.as_(ADMIN), "all_tenants=1&limit=2") == ids[::-1]
+    assert told(ask.as_(ADMIN), "project_id=blue") == []
     ask("DELETE", f"/v3/messages/{ids[0]}", status=204)
     refused(ask, "GET", f"/v3/messages/{ids[0]}", status=404)
     refused(ask, "DELETE", f"/v3/messages/{ids[0]}", status=404)
