@@ -242,3 +242,15 @@ def test_what_there_is_none_of_says_why(ask, path):
 @pytest.mark.parametrize("action", ["os-force_detach", "os-unmanage", "os-initialize_connection", "os-retype"])
 def test_actions_that_there_are_not_say_why(ask, service, action):
     refused(ask, "POST", f"/v3/volumes/{made(ask)}/action", {action: {}}, f"have no {action}: ")
+
+
+@pytest.mark.parametrize("nothing", [{}, None, ""])
+def test_an_action_without_fields_has_nothing_in_it(ask, service, nothing):
+    """gophercloud sends an empty text."""
+    admin, volume = ask.as_(ADMIN), made(ask)
+    work(service)
+    taken = ask("POST", "/v3/snapshots", {"snapshot": {"volume_id": volume}}, status=202)["snapshot"]["id"]
+    admin("POST", f"/v3/snapshots/{taken}/action", {"os-force_delete": nothing}, status=202)
+    work(service)
+    admin("POST", f"/v3/volumes/{volume}/action", {"os-force_delete": nothing}, status=202)
+    refused(admin, "POST", f"/v3/volumes/{volume}/action", {"os-extend": nothing}, "new_size")
