@@ -39,6 +39,15 @@ class NotBlank(Text):
         return text
 
 
+class Secret(Text):
+    """Text that no answer repeats, also where it is a number or an object by mistake."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        if not isinstance(value, str):
+            raise InvalidField(path, "must be text; put it in quotes")
+        return super().check(value, path, version)
+
+
 def named(value: Value, default: Any = UNSET, on: str = CHANGING) -> Field:
     """A field that every new one has: given, or the *default*."""
     return Field(value, "", on=on, required=default is UNSET, default=default)
@@ -100,7 +109,7 @@ USER_OPTIONS = named(ResourceOptions(
 #: Texts that are tags.
 TAGS = named(ListOf(Text(1, 255, r"[^,/\x00-\x1f\x7f]*", "must have 1 to 255 characters, without comma, slash and "
                          "control characters"), 80, unique=True), [])
-PASSWORD = Text(1, passwords.LONGEST)
+PASSWORD = Secret(1, passwords.LONGEST)
 #: Clients give regions ids; those of others are drawn.
 REGION_ID = Text(1, 64, r"[^/]*", "must have 1 to 64 characters, without slash")
 

@@ -234,3 +234,18 @@ def test_tags_that_are_given_at_once_are_all_kept(small, monkeypatch):
     monkeypatch.setattr(small.identity.tokens, "change", late)
     small.admin("PUT", f"{every}/second", None, 201)
     assert small.admin("GET", every, None, 200).body == {"tags": ["first", "second"]}
+
+
+@pytest.mark.parametrize("secret", [12345678, {"word": 12345678}, ["12345678"], "12345678" * 1000])
+def test_no_answer_repeats_a_secret(small, secret):
+    user = small.user(project=small.project())
+    ann = small.ask.as_(small.ask.login("ann", "secret", "demo").token)
+    one = f"/v3/users/{user}"
+    for answer in (
+            small.admin("POST", "/v3/users", {"user": {"name": "bob", "password": secret}}),
+            small.admin("PATCH", one, {"user": {"password": secret}}),
+            ann("POST", f"{one}/password", {"user": {"original_password": "secret", "password": secret}}),
+            ann("POST", f"{one}/application_credentials", {
+                "application_credential": {"name": "ci", "secret": secret}})):
+        assert answer.status == 400
+        assert "12345678" not in str(answer.body)
