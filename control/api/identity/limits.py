@@ -23,7 +23,7 @@ NEW = record({**UNSAID, "service_id": WORD, "project_id": WORD, "resource_name":
              "service_id", "project_id", "resource_name", "resource_limit")
 CHANGED = record({**UNSAID, "resource_limit": LIMIT}, "resource_limit")
 REGISTERED = record({**UNSAID, "default_limit": LIMIT, "service_id": WORD, "resource_name": WORD}, "default_limit")
-FILTERS = ("service_id", "region_id", "resource_name", "project_id")
+FILTERS = ("service_id", "region_id", "resource_name", "project_id", "domain_id")
 MODEL = {"model": {"name": "flat", "description": "Limits of projects do not depend on each other."}}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from magnetar_control.services import Document
 from magnetar_control.services.identity.hierarchy import Hierarchy
-from magnetar_control.services.identity.resources import PROJECTS, TAGS
+from magnetar_control.services.identity.resources import PROJECTS
 from magnetar_control.services.identity.store import IdentityStore
 from magnetar_control.services.identity.tokens import Tokens
 from magnetar_control.web import Answer, Request
@@ -40,30 +40,34 @@ def tags(store: IdentityStore) -> list[Guarded]:
         found: list[str] = store.show(request.context, request.params["id"])["tags"]
         return found
 
-    def write(request: Request, new: list[str]) -> Document:
-        return {"tags": store.update(request.params["id"], {"tags": TAGS.value.check(new, "tags")})["tags"]}
+    def write(request: Request, change: Callable[[list[str]], list[str]]) -> Document:
+        return {"tags": store.change_tags(request.params["id"], change)}
 
     def put(request: Request) -> Document:
         given = request.json()
         if not isinstance(given, dict) or "tags" not in given:
             raise InvalidField("tags", "is required: a list of texts")
-        return write(request, given["tags"])
+        return write(request, lambda _old: given["tags"])
+
+    def check_there(tag: str, have: list[str]) -> list[str]:
+        if tag not in have:
+            raise NotFound(f"Could not find project tag: {tag}.")
+        return have
 
     def has(request: Request) -> None:
-        if request.params["tag"] not in read(request):
-            raise NotFound(f"Could not find project tag: {request.params['tag']}.")
+        check_there(request.params["tag"], read(request))
 
     def add(request: Request) -> Answer:
-        tag, have = request.params["tag"], read(request)
-        write(request, have if tag in have else [*have, tag])
+        tag = request.params["tag"]
+        write(request, lambda have: have if tag in have else [*have, tag])
         return Answer(b"", 201, {"Location": f"{request.base}{request.path}"})
 
     def drop(request: Request) -> None:
-        has(request)
-        write(request, [tag for tag in read(request) if tag != request.params["tag"]])
+        tag = request.params["tag"]
+        write(request, lambda have: [one for one in check_there(tag, have) if one != tag])
 
     every = f"/v3/{PROJECTS.plural}/{{id}}/tags"
     return [route(f"GET {every}", lambda request: {"tags": read(request)}), route(f"PUT {every}", put, who="admin"),
-            route(f"DELETE {every}", lambda request: write(request, []) and None, 204, "admin"),
+            route(f"DELETE {every}", lambda request: write(request, lambda _old: []) and None, 204, "admin"),
             route(f"GET {every}/{{tag}}", has, 204), route(f"PUT {every}/{{tag}}", add, 201, "admin"),
             route(f"DELETE {every}/{{tag}}", drop, 204, "admin")]

@@ -9,7 +9,7 @@ from magnetar_control.api.values import Parsed, record
 from magnetar_control.services import Document, Documents
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.quotas import RESOURCES
-from magnetar_control.services.volume.rows import check_admin
+from magnetar_control.services.volume.rows import VolumeListing, check_admin
 from magnetar_control.store.database import now
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
@@ -17,7 +17,7 @@ from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFou
 
 from . import views
 from .nouns import PAGING, check_known, page, sorted_by
-from .values import IGNORED, LIMIT, TRUTH, body
+from .values import IGNORED, LIMIT, TRUTH, body, is_set
 
 #: Quotas of what there is none of.
 NO_QUOTA = {"backups": 0, "backup_gigabytes": 0, "groups": 0}
@@ -58,9 +58,11 @@ class LimitRoutes:
                 route("DELETE messages/{id}", lambda request: service.forget(*request.named()), 204)]
 
     def limits(self, request: Request) -> Document:
-        """What the project may have, and has; administrators name another one (``project_id``, 3.39)."""
-        check_known(request, ("project_id",))
-        id = dict(request.query).get("project_id")
+        """What the project may have, and has; administrators name another one: ``project_id`` (3.39), which
+        python-cinderclient, and so Horizon, calls ``tenant_id``."""
+        check_known(request, ("project_id", "tenant_id"))
+        query = dict(request.query)
+        id = query.get("project_id", query.get("tenant_id"))
         if id is not None:
             self._check_seen(request, id)
         most, have = self.service.quotas(id or request.context.project_id or "")
@@ -88,10 +90,11 @@ class LimitRoutes:
                             "admin.")
 
     def set_quota(self, request: Request) -> Document:
-        """Limits of a project, -1 for none; for admins. With ``skip_validation`` or ``force`` false none is below what
-        the project has."""
+        """Limits of a project, -1 for none; for admins. With ``skip_validation`` (in the body, or in the query, where
+        python-cinderclient has it) or ``force`` false none is below what the project has."""
         check_admin(request.context)
-        given = body(request, "quota_set", QUOTA_SET)
+        given = {**body(request, "quota_set", QUOTA_SET), **{
+            name: TRUTH.check(value, name) for name, value in request.query if name == "skip_validation"}}
         if not (given.get("skip_validation", True) and given.get("force", True)):
             have = self.service.quotas(request.params["id"])[1]
             for name in RESOURCES:
@@ -136,24 +139,26 @@ class LimitRoutes:
                              and query.get("host") in (None, one["host"], one["host"].partition("@")[0])]}
 
     def messages(self, request: Request) -> Document:
-        """Why something failed (3.3)."""
-        check_known(request, (*MESSAGE_FILTERS, *PAGING))
+        """Why something failed (3.3). Administrators ask for all projects, or for another one, too."""
+        check_known(request, (*MESSAGE_FILTERS, *PAGING, "all_tenants", "project_id"))
         query = dict(request.query)
-        found = [one for one in self._messages(request)
+        project_id = query.get("project_id")
+        found = [one for one in self._messages(request, VolumeListing(
+            everywhere=is_set(request, "all_tenants") or project_id is not None, project_id=project_id))
                  if all(query.get(name) in (None, one[name]) for name in MESSAGE_FILTERS)]
         return page(request, "messages", sorted_by(query, found, (
             "id", "event_id", "resource_type", "created_at", "resource_uuid")))
 
     def message(self, request: Request) -> Document:
         id = request.params["id"]
-        found = next((one for one in self._messages(request) if one["id"] == id), None)
+        found = next((one for one in self._messages(request, VolumeListing(everywhere=True)) if one["id"] == id), None)
         if found is None:
             raise NotFound(f"Message {id} could not be found.")
         return {"message": found}
 
-    def _messages(self, request: Request) -> Documents:
+    def _messages(self, request: Request, listing: VolumeListing) -> Documents:
         return [
             {"id": row["id"], "event_id": f"{noun}_001", "resource_type": noun, "resource_uuid": row["id"],
              "user_message": row["fault"], "message_level": "ERROR", "guaranteed_until": None, "links": [],
              "created_at": row["updated_at"] or row["created_at"]}
-            for noun, row in self.service.messages(request.context)]
+            for noun, row in self.service.messages(request.context, listing)]

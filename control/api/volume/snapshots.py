@@ -42,7 +42,7 @@ class SnapshotRoutes(NounRoutes):
     def act(self, request: Request) -> None:
         """Admins' actions: os-reset_status, os-force_delete."""
         check_admin(request.context)
-        if request.json() in ({"os-force_delete": {}}, {"os-force_delete": None}):
+        if request.json() in ({"os-force_delete": {}}, {"os-force_delete": None}, {"os-force_delete": ""}):
             self.store.delete(*request.named(), force=True)
         else:
             self.store.reset_status(*request.named(body(request, "os-reset_status", RESET)["status"]))

@@ -178,7 +178,7 @@ class VolumeRoutes(NounRoutes):
         if name == "os-reimage" and request.extra["version"] < REIMAGE:
             raise NotFound(f"{name} is there since microversion {'.'.join(map(str, REIMAGE))}.")
         action = ACTIONS[name]
-        values = action.body.check({} if given is None else given, name)
+        values = action.body.check({} if given in (None, "") else given, name)  # "": gophercloud's os-force_delete
         if name == "os-extend":
             values["in_use"] = request.extra["version"] >= (3, 42)
         elif name == "os-attach":

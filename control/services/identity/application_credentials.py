@@ -16,7 +16,7 @@ from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidReque
 from magnetar_core.values import Boolean, ListOf, MapOf, Nullable, Text, Value
 
 from . import assignments, passwords, tables
-from .resources import DESCRIPTION, NAME, USERS, IdentityResource, new_row
+from .resources import DESCRIPTION, NAME, USERS, IdentityResource, Secret, new_row
 from .tokens import Token, Tokens
 
 #: Application credentials of a user.
@@ -25,7 +25,7 @@ CREDENTIALS = IdentityResource(
     name="application credential", plural="application_credentials", table=tables.credentials, fields={},
     constant={"system": None})
 FIELDS: Mapping[str, Value] = {
-    "name": NAME.value, "description": DESCRIPTION.value, "secret": Nullable(Text(0, passwords.LONGEST)),
+    "name": NAME.value, "description": DESCRIPTION.value, "secret": Nullable(Secret(0, passwords.LONGEST)),
     "unrestricted": Nullable(Boolean()), "roles": Nullable(ListOf(MapOf(Text(), Value()), 1000))}
 
 

@@ -71,6 +71,6 @@ class Hierarchy:
 
     def _seen(self, connection: Connection, context: Context, ids: list[str]) -> Documents:
         if not context.is_admin:
-            theirs = assignments.targets_of(connection, context.user_id, "project")
+            theirs = {*assignments.targets_of(connection, context.user_id, "project")}
             ids = [id for id in ids if id in theirs]
         return PROJECTS.documents(connection, projects.c.id.in_(ids))

@@ -39,6 +39,15 @@ class NotBlank(Text):
         return text
 
 
+class Secret(Text):
+    """Text that no answer repeats, also where it is a number or an object by mistake."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        if not isinstance(value, str):
+            raise InvalidField(path, "must be text; put it in quotes")
+        return super().check(value, path, version)
+
+
 def named(value: Value, default: Any = UNSET, on: str = CHANGING) -> Field:
     """A field that every new one has: given, or the *default*."""
     return Field(value, "", on=on, required=default is UNSET, default=default)
@@ -100,7 +109,7 @@ USER_OPTIONS = named(ResourceOptions(
 #: Texts that are tags.
 TAGS = named(ListOf(Text(1, 255, r"[^,/\x00-\x1f\x7f]*", "must have 1 to 255 characters, without comma, slash and "
                          "control characters"), 80, unique=True), [])
-PASSWORD = Text(1, passwords.LONGEST)
+PASSWORD = Secret(1, passwords.LONGEST)
 #: Clients give regions ids; those of others are drawn.
 REGION_ID = Text(1, 64, r"[^/]*", "must have 1 to 64 characters, without slash")
 
@@ -127,6 +136,7 @@ class IdentityResource:
         """The columns of what a client wants, checked: lists and objects as JSON text. *making* fills defaults in and
         asks for what is required. Raises ``InvalidField``."""
         found: dict[str, Any] = {}
+        wanted = {**{self.aliases[name]: value for name, value in wanted.items() if name in self.aliases}, **wanted}
         for name, one_value in self.only.items():
             if wanted.get(name) is not None:
                 one_value.check(wanted[name], name)
@@ -142,7 +152,7 @@ class IdentityResource:
             else:
                 continue
             found[name] = value
-        names = set(self.fields) | HIDDEN | {"id", "links"} | set(self.constant) | set(self.only)
+        names = set(self.fields) | HIDDEN | {"id", "links"} | set(self.constant) | set(self.only) | set(self.aliases)
         extra = {key: value for key, value in wanted.items() if key not in names}
         extra |= {name: found.pop(name) for name in [*found] if name not in self.table.c}
         found = {name: orjson.dumps(value).decode() if isinstance(value, list | dict) else value
@@ -216,10 +226,12 @@ REGIONS = IdentityResource(
     fields={"description": DESCRIBED, "parent_region_id": named(REFERENCE, None)},
     references={"parent_region_id": tables.regions})
 SERVICES = IdentityResource(
-    name="service", plural="services", table=tables.services, filters=("name", "type"), unset=("description",),
-    fields={"name": named(Nullable(Text(0, 255)), None), "type": NAME, "description": DESCRIPTION, "enabled": ENABLED})
+    name="service", plural="services", table=tables.services, filters=("name", "type", "enabled"),
+    unset=("description",), fields={
+        "name": named(Nullable(Text(0, 255)), None), "type": NAME, "description": DESCRIPTION, "enabled": ENABLED})
 ENDPOINTS = IdentityResource(
-    name="endpoint", plural="endpoints", table=tables.endpoints, filters=("interface", "service_id", "region_id"),
+    name="endpoint", plural="endpoints", table=tables.endpoints,
+    filters=("interface", "service_id", "region_id", "enabled"),
     fields={"service_id": named(NotBlank(0, 64)), "interface": named(Choices("public", "internal", "admin")),
             "region_id": named(REFERENCE, None), "url": named(NotBlank(0, LONG)), "enabled": ENABLED,
             "name": named(Nullable(Text(0, 255)), None)}, unset=("name",), aliases={"region": "region_id"},

@@ -13,13 +13,18 @@ from sqlalchemy import Connection, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from magnetar_control.services import Context, Document, Documents
-from magnetar_control.store.database import now
+from magnetar_control.store.database import added, now
 from magnetar_core.errors import Conflict, Forbidden, InvalidField, InvalidRequest, NotFound
 
 from . import assignments, passwords, tables
+from .hierarchy import above
 from .resources import DEFAULT, PASSWORD, REGION_ID, IdentityResource, Row, new_row, one
 from .tokens import Tokens
 
+#: Texts; ``list`` is a method below.
+Tags = list[str]
+#: So many projects lie below each other at most (Keystone's default of max_project_tree_depth).
+LEVELS = 5
 #: Who may see one without being an administrator, given the ids of what they have roles on.
 SEEN: dict[str, Callable[[Context, Row, list[str]], bool]] = {
     "region": lambda _context, _row, _targets: True,
@@ -62,6 +67,7 @@ class IdentityStore:
         """A new one. Raises ``InvalidField``, ``Conflict``."""
         row = new_row(self._values(wanted, making=True), self._id(wanted))
         with self._change(row) as connection:
+            _make_region(connection, self.resource, wanted)
             complete(connection, self.resource, row, None)
             connection.execute(insert(self.resource.table).values(row))
             return self.resource.document(self.resource.row(connection, row["id"]))
@@ -71,14 +77,25 @@ class IdentityStore:
         ``Conflict``."""
         values = self._values(wanted, making=False)
         with self._change(values) as connection:
+            return self._update(connection, self.resource.row(connection, id), values, wanted)
+
+    def change_tags(self, id: str, change: Callable[[Tags], Tags]) -> Tags:
+        """Let the tags be what *change* makes of them; two at once do not undo each other. Raises as ``update``."""
+        with self.tokens.change() as connection:
             row = self.resource.row(connection, id)
-            self._check_change(row, wanted)
-            complete(connection, self.resource, values, row)
-            self._merge_options(row, values, wanted)
-            extra = orjson.loads(row["extra"]) | orjson.loads(values["extra"])
-            values["extra"] = orjson.dumps({key: value for key, value in extra.items() if value is not None}).decode()
-            connection.execute(update(self.resource.table).filter_by(id=id).values(**values, updated_at=now()))
-            return self.resource.document(self.resource.row(connection, id))
+            wanted = {"tags": change(self.resource.document(row)["tags"])}
+            found: Tags = self._update(connection, row, self.resource.values(wanted, making=False), wanted)["tags"]
+            return found
+
+    def _update(self, connection: Connection, row: Row, values: Document, wanted: Mapping[str, Any]) -> Document:
+        self._check_change(row, wanted)
+        _make_region(connection, self.resource, wanted)
+        complete(connection, self.resource, values, row)
+        self._merge_options(row, values, wanted)
+        extra = orjson.loads(row["extra"]) | orjson.loads(values["extra"])
+        values["extra"] = orjson.dumps({key: value for key, value in extra.items() if value is not None}).decode()
+        connection.execute(update(self.resource.table).filter_by(id=row["id"]).values(**values, updated_at=now()))
+        return self.resource.document(self.resource.row(connection, row["id"]))
 
     def delete(self, id: str) -> None:
         """Remove it, with what belongs to it. Raises ``NotFound``, ``Forbidden``, ``Conflict``."""
@@ -151,6 +168,27 @@ class IdentityStore:
         return id
 
 
+def _make_region(connection: Connection, resource: IdentityResource, wanted: Mapping[str, Any]) -> None:
+    """Endpoints that old clients make name the ``region``, which is made where it is not there, as in Keystone."""
+    if resource.name == "endpoint" and wanted.get("region") and wanted.get("region_id") is None:
+        added(connection, tables.regions, **new_row({"description": ""}, REGION_ID.check(wanted["region"], "region")))
+
+
+def _place(connection: Connection, values: Document) -> None:
+    """The domain of a new project: that of its parent, where it has one. Raises ``InvalidRequest``, ``Forbidden``."""
+    id = values["parent_id"]
+    parent = one(connection, tables.projects, id=id)
+    domain_id = parent["domain_id"] if parent else id
+    if parent is None and one(connection, tables.domains, id=id) is None:
+        raise InvalidRequest(f"parent_id is {id}, and there is none of that id.")
+    if values["domain_id"] and values["domain_id"] != domain_id:
+        raise InvalidRequest(f"domain_id is {values['domain_id']}, and the parent {id} is in domain {domain_id}. Leave "
+                             "domain_id out, or choose a parent there.")
+    if parent and len(above(connection, id)) >= LEVELS:
+        raise Forbidden(f"Max hierarchy depth reached for {id} branch: at most {LEVELS} projects lie below each other.")
+    values["domain_id"] = domain_id
+
+
 def complete(connection: Connection, resource: IdentityResource, values: Document, row: Row | None) -> None:
     """Check and complete the values of a resource that is created (no *row* yet) or changed."""
     def check_reference(table: Any, field: str) -> None:
@@ -158,14 +196,14 @@ def complete(connection: Connection, resource: IdentityResource, values: Documen
         if id is not None and one(connection, table, id=id) is None:
             raise InvalidRequest(f"{field} is {id}, and there is none of that id.")
 
+    if row is None and resource.name == "project" and values["parent_id"]:
+        _place(connection, values)
     if row is None and resource.name in ("project", "user", "group"):
         values["domain_id"] = values["domain_id"] or DEFAULT
     for field, table in resource.references.items():
         check_reference(table, field)
     if row is None and resource.name == "project":
         values["parent_id"] = values["parent_id"] or values["domain_id"]
-        if values["parent_id"] != values["domain_id"]:
-            check_reference(tables.projects, "parent_id")
     if resource.name == "region" and row is not None and values.get("parent_region_id") == row["id"]:
         raise InvalidRequest("parent_region_id must be another region.")
     if row is not None and ("password" in values or ("epoch" in row and values.get("enabled") is False)):

@@ -20,7 +20,7 @@ from magnetar_core.image_format import is_encrypted
 
 from . import attachments, quotas, volumes
 from .actions import ADMIN, FREEING, extend, reimage, upload_image
-from .rows import asked, check_admin, check_writer, document, found, seen, wrong_status
+from .rows import OWN, VolumeListing, asked, check_admin, check_writer, document, found, mine, own, seen, wrong_status
 from .snapshots import SnapshotStore, begin
 from .tables import attachments as held
 from .tables import snapshots
@@ -130,10 +130,11 @@ class EmbeddedVolumes:
 
     def _near(self, context: Context, hints: Mapping[str, Sequence[str]]) -> Callable[[str], bool] | None:
         """Whether a host holds one of the volumes ``same_host`` and none of ``different_host``. Raises ``NotFound``."""
-        same, different = ({self.volumes.show(context, id)["host"] for id in hints.get(name, ())} - {None}
-                           for name in ("same_host", "different_host"))
         if not any(hints.values()):
             return None
+        host_of = self.volumes.hosts(context, {id for ids in hints.values() for id in ids})
+        same, different = ({host_of[id] for id in hints.get(name, ())} - {None}
+                           for name in ("same_host", "different_host"))
         return lambda host: (not hints.get("same_host") or host in same) and host not in different
 
     def _of_image(self, context: Context, id: str, size: int) -> Document:
@@ -259,20 +260,21 @@ class EmbeddedVolumes:
         with self.database.write() as connection:
             return self.quota.set(connection, project_id, given)
 
-    def messages(self, context: Context) -> list[tuple[str, Document]]:
+    def messages(self, context: Context, listing: VolumeListing = OWN) -> list[tuple[str, Document]]:
+        """Volumes and snapshots that failed, the latest first; of the projects that *listing* asks for."""
         with self.database.read() as connection:
-            return [(noun, {**row}) for rows, noun in ((table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"))
-                    for row in connection.execute(rows.select().where(
-                        rows.c.project_id == context.project_id, rows.c.fault.is_not(None))).mappings()]
+            found = [(noun, {**row}) for rows, noun in ((table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"))
+                     for row in connection.execute(rows.select().where(
+                         mine(context, rows, listing), rows.c.fault.is_not(None))).mappings()]
+        return sorted(found, key=lambda one: (one[1]["updated_at"] or one[1]["created_at"], one[1]["id"]), reverse=True)
 
     def forget(self, context: Context, id: str) -> None:
-        """The message of a volume or snapshot of the caller's project is not told any more. Raises ``NotFound``."""
+        """The message of a volume or snapshot that the caller may see is not told any more. Raises ``NotFound``."""
         check_writer(context)
         with self.database.write() as connection:
             for rows in (table, snapshots):
                 if connection.execute(rows.update().where(
-                        rows.c.id == id, rows.c.project_id == context.project_id, rows.c.fault.is_not(None)).values(
-                        fault=None)).rowcount:
+                        rows.c.id == id, own(rows, context), rows.c.fault.is_not(None)).values(fault=None)).rowcount:
                     return
         raise NotFound(f"Message {id} could not be found.")
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, func, select, true, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, func, or_, select, true, update
 
 from magnetar_control.services import Context, Document, Documents
 from magnetar_control.store.database import Database, now
@@ -111,6 +111,10 @@ class VolumeListing:
     count: bool = False
 
 
+#: Of the caller's project.
+OWN = VolumeListing()
+
+
 def mine(context: Context, table: Table, listing: VolumeListing) -> ColumnElement[bool]:
     """The condition of the projects whose rows are listed."""
     asked = true() if listing.project_id is None else table.c.project_id == listing.project_id
@@ -125,8 +129,10 @@ COMPARE: Mapping[str, Callable[[Any, Any], ColumnElement[bool]]] = {
 
 
 def _has(column: ColumnElement[str], pair: tuple[str, str]) -> ColumnElement[bool]:
-    """Whether a JSON object of texts has the pair. Its quotes are not escaped there, those inside of texts are."""
-    return func.replace(column, orjson.dumps(dict([pair])).decode()[1:-1], "") != column
+    """Whether a JSON object of texts has the pair: after its beginning or a comma, with a quote that is not escaped as
+    those inside of texts are."""
+    text = orjson.dumps(dict([pair])).decode()[1:-1]
+    return or_(*(func.replace(column, f"{before}{text}", "") != column for before in "{,"))
 
 
 def listed(connection: Connection, context: Context, table: Table,
@@ -177,6 +183,16 @@ class Reading:
         with self.database.read() as connection:
             row = found(connection, self.table, context, id)
             return self.documents(connection, [row])[0] if row else None
+
+    def hosts(self, context: Context, ids: Collection[str]) -> dict[str, str | None]:
+        """Id to the host that it lies on. Raises ``NotFound`` for one that *context* may not see."""
+        columns = self.table.c
+        with self.database.read() as connection:
+            there = {row.id: row.host for row in connection.execute(select(columns.id, columns.host).where(
+                columns.id.in_(ids), own(self.table, context)))}
+        if missing := next((id for id in ids if id not in there), None):
+            raise NotFound(f"{NOUNS[self.table.name]} {missing} could not be found.")
+        return there
 
     def show(self, context: Context, id: str) -> Document:
         """One. Raises ``NotFound``."""

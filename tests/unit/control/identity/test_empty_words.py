@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What is accepted acts: options, filters and fields of identity v3, and what is refused because nothing acts on it."""
 
+import contextlib
+
 import pytest
 
 
@@ -175,3 +177,75 @@ def test_application_credentials_that_could_not_act(small, fields, name):
     path = f"/v3/users/{user}/application_credentials"
     refused(ann("POST", path, {"application_credential": {"name": "ci", **fields}}), name)
     assert ann("GET", path, None, 200)["application_credentials"] == []
+
+
+def test_the_region_that_old_clients_name_is_that_of_the_endpoint(small):
+    ask = small.admin
+    service = ask("POST", "/v3/services", {"service": {"name": "dns", "type": "dns"}}, 201)["service"]["id"]
+    new = {"service_id": service, "interface": "public", "url": "http://dns", "region": "west", "enabled": True}
+    made = ask("POST", "/v3/endpoints", {"endpoint": new}, 201)["endpoint"]
+    assert (made["region_id"], made["region"]) == ("west", "west")
+    assert ask("GET", "/v3/regions/west", None, 200)["region"]["description"] == ""
+    one = f"/v3/endpoints/{made['id']}"
+    assert ask("PATCH", one, {"endpoint": {"region": "east"}}, 200)["endpoint"]["region_id"] == "east"
+    assert ask("PATCH", one, {"endpoint": {"region": "x", "region_id": "west"}}, 200)["endpoint"]["region"] == "west"
+    refused(ask("PATCH", one, {"endpoint": {"region_id": "nowhere"}}), "region_id")
+    refused(ask("PATCH", one, {"endpoint": {"region": "a/b"}}), "region")
+
+
+@pytest.mark.parametrize("path, key", [
+    ("endpoints?enabled=False", "endpoints"), ("services?enabled=False", "services"), ("limits?domain_id=x", "limits")])
+def test_lists_of_what_is_not_there_are_empty(small, path, key):
+    assert small.admin("GET", f"/v3/{path}", None, 200)[key] == []
+
+
+def test_a_project_lies_in_the_domain_of_its_parent(small):
+    ask = small.admin
+    east = ask("POST", "/v3/domains", {"domain": {"name": "east"}}, 201)["domain"]["id"]
+    top = small.project("top", domain_id=east)
+    low = ask("GET", f"/v3/projects/{small.project('low', parent_id=top)}")["project"]
+    assert (low["domain_id"], low["parent_id"]) == (east, top)
+    assert ask("GET", f"/v3/projects/{small.project('beside', parent_id=east)}")["project"]["domain_id"] == east
+    refused(ask("POST", "/v3/projects", {"project": {"name": "x", "parent_id": top, "domain_id": "default"}}), east)
+    refused(ask("POST", "/v3/projects", {"project": {"name": "x", "parent_id": "nobody"}}), "parent_id")
+
+
+def test_projects_lie_below_each_other_to_a_bound(small):
+    lowest = ""
+    for number in range(5):
+        lowest = small.project(f"p{number}", **({"parent_id": lowest} if lowest else {}))
+    answer = small.admin("POST", "/v3/projects", {"project": {"name": "x", "parent_id": lowest}}, 403)
+    assert "depth" in answer["error"]["message"]
+
+
+def test_tags_that_are_given_at_once_are_all_kept(small, monkeypatch):
+    """Whoever adds one reads those that are there in the transaction that writes."""
+    every = f"/v3/projects/{small.project()}/tags"
+    added, told = small.identity.tokens.change, []
+
+    @contextlib.contextmanager
+    def late():
+        if not told:
+            told.append(True)
+            small.admin("PUT", f"{every}/first", None, 201)
+        with added() as connection:
+            yield connection
+
+    monkeypatch.setattr(small.identity.tokens, "change", late)
+    small.admin("PUT", f"{every}/second", None, 201)
+    assert small.admin("GET", every, None, 200).body == {"tags": ["first", "second"]}
+
+
+@pytest.mark.parametrize("secret", [12345678, {"word": 12345678}, ["12345678"], "12345678" * 1000])
+def test_no_answer_repeats_a_secret(small, secret):
+    user = small.user(project=small.project())
+    ann = small.ask.as_(small.ask.login("ann", "secret", "demo").token)
+    one = f"/v3/users/{user}"
+    for answer in (
+            small.admin("POST", "/v3/users", {"user": {"name": "bob", "password": secret}}),
+            small.admin("PATCH", one, {"user": {"password": secret}}),
+            ann("POST", f"{one}/password", {"user": {"original_password": "secret", "password": secret}}),
+            ann("POST", f"{one}/application_credentials", {
+                "application_credential": {"name": "ci", "secret": secret}})):
+        assert answer.status == 400
+        assert "12345678" not in str(answer.body)

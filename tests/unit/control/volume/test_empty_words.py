@@ -5,6 +5,7 @@ import uuid
 
 import pytest
 
+from tests.unit.control.counting import counted
 from tests.unit.control.serving import ADMIN, BOB
 
 from .conftest import IMAGE, work
@@ -51,6 +52,29 @@ def test_what_is_no_filter_is_refused(ask, query, word):
         refused(ask, "GET", f"/v3/{noun}?{query}", word=word.split("=")[0])
 
 
+@pytest.mark.parametrize("metadata", [{'of"env': "prod"}, {',"env': "prod"}, {"a": '{"env":"prod"'}, {"env": 'prod"'}])
+def test_a_pair_is_not_found_inside_of_others(ask, metadata):
+    made(ask, name="a", metadata=metadata)
+    assert names(ask, "metadata={'env':'prod'}") == []
+    assert names(ask, f"metadata={metadata}") == ["a"]
+
+
+def test_hints_of_many_volumes_are_one_question(ask, service, cloud):
+    cloud.up.clear()
+    ids = [made(ask) for _ in range(5)]
+    counts = []
+    for hints in ({"same_host": ids[:1]}, {"same_host": ids, "different_host": ids}):
+        with counted(api=service.database) as asked:
+            refused(ask, "POST", "/v3/volumes", {"volume": {"size": 1}, "scheduler_hints": hints}, "No host")
+        counts.append(len(asked))
+    assert counts[0] == counts[1]
+
+
+def test_hints_tell_nothing_of_volumes_of_others(ask):
+    id = made(ask.as_(BOB))
+    refused(ask, "POST", "/v3/volumes", {"volume": {"size": 1}, "scheduler_hints": {"different_host": id}}, id, 404)
+
+
 def test_snapshots_are_listed_by_their_metadata(ask, service):
     volume = made(ask)
     work(service)
@@ -91,12 +115,17 @@ def test_services_pools_and_limits_are_those_asked_for(ask):
     admin("PUT", "/v3/os-quota-sets/blue", {"quota_set": {"volumes": 3}}, 200)
     assert admin("GET", "/v3/limits?project_id=blue")["limits"]["absolute"]["maxTotalVolumes"] == 3
     refused(ask, "GET", "/v3/limits?project_id=blue", status=403)
+    for query in ("tenant_id", "project_id=blue&tenant_id"):  # python-cinderclient, so Horizon
+        assert admin("GET", f"/v3/limits?{query}=blue")["limits"]["absolute"]["maxTotalVolumes"] == 3
+    refused(ask, "GET", "/v3/limits?tenant_id=blue", status=403)
+    ask("GET", "/v3/limits?tenant_id=red", status=200)
 
 
 def test_a_quota_below_what_is_there(ask):
     made(ask)
     admin, path = ask.as_(ADMIN), "/v3/os-quota-sets/red"
     refused(admin, "PUT", path, {"quota_set": {"volumes": 0, "skip_validation": False}}, "volumes")
+    refused(admin, "PUT", f"{path}?skip_validation=False", {"quota_set": {"volumes": 0, "tenant_id": "red"}}, "volumes")
     assert admin("GET", path)["quota_set"]["volumes"] == 10
     refused(admin, "PUT", path, {"quota_set": {"backups": 5}}, "there are none")
     refused(admin, "PUT", path, {"quota_set": {"backups": [], "groups": 0}}, "backups", 400)
@@ -126,6 +155,14 @@ def test_messages_are_shown_and_forgotten(ask, service, cloud):
     assert ask("GET", f"/v3/messages?resource_uuid={ids[1]}")["messages"][0]["id"] == ids[1]
     refused(ask, "GET", "/v3/messages?colour=red", word="colour")
     refused(ask.as_(BOB), "DELETE", f"/v3/messages/{ids[0]}", status=404)
+
+    def told(ask, query=""):
+        return [one["id"] for one in ask("GET", f"/v3/messages?{query}", status=200)["messages"]]
+
+    assert told(ask) == told(ask, "all_tenants=1") == ids[::-1]
+    assert told(ask.as_(BOB), "all_tenants=1") == told(ask.as_(BOB), "project_id=red") == []
+    assert told(ask.as_(ADMIN), "project_id=red") == told(ask.as_(ADMIN), "all_tenants=1&limit=2") == ids[::-1]
+    assert told(ask.as_(ADMIN), "project_id=blue") == []
     ask("DELETE", f"/v3/messages/{ids[0]}", status=204)
     refused(ask, "GET", f"/v3/messages/{ids[0]}", status=404)
     refused(ask, "DELETE", f"/v3/messages/{ids[0]}", status=404)
@@ -205,3 +242,15 @@ def test_what_there_is_none_of_says_why(ask, path):
 @pytest.mark.parametrize("action", ["os-force_detach", "os-unmanage", "os-initialize_connection", "os-retype"])
 def test_actions_that_there_are_not_say_why(ask, service, action):
     refused(ask, "POST", f"/v3/volumes/{made(ask)}/action", {action: {}}, f"have no {action}: ")
+
+
+@pytest.mark.parametrize("nothing", [{}, None, ""])
+def test_an_action_without_fields_has_nothing_in_it(ask, service, nothing):
+    """gophercloud sends an empty text."""
+    admin, volume = ask.as_(ADMIN), made(ask)
+    work(service)
+    taken = ask("POST", "/v3/snapshots", {"snapshot": {"volume_id": volume}}, status=202)["snapshot"]["id"]
+    admin("POST", f"/v3/snapshots/{taken}/action", {"os-force_delete": nothing}, status=202)
+    work(service)
+    admin("POST", f"/v3/volumes/{volume}/action", {"os-force_delete": nothing}, status=202)
+    refused(admin, "POST", f"/v3/volumes/{volume}/action", {"os-extend": nothing}, "new_size")
