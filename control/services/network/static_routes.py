@@ -208,7 +208,7 @@ def _is_covered(prefix: AddressRange, known: Iterable[AddressRange]) -> bool:
 
 def _is_summary(stations: Mapping[str, RouteStation], start: RouteStation, prefix: AddressRange,
                 loop: Sequence[tuple[RouteStation, RouteHop]], known: Iterable[AddressRange]) -> bool:
-    """Whether routes of the *loop* are to unlike ranges, as where a hub sends a range to a spoke, and the spoke all else
+    """Whether routes of the *loop* are to unlike ranges, as where a hub sends a range to a spoke, which sends all else
     to the hub: a part of *prefix* arrives there, or may once the spoke has its subnet (its default route says no more
     than that); or such a part has gone from the spoke, and all routes are to more than *prefix*."""
     to = {hop.to for _station, hop in loop}
