@@ -147,7 +147,7 @@ def test_a_router_of_both(ask, service, engine, lan):
     made = ask("POST", "/v2.0/floatingips", {"floatingip": {"floating_network_id": ext["id"], "port_id": port["id"]}})
     assert made["floatingip"]["fixed_ip_address"] == _addresses(port)[0]
     assert ":" not in made["floatingip"]["floating_ip_address"]
-    ask("PUT", f"/v2.0/routers/{router['id']}/remove_router_interface", {"subnet_id": six["id"]}, 400)
+    ask("PUT", f"/v2.0/routers/{router['id']}/remove_router_interface", {"subnet_id": six["id"]}, 409)
     ask("PUT", f"/v2.0/routers/{router['id']}", {"router": {"routes": []}})
     ask("PUT", f"/v2.0/routers/{router['id']}/remove_router_interface", {"subnet_id": six["id"]})
 
