@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -44,9 +44,8 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
                 had: Mapping[str, Any] | None = None, stands: Mapping[str, Any] | None = None) -> str | None:
     """Raises ``InvalidRequest`` for extra specs of *flavor* and properties of *image* (as ``find_flavor`` and
     ``find_image`` return them) that would do nothing, or do not go together; one that is not given is what the server
-    *had*. *stands*: properties of the image that the server has already, which are not refused now. Where the setting
-    ``specs_without_effect`` is ``warn``, returns what would do nothing as a warning, for the message of the server's
-    action."""
+    *had*. *stands*: properties of the image that the server has already, which are not refused now. Returns and
+    raises as ``without_effect``."""
     of_image = image or (had if flavor and had else None) or {}
     try:
         asked_of(flavor or had or {}, of_image)
@@ -70,13 +69,19 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
             raise InvalidRequest(f"Image {image.get('name') or image['id']}, {odd}.")
         found += [f"image {image.get('name') or image['id']}, {text}"
                   for text in IMAGE_PROPERTIES.without_effect(properties)]
+    return without_effect(caller, "What", found, "Remove it, or choose another flavor or image; an operator may let it "
+                                                 "pass")
+
+
+def without_effect(caller: Caller, what: str, found: Sequence[str], remedy: str) -> str | None:
+    """Raises ``InvalidRequest`` for *found* among *what* a server asks for, with the *remedy* up to the setting
+    ``specs_without_effect``. Where that is ``warn``, returns it as a warning, for the message of the server's action."""
     if not found:
         return None
-    told = f"What would do nothing here: {'; '.join(found)}."
+    told = f"{what} would do nothing here: {'; '.join(found)}."
     if caller.settings.specs_without_effect == "warn":
         return told
-    raise InvalidRequest(f"{told} Remove it, or choose another flavor or image; an operator may let it pass with the "
-                         "setting specs_without_effect: warn.")
+    raise InvalidRequest(f"{told} {remedy} with the setting specs_without_effect: warn.")
 
 
 def check_clear(image: Mapping[str, Any]) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from magnetar_control.scheduler.filters import FILTERS
 from magnetar_control.settings import Settings
-from magnetar_core.errors import InvalidRequest
 
 from .caller import Caller
+from .hardware import without_effect
 
 #: The filters that follow hints. That of groups is always on.
 FOLLOWED = {"different_host": "DifferentHostFilter", "same_host": "SameHostFilter", "query": "JsonFilter",
@@ -26,16 +26,9 @@ _KNOWN = frozenset(one.name for one in FILTERS)
 
 
 def check(caller: Caller, hints: Mapping[str, Any]) -> str | None:
-    """Raises ``InvalidRequest`` for hints that would do nothing. Where the setting ``specs_without_effect`` is
-    ``warn``, returns that as a warning, for the message of the server's action."""
-    found = [*_in_vain(hints, caller.settings)]
-    if not found:
-        return None
-    told = f"Scheduler hints that would do nothing here: {'; '.join(found)}."
-    if caller.settings.specs_without_effect == "warn":
-        return told
-    raise InvalidRequest(f"{told} Leave them out; an operator may let them pass with the setting specs_without_effect: "
-                         "warn.")
+    """Hints that would do nothing; returns and raises as ``without_effect``."""
+    return without_effect(caller, "Scheduler hints that", [*_in_vain(hints, caller.settings)],
+                          "Leave them out; an operator may let them pass")
 
 
 def _in_vain(hints: Mapping[str, Any], settings: Settings) -> Iterator[str]:
