@@ -75,7 +75,7 @@ def check_specs(caller: Caller, flavor: Mapping[str, Any] | None, image: Mapping
 
 def without_effect(caller: Caller, what: str, found: Sequence[str], remedy: str) -> str | None:
     """Raises ``InvalidRequest`` for *found* among *what* a server asks for, with the *remedy* up to the setting
-    ``specs_without_effect``. Where that is ``warn``, returns it as a warning, for the message of the server's action."""
+    ``specs_without_effect``. Where that is ``warn``, returns it as a warning, for the message of its action."""
     if not found:
         return None
     told = f"{what} would do nothing here: {'; '.join(found)}."
