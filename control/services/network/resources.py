@@ -115,9 +115,15 @@ def any_of(name: str, values: Sequence[str], condition: Callable[[str], ColumnEl
     return or_(false(), *map(condition, wanted))
 
 
-def of_version(column: ColumnElement[int]) -> Filter:
-    """The filter ``ip_version``, of a *column* that is 4 or 6."""
-    return lambda values: or_(false(), *(column == version for version in (4, 6) if str(version) in values))
+def either(conditions: Mapping[Any, ColumnElement[bool]]) -> Filter:
+    """A filter that knows these values: rows fit for which the condition of one that is given holds. For other values
+    none fits."""
+    return lambda values: or_(false(), *(condition for value, condition in conditions.items() if value in values))
+
+
+def of_version(six: ColumnElement[bool]) -> Filter:
+    """The filter ``ip_version``; *six*: whether a row is of IPv6."""
+    return either({"4": ~six, "6": six})
 
 
 class _Undone(Exception):
@@ -316,9 +322,9 @@ class NetworkStore:
     def _conditions(self, context: Context, page: Page) -> Sequence[ColumnElement[bool]]:
         table = self.resource.table
         filters = {**self.resource.filters, **tags.filters(table)}
-        if self.resource.name in sharing.KINDS:  # as it is for who asks
+        if "shared" in page.filters and self.resource.name in sharing.KINDS:  # as it is for who asks
             shared = sharing.shared_with(table, context.project_id or "")
-            filters["shared"] = lambda values: or_(false(), *(shared if one else ~shared for one in values))
+            filters["shared"] = either({True: shared, False: ~shared})
         for name in page.filters:
             if name not in filters and name not in table.c:
                 raise InvalidRequest(f"['{name}'] is invalid attribute for filtering")
