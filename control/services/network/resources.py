@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import orjson
@@ -72,6 +73,11 @@ class NetworkResource:
     after: Callable[[Connection, RowMapping], None] = lambda _connection, _row: None
     units: Callable[[Connection, RowMapping, Document | None], Sequence[str]] = lambda _connection, _row, _values: ()
     owner: Callable[[Connection, Context, Document], str] = lambda _connection, _context, values: values["project_id"]
+
+    @cached_property
+    def all_filters(self) -> Mapping[str, Filter]:
+        """*filters*, and those of tags where it has such."""
+        return {**self.filters, **tags.filters(self.table)}
 
 
 def forbidden(rule: str, why: str) -> Forbidden:
@@ -321,7 +327,7 @@ class NetworkStore:
 
     def _conditions(self, context: Context, page: Page) -> Sequence[ColumnElement[bool]]:
         table = self.resource.table
-        filters = {**self.resource.filters, **tags.filters(table)}
+        filters = {**self.resource.all_filters}
         if "shared" in page.filters and self.resource.name in sharing.KINDS:  # as it is for who asks
             shared = sharing.shared_with(table, context.project_id or "")
             filters["shared"] = either({True: shared, False: ~shared})
