@@ -202,8 +202,7 @@ class NetworkStore:
         self._check_writer(context, "update")
 
         def act(connection: Connection) -> None:
-            self._owned(connection, context, id, "update")
-            row, table = find(connection, context, self.resource, id, lock=True), self.resource.table
+            row, table = self._owned(connection, context, id, "update", lock=True), self.resource.table
             wanted = list(dict.fromkeys(change(orjson.loads(row["tags"]))))
             if len(wanted) > tags.MOST:
                 raise InvalidField("tags", f"there may be {tags.MOST} of them, and these would be {len(wanted)}")
@@ -319,8 +318,8 @@ class NetworkStore:
                                  "request requires admin privileges")
         return {"id": str(uuid.uuid4()), **self.resource.defaults, **values, "project_id": project}
 
-    def _owned(self, connection: Connection, context: Context, id: str, verb: str) -> RowMapping:
-        row = find(connection, context, self.resource, id)
+    def _owned(self, connection: Connection, context: Context, id: str, verb: str, lock: bool = False) -> RowMapping:
+        row = find(connection, context, self.resource, id, lock)
         if row.get("project_id", context.project_id) != context.project_id and not context.is_admin:
             raise forbidden(f"{verb}_{self.resource.name}", "it belongs to another project, which shares it")
         return row
