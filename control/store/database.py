@@ -198,12 +198,11 @@ class Database:
         """Have *name* rung when the transaction of *connection* (from ``write``) is committed."""
         connection.info["rung"].add(name)
 
-    def retried(self, function: Callable[[], T], limit: float = RETRY_FOR,
-                when: Callable[[DBAPIError], bool] | None = None) -> T:
+    def retried(self, function: Callable[[], T], when: Callable[[DBAPIError], bool] | None = None) -> T:
         """Call *function* (idempotent) until it succeeds, while the database is away or transactions collide
         (``passing``), or *when* says."""
         again = when or passing
-        deadline, pause = time.monotonic() + limit, 0.02
+        deadline, pause = time.monotonic() + RETRY_FOR, 0.02
         while True:
             try:
                 return function()

@@ -225,19 +225,10 @@ EXTRA_ROUTES = record({"router": record({"routes": items(ROUTE, ROUTES)}, "route
 #: What an interface is added by, or removed by.
 INTERFACE = record({"subnet_id": Id(), "port_id": Id()})
 
-
-def _nothing(value: Any) -> str:
-    if value not in ("", None):
-        raise ValueError
-    return ""
-
-
 FLOATING_IP = attributes(
     {"floating_network_id": Id(), "floating_ip_address": Nullable(ADDRESS), "subnet_id": Nullable(Id())},
-    {"port_id": Nullable(Id()), "fixed_ip_address": Nullable(ADDRESS),
-     **dict.fromkeys(("dns_name", "dns_domain"), Parsed(_nothing, "must be empty: no DNS outside of the cloud is told "
-                                                                  "of floating IPs"))}, required="floating_network_id",
-    lacking=lacking.OUTSIDE)
+    {"port_id": Nullable(Id()), "fixed_ip_address": Nullable(ADDRESS)}, required="floating_network_id",
+    lacking=lacking.FLOATING_IP)
 
 QOS_POLICY = attributes({}, {"name": TEXT, "shared": TRUTH, "is_default": TRUTH}, required="name")
 _OUTER = Number(1, 65535)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
 from magnetar_control.services import Document, Page
@@ -37,9 +35,9 @@ class IpAvailabilityRoutes:
         """Those that fit the query; none for who is no administrator, as in Neutron."""
         if not request.context.is_admin:
             return {PLURAL: []}
-        given: dict[str, list[Any]] = {}
+        given: dict[str, list[str]] = {}
         for name, value in request.query:
-            given.setdefault(name, []).append(int(VERSIONS.check(value, name)) if name == "ip_version" else value)
+            given.setdefault(name, []).append(VERSIONS.check(value, name) if name == "ip_version" else value)
         limit = COUNT.check(given.pop("limit", ["0"])[-1], "limit")
         fields, marker = given.pop("fields", []), given.pop("marker", [None])[-1]
         found = availability(self.database, Page(filters=given, limit=limit, marker=marker))

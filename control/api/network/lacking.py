@@ -33,10 +33,8 @@ NETWORK: Mapping[str, Value] = {
     "availability_zone_hints": Lacking("must be empty, or nova: a network is on all hosts", *ZONES),
     "segments": Lacking("must be left out: a network is in one place, which provider:network_type, "
                         "provider:physical_network and provider:segmentation_id say"),
-    "vlan_transparent": Lacking("must be false: OVN passes no VLAN tags of guests. A trunk gives a NIC further "
-                                "networks by tags", False),
-    "vlan_qinq": Lacking("must be false: OVN passes no VLAN tags of guests. A trunk gives a NIC further networks by "
-                         "tags", False)}
+    **dict.fromkeys(("vlan_transparent", "vlan_qinq"), Lacking(
+        "must be false: OVN passes no VLAN tags of guests. A trunk gives a NIC further networks by tags", False))}
 SUBNET: Mapping[str, Value] = {
     "service_types": Lacking("must be empty: a subnet is for the ports of every owner. Give ports that need another "
                              "range a network of their own", []),
@@ -65,9 +63,12 @@ ROUTER: Mapping[str, Value] = {
     "external_gateways": Lacking("must be left out: a router has one way out, external_gateway_info", []),
     "enable_ndp_proxy": Lacking("must be false: who is outside reaches addresses of IPv6 by a route to the router",
                                 False),
-    **{f"enable_default_route_{what}": Lacking("must be false: a router has one way out", False)
-       for what in ("bfd", "ecmp")}}
+    **dict.fromkeys(("enable_default_route_bfd", "enable_default_route_ecmp"), Lacking(
+        "must be false: a router has one way out", False))}
 #: Of a router's gateway and of a floating IP.
 OUTSIDE: Mapping[str, Value] = {
     "qos_policy_id": Lacking("must be null: QoS policies count for ports of servers and their networks, also for what "
                              "comes by a router")}
+FLOATING_IP: Mapping[str, Value] = {
+    **OUTSIDE, **dict.fromkeys(("dns_name", "dns_domain"), Lacking(
+        "must be empty: no DNS outside of the cloud is told of floating IPs", ""))}

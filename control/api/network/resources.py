@@ -12,7 +12,7 @@ import orjson
 
 from magnetar_control.api.values import Number, Truth, to_second
 from magnetar_control.services import Document, Page
-from magnetar_control.services.network import qos, tags
+from magnetar_control.services.network import qos
 from magnetar_control.services.network.default_rules import USES
 from magnetar_control.services.network.group_rules import SAME
 from magnetar_control.services.network.resources import NetworkStore
@@ -336,7 +336,7 @@ class ListQuery:
             if name in CONTROLS:
                 continue
             known = self._known(name, "filtering")
-            value = None if known in self.resource.filters else self.form.attribute(name)
+            value = None if known in self.resource.all_filters else self.form.attribute(name)
             value = value.value if isinstance(value, Nullable) else value
             kind = COUNT if isinstance(value, Number) else value if isinstance(value, Truth) else None
             found[known] = values if kind is None else [kind.check(one, name) for one in values]
@@ -347,10 +347,8 @@ class ListQuery:
         known = NAMES.get(name, name)
         hidden = known in self.resource.admin and name in NAMES and not self.request.context.is_admin
         private = hidden and known in self.resource.private
-        if known in self.resource.filters and what == "filtering" and not private:
+        if known in self.resource.all_filters and what == "filtering" and not private:
             return known
-        if what == "filtering" and name in tags.filters(self.resource.table):
-            return name
         if hidden or (name not in READ_ONLY and self.form.attribute(name) is None):
             raise InvalidRequest(f"['{name}'] is invalid attribute for {what}")
         return known

@@ -85,8 +85,7 @@ class AddressGroupStore(NetworkStore):
         self._check_writer(context, "add_addresses_to" if put else "remove_addresses_from")
 
         def act(connection: Connection) -> Document:
-            self._owned(connection, context, id, "update")
-            row = find(connection, context, self.resource, id, lock=True)
+            row = self._owned(connection, context, id, "update", lock=True)
             have, moved = dict.fromkeys(orjson.loads(row["addresses"])), dict.fromkeys(given)
             if not put and (missing := [one for one in moved if one not in have]):
                 raise NotFound(f"Addresses {', '.join(missing)} not found in address group {id}.",

@@ -53,7 +53,7 @@ ADDRESS_SCOPE = NetworkResource(
     name="address_scope", table=address_scopes, visible=sharing.own_or_shared(address_scopes), documents=documents,
     create=create, update=change, delete=delete, admin=frozenset({"shared"}),
     defaults={"name": "", "description": "", "shared": False},
-    filters={"ip_version": of_version(address_scopes.c.ip_version)})
+    filters={"ip_version": of_version(address_scopes.c.ip_version == 6)})
 
 
 def check_pool(connection: Connection, context: Context, pool: Mapping[Any, Any]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, false, or_, select, update
+from sqlalchemy import Connection, RowMapping, select, update
 from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
@@ -14,7 +14,7 @@ from magnetar_core.errors import Conflict, InvalidRequest, NotFound
 
 from . import ipam, router_ports, virtual_functions
 from .requested_networks import subnets_of
-from .resources import NetworkResource, add, find, forbidden, own
+from .resources import NetworkResource, add, either, find, forbidden, own
 from .router_ports import FLOATING, GATEWAY, INTERFACE, OWN
 from .tables import addresses, floating_ips, forwardings, ports, routers
 
@@ -167,13 +167,9 @@ def units(connection: Connection, row: RowMapping, changed: Document | None) -> 
     return [f"router/{id}" for id in sorted(reached)]
 
 
-def _with_status(values: Sequence[str]) -> ColumnElement[bool]:
-    return or_(false(), *(condition for word, condition in (
-        ("ACTIVE", floating_ips.c.router_id.is_not(None)), ("DOWN", floating_ips.c.router_id.is_(None)))
-        if word in values))
-
-
 FLOATING_IP = NetworkResource(
     name="floatingip", table=floating_ips, visible=own(floating_ips), documents=documents, create=create,
     update=change, delete=delete, units=units, defaults={"name": "", "description": ""},
-    filters={"status": _with_status, "router_id": floating_ips.c.router_id.in_})
+    filters={"status": either({"ACTIVE": floating_ips.c.router_id.is_not(None),
+                               "DOWN": floating_ips.c.router_id.is_(None)}),
+             "router_id": floating_ips.c.router_id.in_})

@@ -19,8 +19,8 @@ WITH_PORTS = frozenset({"tcp", "udp", "sctp", "dccp", "udplite", "6", "17", "33"
 WITHOUT_MATCH = frozenset({"dccp", "udplite", "33", "136"})
 ICMP = frozenset({"icmp", "icmpv6", "ipv6-icmp", "1", "58"})
 #: Those that no packet of IPv4 has here, as in Neutron.
-OF_IPV6 = frozenset({"icmpv6", *(name for name in NUMBERS if name.startswith("ipv6-")), "41", "43", "44", "58", "59",
-                     "60"})
+OF_IPV6 = frozenset(word for name, number in NUMBERS.items() if name == "icmpv6" or name.startswith("ipv6-")
+                    for word in (name, str(number)))
 ETHERTYPES = ("IPv4", "IPv6")
 #: What makes two rules the same.
 SAME = ("direction", "ethertype", "protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id",

@@ -3,21 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from ipaddress import ip_address
 
 import orjson
-from sqlalchemy import ColumnElement, RowMapping, false, func, or_, select, true
+from sqlalchemy import RowMapping, func, select, true
 
 from magnetar_control.services import Document, Documents, Page
 from magnetar_control.store.database import Database
 from magnetar_core.errors import InvalidRequest
 
+from . import ipam
+from .resources import of_version
 from .tables import addresses, networks, subnets
 
 #: By these networks are chosen: name in a query to column.
 FILTERS = {"network_id": networks.c.id, "network_name": networks.c.name, "project_id": networks.c.project_id,
            "tenant_id": networks.c.project_id}
+_OF_VERSION = of_version(subnets.c.cidr.contains(":"))
 
 
 def availability(database: Database, page: Page) -> Documents:
@@ -26,7 +29,7 @@ def availability(database: Database, page: Page) -> Documents:
     count, and a network has one. Raises ``InvalidRequest`` for a filter that there is not, or a marker that is no
     network."""
     given = dict(page.filters)
-    counted = _of_version(given.pop("ip_version", ()))
+    counted = _OF_VERSION(given.pop("ip_version")) if "ip_version" in given else true()
     if unknown := [name for name in given if name not in FILTERS]:
         raise InvalidRequest(f"['{unknown[0]}'] is invalid attribute for filtering")
     query = select(*networks.c["id", "name", "project_id"]).where(
@@ -38,9 +41,11 @@ def availability(database: Database, page: Page) -> Documents:
             if connection.execute(select(networks.c.id).where(networks.c.id == page.marker)).first() is None:
                 raise InvalidRequest(f"marker: there is no network {page.marker}.", type="BadRequest")
             query = query.where(networks.c.id > page.marker)
-        found = connection.execute(query.limit(page.limit) if page.limit else query).mappings().all()
+        if page.limit:
+            query = query.limit(page.limit)
+        found = connection.execute(query).mappings().all()
         given_out = select(func.count()).where(addresses.c.subnet_id == subnets.c.id).scalar_subquery()
-        chosen = (query.limit(page.limit) if page.limit else query).subquery()
+        chosen = query.subquery()
         parts = connection.execute(select(
             *subnets.c["id", "name", "network_id", "cidr", "allocation_pools"], given_out.label("used")).join(
             chosen, chosen.c.id == subnets.c.network_id).where(counted).order_by(
@@ -51,12 +56,6 @@ def availability(database: Database, page: Page) -> Documents:
     return [_network(row, of_network.get(row["id"], [])) for row in found]
 
 
-def _of_version(versions: Sequence[int]) -> ColumnElement[bool]:
-    """The condition of subnets of these versions of IP; none: of all."""
-    six = subnets.c.cidr.contains(":")
-    return or_(false(), *(six if version == 6 else ~six for version in versions)) if versions else true()
-
-
 def _network(row: RowMapping, parts: Documents) -> Document:
     return {"network_id": row["id"], "network_name": row["name"], "project_id": row["project_id"],
             "tenant_id": row["project_id"], "subnet_ip_availability": parts,
@@ -65,7 +64,7 @@ def _network(row: RowMapping, parts: Documents) -> Document:
 
 def _subnet(row: RowMapping) -> Document:
     return {"subnet_id": row["id"], "subnet_name": row["name"], "cidr": row["cidr"],
-            "ip_version": 6 if ":" in row["cidr"] else 4, "used_ips": row["used"], "total_ips": sum(_sizes(row))}
+            "ip_version": 6 if ipam.is_six(row["cidr"]) else 4, "used_ips": row["used"], "total_ips": sum(_sizes(row))}
 
 
 def _sizes(row: RowMapping) -> Iterator[int]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, false, select, true
+from sqlalchemy import Connection, RowMapping, select, true
 
 from magnetar_control.services import Context, Document
 from magnetar_control.store.database import advisory_lock
@@ -18,7 +18,7 @@ from magnetar_core.errors import Conflict, InvalidField
 
 from . import changes, dns, ipam, qos, reservations, sharing, virtual_functions
 from .requested_networks import seen
-from .resources import NetworkResource, add, find, own
+from .resources import NetworkResource, add, either, find, own
 from .router_ports import INTERFACE, OWN
 from .tables import networks, ports, subnet_pools, subnets
 
@@ -208,7 +208,7 @@ def resource(physical_mtu: int | None = None) -> NetworkResource:
         admin=frozenset({"shared", "is_default", "external", "type", "bridge", "segment"}),
         filters={"external": lambda values: networks.c.external.is_(
                     bool({value.lower() for value in values} & {"true", "1"})),
-                 "status": lambda values: true() if "ACTIVE" in values else false()})
+                 "status": either({"ACTIVE": true()})})
 
 
 #: As others look for them.

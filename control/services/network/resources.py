@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import orjson
@@ -73,6 +74,11 @@ class NetworkResource:
     units: Callable[[Connection, RowMapping, Document | None], Sequence[str]] = lambda _connection, _row, _values: ()
     owner: Callable[[Connection, Context, Document], str] = lambda _connection, _context, values: values["project_id"]
 
+    @cached_property
+    def all_filters(self) -> Mapping[str, Filter]:
+        """*filters*, and those of tags where it has such."""
+        return {**self.filters, **tags.filters(self.table)}
+
 
 def forbidden(rule: str, why: str) -> Forbidden:
     """The policy says no."""
@@ -115,9 +121,15 @@ def any_of(name: str, values: Sequence[str], condition: Callable[[str], ColumnEl
     return or_(false(), *map(condition, wanted))
 
 
-def of_version(column: ColumnElement[int]) -> Filter:
-    """The filter ``ip_version``, of a *column* that is 4 or 6."""
-    return lambda values: or_(false(), *(column == version for version in (4, 6) if str(version) in values))
+def either(conditions: Mapping[Any, ColumnElement[bool]]) -> Filter:
+    """A filter that knows these values: rows fit for which the condition of one that is given holds. For other values
+    none fits."""
+    return lambda values: or_(false(), *(condition for value, condition in conditions.items() if value in values))
+
+
+def of_version(six: ColumnElement[bool]) -> Filter:
+    """The filter ``ip_version``; *six*: whether a row is of IPv6."""
+    return either({"4": ~six, "6": six})
 
 
 class _Undone(Exception):
@@ -190,8 +202,7 @@ class NetworkStore:
         self._check_writer(context, "update")
 
         def act(connection: Connection) -> None:
-            self._owned(connection, context, id, "update")
-            row, table = find(connection, context, self.resource, id, lock=True), self.resource.table
+            row, table = self._owned(connection, context, id, "update", lock=True), self.resource.table
             wanted = list(dict.fromkeys(change(orjson.loads(row["tags"]))))
             if len(wanted) > tags.MOST:
                 raise InvalidField("tags", f"there may be {tags.MOST} of them, and these would be {len(wanted)}")
@@ -307,18 +318,18 @@ class NetworkStore:
                                  "request requires admin privileges")
         return {"id": str(uuid.uuid4()), **self.resource.defaults, **values, "project_id": project}
 
-    def _owned(self, connection: Connection, context: Context, id: str, verb: str) -> RowMapping:
-        row = find(connection, context, self.resource, id)
+    def _owned(self, connection: Connection, context: Context, id: str, verb: str, lock: bool = False) -> RowMapping:
+        row = find(connection, context, self.resource, id, lock)
         if row.get("project_id", context.project_id) != context.project_id and not context.is_admin:
             raise forbidden(f"{verb}_{self.resource.name}", "it belongs to another project, which shares it")
         return row
 
     def _conditions(self, context: Context, page: Page) -> Sequence[ColumnElement[bool]]:
         table = self.resource.table
-        filters = {**self.resource.filters, **tags.filters(table)}
-        if self.resource.name in sharing.KINDS:  # as it is for who asks
+        filters = {**self.resource.all_filters}
+        if "shared" in page.filters and self.resource.name in sharing.KINDS:  # as it is for who asks
             shared = sharing.shared_with(table, context.project_id or "")
-            filters["shared"] = lambda values: or_(false(), *(shared if one else ~shared for one in values))
+            filters["shared"] = either({True: shared, False: ~shared})
         for name in page.filters:
             if name not in filters and name not in table.c:
                 raise InvalidRequest(f"['{name}'] is invalid attribute for filtering")

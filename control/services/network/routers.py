@@ -44,8 +44,9 @@ def create(connection: Connection, context: Context, values: Document) -> None:
     add(connection, routers, values)
     if gateway:
         _set_gateway(connection, context, values["id"], gateway)
-    static_routes.check(router_ports.of(connection, [values["id"]]), routes)
-    static_routes.check_loops(connection, context, values, routes)
+    found = router_ports.of(connection, [values["id"]])
+    static_routes.check(found, routes)
+    static_routes.check_loops(connection, context, values, found, routes)
     connection.execute(update(routers).where(routers.c.id == values["id"]).values(routes=orjson.dumps(routes).decode()))
 
 
@@ -57,9 +58,10 @@ def change(connection: Connection, context: Context, row: RowMapping, values: Do
         values["enable_snat"] = (gateway or {}).get("enable_snat", True)
         _set_gateway(connection, context, row["id"], gateway)
     routes = values["routes"] if "routes" in values else orjson.loads(row["routes"])
-    static_routes.check(router_ports.of(connection, [row["id"]]), routes)
+    found = router_ports.of(connection, [row["id"]])
+    static_routes.check(found, routes)
     if moved or "routes" in values:
-        static_routes.check_loops(connection, context, {**row, **values}, routes)
+        static_routes.check_loops(connection, context, {**row, **values}, found, routes)
 
 
 def _set_gateway(connection: Connection, context: Context, id: str, wish: Document | None) -> None:
@@ -133,8 +135,9 @@ def add_interface(connection: Connection, context: Context, id: str, wish: Docum
             device_id=id, device_owner=INTERFACE, port_security_enabled=False, security_groups="[]", pairs="[]",
             status="ACTIVE", updated_at=now()))
     if routes := orjson.loads(router["routes"]):  # and the address may be another router's next hop already
-        came = [one["ip_address"] for one in router_ports.of(connection, [id]) if one["id"] == port]
-        static_routes.check_loops(connection, context, router, routes, came=came[0])
+        found = router_ports.of(connection, [id])
+        came = next(one["ip_address"] for one in found if one["id"] == port)
+        static_routes.check_loops(connection, context, router, found, routes, came=came)
     return _answer(router, port, subnet)
 
 
@@ -180,13 +183,13 @@ def remove_interface(connection: Connection, context: Context, id: str, wish: Do
         raise NotFound(f"Router {id} does not have an interface with id {wish.get('port_id') or wish.get('subnet_id')}",
                        type="RouterInterfaceNotFound")
     _check_without_floating(connection, id, mine[0]["subnet_id"])
-    routes = orjson.loads(router["routes"])
-    if used := static_routes.stranded([one for one in found if one["id"] != mine[0]["id"]], routes):
+    rest, routes = [one for one in found if one["id"] != mine[0]["id"]], orjson.loads(router["routes"])
+    if used := static_routes.stranded(rest, routes):
         raise Conflict(f"Router interface for subnet {mine[0]['subnet_id']} on router {id} cannot be deleted, as it is "
                        f"required by one or more routes: that to {used['destination']} by {used['nexthop']} leads "
                        "through it. Remove the routes first.", type="RouterInterfaceInUseByRoute")
     router_ports.remove(connection, mine[0]["id"])
-    static_routes.check_loops(connection, context, router, routes, left=mine[0]["cidr"])
+    static_routes.check_loops(connection, context, router, rest, routes, left=mine[0]["cidr"])
     subnet = connection.execute(select(subnets).where(subnets.c.id == mine[0]["subnet_id"])).mappings().one()
     return _answer(router, mine[0]["id"], subnet)
 
@@ -217,8 +220,10 @@ class RouterStore(NetworkStore):
 
         def act(connection: Connection) -> Document:
             have = orjson.loads(find(connection, context, ROUTER, id, lock=True)["routes"])
-            wanted = [*have, *(one for at, one in enumerate(given) if one not in (*have, *given[:at]))] if put else [
-                one for one in have if one not in given]
+            wanted = [one for one in have if put or one not in given]
+            for one in given if put else ():
+                if one not in wanted:
+                    wanted.append(one)
             if len(wanted) > MOST_ROUTES:
                 raise InvalidRequest(f"Unable to complete operation for {id}: a router has {MOST_ROUTES} static "
                                      f"routes at most, and these would be {len(wanted)}.", type="RoutesExhausted")

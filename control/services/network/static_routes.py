@@ -111,10 +111,10 @@ def stranded(found: Sequence[RowMapping], routes: Sequence[Document]) -> Documen
 
 
 def check_loops(connection: Connection, context: Context, router: Mapping[Any, Any] | RowMapping,
-                routes: Sequence[Document], *, left: str = "", came: str = "") -> None:
-    """Raises ``Conflict`` where what *router* sends by *routes* would go round between routers. Its ports are as they
-    will be, and its row is locked; those of the routers that it leads to are locked too, so that of two changes which
-    make a loop together the second one sees the first. Without routes it costs nothing.
+                found: Sequence[RowMapping], routes: Sequence[Document], *, left: str = "", came: str = "") -> None:
+    """Raises ``Conflict`` where what *router* sends by *routes* would go round between routers. Its ports *found* are
+    as they will be, and its row is locked; those of the routers that it leads to are locked too, so that of two changes
+    which make a loop together the second one sees the first. Without routes it costs nothing.
 
     Where the routes stay as they are, only loops are looked for that were none before: of what lies in the subnet
     *left*, or by the address that *came*."""
@@ -123,7 +123,7 @@ def check_loops(connection: Connection, context: Context, router: Mapping[Any, A
     start = _station(context, router, routes)
     wanted = [AddressRange.of(left)] if left else [hop.to for hop in start.hops]
     stations = {start.id: start}
-    start.inside = _inside(router_ports.of(connection, [start.id]))
+    start.inside = _inside(found)
     level = [start]
     for _step in range(DEPTH):
         level = _next(connection, context, stations, level, wanted)
@@ -145,7 +145,7 @@ def check_loops(connection: Connection, context: Context, router: Mapping[Any, A
 def _station(context: Context, router: Mapping[Any, Any] | RowMapping, routes: Iterable[Document]) -> RouteStation:
     name = f"router {router['name']} ({router['id']})" if router["name"] else f"router {router['id']}"
     return RouteStation(router["id"], name, context.is_admin or router["project_id"] == context.project_id,
-                   [RouteHop(AddressRange.of(one["destination"]), one["nexthop"]) for one in routes])
+                        [RouteHop(AddressRange.of(one["destination"]), one["nexthop"]) for one in routes])
 
 
 def _inside(found: Iterable[RowMapping]) -> list[tuple[AddressRange, str]]:

@@ -162,7 +162,7 @@ SUBNET_POOL = NetworkResource(
     create=create, update=change, delete=delete, units=units, admin=frozenset({"shared", "is_default"}),
     defaults={"name": "", "description": "", "shared": False, "is_default": False, "default_quota": None,
               "address_scope_id": None},
-    filters={"ip_version": of_version(subnet_pools.c.ip_version)})
+    filters={"ip_version": of_version(subnet_pools.c.ip_version == 6)})
 
 
 # Subnets ---------------------------------------------------------------------------------------------------------

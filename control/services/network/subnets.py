@@ -12,7 +12,7 @@ from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, false, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, or_, select
 from sqlalchemy import delete as deleting
 
 from magnetar_control.services import Context, Document
@@ -23,7 +23,7 @@ from magnetar_core.errors import Conflict, InvalidField, InvalidRequest
 from . import changes, ipam, sharing, subnet_pools
 from .networks import NETWORK, OF_AGENTS
 from .requested_networks import visible as visible_networks
-from .resources import NetworkResource, add, find, forbidden
+from .resources import NetworkResource, add, find, forbidden, of_version
 from .router_ports import GATEWAY, INTERFACE, OWN, overlap
 from .tables import addresses, networks, ports, subnets
 
@@ -259,6 +259,4 @@ def resource(ranges: Sequence[IPv4Network]) -> NetworkResource:
         update=update, delete=delete, units=units,
         defaults={"name": "", "description": "", "enable_dhcp": True, "dns_nameservers": [], "host_routes": [],
                   "ipv6_address_mode": None, "ipv6_ra_mode": None},
-        filters={"ip_version": lambda values: or_(false(), *(
-            subnets.c.cidr.contains(":") if version == "6" else ~subnets.c.cidr.contains(":")
-            for version in {"4", "6"} & set(map(str, values))))})
+        filters={"ip_version": of_version(subnets.c.cidr.contains(":"))})

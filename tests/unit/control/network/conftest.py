@@ -7,6 +7,7 @@ import pytest
 
 from magnetar_control.api.network.app import application
 from magnetar_control.services.network import EmbeddedNetworks
+from magnetar_control.services.network.fake_engine import FakeEngine
 from magnetar_control.store.database import Database
 from tests.unit.control.serving import Asker, authenticate
 
@@ -17,6 +18,11 @@ def service(database: Database) -> EmbeddedNetworks:
     found = EmbeddedNetworks(database)
     found.bootstrap()
     return found
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
 
 
 @pytest.fixture

@@ -34,6 +34,21 @@ def service(postgres: Database) -> EmbeddedNetworks:
 
 
 @pytest.fixture
+def over_engine(postgres: Database, engine: FakeEngine) -> EmbeddedNetworks:
+    return EmbeddedNetworks(postgres, default_cidr=None, engine=engine)
+
+
+@pytest.fixture
+def outside(over_engine: EmbeddedNetworks) -> str:
+    """An external network with a subnet."""
+    (made,) = over_engine.resources["networks"].create(ADMIN, {
+        "name": "ext", "type": "flat", "bridge": "ext", "external": True})
+    over_engine.resources["subnets"].create(ADMIN, {
+        "network_id": made["id"], "cidr": "192.0.2.0/24", "enable_dhcp": False})
+    return str(made["id"])
+
+
+@pytest.fixture
 def net(service: EmbeddedNetworks) -> str:
     """A network with a subnet."""
     (made,) = service.resources["networks"].create(ALICE, {"name": "n"})
@@ -106,13 +121,11 @@ def test_a_server_lets_go_of_its_ports_however_often_others_come_before(sqlite_s
     assert len(tries) == 9
 
 
-def test_a_route_that_comes_while_the_gateway_goes(postgres: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_route_that_comes_while_the_gateway_goes(over_engine: EmbeddedNetworks, outside: str,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not left without a way."""
-    service = EmbeddedNetworks(postgres, default_cidr=None, engine=FakeEngine())
-    networks, store = service.resources["networks"], service.routers
-    (net,) = networks.create(ADMIN, {"name": "ext", "type": "flat", "bridge": "ext", "external": True})
-    service.resources["subnets"].create(ADMIN, {"network_id": net["id"], "cidr": "192.0.2.0/24", "enable_dhcp": False})
-    (router,) = store.create(ADMIN, {"name": "r", "gateway": {"network_id": net["id"]}})
+    store = over_engine.routers
+    (router,) = store.create(ADMIN, {"name": "r", "gateway": {"network_id": outside}})
     route = {"destination": "10.9.0.0/16", "nexthop": "192.0.2.200"}
     once(monkeypatch, routers, "find", lambda: store.routes(ADMIN, router["id"], [route], put=True))
     with pytest.raises(InvalidField, match="must have a nexthop in a subnet"):
@@ -120,40 +133,36 @@ def test_a_route_that_comes_while_the_gateway_goes(postgres: Database, monkeypat
     assert store.show(ADMIN, router["id"])["routes"] == [route]
 
 
-def test_an_interface_that_comes_while_its_network_becomes_external(postgres: Database,
+def test_an_interface_that_comes_while_its_network_becomes_external(over_engine: EmbeddedNetworks,
                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused: of an external network a router would be the gateway."""
-    service = EmbeddedNetworks(postgres, default_cidr=None, engine=FakeEngine())
-    (net,) = service.resources["networks"].create(ADMIN, {"name": "n", "type": "flat", "bridge": "ext"})
-    (subnet,) = service.resources["subnets"].create(ADMIN, {"network_id": net["id"], "cidr": "10.7.0.0/24"})
-    (router,) = service.routers.create(ADMIN, {"name": "r"})
+    (net,) = over_engine.resources["networks"].create(ADMIN, {"name": "n", "type": "flat", "bridge": "ext"})
+    (subnet,) = over_engine.resources["subnets"].create(ADMIN, {"network_id": net["id"], "cidr": "10.7.0.0/24"})
+    (router,) = over_engine.routers.create(ADMIN, {"name": "r"})
     with ThreadPoolExecutor(1) as other:
         coming: list[Future[Any]] = []
 
         def come() -> None:
-            coming.append(other.submit(service.routers.interface, ADMIN, router["id"], {"subnet_id": subnet["id"]},
+            coming.append(other.submit(over_engine.routers.interface, ADMIN, router["id"], {"subnet_id": subnet["id"]},
                                        put=True))
             wait(coming, 0.5)
 
         once(monkeypatch, sharing, "follow", come)
-        service.resources["networks"].update(ADMIN, net["id"], {"external": True})
+        over_engine.resources["networks"].update(ADMIN, net["id"], {"external": True})
         with pytest.raises(InvalidRequest, match="is external"):
             coming[0].result(20)
 
 
-def test_a_floating_ip_that_another_takes_away(postgres: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_floating_ip_that_another_takes_away(over_engine: EmbeddedNetworks, outside: str,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
     """Who gives it another address of the port that it had does not bring it back there."""
-    service = EmbeddedNetworks(postgres, default_cidr=None, engine=FakeEngine())
-    networks, subnets = service.resources["networks"], service.resources["subnets"]
-    (ext,) = networks.create(ADMIN, {"name": "ext", "type": "flat", "bridge": "ext", "external": True})
-    (lan,) = networks.create(ADMIN, {"name": "lan"})
-    subnets.create(ADMIN, {"network_id": ext["id"], "cidr": "192.0.2.0/24", "enable_dhcp": False})
-    (inner,) = subnets.create(ADMIN, {"network_id": lan["id"], "cidr": "10.7.0.0/24"})
-    (router,) = service.routers.create(ADMIN, {"name": "r", "gateway": {"network_id": ext["id"]}})
-    service.routers.interface(ADMIN, router["id"], {"subnet_id": inner["id"]}, put=True)
-    (port,) = service.resources["ports"].create(ADMIN, {"network_id": lan["id"]})
-    store, address = service.resources["floatingips"], port["fixed_ips"][0]["ip_address"]
-    (floating,) = store.create(ADMIN, {"network_id": ext["id"], "port_id": port["id"]})
+    (lan,) = over_engine.resources["networks"].create(ADMIN, {"name": "lan"})
+    (inner,) = over_engine.resources["subnets"].create(ADMIN, {"network_id": lan["id"], "cidr": "10.7.0.0/24"})
+    (router,) = over_engine.routers.create(ADMIN, {"name": "r", "gateway": {"network_id": outside}})
+    over_engine.routers.interface(ADMIN, router["id"], {"subnet_id": inner["id"]}, put=True)
+    (port,) = over_engine.resources["ports"].create(ADMIN, {"network_id": lan["id"]})
+    store, address = over_engine.resources["floatingips"], port["fixed_ips"][0]["ip_address"]
+    (floating,) = store.create(ADMIN, {"network_id": outside, "port_id": port["id"]})
     once(monkeypatch, floating_ips, "find", lambda: store.update(ADMIN, floating["id"], {"port_id": None}))
     with pytest.raises(InvalidRequest, match="without a port_id"):
         store.update(ADMIN, floating["id"], {"fixed_ip_address": address})

@@ -8,15 +8,9 @@ import uuid
 import pytest
 
 from magnetar_control.services.network import EmbeddedNetworks, Wait
-from magnetar_control.services.network.fake_engine import FakeEngine
 from tests.unit.control.serving import ALICE, Asker
 
 SERVER = str(uuid.uuid4())
-
-
-@pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
 
 
 @pytest.fixture

@@ -15,11 +15,6 @@ from tests.unit.control.serving import ADMIN, Asker
 
 
 @pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
-
-
-@pytest.fixture
 def service(database: Database, engine: FakeEngine) -> EmbeddedNetworks:
     """Without networks; its worker writes only when a test says so."""
     found = EmbeddedNetworks(database, default_cidr=None, engine=engine, gateways=["h1", "h2"])

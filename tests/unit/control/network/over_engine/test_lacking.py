@@ -11,7 +11,7 @@ from tests.unit.control.serving import ADMIN
 #: Word, path and attributes of each resource.
 RESOURCES = {"network": ("networks", lacking.NETWORK), "subnet": ("subnets", lacking.SUBNET),
              "port": ("ports", lacking.PORT), "router": ("routers", lacking.ROUTER),
-             "floatingip": ("floatingips", lacking.OUTSIDE)}
+             "floatingip": ("floatingips", lacking.FLOATING_IP)}
 
 
 @pytest.fixture
