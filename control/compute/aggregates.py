@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from magnetar_control.compute import availability_zones
 from magnetar_control.compute.caller import Caller, use_case
 from magnetar_control.notifications import payloads
 from magnetar_control.scheduler.aggregate_filters import NUMBERS
+from magnetar_control.scheduler.matching import finite
 from magnetar_control.scheduler.weighers import malformed
 from magnetar_control.store import aggregates, hosts, image_requests, services
 from magnetar_control.store.aggregates import ZONE, Aggregate
@@ -215,37 +215,29 @@ def set_metadata(caller: Caller, id: Id, metadata: Mapping[str, str | None]) -> 
     Horizon sends all of it along."""
 
     def change(connection: Any, row: Aggregate) -> None:
-        check_metadata(dict(metadata.items() - row.metadata.items()))
+        check_metadata(metadata, row.metadata)
         merged = _merged(caller, connection, row, metadata, "update_aggregate_metadata")
         aggregates.change(connection, row.id, metadata=merged)
 
     return _changed(caller, id, change, "update_metadata")
 
 
-def check_metadata(metadata: Mapping[str, str | None]) -> None:
-    """Raises ``InvalidField`` for what an aggregate cannot be given: what the scheduler reads, and could make nothing
-    of."""
-    said = {name: value for name, value in metadata.items() if value is not None}
+def check_metadata(metadata: Mapping[str, str | None], stands: Mapping[str, str]) -> None:
+    """Raises ``InvalidField`` for what an aggregate of which *stands* already cannot be given besides: what the
+    scheduler reads, and could make nothing of."""
+    said = {name: value for name, value in metadata.items() if value not in (None, stands.get(name))}
     for name in malformed(said):
         raise InvalidField(f"metadata.{name}", "must be a finite number, such as 2.0 or -1.0: hosts are weighed with "
                            "it", said[name])
     for name, value in said.items():
         if name == ZONE:
             availability_zones.NAME.check(value, f"metadata.{ZONE}")
-        elif name in NUMBERS and not all(0 < _number(one) < math.inf for one in value.split(",")):
+        elif name in NUMBERS and not all((finite(one) or 0.0) > 0 for one in value.split(",")):
             raise InvalidField(f"metadata.{name}", "must be a number above 0, or several with commas, of which the "
                                "least counts", value)
         elif name.startswith("trait:") and value != "required":
             raise InvalidField(f"metadata.{name}", "must be required, which keeps the hosts for servers that require "
                                "it", value)
-
-
-def _number(text: str) -> float:
-    """Not a number where *text* is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 @use_case("compute:aggregates:images")

@@ -100,7 +100,7 @@ def root_properties(caller: Caller, image: Mapping[str, Any] | None,
 def check_buses(blocks: Sequence[Mapping[str, Any]], properties: Mapping[str, Any]) -> None:
     """Raises ``InvalidRequest`` for *blocks* behind a bus that guests of the architecture have not which the root
     disk's image asks for by its *properties*."""
-    architecture = said(properties, BY_PROPERTY).get(architectures.FIELD, "")
+    architecture = said(properties, BY_PROPERTY).get(architectures.FIELD, "") if blocks else ""
     for one in blocks:
         try:
             architectures.check_bus(one["disk_bus"], architecture, "disk_bus")

@@ -114,7 +114,7 @@ def candidates(placement: Placement, wanted: CandidateRequest) -> list[Allocatio
     roots = placement.roots()
     placement.check_classes(wanted.resources)
     asked = wanted.traits.union(*(group.traits for group in wanted.groups))
-    placement.check_traits(asked, lambda: (one for root in roots for one in root.tree))
+    placement.check_traits(asked, roots)
     found = (one for root in roots for one in islice(_of_tree(root, wanted), MOST))
     return list(islice(found, wanted.limit))
 

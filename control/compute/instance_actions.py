@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -16,7 +16,6 @@ from magnetar_core.errors import InvalidRequest, NotFound
 from .caller import Caller
 from .target import Target, of_server
 
-T = TypeVar("T")
 RULE = "os_compute_api:os-instance-actions:"
 EVENTS, DETAILS = f"{RULE}events", f"{RULE}events:details"
 #: Actions that Nova lists too.
@@ -30,8 +29,10 @@ def page(_caller: Caller, target: Target, limit: int | None = None, marker: str 
     when they last changed. Raises ``InvalidRequest``."""
     if since and before and since > before:
         raise InvalidRequest("The value of changes-since must be less than or equal to changes-before.")
-    rows = _read(target, lambda connection: store.page(
-        connection, target.row.id, SHOWN, limit, marker, since, before))
+    with target.database.read() as connection:
+        rows = store.page(connection, target.row.id, SHOWN, limit, marker, since, before)
+        if not rows:
+            _check_stayed(connection, target)
     if rows is None:
         raise InvalidRequest(f"marker [{str(marker)[:255]}] not found")
     return rows
@@ -42,21 +43,16 @@ def show(caller: Caller, target: Target, request_id: str, *, events: bool = True
     """The row of the action that a request asked for, and those of its events, newest first, or ``None``: they are for
     those whom the rule ``EVENTS`` allows tracebacks, and with *events* for everybody. Raises ``NotFound``."""
     events = events or caller.allows(EVENTS, target.row)
-
-    def found(connection: Connection) -> tuple[Any, Sequence[Any] | None] | None:
-        row = store.one(connection, target.row.id, SHOWN, request_id)
-        return None if row is None else (row, store.events(connection, row.id) if events else None)
-
-    if (answer := _read(target, found)) is None:
-        raise NotFound(f"Action {request_id[:255]} not found")
-    return answer
-
-
-def _read(target: Target, read: Callable[[Connection], T]) -> T:
-    """What *read* finds in the server's database. Raises ``Moved`` where that is nothing, since the server has left: a
-    new one leaves cell0 with its actions when it has a host."""
     with target.database.read() as connection:
-        found = read(connection)
-        if not found and servers.row(connection, target.row.id) is None:
-            raise servers.Moved
-        return found
+        row = store.one(connection, target.row.id, SHOWN, request_id)
+        if row is None:
+            _check_stayed(connection, target)
+            raise NotFound(f"Action {request_id[:255]} not found")
+        return row, store.events(connection, row.id) if events else None
+
+
+def _check_stayed(connection: Connection, target: Target) -> None:
+    """Raises ``Moved`` where the server has left this database: a new one leaves cell0 with its actions when it has a
+    host."""
+    if servers.row(connection, target.row.id) is None:
+        raise servers.Moved

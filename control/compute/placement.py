@@ -7,7 +7,7 @@ What changes them is in ``providers`` and ``consumers``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +48,9 @@ class Placement:
         self.usual = Ratios(settings.cpu_allocation_ratio, settings.ram_allocation_ratio,
                             settings.disk_allocation_ratio)
 
-    def providers(self, wanted: Callable[[Provider], bool] = lambda _one: True) -> list[Provider]:
-        """Those that are *wanted*, hosts by name, each with those below it."""
-        return [one for root in self.roots() for one in root.tree if wanted(one)]
+    def providers(self) -> list[Provider]:
+        """All, hosts by name, each with those below it."""
+        return [one for root in self.roots() for one in root.tree]
 
     def roots(self, ids: Collection[str] | None = None) -> list[Provider]:
         """The hosts, or those of these uuids, by name."""
@@ -111,15 +111,18 @@ class Placement:
         with self.cloud.store.api.read() as connection:
             return had | traits.STANDARD | custom_traits.every(connection), had
 
-    def check_traits(self, names: Collection[str], among: Callable[[], Iterable[Provider]] | None = None) -> None:
-        """Raises ``InvalidRequest`` for traits that there are not. *among*: all providers, where they have been read.
-        Asks the database no more than that, unless there are others than standard ones and theirs."""
+    def check_traits(self, names: Collection[str], roots: Iterable[Provider]) -> None:
+        """Raises ``InvalidRequest`` for traits that there are not. *roots*: all hosts. Asks the database nothing,
+        unless there are others than standard ones and those of providers."""
         unknown = {*names} - traits.STANDARD
-        if unknown and among is not None:
-            unknown = unknown.difference(*(one.traits for one in among()))
-        if unknown and (missing := sorted(unknown - self.traits(among() if among else None)[0])):
-            raise InvalidRequest(f"No such trait(s): {', '.join(missing)[:255]}. GET /traits lists those that there "
-                                 "are.")
+        if unknown:
+            unknown = unknown.difference(*(one.traits for root in roots for one in root.tree))
+        if unknown:
+            with self.cloud.store.api.read() as connection:
+                unknown -= custom_traits.every(connection)
+        if unknown:
+            raise InvalidRequest(f"No such trait(s): {', '.join(sorted(unknown))[:255]}. GET /traits lists those that "
+                                 "there are.")
 
     def held_of(self, id: str) -> tuple[Provider, dict[str, tuple[dict[str, int], int]]]:
         """A provider, and what its consumers hold of it, with their generation, by their uuid. Raises ``NotFound``."""

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from magnetar_control.store.allocations import Ratios
 
 from .host_state import HostState
-from .matching import matches
+from .matching import finite, matches
 from .options import Options
 from .request_spec import RequestSpec
 
@@ -32,11 +30,7 @@ def values(aggregates: Iterable[Mapping[str, str]], name: str) -> list[str]:
 def least(aggregates: Iterable[Mapping[str, str]], name: str, usual: float) -> float:
     """The least number above 0 that the aggregates say under *name*; *usual* where none says one (spec rows FIL-03,
     FIL-05)."""
-    found = []
-    for text in values(aggregates, name):
-        with contextlib.suppress(ValueError):
-            found.append(float(text))
-    return min((n for n in found if 0 < n < math.inf), default=usual)
+    return min((n for text in values(aggregates, name) if (n := finite(text) or 0.0) > 0), default=usual)
 
 
 def ratios(aggregates: Sequence[Mapping[str, str]], usual: Ratios) -> Ratios:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,15 @@ TEXTS: dict[str, Callable[[str, str], bool]] = {
     "s<": operator.lt}
 QUERY: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
+
+
+def finite(text: str) -> float | None:
+    """The number that *text* says; ``None`` where it is no finite one."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def matches(value: Any, text: str) -> bool:

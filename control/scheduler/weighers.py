@@ -8,12 +8,12 @@ leave its cell, hosts of other cells weigh ``cross_cell_move`` less.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from .host_state import DEVICES, FAILED_BUILDS, IO_OPS, MATES, METRICS, HostState, Profile, Row
+from .matching import finite
 from .request_spec import RequestSpec
 
 
@@ -129,19 +129,11 @@ def bound(low: Row, high: Row, whole: Sum) -> float:
 
 
 def _overridden(profile: Profile, name: str, usual: float) -> float:
-    values = (_number(metadata[name]) for metadata in profile.aggregates if name in metadata)
+    values = (finite(metadata[name]) for metadata in profile.aggregates if name in metadata)
     return min((value for value in values if value is not None), default=usual)
 
 
 def malformed(metadata: Mapping[str, str]) -> list[str]:
     """The multipliers of an aggregate's *metadata* that are no finite number, which nothing could be weighed with: they
     are not taken, and ignored where they stand already."""
-    return sorted(name for name, text in metadata.items() if name.endswith(MULTIPLIER) and _number(text) is None)
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    return sorted(name for name, text in metadata.items() if name.endswith(MULTIPLIER) and finite(text) is None)

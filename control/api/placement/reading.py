@@ -54,9 +54,10 @@ class PlacementRoutes:
         tests = [_test(name, value, views.minor(request)) for name, value in request.query]
         self.placement.check_classes(kind for name, value in request.query if name == "resources"
                                      for kind in query.resources(value))
+        roots = self.placement.roots()
         self.placement.check_traits({one for name, value in request.query if name == "required"
-                                     for one in query.required(value, views.minor(request))[1]})
-        found = self.placement.providers(lambda one: all(test(one) for test in tests))
+                                     for one in query.required(value, views.minor(request))[1]}, roots)
+        found = (one for root in roots for one in root.tree if all(test(one) for test in tests))
         return {"resource_providers": [_provider(request, one) for one in found]}
 
     def provider(self, request: Request) -> Document:

@@ -38,8 +38,7 @@ class Aggregates(CloudDriver):
         """Hosts in their order, all of which there are."""
         if ZONE in want["metadata"]:
             raise InvalidField(f"metadata.{ZONE}", "has an option of its own, availability_zone")
-        stands = have["metadata"].items() if have else ()
-        aggregates.check_metadata(dict(want["metadata"].items() - stands))
+        aggregates.check_metadata(want["metadata"], have["metadata"] if have else {})
         for at, host in enumerate(want["hosts"]):
             if caller.cloud.hosts.get(host) is None and host not in (have["hosts"] if have else ()):
                 raise InvalidField(f"hosts[{at}]", "must be the name of a host of the cloud", host)

@@ -248,21 +248,15 @@ MORE_CPUS_AND_DISKS = ([("server", "web1", PINNED)], ("server", "web1", {
 def test_power_goes_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                     story: tuple[list[Any], tuple[Any, ...]], early: bool, late: bool) -> None:
     before, (*asked, allowed) = story[0], (*story[1], {})[:4]
-    for lives in range(40):
-        host = Host(tmp_path / str(lives), cpu_dedicated_set="8-15", cpu_shared_set="0-7")
-        host.start()
+    for life in lives(tmp_path, late, cpu_dedicated_set="8-15", cpu_shared_set="0-7"):
+        host = life.host
         (host.root / "image.raw").write_bytes(bytes(4096))
         for noun, key, want in before:
             placed = {"source": {"path": str(host.root / "image.raw")}} if noun == "image" else {}
             host.ensure(noun, key, {**want, **placed})
         with monkeypatch.context() as patch:
             flushed = Flushed(patch, host.root / "state", early)
-            Reaper(patch, lives, late)
-            try:
-                host.ensure(*asked, **allowed)
-                survived = True
-            except Dead:
-                survived = False
+            life.ends_in(host.ensure, *asked, **allowed)
             flushed.lose()
         for id, domain in host.fake.domains().items():
             if domain.state != "off":
@@ -271,11 +265,6 @@ def test_power_goes_at_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         host.ensure(*asked, **allowed)
         _nothing_is_half(host, before, asked, allowed, True)
         assert not [path for path in host.root.glob("state/servers/*/*") if not path.stat().st_size]
-        host.agent.close()
-        if survived:
-            assert lives > 1
-            return
-    pytest.fail("the story never ends")
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["after", "before"])
@@ -283,30 +272,19 @@ def test_power_goes_when_an_agent_that_was_killed_has_gone_on(tmp_path: Path, mo
                                                               late: bool) -> None:
     """What the killed one had made and not flushed is flushed by the next, which says that it is there."""
     noun, key, given = FROM_IMAGE[0][0]
-    for lives in range(40):
-        host = Host(tmp_path / str(lives))
-        host.start()
+    for life in lives(tmp_path, late):
+        host = life.host
         (host.root / "image.raw").write_bytes(bytes(4096))
         host.ensure(noun, key, {**given, "source": {"path": str(host.root / "image.raw")}})
         with monkeypatch.context() as patch:
             flushed = Flushed(patch, host.root / "state", False)
-            reaper = Reaper(patch, lives, late)
-            try:
-                host.ensure(*FROM_IMAGE[1])
-                survived = True
-            except Dead:
-                survived = False
-            reaper.armed = False
+            life.ends_in(host.ensure, *FROM_IMAGE[1])
             host.restart()
             host.ensure(*FROM_IMAGE[1])
             flushed.lose()
         server, = host.agent.host.documents.list("server")
         place = host.root / "state/servers" / server.id
         assert {path.name for path in place.iterdir() if path.stat().st_size} == {"base", *server.state["made"]}
-        host.agent.close()
-        if survived:
-            return
-    pytest.fail("the story never ends")
 
 
 @pytest.mark.parametrize("repeat", [True, False], ids=["repeated", "left alone"])

@@ -46,11 +46,7 @@ def settled(cloud: Cloud, wanted: dict[str, tuple[int, int, int]]) -> None:
 
 def pinned(cloud: Cloud, name: str, vcpus: int, **specs: str) -> str:
     """A flavor of dedicated CPUs."""
-    cloud.admin.post("/v2.1/flavors", {"flavor": {"id": name, "name": name, "ram": 64, "vcpus": vcpus, "disk": 1}})
-    reply = cloud.admin.post(f"/v2.1/flavors/{name}/os-extra_specs", {
-        "extra_specs": {"hw:cpu_policy": "dedicated", **specs}})
-    assert reply.status == 200, reply
-    return name
+    return cloud.admin.flavor(name, {"hw:cpu_policy": "dedicated", **specs}, vcpus=vcpus)
 
 
 def test_a_server_claims_dedicated_cpus_wherever_it_goes(cloud: Cloud) -> None:
