@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from magnetar_control.api.query import check_known
 from magnetar_control.api.values import Parsed, record
 from magnetar_control.services import Document, Documents
 from magnetar_control.services.volume import EmbeddedVolumes
@@ -16,7 +17,7 @@ from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
 from . import views
-from .nouns import PAGING, check_known, page, sorted_by
+from .nouns import PAGING, page, sorted_by
 from .values import IGNORED, LIMIT, TRUTH, body, is_set
 
 #: Quotas of what there is none of.

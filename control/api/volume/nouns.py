@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 
+from magnetar_control.api.query import check_known
 from magnetar_control.api.values import Comparison, Number, record
 from magnetar_control.services import Document, Documents
 from magnetar_control.services.volume import EmbeddedVolumes
@@ -104,13 +105,6 @@ def listing(request: Request, columns: Sequence[str]) -> VolumeListing:
         limit=min(COUNT.check(given.get("limit", MOST), "limit"), MOST),
         offset=COUNT.check(given.get("offset", 0), "offset"),
         count=request.extra["version"] >= (3, 45) and is_set(request, "with_count"))
-
-
-def check_known(request: Request, known: Sequence[str]) -> None:
-    """Raises ``InvalidField`` for a parameter that nothing acts on: who asks would take the list for another one."""
-    for name, _value in request.query:
-        if name not in known:
-            raise InvalidField(name[:80], f"is nothing by which this is listed; there are {', '.join(sorted(known))}")
 
 
 def pairs(text: str, name: str) -> dict[str, str]:
