@@ -62,7 +62,7 @@ def _flags(resource: IdentityResource) -> Iterator[str]:
 
 def _fits(one: Document, name: str, value: str, resource: IdentityResource) -> bool:
     if name in TAGGED:
-        return "tags" not in resource.fields or TAGGED[name]({*value.split(",")}, {*one["tags"]})
+        return TAGGED[name]({*value.split(",")}, {*one["tags"]})
     if name in _flags(resource):
         return bool(TRUTH.check(value, name) is resource.constant[name])
     field, _mark, how = name.partition("__")
