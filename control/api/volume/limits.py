@@ -152,10 +152,10 @@ class LimitRoutes:
 
     def message(self, request: Request) -> Document:
         id = request.params["id"]
-        found = next((one for one in self._messages(request, VolumeListing(everywhere=True)) if one["id"] == id), None)
-        if found is None:
+        found = self._messages(request, VolumeListing(everywhere=True, filters={"id": id}))
+        if not found:
             raise NotFound(f"Message {id} could not be found.")
-        return {"message": found}
+        return {"message": found[0]}
 
     def _messages(self, request: Request, listing: VolumeListing) -> Documents:
         return [
