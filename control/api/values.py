@@ -12,6 +12,7 @@ from socket import AF_INET6, inet_ntop
 from typing import Any
 
 from magnetar_control.store import regex
+from magnetar_control.store.conditions import COMPARE
 from magnetar_control.store.database import moment
 from magnetar_core.errors import InvalidField
 from magnetar_core.fields import Field, Record
@@ -171,6 +172,20 @@ class Time(Parsed):
 
 def _moment(value: Any) -> str:
     return moment(str(value).replace(" ", "+", 1) if "T" in str(value) else str(value))
+
+
+class Comparison(Time):
+    """A moment to compare with, after an operator (``store.conditions.COMPARE``) and a colon, or for equality alone:
+    gt:2026-11-21T10:00:00Z. Gives operator and moment."""
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> tuple[str, str]:
+        how, colon, moment = value.partition(":")
+        if not colon or how not in COMPARE:
+            how, moment = "eq", value
+        return how, super().check(moment, path, version)
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return {"type": "string"}
 
 
 class Id(Parsed):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
+from magnetar_control.api.query import check_known
 from magnetar_control.api.values import record
 from magnetar_control.services import Document, Documents
 from magnetar_control.services.identity.limits import UnifiedLimits
@@ -14,7 +15,7 @@ from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import Forbidden, InvalidField
 from magnetar_core.values import Choices, Integer, Nullable, Text
 
-from .views import body, check_known, resource, resources
+from .views import body, resource, resources
 
 LIMIT, WORD, NONE = Integer(-1, 2**31 - 1), Text(1, 255), Nullable(Choices(""))
 #: Limits hold in all regions, for projects, and say nothing of themselves.
@@ -67,5 +68,5 @@ def routes(limits: UnifiedLimits) -> list[Guarded]:
 
 def _some(request: Request, found: Sequence[Document]) -> Documents:
     """Those that the query names."""
-    check_known(request, "limits", FILTERS)
+    check_known(request, FILTERS, "limits are")
     return [one for one in found if all(one.get(name) == value for name, value in request.query)]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 
+from magnetar_control.api.query import check_known
 from magnetar_control.services import Document
 from magnetar_control.services.identity.assignments import ALL
 from magnetar_control.services.identity.resources import Row
@@ -16,7 +17,7 @@ from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidField, InvalidRequest
 
-from .views import check_known, is_on, listed, resource, resources
+from .views import is_on, listed, resource, resources
 
 #: Query parameter to the column that it is about.
 FILTERS = {"user.id": ("actor", "user"), "group.id": ("actor", "group"), "scope.project.id": ("target", "project"),
@@ -66,8 +67,8 @@ def _named(request: Request, where: Mapping[str, str]) -> dict[str, str]:
 def _checked(request: Request) -> dict[str, str]:
     """The query. Raises ``InvalidRequest`` where its parameters are none, or exclude each other."""
     query = dict(request.query)
-    check_known(request, "role assignments", (
-        *FILTERS, INHERITED, "role.id", "effective", "include_names", "include_subtree"))
+    check_known(request, (*FILTERS, INHERITED, "role.id", "effective", "include_names", "include_subtree"),
+                "role assignments are")
     if is_on(request, "effective") and "group.id" in query:
         raise InvalidRequest("effective and group.id exclude each other: effective assignments are those of users.")
     for column in ("actor", "target"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from magnetar_control.api.query import check_known
 from magnetar_control.services import Document
 from magnetar_control.services.identity import application_credentials, users
 from magnetar_control.services.identity.resources import GROUPS, PROJECTS
@@ -16,7 +17,7 @@ from magnetar_control.web.application import Guarded, route
 from magnetar_control.web.quick import Way
 from magnetar_core.errors import InvalidRequest, NotFound
 
-from .views import body, check_known, filters, listed, resource, some
+from .views import body, filters, listed, resource, some
 
 
 def routes(tokens: Tokens) -> list[Guarded]:
@@ -33,7 +34,7 @@ def routes(tokens: Tokens) -> list[Guarded]:
                               request.address)
 
     def credentials(request: Request, user: str) -> Document:
-        check_known(request, "application credentials", ("name",))
+        check_known(request, ("name",), "application credentials are")
         found = application_credentials.list_all(tokens, user, dict(request.query).get("name"))
         return listed(request, "application_credentials", (_credential(request, one) for one in found))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import urlencode
 
+from magnetar_control.api.query import check_known
 from magnetar_control.api.values import Number, Truth
 from magnetar_control.services import Document
 from magnetar_control.services.identity.resources import IdentityResource
@@ -27,21 +27,13 @@ TAGGED: Mapping[str, Callable[[set[str], set[str]], bool]] = {
 PAGING, LIMIT = ("limit", "marker"), Number(1, 10**9 - 1)
 
 
-def check_known(request: Request, plural: str, known: Iterable[str]) -> None:
-    """Raises ``InvalidField`` for a parameter that nothing acts on: who asks would take the list for another one."""
-    known = sorted(known)
-    for name, _value in request.query:
-        if name not in known:
-            told = ", ".join(one for one in known if "__" not in one)
-            raise InvalidField(name[:80], f"is nothing by which {plural} are listed; there are {told}")
-
-
 def filters(request: Request, resource: IdentityResource) -> dict[str, Any]:
     """The filters of a list that are columns. Raises ``InvalidField`` for what is neither that nor one of ``some``."""
     compared = [f"{name}__{i}{how}" for name in resource.filters if name != "enabled"
                 for i in ("", "i") for how in COMPARED]
-    check_known(request, resource.plural, [
-        *resource.filters, *compared, *PAGING, *_flags(resource), *(TAGGED if "tags" in resource.fields else ())])
+    check_known(request, [
+        *resource.filters, *compared, *PAGING, *_flags(resource), *(TAGGED if "tags" in resource.fields else ())],
+        f"{resource.plural} are")
     return {name: TRUTH.check(value, name) if name == "enabled" else value
             for name, value in request.query if name in resource.filters}
 
@@ -59,8 +51,7 @@ def some(request: Request, resource: IdentityResource, found: Iterable[Document]
     limit = LIMIT.check(asked["limit"], "limit") if "limit" in asked else len(left)
     answer = resources(request, resource.plural, left[:limit], query)
     if len(left) > limit:
-        asked["marker"] = left[limit - 1]["id"]
-        answer["links"]["next"] = f"{request.base}{request.path}?{urlencode(asked)}"
+        answer["links"]["next"] = request.next_page(left[limit - 1]["id"])[0]["href"]
     return answer
 
 
@@ -71,7 +62,7 @@ def _flags(resource: IdentityResource) -> Iterator[str]:
 
 def _fits(one: Document, name: str, value: str, resource: IdentityResource) -> bool:
     if name in TAGGED:
-        return "tags" not in resource.fields or TAGGED[name]({*value.split(",")}, {*one["tags"]})
+        return TAGGED[name]({*value.split(",")}, {*one["tags"]})
     if name in _flags(resource):
         return bool(TRUTH.check(value, name) is resource.constant[name])
     field, _mark, how = name.partition("__")

@@ -49,7 +49,7 @@ class ImageRoutes:
             route(f"PUT {one}/stage", lambda request: self.take(request, STAGED), 204, stream=True),
             route(f"POST {one}/import", self.bring, 202),
             route("GET /v2/info/usage", self.usage),
-            route(f"GET {one}/tasks", lambda request: {"tasks": []} if self._seen(request) else {}),
+            route(f"GET {one}/tasks", self.tasks),
             route(f"PUT {one}/tags/{{tag}}", lambda request: service.tag(*request.named()), 204),
             route(f"DELETE {one}/tags/{{tag}}", lambda request: service.tag(*request.named(False)), 204),
             route(f"POST {one}/actions/deactivate", partial(self.activate, "deactivated"), 204, "admin"),
@@ -116,6 +116,11 @@ class ImageRoutes:
         if unknown := {*body} - {"method", "stores", "all_stores", "all_stores_must_succeed"} or {*method} - {"name"}:
             raise InvalidField(min(unknown)[:80], "is nothing that an import looks at")
         self.service.bring(*request.named())
+
+    def tasks(self, request: Request) -> Document:
+        """None, of an image that the caller sees."""
+        self._seen(request)
+        return {"tasks": []}
 
     def usage(self, request: Request) -> Document:
         """What the caller's project may have, and has; sizes in MiB."""

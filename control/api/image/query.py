@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from magnetar_control.api.values import Number, Time, Truth
+from magnetar_control.api.values import Comparison, Number, Truth
 from magnetar_control.services.image.fields import VISIBILITIES
-from magnetar_control.services.image.images import OPERATORS, SORTS, ImageListing
+from magnetar_control.services.image.images import SORTS, ImageListing
 from magnetar_core.errors import InvalidField, InvalidRequest
 from magnetar_core.query import check_sort
 from magnetar_core.values import Choices, Nullable
@@ -23,7 +23,7 @@ NUMBERS = {"size": ("size", "eq"), "size_min": ("size", "gte"), "size_max": ("si
            "virtual_size": ("virtual_size", "eq"), "min_disk": ("min_disk", "eq"), "min_ram": ("min_ram", "eq")}
 #: What the service shows of each image, and no list goes by.
 NO_FILTERS = frozenset({"self", "file", "schema", "direct_url", "locations", "stores", "deleted", "deleted_at"})
-TIME = Time()
+COMPARISON = Comparison()
 TRUTH = Truth(("true", "1"), ("false", "0"), any_case=True)
 NUMBER, LIMIT = Number(0, 10**18 - 1), Number(0, 10**9 - 1)
 VISIBILITY = Nullable(Choices("all", *VISIBILITIES))
@@ -50,18 +50,17 @@ def listing(query: Query) -> ImageListing:
 
 def _filter(name: str, value: str) -> tuple[str, str, object]:
     """Field, operator and value of a parameter; what is no field is a property."""
-    operator, colon, text = value.partition(":")
     if name in NO_FILTERS:
         raise InvalidField(name, "is nothing by which images are listed; leave it out")
     if name in TEXTS and value.startswith("in:"):
-        return name, "in", [one.strip('"') for one in text.split(",")]
+        return name, "in", [one.strip('"') for one in value.removeprefix("in:").split(",")]
     if name in NUMBERS:
         return *NUMBERS[name], NUMBER.check(value, name)
     if name in ("protected", "os_hidden"):
         return name, "eq", TRUTH.check(value, name)
     if name in ("created_at", "updated_at"):
-        known = colon and operator in OPERATORS
-        return name, operator if known else "eq", TIME.check(text if known else value, name)[:19]
+        how, moment = COMPARISON.check(value, name)
+        return name, how, moment[:19]
     return name, "eq", value
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from magnetar_control.api.query import check_known
 from magnetar_control.services import Document
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 
 from .attachments import AttachmentRoutes
 from .limits import MESSAGE_FILTERS
-from .nouns import check_known
 from .pools import POOL_FILTERS
 from .snapshots import SnapshotRoutes
 from .types import TYPE_FILTERS

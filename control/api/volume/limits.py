@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from magnetar_control.api.query import check_known
 from magnetar_control.api.values import Parsed, record
 from magnetar_control.services import Document, Documents
 from magnetar_control.services.volume import EmbeddedVolumes
@@ -16,7 +17,7 @@ from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import Forbidden, InvalidField, InvalidRequest, NotFound
 
 from . import views
-from .nouns import PAGING, check_known, page, sorted_by
+from .nouns import PAGING, page, sorted_by
 from .values import IGNORED, LIMIT, TRUTH, body, is_set
 
 #: Quotas of what there is none of.
@@ -151,10 +152,10 @@ class LimitRoutes:
 
     def message(self, request: Request) -> Document:
         id = request.params["id"]
-        found = next((one for one in self._messages(request, VolumeListing(everywhere=True)) if one["id"] == id), None)
-        if found is None:
+        found = self._messages(request, VolumeListing(everywhere=True, filters={"id": id}))
+        if not found:
             raise NotFound(f"Message {id} could not be found.")
-        return {"message": found}
+        return {"message": found[0]}
 
     def _messages(self, request: Request, listing: VolumeListing) -> Documents:
         return [

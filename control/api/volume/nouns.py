@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 
-from magnetar_control.api.values import Number, Time, record
+from magnetar_control.api.query import check_known
+from magnetar_control.api.values import Comparison, Number, record
 from magnetar_control.services import Document, Documents
 from magnetar_control.services.volume import EmbeddedVolumes
-from magnetar_control.services.volume.rows import COMPARE, KEYS, VolumeListing
+from magnetar_control.services.volume.rows import KEYS, VolumeListing
 from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import InvalidField, InvalidRequest
@@ -27,7 +28,7 @@ COUNT = Number(0, 999_999_999)
 TYPES = {"bootable": TRUTH, "multiattach": TRUTH, "size": SIZE}
 #: Filters by names and values, with the columns that have these; and by moments.
 PAIRS, MOMENTS = {"metadata": "metadata", "glance_metadata": "image_metadata"}, ("created_at", "updated_at")
-PAIRS_FORM, TIME, DIRECTION = MapOf(Text(), Text(0, 255), KEYS), Time(), Choices("asc", "desc")
+PAIRS_FORM, COMPARISON, DIRECTION = MapOf(Text(), Text(0, 255), KEYS), Comparison(), Choices("asc", "desc")
 #: Parameters of lists that are sorted and cut after they were read.
 PAGING = ("limit", "marker", "offset", "sort", "sort_dir", "sort_key")
 #: Parameters that are no filters, and what filters are called too. Horizon asks for lists without targets of
@@ -106,13 +107,6 @@ def listing(request: Request, columns: Sequence[str]) -> VolumeListing:
         count=request.extra["version"] >= (3, 45) and is_set(request, "with_count"))
 
 
-def check_known(request: Request, known: Sequence[str]) -> None:
-    """Raises ``InvalidField`` for a parameter that nothing acts on: who asks would take the list for another one."""
-    for name, _value in request.query:
-        if name not in known:
-            raise InvalidField(name[:80], f"is nothing by which this is listed; there are {', '.join(sorted(known))}")
-
-
 def pairs(text: str, name: str) -> dict[str, str]:
     """Names and values of a filter such as metadata: {'a': 'b'}, as clients write it, or JSON."""
     try:
@@ -123,13 +117,7 @@ def pairs(text: str, name: str) -> dict[str, str]:
 
 def _compared(name: str, text: str) -> list[tuple[str, str, str]]:
     """Of a filter such as gt:2026-01-01T00:00:00,lt:2026-02-01T00:00:00: column, operator and moment of each."""
-    found = []
-    for word in text.split(","):
-        how, colon, moment = word.partition(":")
-        if how not in COMPARE or not colon:
-            how, moment = "eq", word
-        found.append((name, how, TIME.check(moment, name)))
-    return found
+    return [(name, *COMPARISON.check(word, name)) for word in text.split(",")]
 
 
 def sort(given: dict[str, str]) -> list[tuple[str, bool]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from magnetar_control.api.query import check_known
 from magnetar_control.services import Document
 from magnetar_control.services.volume import EmbeddedVolumes
 from magnetar_control.services.volume.types import BACKEND_NAME
@@ -13,7 +14,6 @@ from magnetar_control.web import Request
 from magnetar_control.web.application import Guarded, route
 from magnetar_core.errors import NotFound
 
-from .nouns import check_known
 from .values import TRUTH
 
 #: What hosts are called here, and what they say of themselves.

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from magnetar_control.api.query import check_known
 from magnetar_control.api.values import record
 from magnetar_control.services import Document
 from magnetar_control.services.volume import EmbeddedVolumes
@@ -14,7 +15,7 @@ from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.values import MapOf, Nullable, Text
 
 from . import views
-from .nouns import PAGING, check_known, page, pairs, sorted_by
+from .nouns import PAGING, page, pairs, sorted_by
 from .values import TRUTH, Stripped, body
 
 IS_PUBLIC = "os-volume-type-access:is_public"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from magnetar_control.api.query import check_known
 from magnetar_control.api.values import Id, record
 from magnetar_control.services import Document, Documents
 from magnetar_control.services.volume import actions
@@ -18,7 +19,7 @@ from magnetar_core.fields import Record
 from magnetar_core.values import Choices, ListOf, Nullable, Text
 
 from . import views
-from .nouns import MOMENTS, NounRoutes, check_known, listing
+from .nouns import MOMENTS, NounRoutes, listing
 from .values import ID, IGNORED, METADATA, MODE, NAME, NAMES, SIZE, TRUTH, Stripped, body, is_set, named
 
 #: What volumes can be made from elsewhere, and not here.

@@ -13,6 +13,7 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, Table, select
 
 from magnetar_control.services import Documents
+from magnetar_control.services.lacking import Lacking
 from magnetar_control.store.database import now
 from magnetar_core.errors import InvalidField, InvalidRequest, NotFound
 from magnetar_core.fields import UNSET, Field
@@ -75,21 +76,6 @@ class ResourceOptions(Value):
                 "properties": {name: value.schema(version) for name, value in self.known.items()}}
 
 
-class Only(Value):
-    """What must be *value*, since (*why*) nothing else can be."""
-
-    def __init__(self, value: Any, why: str) -> None:
-        self.value, self.why = value, why
-
-    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
-        if value != self.value:
-            raise InvalidField(path, f"must be {orjson.dumps(self.value).decode()}: {self.why}", value)
-        return value
-
-    def schema(self, version: Version | None = None) -> dict[str, Any]:
-        return {"const": self.value}
-
-
 LONG = 1 << 16
 NAME = named(NotBlank(0, 255))
 DESCRIPTION, DESCRIBED = named(Nullable(Text(0, LONG)), None), named(Nullable(Text(0, LONG)), "")
@@ -104,8 +90,9 @@ _ONE_METHOD = "people have a password, and no second method such as totp"
 USER_OPTIONS = named(ResourceOptions(
     lock_password=Boolean(), ignore_password_expiry=Boolean(), ignore_change_password_upon_first_use=Boolean(),
     ignore_user_inactivity=Boolean(),
-    ignore_lockout_failure_attempts=Only(False, "no account is locked; who fails too often waits"),
-    multi_factor_auth_enabled=Only(False, _ONE_METHOD), multi_factor_auth_rules=Only([], _ONE_METHOD)), {})
+    ignore_lockout_failure_attempts=Lacking("must be false: no account is locked; who fails too often waits", False),
+    multi_factor_auth_enabled=Lacking(f"must be false: {_ONE_METHOD}", False),
+    multi_factor_auth_rules=Lacking(f"must be []: {_ONE_METHOD}", [])), {})
 #: Texts that are tags.
 TAGS = named(ListOf(Text(1, 255, r"[^,/\x00-\x1f\x7f]*", "must have 1 to 255 characters, without comma, slash and "
                          "control characters"), 80, unique=True), [])
@@ -130,7 +117,7 @@ class IdentityResource:
     constant: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     references: Mapping[str, Table] = field(default_factory=dict)
-    only: Mapping[str, Only] = field(default_factory=dict)
+    only: Mapping[str, Lacking] = field(default_factory=dict)
 
     def values(self, wanted: Mapping[str, Any], making: bool) -> dict[str, Any]:
         """The columns of what a client wants, checked: lists and objects as JSON text. *making* fills defaults in and
@@ -138,8 +125,7 @@ class IdentityResource:
         found: dict[str, Any] = {}
         wanted = {**{self.aliases[name]: value for name, value in wanted.items() if name in self.aliases}, **wanted}
         for name, one_value in self.only.items():
-            if wanted.get(name) is not None:
-                one_value.check(wanted[name], name)
+            one_value.check(wanted.get(name), name)
         for name, known in self.fields.items():
             if name in wanted and (making or not known.fixed):
                 value = known.value.check(wanted[name], name)
@@ -206,14 +192,14 @@ PROJECTS = IdentityResource(
     name="project", plural="projects", table=tables.projects, filters=("name", "domain_id", "enabled", "parent_id"),
     fields={"name": named(NotBlank(0, 64)), "domain_id": DOMAIN, "description": DESCRIBED, "enabled": ENABLED,
             "parent_id": DOMAIN, "tags": TAGS, "options": OPTIONS}, constant={"is_domain": False}, references=IN_DOMAIN,
-    only={"is_domain": Only(False, "a project is no domain here; make one with POST /v3/domains")})
+    only={"is_domain": Lacking("must be false: a project is no domain here; make one with POST /v3/domains", False)})
 USERS = IdentityResource(
     name="user", plural="users", table=tables.users, filters=("name", "domain_id", "enabled", "default_project_id"),
     fields={"name": NAME, "domain_id": DOMAIN, "description": DESCRIPTION, "enabled": ENABLED, "email": DESCRIPTION,
             "default_project_id": named(REFERENCE, None), "options": USER_OPTIONS},
     constant={"password_expires_at": None}, unset=("default_project_id", "description", "email"),
-    only={"password_expires_at": Only(None, "no password expires"),
-          "federated": Only([], "nobody logs in by another identity provider")},
+    only={"password_expires_at": Lacking("must be null: no password expires"),
+          "federated": Lacking("must be []: nobody logs in by another identity provider", [])},
     references={**IN_DOMAIN, "default_project_id": tables.projects})
 GROUPS = IdentityResource(
     name="group", plural="groups", table=tables.groups, filters=("name", "domain_id"),

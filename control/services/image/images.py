@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, false, func, insert, or_, select, true, update
 
 from magnetar_control.services import Context, Document
+from magnetar_control.store.conditions import COMPARE, has_pair
 from magnetar_control.store.database import now
 from magnetar_control.store.paging import beyond
 from magnetar_core.errors import Forbidden, InvalidRequest, NotFound
@@ -135,19 +134,16 @@ def _filter(name: str, comparison: str, value: Any) -> Condition:
     if name == "os_hash_algo":  # of what has a hash
         return images.c.os_hash_value.is_not(None) if value == HASH else false()
     if name not in images.c or name in ("properties", "why"):
-        # The pair as it stands in the JSON text: its quotes are not escaped there, those inside of texts are.
-        pair = orjson.dumps({name: value}).decode()[1:-1]
-        return func.replace(images.c.properties, pair, "") != images.c.properties
+        return has_pair(images.c.properties, name, value)
     column: Any = images.c[name]
     if name in ("created_at", "updated_at"):
         column = func.substr(func.coalesce(column, images.c.created_at), 1, 19)
     return OPERATORS[comparison](column, value)
 
 
-#: Operators of filters.
+#: Operators of filters: besides those of moments that of truth values, and that of several texts.
 OPERATORS: Mapping[str, Callable[[Any, Any], Condition]] = {
-    "eq": lambda column, value: column.is_(value) if isinstance(value, bool) else column == value,
-    "neq": operator.ne, "gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le,
+    **COMPARE, "eq": lambda column, value: column.is_(value) if isinstance(value, bool) else column == value,
     "in": lambda column, value: column.in_(value)}
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import orjson
-from sqlalchemy import ColumnElement, Table, and_, false, func, not_, or_
+from sqlalchemy import ColumnElement, Table, and_, false, not_, or_
 
+from magnetar_control.store.conditions import has_word
 from magnetar_core.errors import InvalidField
 
 #: Tags of one resource, and in one filter.
@@ -23,16 +23,11 @@ def filters(table: Table) -> Mapping[str, Callable[[Sequence[str]], ColumnElemen
     if "tags" not in table.c:
         return {}
 
-    def has(tag: str) -> ColumnElement[bool]:
-        quoted = orjson.dumps(tag).decode()  # as the list of them is kept; LIKE would not mind upper and lower case
-        # After "[" or ",", as each begins: behind a backslash it is the end of one that has a quotation mark in it.
-        return or_(*(func.replace(table.c.tags, sign + quoted, "") != table.c.tags for sign in "[,"))
-
     def condition(name: str, values: Sequence[str]) -> ColumnElement[bool]:
         words = list(dict.fromkeys(word for value in values for word in value.split(",")))
         if len(words) > MOST:
             raise InvalidField(name, f"can have {MOST} tags at most, and has {len(words)}")
-        each = [has(word) for word in words]
+        each = [has_word(table.c.tags, word) for word in words]
         found = or_(false(), *each) if name.endswith("any") else and_(*each)
         return not_(found) if name.startswith("not") else found
 

@@ -261,11 +261,13 @@ class EmbeddedVolumes:
             return self.quota.set(connection, project_id, given)
 
     def messages(self, context: Context, listing: VolumeListing = OWN) -> list[tuple[str, Document]]:
-        """Volumes and snapshots that failed, the latest first; of the projects that *listing* asks for."""
+        """Volumes and snapshots that failed, the latest first; of the projects, and by the columns, that *listing* asks
+        for."""
         with self.database.read() as connection:
             found = [(noun, {**row}) for rows, noun in ((table, "VOLUME"), (snapshots, "VOLUME_SNAPSHOT"))
                      for row in connection.execute(rows.select().where(
-                         mine(context, rows, listing), rows.c.fault.is_not(None))).mappings()]
+                         mine(context, rows, listing), rows.c.fault.is_not(None),
+                         *(rows.c[name] == value for name, value in listing.filters.items()))).mappings()]
         return sorted(found, key=lambda one: (one[1]["updated_at"] or one[1]["created_at"], one[1]["id"]), reverse=True)
 
     def forget(self, context: Context, id: str) -> None:

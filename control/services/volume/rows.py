@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, func, or_, select, true, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, func, select, true, update
 
 from magnetar_control.services import Context, Document, Documents
+from magnetar_control.store.conditions import COMPARE, has_pair
 from magnetar_control.store.database import Database, now
 from magnetar_control.store.paging import beyond
 from magnetar_core.errors import Conflict, Forbidden, InvalidRequest, MagnetarError, NotFound
@@ -122,26 +122,13 @@ def mine(context: Context, table: Table, listing: VolumeListing) -> ColumnElemen
         table.c.project_id == (context.project_id or ""))
 
 
-#: Operators of filters by moments.
-COMPARE: Mapping[str, Callable[[Any, Any], ColumnElement[bool]]] = {
-    name: getattr(operator, python) for name, python in
-    {"gt": "gt", "gte": "ge", "eq": "eq", "neq": "ne", "lt": "lt", "lte": "le"}.items()}
-
-
-def _has(column: ColumnElement[str], pair: tuple[str, str]) -> ColumnElement[bool]:
-    """Whether a JSON object of texts has the pair: after its beginning or a comma, with a quote that is not escaped as
-    those inside of texts are."""
-    text = orjson.dumps(dict([pair])).decode()[1:-1]
-    return or_(*(func.replace(column, f"{before}{text}", "") != column for before in "{,"))
-
-
 def listed(connection: Connection, context: Context, table: Table,
            listing: VolumeListing) -> tuple[Sequence[RowMapping], int | None]:
     """A page of rows, and how many there are on all pages where that is asked."""
     equal = (table.c[name].is_(value) if isinstance(value, bool) else table.c[name] == value
              for name, value in listing.filters.items())
     query: Select[Any] = select(table).where(mine(context, table, listing), *equal, *(
-        _has(table.c[name], pair) for name, pairs in listing.pairs.items() for pair in pairs.items()), *(
+        has_pair(table.c[name], *pair) for name, pairs in listing.pairs.items() for pair in pairs.items()), *(
         COMPARE[how](table.c[name], moment) for name, how, moment in listing.compared))
     if listing.named is not None and "name" in table.c:
         query = query.where(table.c.name.contains(listing.named, autoescape=True))
@@ -171,7 +158,7 @@ class Reading:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def list(self, context: Context, listing: VolumeListing = VolumeListing(),
+    def list(self, context: Context, listing: VolumeListing = OWN,
              **shown: bool) -> tuple[Documents, int | None]:
         """A page of them, and how many there are on all pages where that is asked; *shown*: see ``documents``."""
         with self.database.read() as connection:

@@ -47,7 +47,8 @@ def test_a_locked_password_is_changed_by_administrators_only(small):
 
 @pytest.mark.parametrize("option, value", [
     ("multi_factor_auth_enabled", True), ("multi_factor_auth_rules", [["password", "totp"]]),
-    ("ignore_lockout_failure_attempts", True), ("colour", "red"), ("lock_password", "yes")])
+    ("ignore_lockout_failure_attempts", True), ("ignore_lockout_failure_attempts", 0), ("colour", "red"),
+    ("lock_password", "yes")])
 def test_options_that_nothing_acts_on_are_refused(small, option, value):
     refused(small.admin("POST", "/v3/users", {"user": {"name": "bob", "options": {option: value}}}), option)
     refused(small.admin("POST", "/v3/projects", {"project": {"name": "red", "options": {option: value}}}), option)

@@ -28,7 +28,7 @@ def test_filters_act(glance, query, found):
 
 @pytest.mark.parametrize("query, word", [
     ("created_at=soon", "created_at"), ("updated_at=gt:", "updated_at"), ("virtual_size=big", "virtual_size"),
-    ("locations=x", "locations"), ("self=x", "self")])
+    ("locations=x", "locations"), ("self=x", "self"), ("created_at=in:2026-01-01T00:00:00Z", "created_at")])
 def test_what_is_no_filter_is_refused(small, query, word):
     refused(small.ann("GET", f"/v2/images?{query}"), word)
 

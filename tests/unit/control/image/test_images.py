@@ -251,6 +251,12 @@ def test_filters(glance):
         assert glance.names(glance.ann, query) == names, query
 
 
+def test_a_filter_is_not_met_by_the_end_of_another_name(glance):
+    glance.make("ann", name="a", **{'not "colour': "red"})
+    assert glance.names(glance.ann, "colour=red") == []
+    assert glance.names(glance.ann, "not%20%22colour=red") == ["a"]
+
+
 @pytest.mark.parametrize("query", [
     "limit=x", "limit=-1", "sort=colour", "sort=name:up", "sort_key=x", "marker=x", "visibility=x", "member_status=x",
     "protected=maybe", "size_min=x", "name=%00", "sort=name,name:asc", "sort_key=id&sort=id",

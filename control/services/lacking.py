@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A value of attributes that nothing here acts on. What says what is so anyway is taken, since clients send it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from magnetar_core.errors import InvalidField
+from magnetar_core.values import Value
+from magnetar_core.versions import Version
+
+
+class Lacking(Value):
+    """An attribute that may only be null or one of the *usual* values; *why*: the rule that others break."""
+
+    def __init__(self, why: str, *usual: Any) -> None:
+        self.why, self.usual = why, (None, *usual)
+
+    def check(self, value: Any, path: str, version: Version | None = None) -> Any:
+        if not any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in self.usual):
+            raise InvalidField(path, self.why, value)
+        return value
+
+    def schema(self, version: Version | None = None) -> dict[str, Any]:
+        return {"enum": [*self.usual]}
