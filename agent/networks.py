@@ -223,6 +223,13 @@ class HypervisorNetworks(Protocol):
     def integration_bridge(self, name: str) -> IntegrationBridge:
         """The bridge of that name as Open vSwitch has it, and whether ovn-controller looks after it; never raises."""
 
+    def filter_switch(self, bridge: str) -> None:
+        """Have that bridge drop router advertisements that OVN has marked, from now on, also when Open vSwitch or
+        ovn-controller has begun anew. Returns at once."""
+
+    def switch_unfiltered(self) -> str:
+        """Why they are not dropped; "": they are, or nobody has asked for it."""
+
     def set_function(self, card: str, number: int, settings: Mapping[str, str]) -> None:
         """Set virtual function *number* of the network device *card*, in the words of ip-link(8): ``trust``,
         ``max_tx_rate``, ``min_tx_rate`` (Mbit/s, 0 for none). Raises ``HypervisorError`` where its driver cannot."""

@@ -22,6 +22,7 @@ from magnetar_agent.metadata.steering import Steering
 from magnetar_agent.networks import Port, PortFilter, PortGroup, tap_name, tap_prefix
 from magnetar_agent.servers.addresses import bare_address, managed_network
 from magnetar_core.errors import MagnetarError
+from magnetar_core.hardware.pci import REMOTE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,7 +77,8 @@ class PortSecurity:
     def status(self) -> dict[str, Any]:
         """The field ``port_security`` of ``kinds.Host``."""
         ports = self._loaded.ports if self._loaded else ()
-        return {"ports": sum(not one.switched for one in ports), "reason": self.reason}
+        return {"ports": sum(not one.switched for one in ports),
+                "reason": self.reason or self.host.hypervisor.switch_unfiltered()}
 
     # What comes from other threads ----------------------------------------------------------------------------------
     def _written(self, document: Document, removed: bool) -> None:
@@ -150,6 +152,8 @@ class PortSecurity:
                 coming = _coming(self.host) if coming is None else coming
             nics = server.want["networks"] if server is not None else coming.get(id, ()) if coming else ()
             self._ports.pop(id, None)
+            if any(nic.get("port") and nic.get("vnic_type") != REMOTE for nic in nics):
+                self.host.hypervisor.filter_switch(self.host.settings.integration_bridge)
             if taps := [nic for nic in nics if not nic.get("physical_network")]:
                 self._ports[id] = frozenset(port(self.host, id, nic) for nic in taps)
 

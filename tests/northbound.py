@@ -21,40 +21,18 @@ def missing() -> str:
     return f"needs {', '.join(lacks)} (packages ovn-central, openvswitch-common)" if lacks else ""
 
 
-class LabCentral:
-    """Processes of its own, with all their files below *folder*. ``url`` is the northbound database's, which is started
-    with the words *more*, too."""
+class LabProcesses:
+    """Processes of Open vSwitch and OVN, with all their files below *folder*."""
 
-    def __init__(self, folder: Path, *more: str) -> None:
-        self.folder, self.more = folder, more
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         folder.mkdir(exist_ok=True)
         self.environment = {**os.environ, **{f"{who}_{what}DIR": str(folder) for who in ("OVS", "OVN")
                                              for what in ("RUN", "DB", "LOG")}}
-        self.url, self.south = f"unix:{folder}/nb.sock", f"unix:{folder}/sb.sock"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self) -> LabCentral:
-        """With empty databases."""
-        for name in ("nb", "sb"):
-            self.begin(name)
-        self._spawn("northd", "ovn-northd", f"--ovnnb-db={self.url}", f"--ovnsb-db={self.south}")
-        return self
-
-    def begin(self, name: str) -> None:
-        """Start the database *name* (nb, sb), made where there is none."""
-        file, socket = self.folder / f"{name}.db", self.folder / f"{name}.sock"
-        if not file.exists():
-            self._run("ovsdb-tool", "create", str(file), str(SHARE / f"ovn-{name}.ovsschema"))
-        self._spawn(name, "ovsdb-server", str(file), f"--remote=punix:{socket}", f"--unixctl={self.folder}/{name}.ctl",
-                    *(self.more if name == "nb" else ()))
-        deadline = time.monotonic() + 60
-        while not (socket.exists() and (self.folder / f"{name}.ctl").exists()):
-            assert self._processes[name].poll() is None, (self.folder / f"{name}.log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
     def end(self, name: str) -> None:
-        """End one process (nb, sb, northd) at once."""
+        """End one process at once."""
         process = self._processes.pop(name)
         process.kill()
         process.wait()
@@ -65,6 +43,49 @@ class LabCentral:
         """End all of them."""
         for name in list(self._processes):
             self.end(name)
+
+    def _database(self, name: str, schema: Path, *more: str) -> None:
+        """Start the database *name*, made where there is none."""
+        file, socket = self.folder / f"{name}.db", self.folder / f"{name}.sock"
+        if not file.exists():
+            self._run("ovsdb-tool", "create", str(file), str(schema))
+        self._spawn(name, "ovsdb-server", str(file), f"--remote=punix:{socket}", f"--unixctl={self.folder}/{name}.ctl",
+                    *more)
+        deadline = time.monotonic() + 60
+        while not (socket.exists() and (self.folder / f"{name}.ctl").exists()):
+            assert self._processes[name].poll() is None, (self.folder / f"{name}.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def _run(self, *words: str) -> str:
+        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=60)  # noqa: PLW1510
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def _spawn(self, name: str, *words: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                words, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+class LabCentral(LabProcesses):
+    """OVN's central. ``url`` is the northbound database's, which is started with the words *more*, too."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        super().__init__(folder)
+        self.more = more
+        self.url, self.south = f"unix:{folder}/nb.sock", f"unix:{folder}/sb.sock"
+
+    def start(self) -> LabCentral:
+        """With empty databases."""
+        for name in ("nb", "sb"):
+            self.begin(name)
+        self._spawn("northd", "ovn-northd", f"--ovnnb-db={self.url}", f"--ovnsb-db={self.south}")
+        return self
+
+    def begin(self, name: str) -> None:
+        """Start the database *name* (nb, sb), made where there is none."""
+        self._database(name, SHARE / f"ovn-{name}.ovsschema", *(self.more if name == "nb" else ()))
 
     def nb(self, *words: str) -> str:
         """What ``ovn-nbctl`` answers."""
@@ -84,16 +105,6 @@ class LabCentral:
         self.nb("--wait=sb", "sync")
         return self._run("ovn-trace", f"--db={self.south}", *(f"--ct={one}" for one in state.split()),
                          network, flow)
-
-    def _run(self, *words: str) -> str:
-        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=60)  # noqa: PLW1510
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def _spawn(self, name: str, *words: str) -> None:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                words, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
 class LabCluster(LabCentral):

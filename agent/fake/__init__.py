@@ -83,6 +83,8 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
     #: The filter of ports that is loaded, and the addresses that it was told of.
     filtered: PortFilter | None = None
     leased: Sequence[tuple[str, str]] = ()
+    #: The bridge of Open vSwitch that drops marked packets, and why it does not.
+    filtered_switch, switch_lacks = "", ""
     _on_filters_gone: Callable[[], None] | None = None
 
     # What tests do to it ------------------------------------------------------------------------------------------
@@ -232,6 +234,12 @@ class FakeHypervisor(GuestAgent, Consoles, Mirrors, Devices, Statistics, Migrati
         if self.ovn_lacks:
             return IntegrationBridge(name, reason=self.ovn_lacks)
         return IntegrationBridge(name, self.datapath, self.name)
+
+    def filter_switch(self, bridge: str) -> None:
+        self.filtered_switch = bridge
+
+    def switch_unfiltered(self) -> str:
+        return self.switch_lacks
 
     def routes(self) -> Sequence[tuple[str, IPv4Network]]:
         return self.on_networks

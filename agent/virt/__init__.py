@@ -29,6 +29,7 @@ from .probe import Kvm
 from .product_data import ProductData
 from .statistics import Statistics
 from .storage import Storage
+from .switch_filter import SwitchFilter
 from .templates import FOLDER
 from .tpm import Tpms
 
@@ -57,6 +58,7 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         self.templates = templates
         self._listeners: list[Callable[[DomainEvent], None]] = []
         self.probe = Kvm(state_dir)
+        self.switch_filter = SwitchFilter()
         self.connection = Connection(uri, self._prepare)
 
     def connected(self) -> bool:
@@ -75,6 +77,7 @@ class LibvirtHypervisor(Capabilities, CpuModels, Backups, Mirrors, Exports, Gues
         """Close the connection, end the probe; events end."""
         self.close_exports()
         self.end_filters()
+        self.switch_filter.close()
         self.probe.close()
         self.connection.close()
 

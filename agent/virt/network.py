@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from .connection import Connection
+    from .switch_filter import SwitchFilter
 
 log = logging.getLogger(__name__)
 _INACTIVE = libvirt.VIR_NETWORK_XML_INACTIVE
@@ -44,6 +45,7 @@ class LibvirtNetworks:
 
     connection: Connection
     templates: Path
+    switch_filter: SwitchFilter
     _reserving = threading.Lock()
 
     def bridges(self) -> frozenset[str]:
@@ -69,6 +71,14 @@ class LibvirtNetworks:
     def integration_bridge(self, name: str) -> IntegrationBridge:
         """See ``ovn``."""
         return ovn.look(name)
+
+    def filter_switch(self, bridge: str) -> None:
+        """See ``switch_filter``."""
+        self.switch_filter.keep(bridge)
+
+    def switch_unfiltered(self) -> str:
+        """See ``switch_filter``."""
+        return self.switch_filter.reason
 
     def routes(self) -> list[tuple[str, IPv4Network]]:
         """Routes of all tables, and addresses."""

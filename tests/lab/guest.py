@@ -48,14 +48,14 @@ KERNEL_ARGS = "console=ttyS0 quiet panic=0 nokaslr mitigations=off tsc=reliable 
 KERNEL = "linux-image-cloud-amd64"
 PACKAGES = (
     # programs of the guest
-    "busybox-static", "lua5.4", "lua-cjson", "lua-socket", "qemu-guest-agent",
+    "busybox-static", "lua5.4", "lua-cjson", "lua-socket", "qemu-guest-agent", "radvd",
     # their shared libraries
     "libc6", "libglib2.0-0", "liblua5.4-0", "libnuma1", "libpcre2-8-0", "libreadline8", "libtinfo6", "libudev1",
     "liburing2",
     # the boot loader, and what its installer needs to run here
     "grub-common", "grub-pc-bin", "libdevmapper1.02.1", "liblzma5", "libselinux1",
 )  # fmt: skip
-PROGRAMS = ("usr/bin/lua5.4", "usr/sbin/qemu-ga")
+PROGRAMS = ("usr/bin/lua5.4", "usr/sbin/qemu-ga", "usr/sbin/radvd")
 # Lua's libraries: where Lua looks for them in the guest (below /usr/lib/lua) -> where the packages have them.
 OF_LUA = {"cjson.so": "usr/lib/x86_64-linux-gnu/lua/5.4/cjson.so",
           "socket/core.so": "usr/lib/x86_64-linux-gnu/liblua5.4-socket.so.2.0.0"}  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import socket
 import struct
@@ -24,6 +25,7 @@ from ovn import Guests, Ovn
 from plane import LabControl
 
 from agent import eventually
+from magnetar_agent.virt.switch_filter import COOKIE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -247,6 +249,41 @@ def test_who_claims_an_address_of_another_by_neighbour_discovery_is_not_heard(cl
     assert "2001:db8:5::99" not in (known := cloud.sh("a2", "ip -6 neigh")) and own["a1"] in known
     for name, address in own.items():
         cloud.sh(name, f"ip -6 addr del {address}/64 dev eth0")
+    alpha.ask("subnet delete lan-v6")
+
+
+def test_who_plays_the_router_is_not_heard(cloud: Cloud) -> None:
+    """By router advertisements, between two hosts: also when ovn-controller has begun anew, and until the port has no
+    port security."""
+    alpha, (prefix, marked) = cloud.of["alpha"], ("2001:db8:66::", "20010db80066")
+    alpha.ask("subnet create --network lan --ip-version 6 --ipv6-address-mode slaac --subnet-range 2001:db8:5::/64 "
+              "lan-v6")
+    again = "cd /proc/sys/net/ipv6/conf/eth0; echo 1 >disable_ipv6; echo 0 >disable_ipv6"
+    for name in ("a1", "a2"):  # with the link-local address that the DHCP client's script has taken away
+        cloud.sh(name, again)
+    cloud.sh("a1", "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding; echo 'interface eth0 { AdvSendAdvert on; "
+             f"MinRtrAdvInterval 3; MaxRtrAdvInterval 4; prefix {prefix}/64 {{ }}; }};' >/run/radvd.conf; "
+             "radvd -C /run/radvd.conf -p /run/radvd.pid -m logfile -l /run/radvd.log")
+
+    def heard() -> bool:
+        return marked in cloud.sh("a2", "cat /proc/net/if_inet6")
+
+    def dropped() -> bool:
+        flow = cloud.site.hosts[host].run(["ovs-ofctl", "dump-flows", "br-int", f"cookie={COOKIE:#x}/-1"]).stdout
+        return re.search(r"n_packets=[1-9]", flow) is not None
+
+    host = cloud.server("a2").host
+    for _time in range(2):
+        eventually(dropped, f"{host} drops one")
+        assert not heard()
+        cloud.ovn.kill_controller(host)
+        cloud.ovn.start_controller(host)
+    port = port_id(cloud, "a1")
+    alpha.ask(f"port set --no-security-group --disable-port-security {port}")
+    eventually(heard, "a2 hears a router")
+    cloud.sh("a1", "kill $(cat /run/radvd.pid); echo 0 >/proc/sys/net/ipv6/conf/all/forwarding")
+    cloud.sh("a2", again)
+    alpha.ask(f"port set --enable-port-security --security-group default {port}")
     alpha.ask("subnet delete lan-v6")
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import Any
 
+from magnetar_core.router_advertisements import DSCP, TYPE
+
 from .engine import (
     LogicalAddresses,
     LogicalGroup,
@@ -36,8 +38,8 @@ ON_LINK = "0.0.0.0"  # noqa: S104 (of DHCP, RFC 3442)
 DROP, DROP_UNIT = "mag_drop", "group/drop"
 #: Priorities of ACLs: rules come before the drop, and never let a guest answer DHCP.
 FALL, LET, GUARD = 1001, 1002, 1003
-#: Priority of rows of QoS.
-MEASURE = 2000
+#: Priorities of rows of QoS: of those that mark a packet, the highest counts.
+MEASURE, MARK = 2000, 3000
 SWITCH, PORT, GROUP, ACL, DHCP = "Logical_Switch", "Logical_Switch_Port", "Port_Group", "ACL", "DHCP_Options"
 ROUTER, ROUTER_PORT, NAT = "Logical_Router", "Logical_Router_Port", "NAT"
 ROUTE, CHASSIS, QOS = "Logical_Router_Static_Route", "Gateway_Chassis", "QoS"
@@ -133,6 +135,9 @@ def _network(unit: LogicalNetwork) -> Iterator[NorthRow]:
             "options": {"network_name": unit.physical},
             "tag": () if unit.vlan is None else (unit.vlan,)},
             inside=((SWITCH, unit.id, "ports"),))
+    yield NorthRow(key, QOS, f"{unit.id} advertisements", {
+        "priority": MARK, "direction": "from-lport", "bandwidth": {}, "action": {"dscp": DSCP},
+        "match": f"inport == @{DROP} && icmp6.type == {TYPE}"}, inside=((SWITCH, unit.id, "qos_rules"),))
     if unit.domain:
         # What comes from port 53 passes to all ports of a switch with names (ovn-northd(8), ls_out_acl at 34000), so
         # guests with port security begin nothing from there. Answers to what others began pass before this; those of a

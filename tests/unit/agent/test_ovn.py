@@ -116,6 +116,20 @@ def test_its_packets_are_left_to_ovn(host: Host) -> None:
     assert host.agent.host.port_security_status() == {"ports": 0, "reason": ""}
 
 
+def test_the_bridge_drops_what_guests_advertise(host: Host) -> None:
+    """From the first port on, and again when the agent has begun anew."""
+    host.server(networks=[{"bridge": "br0", "mac": MAC}])
+    until(lambda: host.fake.filtered)
+    assert not host.fake.filtered_switch
+    host.server(networks=[{"port": ONE, "mac": "52:54:00:00:00:78"}])
+    until(lambda: host.fake.filtered_switch == "br-int")
+    host.fake.filtered_switch = ""
+    host.restart()
+    until(lambda: host.fake.filtered_switch == "br-int")
+    host.fake.switch_lacks = "br-int cannot be watched"
+    assert host.agent.host.port_security_status() == {"ports": 0, "reason": "br-int cannot be watched"}
+
+
 # What is refused ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("nic", "words"), [
     ({"port": ONE, "bridge": "br0"}, "either a network, a bridge, a port or a physical network"),
